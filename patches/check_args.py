@@ -1,0 +1,81 @@
+"""Ask SGLang itself whether it would take a worker's flags, without starting anything.
+
+`python -m patches.check_args` reads one JSON object a line, `{"name", "argv", "device"}`, all
+for one device, and answers each with `{"name", "ok", "error", "resolved"}`. Flags for `cuda` are
+checked on a machine without a GPU too, as long as `--model-path` is a folder with a `config.json`;
+what SGLang derives from the GPU itself (memory fractions, attention backends) is not judged then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from typing import Any
+
+RESOLVED_FIELDS = (
+    "page_size", "dtype", "kv_cache_dtype", "tp_size", "dp_size", "ep_size",
+    "enable_dp_attention", "context_length", "max_total_tokens", "max_running_requests",
+    "chunked_prefill_size", "served_model_name", "disaggregation_mode",
+    "disaggregation_transfer_backend", "attention_backend", "optimistic_prefill_attempts",
+)  # fmt: skip
+
+
+def check(argv: list[str]) -> dict[str, Any]:
+    """SGLang's verdict on one command line: `ok`, its `error` in SGLang's words, and the values
+    that it resolved."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.server_args import prepare_server_args
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            server_args = prepare_server_args(argv)
+            server_args.resolve_once()
+            server_args.check_server_args()
+            view = resolving_view(server_args)
+            resolved = {name: _plain(getattr(view, name, None)) for name in RESOLVED_FIELDS}
+    except SystemExit:
+        # argparse prints the usage, then one line `prog: error: ...`.
+        lines = said.getvalue().strip().splitlines() or ["SGLang refused the flags"]
+        return {"ok": False, "error": lines[-1].split("error: ", 1)[-1], "resolved": {}}
+    except Exception as error:
+        return {"ok": False, "error": f"{type(error).__name__}: {error}", "resolved": {}}
+    return {"ok": True, "error": None, "resolved": resolved}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
+
+
+def _without_gpu() -> bool:
+    import torch
+
+    return not torch.cuda.is_available()
+
+
+def main() -> None:
+    """Answer every line of standard input; SGLang's own prints go to standard error."""
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from patches.worker import CPU_STUBS, declare_torchvision_operators
+
+    if _without_gpu():
+        sys.path.insert(0, str(CPU_STUBS))
+        declare_torchvision_operators()
+    questions = [json.loads(line) for line in sys.stdin if line.strip()]
+    devices = {question["device"] for question in questions}
+    if len(devices) > 1:
+        # SGLang decides once per process, at import, whether it is on CPU.
+        sys.exit(f"ask about one device a call, not {', '.join(sorted(devices))}")
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "1" if devices == {"cpu"} else "0"
+    for question in questions:
+        print(json.dumps({"name": question["name"], **check(question["argv"])}), file=answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""A worker tells its router what happens, over one long HTTP response: `GET /toolkit/events`.
+
+One JSON object a line (application/x-ndjson): `hello` first, then `prefill_done` the moment a
+prefill forward has finished, `load` per DP rank when it changed (at most every 20 ms, from the
+snapshots that the schedulers leave in shared memory after every step), and `ping` after a second
+of silence. The router needs no polling, and a dead worker shows as a broken stream at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
+from patches.late_binding import PrefillDone
+
+PATH = "/toolkit/events"
+APP = "sglang.srt.entrypoints.http_server.app"
+LOAD_INTERVAL_S = 0.02
+IDLE_LOAD_INTERVAL_S = 0.25
+PING_AFTER_S = 1.0
+MAX_BACKLOG = 10_000
+"""Events that a subscriber may leave unread before it is cut off: it would act on stale news."""
+
+LOAD_FIELDS = {
+    "running": "num_running_reqs",
+    "waiting": "num_waiting_reqs",
+    "used_tokens": "num_used_tokens",
+    "total_tokens": "num_total_tokens",
+    "waiting_tokens": "num_waiting_uncached_tokens",
+    "capacity_tokens": "max_total_num_tokens",
+}
+
+
+class EventHub:
+    """Fans events out to every subscriber of this worker; one router is the usual number."""
+
+    def __init__(self) -> None:
+        self._queues: set[asyncio.Queue[bytes | None]] = set()
+        self._loads: dict[int, dict[str, int]] = {}
+        self._load_task: asyncio.Task[None] | None = None
+
+    def publish(self, event: dict[str, Any]) -> None:
+        """Send one event to everybody who listens now."""
+        line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
+        for queue in list(self._queues):
+            if queue.qsize() >= MAX_BACKLOG:
+                self._queues.discard(queue)
+                queue.put_nowait(None)
+            else:
+                queue.put_nowait(line)
+
+    def publish_prefill_done(self, done: PrefillDone) -> None:
+        """Handler of the scheduler's message."""
+        self.publish(
+            {
+                "type": "prefill_done",
+                "rid": done.rid,
+                "dp_rank": done.dp_rank,
+                "prompt_tokens": done.prompt_tokens,
+                "cached_tokens": done.cached_tokens,
+                "signature": None,
+            }
+        )
+
+    async def subscribe(self) -> AsyncIterator[bytes]:
+        """Lines for one subscriber, from `hello` until it goes away."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queues.add(queue)
+        if self._load_task is None or self._load_task.done():
+            self._load_task = asyncio.create_task(self._watch_load())
+        try:
+            yield json.dumps(_hello()).encode() + b"\n"
+            for rank, load in self._loads.items():
+                yield json.dumps({"type": "load", "dp_rank": rank} | load).encode() + b"\n"
+            while True:
+                try:
+                    line = await asyncio.wait_for(queue.get(), PING_AFTER_S)
+                except TimeoutError:
+                    line = b'{"type":"ping"}\n'
+                if line is None:
+                    return
+                yield line
+        finally:
+            self._queues.discard(queue)
+
+    async def _watch_load(self) -> None:
+        manager = _manager()
+        while self._queues:
+            busy = bool(manager.rid_to_state)
+            for snapshot in manager.load_snapshot_reader.read_all():
+                load = {name: getattr(snapshot, field) for name, field in LOAD_FIELDS.items()}
+                if self._loads.get(snapshot.dp_rank) != load:
+                    self._loads[snapshot.dp_rank] = load
+                    self.publish({"type": "load", "dp_rank": snapshot.dp_rank} | load)
+            await asyncio.sleep(LOAD_INTERVAL_S if busy else IDLE_LOAD_INTERVAL_S)
+
+
+HUB = EventHub()
+
+
+def _manager() -> Any:
+    return resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
+
+
+def _hello() -> dict[str, Any]:
+    from patches import installed
+
+    state = resolve("sglang.srt.entrypoints.http_server.get_global_state")()
+    manager = state.tokenizer_manager
+    resolved = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args)
+    snapshots = manager.load_snapshot_reader.read_all()
+    return {
+        "type": "hello",
+        "role": resolved.disaggregation_mode,
+        "dp_size": resolved.dp_size,
+        "model": manager.served_model_name,
+        "context_length": manager.model_config.context_len,
+        "max_total_tokens": state.scheduler_info["max_total_num_tokens"],
+        "max_running_requests": max((each.max_running_requests for each in snapshots), default=0),
+        "page_size": resolved.page_size,
+        "patches": list(installed()),
+    }
+
+
+def _dispatch_prefill_done(original: Any, manager: Any) -> None:
+    original(manager)
+    dispatcher = type(manager._result_dispatcher)([(PrefillDone, HUB.publish_prefill_done)])
+    manager._result_dispatcher += dispatcher
+
+
+def _describe_scheduler(original: Any, scheduler: Any) -> dict[str, Any]:
+    from patches import installed
+
+    info: dict[str, Any] = original(scheduler)
+    info["toolkit_patches"] = installed()
+    return info
+
+
+def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
+    """The schedulers have reported ready: go on only if they run with the same patches."""
+    from patches import on_cpu
+    from patches.registry import patches_for
+
+    dp = state.tokenizer_manager.server_args.dp_size > 1
+    expected = {patch.name for patch in patches_for(Process.SCHEDULER, on_cpu=on_cpu())}
+    # A DP controller forwards only what it knows of its schedulers' reports; their processes
+    # were checked by `patches.worker` before they imported anything.
+    missing = expected - set(state.scheduler_info.get("toolkit_patches", expected if dp else ()))
+    if missing:
+        refuse(f"the scheduler runs without the patches {', '.join(sorted(missing))}")
+    original(state)
+
+
+def _add_route() -> None:
+    from fastapi.responses import StreamingResponse
+
+    async def events() -> StreamingResponse:
+        return StreamingResponse(HUB.subscribe(), media_type="application/x-ndjson")
+
+    resolve(APP).add_api_route(PATH, events, methods=["GET"])
+
+
+PATCH = Patch(
+    name="event_stream",
+    why="the router must hear of finished prefills, load and death without polling",
+    processes=frozenset({Process.MAIN}),
+    hooks=(
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager.init_request_dispatcher",
+            _dispatch_prefill_done,
+            ("self",),
+        ),
+        Hook(
+            "sglang.srt.entrypoints.http_server.set_global_state",
+            _refuse_unpatched_scheduler,
+            ("global_state",),
+        ),
+    ),
+    requires=(
+        APP,
+        "sglang.srt.entrypoints.http_server.get_global_state",
+        "sglang.srt.arg_groups.overrides.resolving_view",
+    ),
+    attach=_add_route,
+)
+
+SCHEDULER_PATCH = Patch(
+    name="scheduler_report",
+    why="a scheduler that lost its patches must not serve",
+    processes=EITHER,
+    hooks=(
+        Hook(
+            "sglang.srt.managers.scheduler.Scheduler.get_init_info",
+            _describe_scheduler,
+            ("self",),
+        ),
+    ),
+)

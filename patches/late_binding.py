@@ -1,0 +1,69 @@
+"""Tell the router that a prefill has run, before any decode worker is known.
+
+With `--optimistic-prefill-attempts` the prefill forward runs without a decode's handshake and the
+finished request is parked with its KV locked. SGLang answers the prefill's HTTP request only after
+the KV transfer, so nobody outside learns that the forward is done. This hook sends a
+`PrefillDone` from the scheduler straight to the HTTP process, which puts it on the worker's event
+stream (`patches.event_stream`); the router then chooses the decode worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from patches.base import EITHER, Hook, Patch
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillDone:
+    """One request whose prefill forward has finished.
+
+    `prompt_tokens` and `cached_tokens` count tokens; the latter came from the prefix cache.
+    """
+
+    rid: str
+    dp_rank: int
+    prompt_tokens: int
+    cached_tokens: int
+
+
+def _announce_finished_prefills(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+    from sglang.srt.runtime_context import get_parallel
+
+    before = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
+    original(scheduler, batch, result)
+    dp_rank = get_parallel().dp_rank or 0
+    for req in scheduler.disagg_prefill_inflight_queue:
+        if id(req) in before:
+            continue
+        # Only the rank that talks to the tokenizer has a socket; on the others this is a no-op.
+        scheduler.ipc_channels.send_to_tokenizer.send_output(
+            PrefillDone(
+                rid=req.rid,
+                dp_rank=dp_rank,
+                prompt_tokens=len(req.origin_input_ids),
+                cached_tokens=req.cached_tokens,
+            ),
+            req,
+        )
+
+
+PATCH = Patch(
+    name="late_binding",
+    why="the decode worker is chosen after the prefill, so somebody must hear that it is done",
+    processes=EITHER,
+    hooks=(
+        Hook(
+            "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
+            ".process_batch_result_disagg_prefill",
+            _announce_finished_prefills,
+            ("self", "batch", "result"),
+        ),
+    ),
+    requires=(
+        "sglang.srt.managers.scheduler_components.output_sender.SenderWrapper.send_output",
+        "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
+        ".process_disagg_prefill_inflight_queue",
+    ),
+)

@@ -1,0 +1,95 @@
+"""Put the ids of new tokens beside the text that they became.
+
+OpenAI streams carry text only, and text does not say which tokens it came from. A router that is
+to resume a stream elsewhere, or to count tokens, needs the ids. A request with the header
+`x-toolkit-ids: 1` gets each body message that carries new tokens with one SSE comment line in
+front: `: 17 4 2083`. Comments are part of the SSE standard, so a client that sees one ignores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from typing import Any
+
+from patches.base import Hook, Patch, Process, resolve
+
+HEADER = b"x-toolkit-ids"
+PATHS = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})
+APP = "sglang.srt.entrypoints.http_server.app"
+
+# A list that the middleware makes and the token generator fills: both run in one context.
+_fresh: ContextVar[list[int] | None] = ContextVar("toolkit_fresh_ids", default=None)
+
+
+class OutputIdsMiddleware:
+    """ASGI middleware that prefixes streamed messages with the ids produced since the last."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        wanted = (
+            scope["type"] == "http"
+            and scope["path"] in PATHS
+            and any(name == HEADER for name, _ in scope["headers"])
+        )
+        if not wanted:
+            await self.app(scope, receive, send)
+            return
+        fresh: list[int] = []
+
+        async def send_with_ids(message: Any) -> None:
+            if fresh and message["type"] == "http.response.body" and message.get("more_body"):
+                body = message.get("body", b"")
+                if body:
+                    message = message | {"body": b": %b\n%b" % (_decimal(fresh), body)}
+                    fresh.clear()
+            await send(message)
+
+        token = _fresh.set(fresh)
+        try:
+            await self.app(scope, receive, send_with_ids)
+        finally:
+            _fresh.reset(token)
+
+
+def _decimal(ids: list[int]) -> bytes:
+    return " ".join(map(str, ids)).encode()
+
+
+async def _record_ids(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    fresh = _fresh.get()
+    responses: AsyncIterator[dict[str, Any]] = original(manager, obj, *args, **kwargs)
+    if fresh is None:
+        async for response in responses:
+            yield response
+        return
+    seen = 0
+    incremental = manager.incremental_streaming_output
+    async for response in responses:
+        ids = response.get("output_ids") or ()
+        new = ids if incremental else ids[seen:]
+        fresh.extend(new)
+        seen += len(new)
+        yield response
+
+
+def _add_middleware() -> None:
+    resolve(APP).add_middleware(OutputIdsMiddleware)
+
+
+PATCH = Patch(
+    name="output_ids",
+    why="the router resumes broken streams and counts tokens by id",
+    processes=frozenset({Process.MAIN}),
+    hooks=(
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
+            _record_ids,
+            ("self", "obj", "request"),
+        ),
+    ),
+    requires=(APP,),
+    attach=_add_middleware,
+)

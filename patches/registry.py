@@ -1,0 +1,38 @@
+"""The list of patches, and which of them a process gets."""
+
+from __future__ import annotations
+
+from patches import (
+    chunk_yield,
+    cpu_attention,
+    cpu_device_module,
+    cpu_expert_parallel,
+    cpu_expert_remap,
+    cpu_host_memory,
+    event_stream,
+    late_binding,
+    output_ids,
+    resume,
+)
+from patches.base import Patch, Process
+
+ALL: tuple[Patch, ...] = (
+    cpu_host_memory.PATCH,
+    cpu_device_module.PATCH,
+    cpu_expert_remap.PATCH,
+    cpu_expert_parallel.PATCH,
+    cpu_attention.PATCH,
+    event_stream.PATCH,
+    event_stream.SCHEDULER_PATCH,
+    output_ids.PATCH,
+    late_binding.PATCH,
+    chunk_yield.PATCH,
+    resume.PATCH,
+)
+
+
+def patches_for(process: Process, *, on_cpu: bool) -> tuple[Patch, ...]:
+    """The patches of one process, in the order in which they are applied."""
+    return tuple(
+        patch for patch in ALL if process in patch.processes and (on_cpu or not patch.cpu_only)
+    )

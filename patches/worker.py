@@ -1,0 +1,102 @@
+"""Start one SGLang server with the patches: `python -m patches.worker <SGLang's own flags>`.
+
+SGLang spawns its schedulers and detokenizer with multiprocessing, and a spawned child imports the
+parent's main module first. So the top of this file runs in *every* process of the worker, before
+SGLang or transformers are imported there, which no plugin can do.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+
+CPU_STUBS = Path(__file__).parent / "cpu_stubs"
+
+
+def prepare_process() -> None:
+    """What must be in place before anything of SGLang is imported; in every process."""
+    if multiprocessing.parent_process() is not None:
+        # The main process is left alone: a launcher arms it before exec, a shell need not.
+        _die_with_parent()
+        check_plugin_is_found()
+    if os.environ.get("TOOLKIT_DEVICE") == "cpu":
+        sys.path.insert(0, str(CPU_STUBS))
+        declare_torchvision_operators()
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies, however that happens."""
+    import ctypes
+
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def declare_torchvision_operators() -> None:
+    """Declare the two operators that importing torchvision needs.
+
+    PyPI's torchvision is a CUDA build; beside a CPU build of torch its C extension does not load,
+    and `torchvision/_meta_registrations.py` fails on the undefined `torchvision::nms`.
+    """
+    import torch
+
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    # The registration lives as long as this object.
+    globals()["_torchvision_library"] = library
+
+
+def check_plugin_is_found() -> None:
+    """Refuse to start when SGLang's loader would not even find this plugin."""
+    from importlib.metadata import entry_points
+
+    from patches.base import refuse
+
+    found = [
+        entry.name
+        for entry in entry_points(group="sglang.srt.plugins")
+        if entry.value == "patches:register"
+    ]
+    if not found:
+        refuse(
+            "the plugin patches:register is not installed in "
+            f"{sys.prefix}; run `pip install --no-deps -e .` in the project"
+        )
+    allowed = os.environ.get("SGLANG_PLUGINS")
+    if allowed and not set(found) & {name.strip() for name in allowed.split(",")}:
+        refuse(f"SGLANG_PLUGINS={allowed} keeps out the plugin {found[0]}")
+
+
+def main() -> None:
+    """Load the plugin, parse SGLang's own flags and serve until told to stop."""
+    os.environ.setdefault("TOOLKIT_PATCHES", "1")
+    check_plugin_is_found()
+
+    # SGLang's `launch_server` as a library: its `__main__` block does these same steps.
+    from sglang.launch_server import run_server
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.utils import kill_process_tree
+
+    import patches
+    from patches.base import refuse
+
+    load_plugins()
+    if not patches.installed():
+        refuse("SGLang loaded its plugins without applying the toolkit's patches")
+    server_args = prepare_server_args(sys.argv[1:])
+    try:
+        run_server(server_args)
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+
+
+if __name__ in ("__main__", "__mp_main__"):
+    prepare_process()
+
+if __name__ == "__main__":
+    main()

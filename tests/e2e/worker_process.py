@@ -1,0 +1,79 @@
+"""One real SGLang CPU worker of a test's own, on a free port, gone when the test is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from toolkit.embedded import model_path
+
+STARTUP_DEADLINE_S = 300
+
+CPU_ENVIRONMENT = {
+    "TOOLKIT_PATCHES": "1",
+    "TOOLKIT_DEVICE": "cpu",
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "SGLANG_HOST_IP": "127.0.0.1",
+}
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def worker(*flags: str, log: Path, **environment: str) -> Iterator[str]:
+    """Start a worker with extra SGLang `flags`; yields its URL once it answers."""
+    port = free_port()
+    command = [
+        sys.executable, "-m", "patches.worker", "--model-path", str(model_path()),
+        "--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32",
+        "--host", "127.0.0.1", "--port", str(port), "--max-total-tokens", "8192",
+        "--max-running-requests", "16", "--load-snapshot-publish-interval", "1", *flags,
+    ]  # fmt: skip
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=os.environ | CPU_ENVIRONMENT | environment,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_ready(process, f"http://127.0.0.1:{port}/toolkit/events", log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + STARTUP_DEADLINE_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(url, timeout=5) as response:
+                response.readline()
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    tail = log.read_text(errors="replace")[-3000:]
+    raise RuntimeError(f"the worker did not come up (exit {process.poll()}):\n{tail}")
