@@ -13,6 +13,7 @@ from patches import (
     late_binding,
     output_ids,
     resume,
+    resume_penalties,
 )
 from patches.base import Patch, Process
 
@@ -28,6 +29,7 @@ ALL: tuple[Patch, ...] = (
     late_binding.PATCH,
     chunk_yield.PATCH,
     resume.PATCH,
+    resume_penalties.PATCH,
 )
 
 

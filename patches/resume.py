@@ -12,7 +12,8 @@ The router sends the request again with the output tokens that its client alread
 
 So limits on new tokens, usage and detokenisation count from the start of the original request,
 and the stream that comes back begins with the text of the resumed tokens; the router drops what
-the client has seen. What lives in SGLang's sampler alone (penalty sums, random state) starts anew.
+the client has seen. Penalty sums are restored by `patches.resume_penalties`; random state is not,
+so only greedy output is sure to be the undisturbed run's.
 """
 
 from __future__ import annotations
