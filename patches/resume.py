@@ -51,6 +51,11 @@ def _restore_state(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs
         req.toolkit_resumed = True
         _catch_up_grammar(req, ids)
         mode = scheduler.disaggregation_mode.value
+        req.toolkit_penalty_history = ids
+        if mode == "null" and scheduler.enable_overlap:
+            # There the penalties run one token behind, and begin with the prompt's last
+            # (`ScheduleBatch.cumulate_penalty_output_tokens`).
+            req.toolkit_penalty_history = [req.origin_input_ids[-1], *ids[:-1]]
         if mode != "prefill":
             req.output_ids.extend(ids)
         if mode == "decode":

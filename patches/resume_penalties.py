@@ -2,8 +2,8 @@
 
 SGLang keeps the sums behind `frequency_penalty`, `presence_penalty`, `repetition_penalty` and
 `min_new_tokens` in the batch's penalizers and starts them at zero (`srt/sampling/penaltylib/`).
-A request that continues after `patches.resume` has a history; without it the first token on the
-new worker would already differ from the undisturbed run.
+A request that `patches.resume` restored brings a history along (`toolkit_penalty_history`); without
+it the first token on the new worker would already differ from the undisturbed run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
-from patches.resume import resumed_ids
 
 LIBRARY = "sglang.srt.sampling.penaltylib"
 
@@ -51,7 +50,7 @@ def _prepare_with_history(original: Any, penalizer: Any) -> None:
     import torch
 
     for row, req in enumerate(penalizer.orchestrator.reqs()):
-        ids = resumed_ids(req)
+        ids = getattr(req, "toolkit_penalty_history", None)
         if ids:
             catch_up(penalizer, row, torch.tensor(ids, device=penalizer.orchestrator.device))
 
