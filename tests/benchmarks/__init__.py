@@ -1,0 +1,1 @@
+"""Benchmarks: `.venv/bin/python -m tests.benchmarks.NAME [--quick]`. They report, never assert."""

@@ -1,0 +1,106 @@
+"""What every benchmark shares: its arguments, its last line, statistics, processes' memory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+RECIPE = Path(__file__).resolve().parents[2] / "launch" / "cpu-demo.yaml"
+
+
+def arguments(doc: str | None, *extra: tuple[str, dict[str, Any]]) -> argparse.Namespace:
+    """Parse `--quick` and the benchmark's own options; the docstring is the help text."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a run under a minute")
+    for name, options in extra:
+        parser.add_argument(name, **options)
+    return parser.parse_args()
+
+
+class Result:
+    """Collects keys; `emit` prints the one JSON object that ends a benchmark's output."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self.keys: dict[str, Any] = {}
+
+    def emit(self, samples: int) -> None:
+        """Print the keys with `seconds` (whole benchmark) and `samples`. NaN becomes null."""
+        keys = {**self.keys, "seconds": time.perf_counter() - self._start, "samples": samples}
+        print(json.dumps({name: _rounded(value) for name, value in keys.items()}), flush=True)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    return value
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Linear interpolation between closest ranks, as numpy does."""
+    ordered = sorted(values)
+    at = (len(ordered) - 1) * percent / 100
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def median_difference(ours: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """Median of the paired differences ours - other, with its 95 % interval.
+
+    The interval is that of the sign test (order statistics of the differences): it asks nothing
+    of their distribution, which has long tails on a shared machine.
+    """
+    differences = sorted(a - b for a, b in zip(ours, other, strict=True))
+    count = len(differences)
+    # Normal approximation of the binomial ranks; with few pairs it ends at the extremes.
+    reach = 0.98 * math.sqrt(count)
+    low = differences[max(0, math.floor((count - 1) / 2 - reach))]
+    high = differences[min(count - 1, math.ceil((count - 1) / 2 + reach))]
+    return statistics.median(differences), low, high
+
+
+def family(pids: Iterable[int]) -> list[int]:
+    """The processes and all their descendants that are alive."""
+    import psutil
+
+    found: dict[int, None] = {}
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            members = [process, *process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            continue
+        found.update(dict.fromkeys(member.pid for member in members))
+    return list(found)
+
+
+def pss_gib(pids: Iterable[int]) -> float:
+    """Proportional set size of processes: memory shared by n of them counts 1/n each."""
+    total_kib = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total_kib += int(line.split()[1])
+    return total_kib / 2**20
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """User and system time that the processes have used, seconds."""
+    import psutil
+
+    total = 0.0
+    for pid in pids:
+        times = psutil.Process(pid).cpu_times()
+        total += times.user + times.system
+    return total

@@ -1,0 +1,150 @@
+"""Late against concurrent dispatch: what choosing the decode worker after the prefill costs.
+
+One router and the same real workers (1 prefill + 2 decode on the CPU, launch/cpu-demo.yaml). Each
+prompt is sent twice with the same length and different tokens, once for each dispatch, the order
+alternating (ABBA); prompts are unique, 40, 160 and 400 tokens long, 8 output tokens. First with
+one request in flight, then with four.
+
+keys: ttft_added_ms (median of the paired differences late - concurrent, with its 95 % interval),
+kv_transfer_ms (median of what SGLang's prefill reports per transfer; null when it does not say).
+More: the medians by length, the same with four in flight (`c4_`), and `breakdown_late`,
+`breakdown_concurrent`: the router's own medians of queue, prefill (POST to prefill done), decide
+(to the decode POST) and first (decode POST to its first byte: handshake, transfer, first step).
+
+`--url` measures a router that is up instead of starting a deployment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.common import RECIPE, Result, arguments, median_difference, percentile
+from toolkit.bench.client import Sample, payload, send
+from toolkit.bench.errors import BenchError
+from toolkit.bench.hosted import hosted
+from toolkit.bench.runner import new_session
+from toolkit.bench.target import get_json, set_policy
+from toolkit.bench.workload import Item
+
+LENGTHS = (40, 160, 400)
+TOKENS = 8
+DISPATCH = ("late", "concurrent")
+PARTS = ("queue", "prefill", "decide", "first")
+
+
+class Prompts:
+    """Unique prompts of exact lengths."""
+
+    def __init__(self, seed: int) -> None:
+        self._source = random.Random(seed)
+
+    def item(self, length: int) -> Item:
+        """The next prompt: no other one shares its first tokens."""
+        return Item(tuple(self._source.choices(range(300, 4000), k=length)), TOKENS)
+
+
+async def transfers(session: Any, urls: list[str]) -> list[float]:
+    """The latest KV transfer times (ms) that the prefill workers report in /v1/loads."""
+    found = []
+    for url in urls:
+        answer = await get_json(session, url + "/v1/loads?include=disagg") or {}
+        for load in answer.get("loads", []):
+            value = (load.get("disaggregation") or {}).get("kv_transfer_latency_ms")
+            if value:
+                found.append(float(value))
+    return found
+
+
+async def timing(session: Any, url: str) -> dict[str, float]:
+    """The router's medians since the last switch of its dispatch, ms."""
+    state = await get_json(session, url + "/workers")
+    given = state.get("timing") or {}
+    return {part: given[f"{part}_ms"]["p50"] for part in PARTS if f"{part}_ms" in given}
+
+
+async def serve(session: Any, url: str, dispatch: str, items: list[Item]) -> list[Sample]:
+    """Switch the dispatch and send the items at once."""
+    await set_policy(session, url, {"dispatch": dispatch})
+    bodies = [payload("generate", "", item, True) for item in items]
+    samples = await asyncio.gather(*(send(session, url, "generate", body) for body in bodies))
+    lost = [sample.error for sample in samples if not sample.success]
+    if lost:
+        raise BenchError(f"{dispatch}: {len(lost)} request(s) were lost: {lost[0]}")
+    return list(samples)
+
+
+async def measure(url: str, rounds: int, flight: int) -> tuple[dict[str, Any], int]:
+    """The paired rounds with `flight` requests at a time; keys and the number of samples."""
+    prompts = Prompts(seed=flight)
+    ttfts: dict[str, list[float]] = {name: [] for name in DISPATCH}
+    by_length: dict[tuple[str, int], list[float]] = {}
+    parts: dict[str, list[dict[str, float]]] = {name: [] for name in DISPATCH}
+    kv: list[float] = []
+    async with new_session(120.0) as session:
+        state = await get_json(session, url + "/workers")
+        sources = [row["url"] for row in state["workers"] if row["role"] == "prefill"]
+        for dispatch in DISPATCH:  # connections and first-call costs
+            await serve(session, url, dispatch, [prompts.item(40) for _ in range(4)])
+        for number in range(rounds):
+            length = LENGTHS[number % len(LENGTHS)]
+            for dispatch in DISPATCH if (number // 3) % 2 == 0 else DISPATCH[::-1]:
+                items = [prompts.item(length) for _ in range(flight)]
+                samples = await serve(session, url, dispatch, items)
+                mean = statistics.fmean(sample.ttft * 1000 for sample in samples)
+                ttfts[dispatch].append(mean)
+                by_length.setdefault((dispatch, length), []).append(mean)
+                parts[dispatch].append(await timing(session, url))
+                kv += await transfers(session, sources)
+        await set_policy(session, url, {"dispatch": state["dispatch"]})
+    value, low, high = median_difference(ttfts["late"], ttfts["concurrent"])
+    keys: dict[str, Any] = {
+        "ttft_added_ms": value,
+        "ttft_added_ms_low": low,
+        "ttft_added_ms_high": high,
+        "kv_transfer_ms": statistics.median(kv) if kv else None,
+    }
+    for name in DISPATCH:
+        keys[f"ttft_{name}_p50_ms"] = statistics.median(ttfts[name])
+        keys[f"ttft_{name}_p90_ms"] = percentile(ttfts[name], 90)
+        keys[f"breakdown_{name}"] = {
+            part: statistics.median(row[part] for row in parts[name] if part in row)
+            for part in PARTS
+            if any(part in row for row in parts[name])
+        }
+        for length in LENGTHS:
+            if (name, length) in by_length:
+                keys[f"ttft_{name}_{length}_ms"] = statistics.median(by_length[(name, length)])
+    return keys, 2 * rounds * flight
+
+
+def main() -> None:
+    """Run the benchmark and print its line."""
+    options = arguments(__doc__, ("--url", {"help": "a router that is up"}))
+    result = Result()
+    if options.url:
+        samples = run(options.url, result, options.quick)
+    else:
+        with (
+            tempfile.TemporaryDirectory(prefix="late-binding-") as folder,
+            hosted(RECIPE, Path(folder)) as deployment,
+        ):
+            samples = run(deployment.router_url, result, options.quick)
+    result.emit(samples)
+
+
+def run(url: str, result: Result, quick: bool) -> int:
+    """Both numbers of requests in flight; returns how many requests were timed."""
+    keys, one = asyncio.run(measure(url, rounds=18 if quick else 120, flight=1))
+    result.keys |= keys
+    keys, four = asyncio.run(measure(url, rounds=6 if quick else 45, flight=4))
+    result.keys |= {f"c4_{name}": value for name, value in keys.items()}
+    return one + four
+
+
+if __name__ == "__main__":
+    main()

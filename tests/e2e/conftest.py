@@ -1,0 +1,24 @@
+"""One deployment of real CPU workers for all end-to-end tests: starting one takes a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from toolkit.launch.deployment import load_deployment
+from toolkit.launch.plan import resolve
+from toolkit.launch.running import Running, running
+from toolkit.resources import recipes_dir
+
+
+@pytest.fixture(scope="session")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """launch/cpu-demo.yaml, up: .router_url, .router_pid, .workers (name, role, url, pid).
+
+    A test that kills a process waits before it ends until it is back:
+    `deployment.wait_ready(worker.name, worker.restarts + 1)`.
+    """
+    plan = resolve(load_deployment(recipes_dir() / "cpu-demo.yaml"))
+    with running(plan, tmp_path_factory.mktemp("cpu-demo")) as up:
+        yield up

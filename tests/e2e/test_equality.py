@@ -1,0 +1,99 @@
+"""Greedy outputs through PD and the router equal a single plain SGLang server's, by token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e import calls
+from tests.e2e.worker_process import worker
+from toolkit.launch.running import Running
+from toolkit.policies import policy_names
+
+pytestmark = pytest.mark.e2e
+
+TOKENS = 16
+CONCURRENCY = 8
+CHUNK = 512  # --chunked-prefill-size of the plain server; longer prompts take several forwards
+
+
+def prompts() -> list[list[int]]:
+    """Fifty prompts: short, longer than a prefill chunk, sharing prefixes, and repeated."""
+    short = [calls.prompt(f"short-{n}", 3 + 2 * n) for n in range(20)]
+    long = [calls.prompt(f"long-{n}", 900 + 300 * n) for n in range(5)]
+    shared = calls.prompt("shared", 250)
+    hits = [shared[: 100 + 10 * n] + calls.prompt(f"tail-{n}", n) for n in range(15)]
+    return short + long + hits + short[:5] + hits[:5]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
+    """What a plain server answers to each prompt, one at a time and without a prefix cache."""
+    log = tmp_path_factory.mktemp("plain") / "worker.log"
+    bodies = [calls.greedy(ids, TOKENS, stream=False) for ids in prompts()]
+    with worker("--disable-radix-cache", "--chunked-prefill-size", str(CHUNK), log=log) as url:
+        answers = calls.run(calls.all_of(url, bodies, concurrency=1))
+    assert [answer.error for answer in answers] == [""] * len(bodies)
+    assert all(len(answer.ids) == TOKENS for answer in answers)
+    assert len({tuple(answer.ids) for answer in answers}) > 30, "a degenerate model proves nothing"
+    return [answer.ids for answer in answers]
+
+
+@pytest.fixture
+def restored(deployment: Running) -> Iterator[None]:
+    """Put the router's policies back after a test."""
+
+    async def policies() -> dict[str, str]:
+        async with calls.session() as http, http.get(deployment.router_url + "/workers") as answer:
+            state = await answer.json()
+            return {**state["policies"], "dispatch": state["dispatch"]}
+
+    before = calls.run(policies())
+    yield
+    calls.run(switch(deployment.router_url, **before))
+
+
+async def switch(url: str, **body: str) -> None:
+    async with calls.session() as http, http.post(url + "/admin/policy", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+
+
+SETTINGS = [
+    *({"decode": name, "dispatch": "late"} for name in policy_names("decode")),
+    *({"prefill": name, "dispatch": "late"} for name in policy_names("prefill")),
+    {"decode": "round_robin", "dispatch": "concurrent"},
+]
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(
+    "setting", SETTINGS, ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items())
+)
+def test_fifty_prompts_give_the_plain_servers_tokens(
+    deployment: Running, expected: list[list[int]], setting: dict[str, str]
+) -> None:
+    calls.run(switch(deployment.router_url, **setting))
+    # Half of the requests stream; which half alternates with the setting.
+    odd = SETTINGS.index(setting) % 2
+    bodies = [
+        calls.greedy(ids, TOKENS, stream=number % 2 == odd) for number, ids in enumerate(prompts())
+    ]
+    answers = calls.run(calls.all_of(deployment.router_url, bodies, CONCURRENCY))
+    assert [answer.error for answer in answers] == [""] * len(bodies)
+    wrong = [n for n, answer in enumerate(answers) if answer.ids != expected[n]]
+    assert wrong == []
+
+
+def test_both_decode_workers_took_part(deployment: Running, expected: list[list[int]]) -> None:
+    async def completed() -> dict[str, int]:
+        async with calls.session() as http, http.get(deployment.router_url + "/workers") as answer:
+            rows = (await answer.json())["workers"]
+        return {row["name"]: row["completed"] for row in rows if row["role"] == "decode"}
+
+    before = calls.run(completed())
+    bodies = [calls.greedy(ids, TOKENS, stream=True) for ids in prompts()[:10]]
+    answers = calls.run(calls.all_of(deployment.router_url, bodies, CONCURRENCY))
+    assert [answer.ids for answer in answers] == expected[:10]
+    after = calls.run(completed())
+    assert all(after[name] > before[name] for name in after), (before, after)

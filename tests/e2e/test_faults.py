@@ -1,0 +1,219 @@
+"""Faults under load on real workers: a killed worker loses no request and changes no token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.e2e import calls
+from tests.e2e.worker_process import free_port
+from toolkit.launch.running import Running
+
+pytestmark = pytest.mark.e2e
+
+REQUESTS = 200
+TOKENS = 24
+CONCURRENCY = 8
+
+
+def bodies() -> list[dict[str, Any]]:
+    """Two hundred streaming requests of 10 to 90 tokens, a quarter of them with a long prefix."""
+    shared = calls.prompt("fault-prefix", 60)
+    prompts = [
+        (shared if n % 4 == 0 else []) + calls.prompt(f"fault-{n}", 10 + n % 30)
+        for n in range(REQUESTS)
+    ]
+    return [calls.greedy(ids, TOKENS, stream=True) for ids in prompts]
+
+
+async def state(url: str) -> dict[str, Any]:
+    async with calls.session() as http, http.get(url + "/workers") as answer:
+        return await answer.json()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(deployment: Running) -> list[list[int]]:
+    """What the requests give when nobody is killed."""
+    answers = calls.run(calls.all_of(deployment.router_url, bodies(), CONCURRENCY))
+    assert [answer.error for answer in answers] == [""] * REQUESTS
+    return [answer.ids for answer in answers]
+
+
+async def settled(deployment: Running) -> None:
+    """Until every worker is up and the router knows it."""
+
+    async def up() -> bool:
+        rows = (await state(deployment.router_url))["workers"]
+        return all(row["healthy"] and not row["inflight"] for row in rows)
+
+    await calls.until(up, "all workers are healthy again")
+
+
+def victim(deployment: Running, name: str, process: str) -> int:
+    """The pid to kill: the worker's HTTP server, or the scheduler below it."""
+    pid = deployment.worker(name).pid
+    assert pid is not None
+    if process == "server":
+        return pid
+    children = psutil.Process(pid).children(recursive=True)
+    return next(child.pid for child in children if "scheduler" in " ".join(child.cmdline()))
+
+
+async def kill_under_load(deployment: Running, name: str, pid: int) -> list[calls.Answer]:
+    """Send all requests; SIGKILL once a third is done and the victim has work in its hands."""
+    url = deployment.router_url
+    sending = asyncio.create_task(calls.all_of(url, bodies(), CONCURRENCY))
+    start = {row["name"]: row["completed"] for row in (await state(url))["workers"]}
+    while True:
+        rows = {row["name"]: row for row in (await state(url))["workers"]}
+        done = sum(row["completed"] - start[other] for other, row in rows.items())
+        if done > REQUESTS / 3 and rows[name]["inflight"] >= 2:
+            break
+        assert not sending.done(), "the load ended before the kill"
+        await asyncio.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    return await sending
+
+
+@pytest.mark.parametrize(
+    ("name", "process"),
+    [("decode-0", "server"), ("decode-1", "scheduler"), ("prefill-0", "server")],
+)
+def test_a_killed_worker_loses_nothing_and_comes_back(
+    deployment: Running, undisturbed: list[list[int]], name: str, process: str
+) -> None:
+    calls.run(settled(deployment))
+    before = calls.run(state(deployment.router_url))
+    restarts = deployment.worker(name).restarts
+    pid = victim(deployment, name, process)
+
+    answers = calls.run(kill_under_load(deployment, name, pid))
+
+    assert [answer.error for answer in answers if answer.error] == []
+    wrong = [n for n, answer in enumerate(answers) if answer.ids != undisturbed[n]]
+    assert wrong == []
+    after = calls.run(state(deployment.router_url))
+    saved = sum(after[counter] - before[counter] for counter in ("resumed", "retried"))
+    assert saved > 0, "the kill hit no request: this run proved nothing"
+    if name.startswith("decode"):
+        assert after["resumed"] > before["resumed"], "no stream was cut in the middle"
+    calls.run(settled(deployment))
+    assert deployment.worker(name).restarts == restarts + 1
+    assert deployment.worker(name).pid != pid
+
+
+@asynccontextmanager
+async def events(worker_url: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    """The worker's own event stream."""
+
+    async def lines(response: Any) -> AsyncIterator[dict[str, Any]]:
+        async for line in response.content:
+            yield json.loads(line)
+
+    async with calls.session() as http, http.get(worker_url + "/toolkit/events") as response:
+        assert response.status == 200
+        yield lines(response)
+
+
+async def used_tokens(deployment: Running) -> dict[str, int]:
+    """KV tokens in use that each worker itself reports."""
+    used = {}
+    for worker in deployment.workers:
+        async with events(worker.url) as stream:
+            async for event in stream:
+                if event["type"] == "load":
+                    used[worker.name] = event["used_tokens"]
+                    break
+    return used
+
+
+async def idle(deployment: Running) -> bool:
+    return not any((await used_tokens(deployment)).values())
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
+def test_a_client_that_goes_away_frees_the_kv(deployment: Running, stream: bool) -> None:
+    async def main() -> None:
+        await settled(deployment)
+        await calls.until(lambda: idle(deployment), "no KV in use before the request")
+        body = calls.greedy(calls.prompt("gone", 600), 4000, stream)
+        async with calls.session() as http:
+            request = asyncio.create_task(calls.generate(http, deployment.router_url, body))
+
+            async def decoding() -> bool:
+                used = await used_tokens(deployment)
+                return any(used[name] >= 600 for name in used if name.startswith("decode"))
+
+            await calls.until(decoding, "the decode worker holds the prompt's KV")
+            request.cancel()
+        await calls.until(lambda: idle(deployment), "the KV of both workers is free again")
+        failed = {
+            row["name"]: row["inflight"] for row in (await state(deployment.router_url))["workers"]
+        }
+        assert not any(failed.values())
+
+    calls.run(main())
+
+
+@contextmanager
+def small_router(deployment: Running, folder: Path) -> Iterator[str]:
+    """A second router before the same workers that takes two requests and lets two wait."""
+    config = json.loads((deployment.run_dir / "router.json").read_text())
+    port = free_port()
+    config |= {"host": "127.0.0.1", "port": port, "max_inflight": 2, "max_queue": 2}
+    path = folder / "router.json"
+    path.write_text(json.dumps(config))
+    with (folder / "router.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "toolkit.router", str(path)], stdout=log, stderr=log
+        )
+    url = f"http://127.0.0.1:{port}"
+
+    async def ready() -> bool:
+        assert process.poll() is None, (folder / "router.log").read_text()
+        try:
+            async with calls.session() as http, http.get(url + "/readiness") as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    try:
+        calls.run(calls.until(ready, "the second router is ready"))
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_saturation_is_a_bounded_queue_and_then_429(deployment: Running, tmp_path: Path) -> None:
+    async def burst(url: str) -> list[tuple[int, str | None]]:
+        body = calls.greedy(calls.prompt("burst", 20), 48, stream=False)
+        async with calls.session() as http:
+
+            async def one() -> tuple[int, str | None]:
+                async with http.post(url + "/generate", json=body) as answer:
+                    await answer.read()
+                    return answer.status, answer.headers.get("Retry-After")
+
+            return list(await asyncio.gather(*(one() for _ in range(12))))
+
+    calls.run(settled(deployment))
+    with small_router(deployment, tmp_path) as url:
+        results = calls.run(burst(url))
+        after = calls.run(burst(url))
+    statuses = [status for status, _ in results]
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) >= 4
+    assert all(wait for status, wait in results if status == 429)
+    assert 200 in [status for status, _ in after], "the queue did not drain"

@@ -1,0 +1,120 @@
+"""`toolkit launch` as a command with a real worker: drain, and death of the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launch_stand_ins import wait_gone
+from toolkit.launch import sessions
+from toolkit.launch.command import source_root
+from toolkit.launch.state import read_state
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+# One server does both: half the start-up; the router in front drains all the same.
+FILE = """
+name: one
+mode: plain
+model: embedded
+worker: {kv_tokens: 8192}
+timeouts: {start: 300}
+"""
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    (tmp_path / "one.yaml").write_text(FILE)
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "toolkit", "launch", str(tmp_path / "one.yaml")),
+            *("--no-check", "--run-dir", str(run)),
+        ],
+        cwd=source_root(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "] ready:" in line:
+                break
+        else:
+            pytest.fail("".join(lines))
+        yield process, run
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def everything(run: Path) -> list[sessions.Process]:
+    state = read_state(run)
+    rows = [*state["workers"], state["router"]]
+    found = sessions.members({r["pid"]: r["start_ticks"] for r in rows}, state["run_id"])
+    assert len(found) >= 4  # server, scheduler, detokenizer, router
+    return [*found, sessions.look(state["guard_pid"])]
+
+
+def stream(run: Path, tokens: int):
+    """Start a streaming generation; returns the response after its first chunk."""
+    sampling = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    body = json.dumps({"text": "Once upon", "sampling_params": sampling, "stream": True})
+    url = read_state(run)["router_url"] + "/generate"
+    request = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"})
+    response = urllib.request.urlopen(request, timeout=300)
+    assert response.readline().startswith(b"data: ")
+    return response
+
+
+def toolkit(run: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit", *arguments, "--run", str(run)],
+        cwd=source_root(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_status_then_ctrl_c_drains(launched):
+    process, run = launched
+    shown = toolkit(run, "status", "--json")
+    assert shown.returncode == 0, shown.stdout
+    rows = json.loads(shown.stdout)["processes"]
+    assert [r["status"] for r in rows] == ["ready", "ready"]
+    assert rows[0]["memory_mib"] > 500
+    assert "worker-0" in toolkit(run, "logs").stdout
+    tree = everything(run)
+    with stream(run, 200) as response:
+        process.send_signal(signal.SIGINT)
+        chunks = [line for line in response if line.startswith(b"data: {")]
+        last = json.loads(chunks[-1][len(b"data: ") :])
+    assert last["meta_info"]["completion_tokens"] == 200
+    assert last["meta_info"]["finish_reason"]["type"] == "length"
+    assert process.wait(120) == 0
+    wait_gone(tree)
+    assert read_state(run)["phase"] == "stopped"
+    assert toolkit(run, "status").returncode == 3
+
+
+def test_sigkill_of_the_launcher_under_load_leaves_no_process(launched):
+    process, run = launched
+    tree = everything(run)
+    with stream(run, 4000):
+        os.kill(process.pid, signal.SIGKILL)
+        wait_gone(tree)
+    assert sessions.members({}, read_state(run)["run_id"]) == []
+    assert "no process is left" in toolkit(run, "stop").stdout

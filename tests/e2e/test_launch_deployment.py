@@ -1,0 +1,141 @@
+"""The launcher with real CPU workers: the shared deployment, its restarts, SGLang's router."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit.launch import command, readiness
+from toolkit.launch.deployment import load_deployment
+from toolkit.launch.flags import _ask
+from toolkit.launch.plan import resolve
+from toolkit.launch.ports import FreePorts
+from toolkit.launch.running import Running
+from toolkit.launch.state import read_state
+from toolkit.resources import recipes_dir
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+def healthy(url: str, name: str) -> bool:
+    status, body = readiness.get(f"{url}/workers")
+    rows = json.loads(body)["workers"] if status == 200 else []
+    return any(row["name"] == name and row["healthy"] for row in rows)
+
+
+def until(condition, timeout: float = 60.0) -> None:
+    """Ask a server until it says yes (there is no event to wait for outside of it)."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_up_and_described(deployment: Running):
+    state = read_state(deployment.run_dir)
+    assert state["phase"] == "ready" and state["router_url"] == deployment.router_url
+    roles = sorted(w.role for w in deployment.workers)
+    assert roles == ["decode", "decode", "prefill"]
+    assert all(w.pid and w.log.stat().st_size for w in deployment.workers)
+    assert len(readiness.generate(deployment.plan, 60)) == 2
+
+
+def test_a_killed_decode_worker_comes_back_and_serves(deployment: Running):
+    before = deployment.worker("decode-1")
+    os.kill(before.pid, signal.SIGKILL)
+    after = deployment.wait_ready("decode-1", before.restarts + 1)
+    assert after.url == before.url and after.pid != before.pid
+    until(lambda: healthy(deployment.router_url, "decode-1"))
+    # Through the new one itself, with the prefill worker that has lived through it.
+    body = {"text": "2 + 2 =", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
+    for _ in range(4):
+        status, answer = readiness.post(f"{deployment.router_url}/generate", body, 60)
+        assert status == 200 and json.loads(answer)["meta_info"]["completion_tokens"] == 4
+
+
+def test_a_killed_scheduler_takes_its_worker_along_and_it_comes_back(deployment: Running):
+    from toolkit.launch import sessions
+
+    before = deployment.worker("decode-0")
+    tree = sessions.members({before.pid: sessions.look(before.pid).start})
+    named = {Path(f"/proc/{p.pid}/cmdline").read_text().split("\0")[0]: p for p in tree}
+    sessions.send(named["sglang::scheduler"], signal.SIGKILL)
+    deployment.wait_ready("decode-0", before.restarts + 1)
+    until(lambda: healthy(deployment.router_url, "decode-0"))
+    assert len(readiness.generate(deployment.plan, 60)) == 2
+
+
+def test_a_killed_router_comes_back(deployment: Running):
+    process = deployment.supervisor.fleet.processes["router"]
+    restarts = process.restarts
+    os.kill(deployment.router_pid, signal.SIGKILL)
+    deployment.wait_ready("router", restarts + 1, timeout=60)
+    assert len(readiness.generate(deployment.plan, 60)) == 2
+
+
+@contextlib.contextmanager
+def sglang_router(deployment: Running) -> Iterator[str]:
+    recipe = load_deployment(recipes_dir() / "cpu-demo.yaml")
+    fields = {"name": "t", "router": {"kind": "sglang", "decode_policy": "round_robin"}}
+    ports = FreePorts()
+    port = ports.take()
+    entries = [
+        {"role": w.role, "url": w.url, "bootstrap_port": w.bootstrap_port}
+        for w in deployment.plan.workers
+    ]
+    argv = command.sglang_router_command(
+        type(recipe).model_validate(fields), port, ports.take(), entries
+    )
+    env = {**os.environ, **command.python_env()}
+    process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        until(lambda: process.poll() is not None or readiness.get(f"{url}/readiness")[0] == 200)
+        assert process.poll() is None
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_sglangs_own_router_over_the_same_workers(deployment: Running):
+    body = {"text": "The sea is", "sampling_params": {"max_new_tokens": 8, "temperature": 0}}
+    status, ours = readiness.post(f"{deployment.router_url}/generate", body, 60)
+    assert status == 200
+    with sglang_router(deployment) as url:
+        status, theirs = readiness.post(f"{url}/generate", body, 60)
+    assert status == 200, theirs
+    assert json.loads(theirs)["output_ids"] == json.loads(ours)["output_ids"]
+
+
+def test_sglang_accepts_every_flag_of_every_recipe():
+    lines: dict[str, list] = {"cpu": [], "cuda": []}  # one process judges one device
+    for recipe in sorted(recipes_dir().glob("*.yaml")):
+        plan = resolve(load_deployment(recipe))
+        for worker in plan.workers:
+            argv = [plan.model.check_path if a == plan.model.path else a for a in worker.argv]
+            if "--disaggregation-ib-device" in argv:  # only checkable where the device is
+                at = argv.index("--disaggregation-ib-device")
+                del argv[at : at + 2]
+            name = f"{recipe.stem}/{worker.name}"
+            lines[plan.device].append({"name": name, "argv": argv, "device": plan.device})
+    for of_device in lines.values():
+        answers, complaint = _ask(of_device)
+        assert complaint is None
+        assert {n: a["error"] for n, a in answers.items() if not a["ok"]} == {}
+        assert len(answers) == len(of_device)
+
+
+def test_sglang_refuses_a_wrong_flag_by_name():
+    argv = [*resolve(load_deployment(recipes_dir() / "cpu-demo.yaml")).workers[0].argv]
+    lines = [{"name": "bad", "argv": [*argv, "--no-such-flag"], "device": "cpu"}]
+    answers, _ = _ask(lines)
+    assert not answers["bad"]["ok"] and "--no-such-flag" in answers["bad"]["error"]

@@ -1,0 +1,183 @@
+"""Start stand-in workers and a router as processes, and end them by pid."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Standin:
+    """One stand-in worker process."""
+
+    name: str
+    role: str
+    args: list[str]
+    port: int = 0
+    process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "tests.standin.worker",
+            "--role",
+            self._role(),
+            "--port",
+            str(self.port),
+            *self.args,
+        ]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def _role(self) -> str:
+        return "null" if self.role == "plain" else self.role
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+            self.process = None
+
+    def config(self) -> dict[str, Any]:
+        bootstrap = {"bootstrap_host": "127.0.0.1", "bootstrap_port": 1}
+        extra = bootstrap if self.role == "prefill" else {}
+        return {"name": self.name, "role": self.role, "url": self.url, **extra}
+
+
+@dataclass
+class Cluster:
+    """`async with Cluster(...)`: stand-ins and a router process, ready for requests."""
+
+    prefills: int = 1
+    decodes: int = 2
+    plains: int = 0
+    worker_args: list[str] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    workers: list[Standin] = field(default_factory=list)
+    router: subprocess.Popen[bytes] | None = None
+    session: Any = None
+
+    async def __aenter__(self) -> Cluster:
+        roles = ["prefill"] * self.prefills + ["decode"] * self.decodes + ["plain"] * self.plains
+        seen: dict[str, int] = {}
+        for role in roles:
+            index = seen.setdefault(role, 0)
+            seen[role] += 1
+            worker = Standin(f"{role}-{index}", role, self.worker_args)
+            worker.start()
+            self.workers.append(worker)
+        self.port = free_port()
+        self._dir = tempfile.TemporaryDirectory()
+        path = Path(self._dir.name) / "router.json"
+        config = {
+            "port": self.port,
+            "rerun_wait_s": 10,
+            "workers": [worker.config() for worker in self.workers],
+            **self.config,
+        }
+        path.write_text(json.dumps(config))
+        self.log = Path(self._dir.name) / "router.log"
+        with self.log.open("wb") as log:
+            self.router = subprocess.Popen(
+                [sys.executable, "-m", "toolkit.router", str(path)],
+                cwd=ROOT,
+                stderr=log,
+                env={**os.environ, **self.env},
+            )
+        self.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(60)
+        )
+        await self.until_ready()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+        if self.router is not None and self.router.poll() is None:
+            self.router.send_signal(signal.SIGTERM)
+            try:
+                self.router.wait(10)
+            except subprocess.TimeoutExpired:
+                self.router.kill()
+                self.router.wait()
+        for worker in self.workers:
+            worker.kill()
+        self._dir.cleanup()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def worker(self, name: str) -> Standin:
+        return next(worker for worker in self.workers if worker.name == name)
+
+    async def until_ready(self) -> None:
+        for _ in range(500):
+            assert self.router is not None
+            if self.router.poll() is not None:
+                raise RuntimeError(f"the router ended:\n{self.log.read_text()}")
+            try:
+                async with self.session.get(f"{self.url}/readiness") as response:
+                    if response.status == 200:
+                        break
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.02)
+        else:
+            raise RuntimeError(f"the router did not get ready:\n{self.log.read_text()}")
+        await self.until(lambda state: all(w["healthy"] for w in state["workers"]))
+
+    async def until(self, condition: Any, seconds: float = 10.0) -> dict[str, Any]:
+        """Poll /workers until `condition(state)`; the state, or AssertionError with the last."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        state = await self.state()
+        while not condition(state):
+            if asyncio.get_running_loop().time() > deadline:
+                raise AssertionError(f"still not so after {seconds} s: {state}")
+            await asyncio.sleep(0.01)
+            state = await self.state()
+        return state
+
+    async def state(self) -> dict[str, Any]:
+        headers = {}
+        if self.config.get("api_key_env"):
+            headers["Authorization"] = f"Bearer {self.env[self.config['api_key_env']]}"
+        async with self.session.get(f"{self.url}/workers", headers=headers) as response:
+            return await response.json()
+
+    async def stats(self, name: str) -> dict[str, Any]:
+        """What a worker says of itself."""
+        async with self.session.get(f"{self.worker(name).url}/stats") as response:
+            return await response.json()

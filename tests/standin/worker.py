@@ -1,0 +1,491 @@
+"""A stand-in SSE worker: `python -m tests.standin.worker --role decode [...]`.
+
+It prints its port on the first line of standard output. It serves /toolkit/events, /health,
+/abort_request, /stats and the three generation endpoints; its "model" is a fixed function of the
+prompt, so that any worker continues any other's output: token i of prompt p is `w(p, i)`.
+A raw uvloop protocol, since in the relay benchmark it must not cost more than what it measures.
+
+Faults on demand: the request field `crash_after` (tokens) with `crash_role` makes the process kill
+itself with SIGKILL; `fail_status` answers an error; SIGSTOP and SIGKILL work as on anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import httptools
+import orjson
+import uvloop
+
+HEAD_STREAM = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+
+
+def word(seed: int, index: int) -> str:
+    """The text of output token `index`; it depends on the prompt and on the index only."""
+    return f" w{(seed * 31 + index * 7) % 9973}"
+
+
+def token_id(seed: int, index: int) -> int:
+    return (seed * 31 + index * 7) % 9973
+
+
+def seed_of(prompt: Any) -> int:
+    return sum(orjson.dumps(prompt)) % 1009
+
+
+class Server:
+    """One worker's state."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.role = args.role
+        self.prefills: dict[str, asyncio.Event] = {}
+        self.arrived: dict[int, asyncio.Event] = {}
+        self.subscribers: set[Protocol] = set()
+        self.running: dict[str, asyncio.Task[None]] = {}
+        self.aborted: list[str] = []
+        self.served = 0
+        self.peak = 0
+        self.bodies: list[dict[str, Any]] = []
+        self.rooms: dict[int, asyncio.Event] = {}
+
+    def publish(self, event: dict[str, Any]) -> None:
+        line = orjson.dumps(event) + b"\n"
+        for protocol in list(self.subscribers):
+            protocol.chunk(line)
+
+    def publish_load(self) -> None:
+        count = len(self.running)
+        self.publish(
+            {
+                "type": "load",
+                "dp_rank": 0,
+                "running": count,
+                "waiting": 0,
+                "used_tokens": count * 16,
+                "total_tokens": 16384,
+                "waiting_tokens": 0,
+            }
+        )
+
+    def hello(self) -> bytes:
+        return (
+            orjson.dumps(
+                {
+                    "type": "hello",
+                    "role": self.role,
+                    "dp_size": 1,
+                    "model": "standin",
+                    "context_length": 8192,
+                    "max_total_tokens": 16384,
+                    "max_running_requests": 64,
+                    "page_size": 1,
+                    "patches": [],
+                }
+            )
+            + b"\n"
+        )
+
+
+class Protocol(asyncio.Protocol):
+    """One connection: parse, then answer from a task or straight away."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.parser = httptools.HttpRequestParser(self)
+        self.path = ""
+        self.body = bytearray()
+        self.ids = False
+        self.task: asyncio.Task[None] | None = None
+        self.can_write = asyncio.Event()
+        self.can_write.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server.subscribers.discard(self)
+        if self.task is not None:
+            self.task.cancel()
+        self.can_write.set()
+
+    def pause_writing(self) -> None:
+        self.can_write.clear()
+
+    def resume_writing(self) -> None:
+        self.can_write.set()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:  # sglang-router first tries HTTP/2
+            self.transport.close()
+
+    def on_url(self, url: bytes) -> None:
+        self.path = url.decode()
+        self.body = bytearray()
+        self.ids = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"x-toolkit-ids":
+            self.ids = True
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.task = asyncio.get_running_loop().create_task(self.answer())
+
+    def chunk(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def json(self, value: Any, status: int = 200) -> None:
+        body = orjson.dumps(value)
+        self.transport.write(
+            b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+            % (status, len(body), body)
+        )
+
+    async def answer(self) -> None:
+        server, path = self.server, self.path
+        if path == "/toolkit/events":
+            await self.events()
+        elif path in ("/health", "/health_generate"):
+            self.json({})
+        elif path == "/abort_request":
+            rid = orjson.loads(bytes(self.body))["rid"]
+            server.aborted.append(rid)
+            for key, task in list(server.running.items()):
+                if key.startswith(rid):
+                    task.cancel()
+            self.json({})
+        elif path == "/stats":
+            self.json(
+                {
+                    "served": server.served,
+                    "running": len(server.running),
+                    "aborted": server.aborted,
+                    "bodies": server.bodies[-200:],
+                    "pid": os.getpid(),
+                }
+            )
+        elif path in (
+            "/v1/models",
+            "/get_model_info",
+            "/model_info",
+            "/get_server_info",
+            "/server_info",
+        ):
+            self.json({"id": "standin", "role": server.role, "data": []})
+        elif path == "/v1/loads":
+            self.json({"loads": []})
+        else:
+            await self.generate()
+
+    async def events(self) -> None:
+        if self.server.args.no_events:
+            self.json({"detail": "Not Found"}, 404)
+            return
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n"
+            b"transfer-encoding: chunked\r\n\r\n"
+        )
+        self.chunk(self.server.hello())
+        self.server.subscribers.add(self)
+        while True:
+            await asyncio.sleep(0.5)
+            self.chunk(b'{"type":"ping"}\n')
+
+    async def generate(self) -> None:
+        server = self.server
+        body = orjson.loads(bytes(self.body))
+        if server.args.record:
+            server.bodies.append(body)
+        if "fail_status" in body and body.get("fail_role", server.role) == server.role:
+            self.json({"object": "error", "message": "as asked"}, body["fail_status"])
+            return
+        rid = str(body.get("rid"))
+        task = asyncio.current_task()
+        assert task is not None
+        server.running[rid] = task
+        server.publish_load()
+        try:
+            if server.role == "prefill":
+                await self.prefill(body, rid)
+            else:
+                await self.decode(body, rid)
+            server.served += 1
+        except asyncio.CancelledError:
+            if not self.transport.is_closing():
+                self.transport.close()
+            raise
+        finally:
+            server.running.pop(rid, None)
+            server.publish_load()
+
+    async def prefill(self, body: dict[str, Any], rid: str) -> None:
+        server = self.server
+        if server.args.prefill_ms:
+            await asyncio.sleep(server.args.prefill_ms / 1e3)
+        if body.get("crash_role") == "prefill" and not rid.startswith("r"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        prompt = _prompt(body)
+        resumed = _resumed(body)
+        server.publish(
+            {
+                "type": "prefill_done",
+                "rid": rid,
+                "dp_rank": 0,
+                "prompt_tokens": len(str(prompt)) + len(resumed),
+                "cached_tokens": 0,
+                "signature": None,
+            }
+        )
+        if server.args.transfer_ms:
+            await asyncio.sleep(server.args.transfer_ms / 1e3)
+        meta = {"input_token_logprobs": [[-0.5, 1, None]], "prompt_tokens": 1}
+        logprobs = {
+            "tokens": ["p", "x"],
+            "token_logprobs": [-0.5, -1.0],
+            "top_logprobs": [None, None],
+            "text_offset": [-1, -1],
+        }
+        self.json(
+            {
+                "text": "",
+                "meta_info": meta,
+                "usage": {"prompt_tokens": 1},
+                "choices": [{"logprobs": logprobs}],
+            }
+        )
+
+    async def decode(self, body: dict[str, Any], rid: str) -> None:
+        args = self.server.args
+        params = body.get("sampling_params") or {}
+        wanted = body.get("max_completion_tokens") or body.get("max_tokens")
+        count = wanted or params.get("max_new_tokens") or args.tokens
+        seed = seed_of(_prompt(body))
+        stream = _STREAMS[self.path](body, rid, seed)
+        if not body.get("stream"):
+            await asyncio.sleep(args.token_ms * count / 1e3)
+            self.crash(body, rid, count)
+            self.json(stream.whole(count))
+            return
+        self.transport.write(HEAD_STREAM)
+        if stream.head:
+            self.chunk(stream.head)
+        done = len(_resumed(body))
+        ids = _resumed(body)
+        if done:
+            assert ids == [token_id(seed, i) for i in range(done)], "resumed with wrong ids"
+        at = asyncio.get_running_loop().time()
+        first = 0
+        while first < count:
+            upto = max(first + 1, done)
+            if args.token_ms and first >= done:
+                at += args.token_ms / 1e3
+                delay = at - asyncio.get_running_loop().time()
+                if delay > 0:
+                    await asyncio.sleep(delay)
+            self.crash(body, rid, first)
+            new = b""
+            if self.ids:
+                joined = " ".join(str(token_id(seed, i)) for i in range(first, upto))
+                new = b": %b\n" % joined.encode()
+            self.chunk(new + stream.delta(first, upto))
+            if not self.can_write.is_set():
+                await self.can_write.wait()
+            elif not args.token_ms and first % 64 == 0:
+                await asyncio.sleep(0)
+            first = upto
+        for tail in stream.tail(count):
+            self.chunk(tail)
+        self.chunk(b"data: [DONE]\n\n")
+        self.transport.write(b"0\r\n\r\n")
+
+    def crash(self, body: dict[str, Any], rid: str, tokens: int) -> None:
+        """SIGKILL at the asked token, on a first attempt only: reruns carry a `rN~` rid."""
+        limit = body.get("crash_after")
+        if limit is not None and tokens >= limit and not rid.startswith("r1~"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Chat:
+    """/v1/chat/completions, chunked as SGLang 0.5.21 does it."""
+
+    def __init__(self, body: dict[str, Any], rid: str, seed: int) -> None:
+        self.base = {
+            "id": rid,
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": body.get("model", "default"),
+        }
+        self.seed = seed
+        self.usage_wanted = (body.get("stream_options") or {}).get("include_usage")
+        self.head = self.event({"role": "assistant", "content": "", "reasoning_content": None})
+
+    def event(self, delta: Any, finish: str | None = None) -> bytes:
+        choice = {
+            "index": 0,
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": finish,
+            "matched_stop": None,
+        }
+        return b"data: " + orjson.dumps({**self.base, "choices": [choice]}) + b"\n\n"
+
+    def text(self, first: int, upto: int) -> str:
+        return "".join(word(self.seed, i) for i in range(first, upto))
+
+    def delta(self, first: int, upto: int) -> bytes:
+        return self.event({"content": self.text(first, upto), "reasoning_content": None})
+
+    def usage(self, count: int) -> dict[str, int]:
+        return {
+            "prompt_tokens": 1,
+            "completion_tokens": count,
+            "total_tokens": 1 + count,
+            "reasoning_tokens": 0,
+        }
+
+    def tail(self, count: int) -> list[bytes]:
+        events = [self.event({"reasoning_content": None}, "length")]
+        if self.usage_wanted:
+            usage = {**self.base, "choices": [], "usage": self.usage(count)}
+            events.append(b"data: " + orjson.dumps(usage) + b"\n\n")
+        return events
+
+    def whole(self, count: int) -> dict[str, Any]:
+        message = {"role": "assistant", "content": self.text(0, count)}
+        choice = {"index": 0, "message": message, "finish_reason": "length"}
+        return {**self.base, "choices": [choice], "usage": self.usage(count)}
+
+
+class Completions(Chat):
+    """/v1/completions."""
+
+    def __init__(self, body: dict[str, Any], rid: str, seed: int) -> None:
+        super().__init__(body, rid, seed)
+        self.base["object"] = "text_completion"
+        self.head = b""
+        self.logprobs = body.get("logprobs")
+
+    def choice(self, text: str, finish: str | None, tokens: list[str]) -> dict[str, Any]:
+        logprobs = None
+        if self.logprobs:
+            logprobs = {
+                "tokens": tokens,
+                "token_logprobs": [-1.0] * len(tokens),
+                "top_logprobs": [None] * len(tokens),
+                "text_offset": [-1] * len(tokens),
+            }
+        return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    def delta(self, first: int, upto: int) -> bytes:
+        tokens = [word(self.seed, i) for i in range(first, upto)]
+        choices = [self.choice("".join(tokens), None, tokens)]
+        return b"data: " + orjson.dumps({**self.base, "choices": choices}) + b"\n\n"
+
+    def tail(self, count: int) -> list[bytes]:
+        choices = [self.choice("", "length", [])]
+        events = [b"data: " + orjson.dumps({**self.base, "choices": choices}) + b"\n\n"]
+        return events + super().tail(count)[1:]
+
+    def whole(self, count: int) -> dict[str, Any]:
+        tokens = [word(self.seed, i) for i in range(count)]
+        choice = self.choice("".join(tokens), "length", tokens)
+        return {**self.base, "choices": [choice], "usage": self.usage(count)}
+
+
+class Generate:
+    """/generate: cumulative, as SGLang streams by default."""
+
+    head = b""
+
+    def __init__(self, body: dict[str, Any], rid: str, seed: int) -> None:
+        self.rid = rid
+        self.seed = seed
+
+    def body(self, count: int, finish: Any) -> dict[str, Any]:
+        return {
+            "text": "".join(word(self.seed, i) for i in range(count)),
+            "output_ids": [token_id(self.seed, i) for i in range(count)],
+            "meta_info": {
+                "id": self.rid,
+                "finish_reason": finish,
+                "prompt_tokens": 1,
+                "completion_tokens": count,
+                "input_token_logprobs": [],
+            },
+        }
+
+    def delta(self, first: int, upto: int) -> bytes:
+        return b"data: " + orjson.dumps(self.body(upto, None)) + b"\n\n"
+
+    def tail(self, count: int) -> list[bytes]:
+        return [b"data: " + orjson.dumps(self.whole(count)) + b"\n\n"]
+
+    def whole(self, count: int) -> dict[str, Any]:
+        return self.body(count, {"type": "length", "length": count})
+
+
+_STREAMS: dict[str, Any] = {
+    "/v1/chat/completions": Chat,
+    "/v1/completions": Completions,
+    "/generate": Generate,
+}
+
+
+def _prompt(body: dict[str, Any]) -> Any:
+    for key in ("messages", "prompt", "text", "input_ids"):
+        if body.get(key) is not None:
+            return body[key]
+    return ""
+
+
+def _resumed(body: dict[str, Any]) -> list[int]:
+    params = body.get("sampling_params") or {}
+    custom = body.get("custom_params") or params.get("custom_params") or {}
+    return custom.get("toolkit_resume") or []
+
+
+async def serve(args: argparse.Namespace) -> None:
+    server = Server(args)
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(
+        lambda: Protocol(server), "127.0.0.1", args.port, backlog=1024
+    )
+    print(listener.sockets[0].getsockname()[1], flush=True)
+    await listener.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--role", choices=("prefill", "decode", "null"), required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--token-ms", type=float, default=0.0)
+    parser.add_argument("--prefill-ms", type=float, default=0.0)
+    parser.add_argument("--transfer-ms", type=float, default=0.0)
+    parser.add_argument("--no-events", action="store_true")
+    parser.add_argument("--record", action="store_true", help="keep request bodies for /stats")
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive a test
+    uvloop.run(serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Plans made of small real processes instead of SGLang workers."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolkit.launch import sessions
+from toolkit.launch.deployment import Deployment, Restart, Timeouts
+from toolkit.launch.model import ModelFacts
+from toolkit.launch.plan import Plan, WorkerPlan
+from toolkit.launch.ports import FreePorts
+
+# A "worker": serves /health and /generate, and has a child and a grandchild that only sleep; the
+# grandchild has left for a session of its own.
+SERVER = textwrap.dedent(
+    """
+    import http.server, json, subprocess, sys
+    inner = "import subprocess, sys, time; " \\
+            "subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)']," \\
+            " start_new_session=True); print(1, flush=True); time.sleep(600)"
+    subprocess.Popen([sys.executable, "-S", "-c", inner], stdout=subprocess.PIPE).stdout.readline()
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self, body):
+            data = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        def do_GET(self):
+            self.answer({})
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.answer({"meta_info": {"completion_tokens": 4}})
+        def log_message(self, *args):
+            pass
+    print("serving", flush=True)
+    http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+    """
+)
+
+
+def worker(name: str, port: int, code: str = SERVER) -> WorkerPlan:
+    return WorkerPlan(
+        name=name,
+        role="plain",
+        replica=0,
+        node_rank=0,
+        nodes=1,
+        host="local",
+        address="127.0.0.1",
+        url=f"http://127.0.0.1:{port}",
+        port=port,
+        bootstrap_port=None,
+        dist_port=None,
+        gpus=(),
+        tp=1,
+        dp=1,
+        ep=1,
+        dp_attention=False,
+        kv_tokens=None,
+        max_running=None,
+        after=(),
+        argv=(),
+        command=(sys.executable, "-S", "-c", code, str(port)),
+        env={},
+        local=True,
+    )
+
+
+def plan(workers: Sequence[WorkerPlan], restart: Restart | None = None) -> Plan:
+    facts = ModelFacts("/none", "/none", "stand-in", {}, weights_here=True, weight_bytes=0)
+    return Plan(
+        name="stand-in",
+        device="cpu",
+        mode="plain",
+        model=facts,
+        dispatch="concurrent",
+        transfer=None,
+        local_host="local",
+        workers=tuple(workers),
+        router=None,
+        timeouts=Timeouts(start=60, stop=5),
+        restart=restart or Restart(first_delay=0.05, max_delay=0.05),
+    )
+
+
+def two_workers() -> Plan:
+    ports = FreePorts()
+    return plan([worker("worker-0", ports.take()), worker("worker-1", ports.take())])
+
+
+def wait_gone(processes: Sequence[sessions.Process], timeout: float = 30.0) -> None:
+    """Wait on pidfds until every one of these processes has ended."""
+    for process in processes:
+        try:
+            fd = os.pidfd_open(process.pid)
+        except OSError:
+            continue
+        try:
+            if sessions.is_running(process.pid, process.start):
+                assert select.select([fd], [], [], timeout)[0], f"{process} still lives"
+        finally:
+            os.close(fd)
+
+
+def tiny_model(folder: Path) -> Path:
+    """A model folder with a config and an (empty) weight file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(
+        '{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,'
+        ' "hidden_size": 64, "dtype": "bfloat16"}'
+    )
+    (folder / "model.safetensors").write_bytes(b"0" * 1000)
+    return folder
+
+
+def deployment(model: Path, **fields: object) -> Deployment:
+    return Deployment.model_validate({"name": "t", "model": str(model)} | fields)

@@ -1,0 +1,168 @@
+"""Every policy against the same properties, and each one's own formula."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.policies import POLICIES, Load, RequestView, WorkerView, make_policy, policy_names
+
+names = st.sampled_from(sorted(POLICIES))
+loads = st.none() | st.builds(
+    Load,
+    running=st.integers(0, 64),
+    waiting=st.integers(0, 64),
+    used_tokens=st.integers(0, 20_000),
+    total_tokens=st.sampled_from([0, 16_384]),
+    waiting_tokens=st.integers(0, 50_000),
+    sent_requests=st.integers(0, 10),
+    sent_tokens=st.integers(0, 10_000),
+    throughput=st.sampled_from([0.0, 500.0, 4000.0]),
+)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[WorkerView]:
+    count = draw(st.integers(0, 8))
+    return [
+        WorkerView(
+            name=f"w{index}",
+            healthy=draw(st.booleans()),
+            inflight=draw(st.integers(0, 50)),
+            load=draw(loads),
+        )
+        for index in range(count)
+    ]
+
+
+requests = st.builds(
+    RequestView,
+    prompt_tokens=st.integers(1, 8192),
+    blocks=st.lists(st.integers(0, 5), max_size=6).map(tuple),
+)
+
+
+@given(names, st.lists(st.tuples(fleets(), requests), max_size=8), st.integers(0, 9))
+def test_only_healthy_workers_and_the_same_choices_under_a_seed(name, steps, seed):
+    one, two = make_policy(name, seed), make_policy(name, seed)
+    for workers, request in steps:
+        decision = one.choose(workers, request)
+        assert decision == two.choose(workers, request)
+        if any(worker.healthy for worker in workers):
+            assert decision is not None
+            assert workers[decision.index].healthy
+        else:
+            assert decision is None
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_equal_workers_all_get_requests(name):
+    policy = make_policy(name, 3)
+    workers = [WorkerView(f"w{index}") for index in range(5)]
+    counts = Counter(policy.choose(workers, RequestView()).index for _ in range(500))
+    assert set(counts) == set(range(5))
+
+
+@given(st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=60))
+def test_round_robin_never_leaves_a_present_worker_behind(rounds):
+    """Between two turns of a worker that stays, nobody else gets more than two turns."""
+    policy = make_policy("round_robin")
+    since: dict[int, Counter[int]] = {}
+    for healthy in rounds:
+        workers = [WorkerView(f"w{i}", healthy=i in healthy) for i in range(6)]
+        chosen = policy.choose(workers, RequestView()).index
+        since = {i: counter for i, counter in since.items() if i in healthy and i != chosen}
+        for i in healthy - {chosen}:
+            counter = since.setdefault(i, Counter())
+            counter[chosen] += 1
+            assert counter[chosen] <= 2
+
+
+def test_round_robin_is_exact_on_a_fixed_set():
+    policy = make_policy("round_robin")
+    workers = [WorkerView(f"w{i}") for i in range(3)]
+    assert [policy.choose(workers, RequestView()).index for _ in range(6)] == [0, 1, 2, 0, 1, 2]
+
+
+def test_shortest_queue_counts_what_was_sent_since_the_reading():
+    behind = Load(running=1, waiting=0, used_tokens=0, total_tokens=0, waiting_tokens=0,
+                  sent_requests=3)  # fmt: skip
+    level = Load(running=3, waiting=0, used_tokens=0, total_tokens=0, waiting_tokens=0)
+    workers = [WorkerView("a", load=behind), WorkerView("b", load=level)]
+    assert make_policy("shortest_queue").choose(workers, RequestView()).index == 1
+
+
+def test_power_of_two_takes_the_shorter_of_its_two():
+    workers = [WorkerView("a", inflight=9), WorkerView("b", inflight=1)]
+    policy = make_policy("power_of_two", 1)
+    assert {policy.choose(workers, RequestView()).index for _ in range(20)} == {1}
+
+
+def reading(**changes: float) -> Load:
+    base = {"running": 0, "waiting": 0, "used_tokens": 0, "total_tokens": 1000,
+            "waiting_tokens": 0}  # fmt: skip
+    return Load(**{**base, **changes})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        # 2000 tokens at 2000/s = 1 s against 0.15 * 0.9 / 0.1 = 1.35 s of KV pressure
+        (reading(waiting_tokens=2000), reading(used_tokens=900), 0),
+        (reading(waiting_tokens=3000), reading(used_tokens=900), 1),
+        # the same work on a worker twice as fast
+        (reading(waiting_tokens=3000, throughput=1000.0),
+         reading(waiting_tokens=3000, throughput=2000.0), 1),
+        # work sent since counts like work that waits
+        (reading(sent_tokens=500), reading(waiting_tokens=400), 1),
+        # no reading: 2 in flight * 1024 tokens / 2000 = 1.02 s
+        (None, reading(waiting_tokens=2000), 1),
+        (None, reading(waiting_tokens=2100), 0),
+    ],
+)  # fmt: skip
+def test_least_tokens_formula(first, second, expected):
+    workers = [WorkerView("a", inflight=2, load=first), WorkerView("b", inflight=2, load=second)]
+    assert make_policy("least_tokens").choose(workers, RequestView()).index == expected
+
+
+def test_least_tokens_without_any_reading_joins_the_shortest_queue():
+    workers = [WorkerView("a", inflight=4), WorkerView("b", inflight=2)]
+    assert make_policy("least_tokens").choose(workers, RequestView()).index == 1
+
+
+def test_prefix_affinity_follows_the_prefix_until_it_is_too_busy():
+    policy = make_policy("prefix_affinity")
+    request = RequestView(blocks=(1, 2, 3))
+    idle = [WorkerView("a"), WorkerView("b")]
+    home = policy.choose(idle, request).index
+    assert all(policy.choose(idle, request).index == home for _ in range(5))
+    near = [WorkerView(n, inflight=8 if i == home else 0) for i, n in enumerate("ab")]
+    assert policy.choose(near, request).index == home
+    far = [WorkerView(n, inflight=9 if i == home else 0) for i, n in enumerate("ab")]
+    assert policy.choose(far, request).index != home
+
+
+@given(st.lists(st.lists(st.integers(0, 10_000), max_size=40).map(tuple), max_size=30))
+def test_prefix_affinity_memory_is_bounded(prompts):
+    policy = type(make_policy("prefix_affinity"))(capacity=50)
+    for blocks in prompts:
+        policy.choose([WorkerView("a"), WorkerView("b")], RequestView(blocks=blocks))
+        assert len(policy) <= 50
+
+
+def test_registry_names_the_known_policies():
+    assert "prefix_affinity" not in policy_names("decode")
+    with pytest.raises(ValueError, match="round_robin"):
+        make_policy("rund_robin")
+    with pytest.raises(ValueError, match="decode policy"):
+        make_policy("prefix_affinity", side="decode")
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_documents_itself(name):
+    text = type(make_policy(name)).__doc__ or ""
+    for word in ("Degraded", "Knobs"):
+        assert word in text

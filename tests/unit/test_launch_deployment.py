@@ -1,0 +1,79 @@
+"""The deployment file: strict, and clear about what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolkit.launch.deployment import load_deployment
+from toolkit.launch.errors import LaunchError
+
+
+def load(tmp_path: Path, text: str):
+    file = tmp_path / "d.yaml"
+    file.write_text(text)
+    return load_deployment(file)
+
+
+def problems_of(tmp_path: Path, text: str) -> list[str]:
+    with pytest.raises(LaunchError) as caught:
+        load(tmp_path, text)
+    return [str(p) for p in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "nearest"),
+    [
+        ("name: a\nrouters: {}\n", 2, "'router'"),
+        ("name: a\ndecode:\n  replicas: 2\n  replica: 3\n", 4, "'replicas'"),
+        ("name: a\nrouter:\n  decode_polcy: random\n", 3, "'decode_policy'"),
+        ("name: a\nmodel: {paht: x}\n", 2, "'path'"),
+        ("name: a\nhosts:\n  n0: {address: 10.0.0.1, gpu: 8}\n", 3, "'gpus'"),
+        ("name: a\nprefill:\n  max-running: 3\n", 3, "'max_running'"),
+    ],
+)
+def test_unknown_key_names_line_and_nearest(tmp_path, text, line, nearest):
+    (problem,) = problems_of(tmp_path, text)
+    assert f"d.yaml:{line}: unknown key" in problem
+    assert f"did you mean {nearest}?" in problem
+
+
+def test_far_off_key_lists_what_is_known(tmp_path):
+    (problem,) = problems_of(tmp_path, "name: a\nzzzzqq: 1\n")
+    assert "known keys: " in problem and "decode" in problem
+
+
+def test_all_problems_come_at_once(tmp_path):
+    found = problems_of(tmp_path, "name: a\ndevise: cpu\nprefill: {tp: 0}\nmode: both\n")
+    assert len(found) == 3
+
+
+def test_sizes_that_do_not_divide(tmp_path):
+    (problem,) = problems_of(tmp_path, "name: a\ndecode:\n  tp: 4\n  dp: 3\n  dp_attention: true\n")
+    assert "d.yaml:2" in problem and "multiple of dp" in problem
+
+
+def test_role_of_the_other_mode(tmp_path):
+    (problem,) = problems_of(tmp_path, "name: a\nmode: plain\nprefill: {}\n")
+    assert "describe worker" in problem
+
+
+def test_repeated_key_is_an_error(tmp_path):
+    (problem,) = problems_of(tmp_path, "name: a\nrouter: none\nrouter: sglang\n")
+    assert "d.yaml:3" in problem and "first on line 2" in problem
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "name: [\n", "{}"])
+def test_not_a_deployment(tmp_path, text):
+    assert problems_of(tmp_path, text)
+
+
+def test_short_forms(tmp_path):
+    deployment = load(tmp_path, "name: a\nmodel: /m\nrouter: sglang\n")
+    assert (deployment.model.path, deployment.router.kind) == ("/m", "sglang")
+
+
+def test_missing_file_says_so(tmp_path):
+    with pytest.raises(LaunchError, match="cannot be read"):
+        load_deployment(tmp_path / "none.yaml")

@@ -1,0 +1,183 @@
+"""Resolving: ports, GPUs, flags, recipes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.launch_stand_ins import deployment, tiny_model
+from toolkit.launch import checks
+from toolkit.launch.deployment import load_deployment
+from toolkit.launch.errors import LaunchError
+from toolkit.launch.placement import Request, place
+from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.ports import CountedPorts, FreePorts
+from toolkit.resources import recipes_dir
+
+RECIPES = sorted(recipes_dir().glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def used_ports(plan: Plan, host: str) -> list[int]:
+    ports = [p for w in plan.workers if w.host == host for p in w.ports]
+    if plan.router and plan.router.node == host:
+        ports.append(plan.router.port)
+    return ports
+
+
+def test_there_are_the_four_recipes():
+    names = {r.stem for r in RECIPES}
+    assert names == {"cpu-demo", "one-gpu", "qwen3-30b-a3b-8gpu", "deepseek-v3-multinode"}
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.stem)
+def test_recipe_resolves(recipe):
+    plan = resolve(load_deployment(recipe))
+    assert {w.role for w in plan.workers} == {"prefill", "decode"}
+    assert plan.dispatch == "late"
+    assert not checks.routing(plan)
+    for host in {w.host for w in plan.workers}:
+        ports = used_ports(plan, host)
+        assert len(ports) == len(set(ports))
+    for worker in plan.workers:
+        assert ("torch_native" in worker.argv) == (plan.device == "cpu")
+        assert ("CUDA_VISIBLE_DEVICES" in worker.env) == (plan.device == "cuda")
+    assert plan.to_json()["workers"][0]["argv"]
+
+
+def test_the_demo_on_cuda_is_a_cuda_plan():
+    demo = load_deployment(recipes_dir() / "cpu-demo.yaml")
+    plan = resolve(demo.on_device("cuda"))
+    assert plan.transfer == "mooncake"
+    assert [w.gpus for w in plan.workers] == [(0,), (1,), (2,)]
+    for worker in plan.workers:
+        assert not {"--dtype", "--attention-backend", "--sleep-on-idle"} & set(worker.argv)
+        assert not [k for k in worker.env if "CPU" in k]
+
+
+def test_every_host_computes_the_same_ports():
+    recipe = load_deployment(recipes_dir() / "deepseek-v3-multinode.yaml")
+    first, second = resolve(recipe, "prefill-a"), resolve(recipe, "decode-e")
+    assert [w.ports for w in first.workers] == [w.ports for w in second.workers]
+    assert [w.name for w in second.workers if w.local] == ["decode-0-node-4"]
+    assert first.router.local and not second.router.local
+    ranks = [w.argv[w.argv.index("--node-rank") + 1] for w in first.workers if w.role == "decode"]
+    assert ranks == [str(i) for i in range(9)]
+
+
+def test_workers_that_share_a_gpu_start_in_turn():
+    plan = resolve(load_deployment(recipes_dir() / "one-gpu.yaml"))
+    assert [w.after for w in plan.workers] == [(), ("prefill-0",)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=6),
+    hosts=st.lists(st.integers(1, 8), min_size=1, max_size=5),
+)
+def test_planned_gpus_never_overlap(sizes, hosts):
+    requests = [Request(f"w-{i}", nodes, per) for i, (nodes, per) in enumerate(sizes)]
+    gpus = {f"h{i}": count for i, count in enumerate(hosts)}
+    try:
+        placed = place(requests, gpus, needs_gpus=True)
+    except LaunchError:
+        # Refusing is only right when the first-fit really ran out somewhere.
+        assert sum(n * p for n, p in sizes) > 0
+        return
+    taken = set()
+    for request in requests:
+        places = placed[request.name]
+        assert [p.node_rank for p in places] == list(range(request.nodes))
+        assert len({p.host for p in places}) == request.nodes
+        for spot in places:
+            assert len(spot.gpus) == request.per_node
+            for gpu in spot.gpus:
+                assert gpu < gpus[spot.host]
+                assert (spot.host, gpu) not in taken
+                taken.add((spot.host, gpu))
+
+
+@given(counts=st.lists(st.integers(1, 9), max_size=30), fixed=st.sets(st.integers(30000, 30100)))
+def test_counted_ports_never_overlap(counts, fixed):
+    ports = CountedPorts(30000, fixed)
+    seen = set(fixed)
+    for count in counts:
+        block = set(range(first := ports.take(count), first + count))
+        assert not block & seen
+        seen |= block
+
+
+def test_free_ports_are_distinct_and_avoid_those_given():
+    first = FreePorts(rng=random.Random(7)).take(8)
+    again = FreePorts(range(first, first + 8), random.Random(7))
+    blocks = [set(range(p, p + 8)) for p in (again.take(8) for _ in range(20))]
+    assert len(set.union(*blocks)) == 160
+    assert not set.union(*blocks) & set(range(first, first + 8))
+
+
+def test_too_few_gpus_says_how_to_share(model):
+    big = deployment(
+        model, device="cuda", hosts={"n": {"address": "127.0.0.1", "gpus": 2}}, decode={"tp": 4}
+    )
+    with pytest.raises(LaunchError, match=r"one-gpu\.yaml"):
+        resolve(big)
+
+
+def test_args_win_over_defaults_and_reserved_ones_are_refused(model):
+    plan = resolve(deployment(model, decode={"args": {"max_total_tokens": 7, "skip": False}}))
+    argv = plan.workers[1].argv
+    assert argv[argv.index("--max-total-tokens") + 1] == "7"
+    assert "--skip" not in argv and argv.count("--max-total-tokens") == 1
+    with pytest.raises(LaunchError, match=r"set decode\.tp instead"):
+        resolve(deployment(model, decode={"args": {"tp-size": 2}}))
+
+
+def test_cpu_flags_and_environment_of_the_roles(model):
+    prefill, decode = resolve(deployment(model, decode={"tp": 2})).workers
+    assert prefill.env["SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX"] == "0"
+    assert "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX" not in decode.env
+    assert len(decode.env["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 2
+    assert "--optimistic-prefill-attempts" in prefill.argv
+    assert "--optimistic-prefill-attempts" not in decode.argv
+
+
+@pytest.mark.parametrize("router", ["sglang", "none"])
+def test_late_dispatch_needs_our_router(model, router):
+    plan = resolve(deployment(model, router={"kind": router, "dispatch": "late"}))
+    assert any("before the prefill runs" in p.what for p in checks.routing(plan))
+    assert not checks.routing(resolve(deployment(model, router=router)))
+
+
+def test_a_used_port_and_a_repeated_one_are_found(model):
+    import socket
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        plan = resolve(deployment(model, decode={"port": port}))
+        assert any(f"port {port} is in use" in p.what for p in checks.ports(plan))
+    same = resolve(deployment(model, decode={"port": port}, router={"port": port}))
+    assert sum("twice" in p.what for p in checks.ports(same)) == 2
+
+
+def test_memory_and_missing_weights_are_found(model, tmp_path):
+    huge = resolve(deployment(model, decode={"replicas": 5, "kv_tokens": 10**10}))
+    assert any(p.where == "memory" for p in checks.memory(huge))
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    empty = resolve(deployment(tmp_path / "m"))
+    assert checks.model(empty, dry_run=False)[0].fatal
+    assert not checks.model(empty, dry_run=True)[0].fatal
+
+
+def test_missing_model_says_how_to_mend(tmp_path):
+    with pytest.raises(LaunchError, match=r"set model\.path"):
+        resolve(deployment(tmp_path / "nowhere"))

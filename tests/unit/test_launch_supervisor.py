@@ -1,0 +1,261 @@
+"""Supervision with small real processes and real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.launch_stand_ins import plan, two_workers, wait_gone, worker
+from toolkit.launch import sessions
+from toolkit.launch.command import source_root
+from toolkit.launch.deployment import Restart
+from toolkit.launch.errors import LaunchError
+from toolkit.launch.ports import FreePorts
+from toolkit.launch.progress import Quiet
+from toolkit.launch.running import running
+from toolkit.launch.state import read_state
+from toolkit.launch.supervisor import Supervisor
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from tests.unit.launch_stand_ins import two_workers
+from toolkit.cli.launch import _stop_on_signals
+from toolkit.launch.progress import Lines
+from toolkit.launch.supervisor import Supervisor
+class Report(Lines):
+    def event(self, text):
+        print(text, flush=True)
+supervisor = Supervisor(two_workers(), Path(sys.argv[1]), Report())
+_stop_on_signals(supervisor)
+supervisor.run()
+"""
+
+
+class Events(Quiet):
+    """Lets a test wait for an event instead of sleeping."""
+
+    def __init__(self):
+        self.seen = []
+        self._changed = threading.Condition()
+
+    def event(self, text):
+        with self._changed:
+            self.seen.append(text)
+            self._changed.notify_all()
+
+    def wait_for(self, part, count=1, timeout=60):
+        with self._changed:
+            found = self._changed.wait_for(
+                lambda: sum(part in text for text in self.seen) >= count, timeout
+            )
+        assert found, f"no {part!r} in {self.seen}"
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    """A launcher process of its own, up, and everything that it started."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(tmp_path)],
+        cwd=source_root(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        for line in process.stdout:
+            if line.startswith("ready:"):
+                break
+        state = read_state(tmp_path)
+        assert state["phase"] == "ready"
+        leaders = {w["pid"]: w["start_ticks"] for w in state["workers"]}
+        everything = [p for p in sessions.members(leaders, state["run_id"]) if p.pid != process.pid]
+        # leader, child and a grandchild in its own session, of two workers
+        assert len(everything) >= 6
+        everything.append(sessions.look(state["guard_pid"]))
+        yield process, state, everything
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_sigkill_of_the_launcher_leaves_nothing(launcher):
+    process, state, everything = launcher
+    process.kill()
+    process.wait()
+    wait_gone(everything)
+    assert sessions.members({}, state["run_id"]) == []
+
+
+def test_sigkill_of_the_guard_then_of_the_launcher_leaves_nothing(launcher, tmp_path):
+    process, state, everything = launcher
+    guard = sessions.look(state["guard_pid"])
+    sessions.send(guard, signal.SIGKILL)
+    wait_gone([guard])
+    for line in process.stdout:
+        if "started a new one" in line:
+            break
+    process.kill()
+    process.wait()
+    wait_gone(everything)
+    assert sessions.members({}, state["run_id"]) == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_everything(launcher, tmp_path, signum):
+    process, _, everything = launcher
+    process.send_signal(signum)
+    out = process.stdout.read()
+    assert process.wait() == 0
+    assert "no process is left" in out
+    wait_gone(everything)
+    assert read_state(tmp_path)["phase"] == "stopped"
+
+
+def toolkit(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit", *arguments],
+        cwd=source_root(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_status_logs_and_stop_commands(launcher, tmp_path):
+    process, _, everything = launcher
+    shown = toolkit("status", "--json", "--run", str(tmp_path))
+    assert shown.returncode == 0
+    assert [r["status"] for r in json.loads(shown.stdout)["processes"]] == ["ready", "ready"]
+    assert "worker-1: serving" in toolkit("logs", "--run", str(tmp_path)).stdout
+    assert toolkit("logs", "worker-1", "--run", str(tmp_path)).stdout.endswith("serving\n")
+    assert toolkit("logs", "worker-7", "--run", str(tmp_path)).returncode == 1
+    stopped = toolkit("stop", "--run", str(tmp_path))
+    assert stopped.returncode == 0 and "no process is left" in stopped.stdout
+    assert process.wait(30) == 0
+    wait_gone(everything)
+    assert toolkit("status", "--run", str(tmp_path)).returncode == 3
+
+
+def test_stop_ends_what_a_stopped_launcher_holds(launcher, tmp_path):
+    process, _, everything = launcher
+    process.send_signal(signal.SIGSTOP)  # hung: neither drains nor reacts
+    stopped = toolkit("stop", "--now", "--run", str(tmp_path), "--patience", "0.5")
+    assert stopped.returncode == 0, stopped.stderr
+    wait_gone(everything)
+
+
+def test_a_killed_worker_is_started_again_on_its_port(tmp_path):
+    events = Events()
+    with running(two_workers(), tmp_path, events) as deployment:
+        before = deployment.worker("worker-1")
+        os.kill(before.pid, signal.SIGKILL)
+        events.wait_for("worker-1: ready", 2)
+        after = deployment.worker("worker-1")
+        assert (after.url, after.restarts) == (before.url, 1)
+        assert after.pid != before.pid
+        assert deployment.worker("worker-0").restarts == 0
+        assert any("killed by SIGKILL" in text for text in events.seen)
+    assert sessions.members({}, deployment.supervisor.run_id) == []
+
+
+def test_gives_up_with_the_end_of_the_log(tmp_path):
+    code = "import sys; print('the reason'); sys.exit(3)"
+    broken = plan(
+        [worker("worker-0", FreePorts().take(), code)],
+        Restart(max_restarts=2, first_delay=0.01, max_delay=0.01),
+    )
+    with pytest.raises(LaunchError) as caught, running(broken, tmp_path):
+        pass
+    text = str(caught.value)
+    assert "exit status 3; gave up after 2 restarts" in text and "the reason" in text
+    assert read_state(tmp_path)["phase"] == "failed"
+    assert (tmp_path / "worker-0.log").read_text().count("the reason") == 3
+
+
+def test_a_refusal_is_final(tmp_path):
+    code = "import sys; print('toolkit: refused: late_binding'); sys.exit(78)"
+    refused = plan([worker("worker-0", FreePorts().take(), code)])
+    with pytest.raises(LaunchError, match="refused: late_binding"), running(refused, tmp_path):
+        pass
+    assert read_state(tmp_path)["workers"][0]["restarts"] == 0
+
+
+def test_one_worker_that_gives_up_leaves_the_others(tmp_path):
+    ports = FreePorts()
+    workers = [worker("worker-0", ports.take()), worker("worker-1", ports.take())]
+    events = Events()
+    with running(plan(workers, Restart(max_restarts=0)), tmp_path, events) as deployment:
+        os.kill(deployment.worker("worker-1").pid, signal.SIGKILL)
+        events.wait_for("worker-1: killed by SIGKILL; gave up")
+        assert deployment.worker("worker-1").status == "failed"
+        assert deployment.worker("worker-0").status == "ready"
+
+
+def test_workers_start_in_turn(tmp_path):
+    ports = FreePorts()
+    first = worker("worker-0", ports.take())
+    second = replace(worker("worker-1", ports.take()), after=("worker-0",))
+    events = Events()
+    with running(plan([second, first]), tmp_path, events):
+        pass
+    order = [text.split(" after")[0].split(" (")[0] for text in events.seen]
+    assert order.index("worker-0: ready") < order.index("worker-1: started")
+
+
+def test_second_request_stops_at_once(tmp_path):
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    one = worker("worker-0", FreePorts().take())
+    one = replace(one, command=[*one.command[:3], stubborn + one.command[3], one.command[4]])
+    supervisor = Supervisor(plan([one]), tmp_path)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    supervisor.settled.wait(60)
+    supervisor.request_stop()
+    supervisor.request_stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert sessions.members({}, supervisor.run_id) == []
+
+
+def test_state_is_replaced_never_half_written(tmp_path):
+    from toolkit.launch.state import STATE, write_json
+
+    write_json(tmp_path / STATE, {"n": 0, "pad": "x" * 20000})
+    stop = threading.Event()
+    torn = []
+
+    def read():
+        while not stop.is_set():
+            try:
+                read_state(tmp_path)
+            except LaunchError as error:
+                torn.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for n in range(300):
+        write_json(tmp_path / STATE, {"n": n, "pad": "x" * (n * 50)})
+    stop.set()
+    reader.join()
+    assert not torn
+    assert json.loads((tmp_path / STATE).read_text())["n"] == 299
+    assert [p.name for p in tmp_path.iterdir()] == [STATE]
+
+
+def test_a_recycled_pid_is_left_alone():
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE,
+                          start_new_session=True) as stranger:  # fmt: skip
+        start = sessions.look(stranger.pid).start
+        assert sessions.kill_all({stranger.pid: start - 1}) == []
+        assert stranger.poll() is None
+        sessions.kill_all({stranger.pid: start})
+        assert stranger.wait() == -signal.SIGKILL

@@ -1,0 +1,1 @@
+"""`toolkit bench`: a load client for a router, its metrics, and paired comparisons of policies."""

@@ -1,0 +1,185 @@
+"""The load client: one streaming request, timed token by token.
+
+The client shares the machine with CPU workers, so it does as little as it can for a chunk: note
+the time, find `"completion_tokens":` in the bytes. JSON is parsed once a request, at its end.
+(`sglang.benchmark.serving` parses every chunk, whose text grows with each token on `/generate`.)
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from toolkit.bench.workload import Item
+
+if TYPE_CHECKING:
+    import aiohttp
+
+Endpoint = Literal["generate", "chat", "completions"]
+PATHS: dict[str, str] = {
+    "generate": "/generate",
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+}
+_COUNT = b'"completion_tokens":'
+_ABORTS = (b'"type":"abort"', b'"type": "abort"', b'"finish_reason":"abort"')
+
+
+@dataclass(slots=True)
+class Sample:
+    """What one request did. Names and meanings are `RequestFuncOutput`'s of SGLang (seconds)."""
+
+    success: bool = False
+    start_time: float = 0.0
+    latency: float = 0.0
+    ttft: float = 0.0
+    itl: list[float] = field(default_factory=list)
+    prompt_len: int = 0
+    output_len: int = 0
+    cached_tokens: int = 0
+    error: str = ""
+    status: int = 0
+    generated_text: str = ""
+    domain: str = ""
+
+
+def payload(endpoint: Endpoint, model: str, item: Item, ignore_eos: bool) -> dict[str, Any]:
+    """The request body of one item, greedy and streaming."""
+    if endpoint == "generate":
+        key = "text" if isinstance(item.prompt, str) else "input_ids"
+        return {
+            key: item.prompt,
+            "sampling_params": {
+                "temperature": 0.0,
+                "max_new_tokens": item.output_tokens,
+                "ignore_eos": ignore_eos,
+            },
+            "stream": True,
+        }
+    body: dict[str, Any] = {
+        "model": model,
+        "temperature": 0.0,
+        "max_tokens": item.output_tokens,
+        "ignore_eos": ignore_eos,
+        "stream": True,
+        # Usage in every chunk: the token count without counting chunks.
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    if endpoint == "completions":
+        body["prompt"] = item.prompt
+    elif isinstance(item.prompt, str):
+        body["messages"] = [{"role": "user", "content": item.prompt}]
+    else:
+        raise ValueError("the chat endpoint needs prompts as text")
+    return body
+
+
+class StreamTimer:
+    """Turns the raw bytes of one SSE answer into token times."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        self.last = b""  # the last event that carried a token count
+        self.done = False
+        self.error = b""
+        self._tail = b""
+        self._last_time = 0.0
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take in what arrived at `now` (the clock of `sample.start_time`)."""
+        if self._tail:
+            data = self._tail + data
+        end = data.rfind(b"\n\n")
+        if end < 0:
+            self._tail = data
+            return
+        self._tail = data[end + 2 :]
+        whole = data[:end]
+        if whole.endswith(b"data: [DONE]"):
+            self.done = True
+        at = whole.rfind(_COUNT)
+        if at < 0:
+            if b'"error"' in whole:
+                self.error = whole
+            return
+        self.last = whole
+        stop = at + len(_COUNT)
+        count = int(whole[stop : stop + 12].lstrip().split(b",", 1)[0].split(b"}", 1)[0])
+        self._tokens(count, now)
+        if any(mark in whole for mark in _ABORTS):
+            self.error = whole
+
+    def _tokens(self, count: int, now: float) -> None:
+        sample = self.sample
+        fresh = count - sample.output_len
+        if fresh <= 0:
+            return
+        if sample.output_len == 0:
+            sample.ttft = now - sample.start_time
+        else:
+            sample.itl.extend([(now - self._last_time) / fresh] * fresh)
+        sample.output_len = count
+        self._last_time = now
+
+    def final(self) -> dict[str, Any]:
+        """The last event with a token count, parsed; {} when there was none."""
+        import orjson
+
+        for line in reversed(self.last.split(b"\n")):
+            if line.startswith(b"data: {") and _COUNT in line:
+                parsed: dict[str, Any] = orjson.loads(line[6:])
+                return parsed
+        return {}
+
+
+async def send(
+    session: aiohttp.ClientSession,
+    url: str,
+    endpoint: Endpoint,
+    body: dict[str, Any],
+    domain: str = "",
+) -> Sample:
+    """Send one request and time its answer. Never raises: a failure is in `Sample.error`."""
+    import aiohttp
+    import orjson
+
+    sample = Sample(start_time=time.perf_counter(), domain=domain)
+    timer = StreamTimer(sample)
+    raw = orjson.dumps(body)
+    try:
+        async with session.post(
+            url + PATHS[endpoint], data=raw, headers={"Content-Type": "application/json"}
+        ) as response:
+            sample.status = response.status
+            if response.status != 200:
+                text = (await response.text())[:300]
+                sample.error = f"HTTP {response.status}: {text}"
+                return sample
+            async for data in response.content.iter_any():
+                timer.feed(data, time.perf_counter())
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        sample.error = f"{type(error).__name__}: {error}"
+        return sample
+    finally:
+        sample.latency = time.perf_counter() - sample.start_time
+    _finish(sample, timer)
+    return sample
+
+
+def _finish(sample: Sample, timer: StreamTimer) -> None:
+    if timer.error:
+        sample.error = "aborted in the stream: " + timer.error[-300:].decode(errors="replace")
+    elif not timer.done:
+        sample.error = f"the stream broke off after {sample.output_len} tokens"
+    elif sample.output_len == 0:
+        sample.error = "the answer has no tokens"
+    if sample.error:
+        return
+    final = timer.final()
+    usage = final.get("meta_info") or final.get("usage") or {}
+    sample.prompt_len = int(usage.get("prompt_tokens") or 0)
+    details = usage.get("prompt_tokens_details") or {}
+    sample.cached_tokens = int(usage.get("cached_tokens") or details.get("cached_tokens") or 0)
+    sample.generated_text = str(final.get("text") or "")
+    sample.success = True

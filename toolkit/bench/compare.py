@@ -1,0 +1,145 @@
+"""`--compare A,B`: policies against each other in short paired rounds on identical requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from toolkit.bench.errors import BenchError
+from toolkit.bench.metrics import LATENCIES, Slo, summarise
+from toolkit.bench.runner import Load, Outcome, check, play
+from toolkit.bench.stats import Ratio, orders, paired_ratio
+from toolkit.bench.target import Target, flush_caches, get_json, set_policy
+from toolkit.bench.workload import Workload
+
+if TYPE_CHECKING:
+    import aiohttp
+
+STATISTICS = ("mean", "median", "p90", "p99")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One side of a comparison, written `[late:|concurrent:][PREFILL+]DECODE`."""
+
+    text: str
+    body: dict[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> Arm:
+        """Raises BenchError for a dispatch that is neither late nor concurrent."""
+        text = text.strip()
+        body: dict[str, str] = {}
+        dispatch, colon, policies = text.rpartition(":")
+        if colon:
+            if dispatch not in ("late", "concurrent"):
+                raise BenchError(f"{text!r}: dispatch is late or concurrent, not {dispatch!r}")
+            body["dispatch"] = dispatch
+        prefill, plus, decode = policies.rpartition("+")
+        if plus:
+            body["prefill"] = prefill
+        body["decode"] = decode
+        if not all(body.values()):
+            raise BenchError(f"{text!r} is not [late:|concurrent:][PREFILL_POLICY+]DECODE_POLICY")
+        return cls(text, body)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Per arm, a metrics dictionary a round; and the ratios of the first arm to each other one."""
+
+    arms: list[Arm]
+    rounds: list[list[dict[str, Any]]]
+    flushed: bool = True
+    ratios: dict[str, dict[str, Ratio]] = field(default_factory=dict)
+
+    def conclude(self) -> None:
+        """Fill `ratios`: {"A / B": {"mean_ttft_ms": Ratio, ...}}. Below 1: A is faster."""
+        for index in range(1, len(self.arms)):
+            name = f"{self.arms[0].text} / {self.arms[index].text}"
+            self.ratios[name] = {}
+            for key in ratio_keys():
+                ours = [metrics[key] for metrics in self.rounds[0]]
+                other = [metrics[key] for metrics in self.rounds[index]]
+                if min(*ours, *other) > 0:
+                    self.ratios[name][key] = paired_ratio(ours, other)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for the JSON file."""
+        return {
+            "arms": [arm.text for arm in self.arms],
+            "caches_flushed": self.flushed,
+            "rounds": {
+                arm.text: rounds for arm, rounds in zip(self.arms, self.rounds, strict=True)
+            },
+            "ratios": {
+                pair: {
+                    key: {"value": r.value, "low": r.low, "high": r.high, "pairs": r.pairs}
+                    for key, r in table.items()
+                }
+                for pair, table in self.ratios.items()
+            },
+        }
+
+
+def ratio_keys() -> list[str]:
+    """The metrics that are compared: four latencies by four statistics, and the throughput."""
+    return [f"{stat}_{name}_ms" for name in LATENCIES for stat in STATISTICS] + [
+        "output_throughput"
+    ]
+
+
+async def compare(
+    session: aiohttp.ClientSession,
+    target: Target,
+    rounds: Sequence[Workload],
+    load: Load,
+    arms: list[Arm],
+    seed: int,
+    slo: Slo | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> Comparison:
+    """Play every round once an arm, prefix caches emptied before each, in balanced random order.
+
+    Restores the router's policies at the end. Raises BenchError on the first play that is no
+    result, naming its arm and round.
+    """
+    state = await get_json(session, target.url + "/workers")
+    if not state:
+        raise BenchError("--compare needs this project's router: GET /workers is missing here")
+    urls = [worker["url"] for worker in state["workers"]]
+    result = Comparison(arms, [[] for _ in arms])
+    try:
+        for number, order in enumerate(orders(len(arms), len(rounds), seed)):
+            for index in order:
+                await set_policy(session, target.url, arms[index].body)
+                result.flushed &= await flush_caches(session, urls)
+                outcome = await play(session, target, rounds[number], load)
+                metrics = _judge(outcome, rounds[number], arms[index], number, slo)
+                result.rounds[index].append(metrics)
+                report(
+                    f"round {number + 1}/{len(rounds)} {arms[index].text}: "
+                    f"TTFT {metrics['median_ttft_ms']:.1f} ms, "
+                    f"TPOT {metrics['median_tpot_ms']:.2f} ms"
+                )
+    finally:
+        await set_policy(session, target.url, _restore(state))
+    result.conclude()
+    return result
+
+
+def _judge(
+    outcome: Outcome, workload: Workload, arm: Arm, number: int, slo: Slo | None
+) -> dict[str, Any]:
+    try:
+        check(outcome, len(workload))
+    except BenchError as error:
+        raise BenchError(f"round {number + 1}, {arm.text}: {error}") from error
+    return summarise(outcome.samples, outcome.duration_s, slo)
+
+
+def _restore(state: dict[str, Any]) -> dict[str, str]:
+    policies = state.get("policies") or {}
+    wanted = {**policies, "dispatch": state.get("dispatch")}
+    return {key: wanted[key] for key in ("prefill", "decode", "dispatch") if wanted.get(key)}

@@ -1,0 +1,76 @@
+"""Workloads made of the project's own prompts, mixed by domain and language."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from toolkit.bench.errors import BenchError
+from toolkit.bench.workload import Item
+
+
+class Prompt(Protocol):
+    """What a prompt row must offer (`toolkit.embedded.load_prompts` gives these)."""
+
+    @property
+    def domain(self) -> str: ...
+    @property
+    def language(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+
+def parse_mix(text: str, known: Iterable[str], what: str) -> dict[str, float]:
+    """`code:2,math` -> {"code": 2.0, "math": 1.0}; "" or "all" -> every known name, weight 1.
+
+    Raises BenchError for an unknown name or a weight that is not above 0.
+    """
+    names = sorted(set(known))
+    if text in ("", "all"):
+        return dict.fromkeys(names, 1.0)
+    mix: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, weight = part.strip().partition(":")
+        if name not in names:
+            raise BenchError(f"unknown {what} {name!r}; there are {', '.join(names)}")
+        try:
+            mix[name] = float(weight or 1)
+        except ValueError:
+            mix[name] = 0.0
+        if mix[name] <= 0:
+            raise BenchError(f"the weight of {what} {name} must be a number above 0")
+    return mix
+
+
+def draw(
+    prompts: Sequence[Prompt],
+    domains: Mapping[str, float],
+    languages: Mapping[str, float],
+    count: int,
+    output_tokens: int,
+    seed: int,
+) -> list[Item]:
+    """`count` items: a cell (domain, language) by the weights' product, then a prompt of that cell.
+
+    A cell hands out all of its prompts before it repeats one, so prefix hits stay rare.
+    """
+    cells: dict[tuple[str, str], list[Prompt]] = {}
+    for prompt in prompts:
+        if prompt.domain in domains and prompt.language in languages:
+            cells.setdefault((prompt.domain, prompt.language), []).append(prompt)
+    if not cells:
+        raise BenchError("no prompt fits the domains and languages asked for")
+    source = random.Random(f"prompts-{seed}")
+    names = sorted(cells)
+    weights = [domains[domain] * languages[language] for domain, language in names]
+    decks: dict[tuple[str, str], list[Prompt]] = {}
+    items = []
+    for name in source.choices(names, weights, k=count):
+        if not decks.get(name):
+            decks[name] = source.sample(cells[name], len(cells[name]))
+        prompt = decks[name].pop()
+        items.append(
+            Item(prompt.text, output_tokens, domain=prompt.domain, language=prompt.language)
+        )
+    return items

@@ -1,0 +1,77 @@
+"""What is being measured: a router (or a plain server), seen through its HTTP interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.bench.errors import BenchError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Address and model of the thing under load.
+
+    `context` is the model's context in tokens, `model_path` the folder of its tokenizer; both
+    None when the server does not say.
+    """
+
+    url: str
+    model: str
+    context: int | None
+    model_path: Path | None
+
+
+async def discover(session: aiohttp.ClientSession, url: str) -> Target:
+    """Ask the server what it serves. Raises BenchError when nobody answers there."""
+    import aiohttp
+
+    try:
+        models = await get_json(session, url + "/v1/models")
+        info = await get_json(session, url + "/get_model_info")
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise BenchError(
+            f"nothing answers at {url} ({error}); start one with `toolkit launch FILE.yaml`, "
+            "or let the benchmark do it with --deployment FILE.yaml"
+        ) from error
+    if not models or not models.get("data"):
+        raise BenchError(f"{url}/v1/models names no model; is it a router or an SGLang server?")
+    first = models["data"][0]
+    folder = (info or {}).get("tokenizer_path") or (info or {}).get("model_path")
+    path = Path(folder) if folder and Path(folder).is_dir() else None
+    return Target(url, first["id"], first.get("max_model_len"), path)
+
+
+async def get_json(session: aiohttp.ClientSession, url: str) -> Any:
+    """The JSON body of a GET, or None when the answer is not 200."""
+    async with session.get(url) as response:
+        return await response.json(content_type=None) if response.status == 200 else None
+
+
+async def set_policy(session: aiohttp.ClientSession, url: str, body: dict[str, str]) -> None:
+    """Switch the router's policies at run time (`POST /admin/policy`)."""
+    async with session.post(url + "/admin/policy", json=body) as response:
+        if response.status != 200:
+            raise BenchError(
+                f"the router refused the policy {body}: HTTP {response.status} "
+                f"{(await response.text())[:300]} (--compare needs this project's router)"
+            )
+
+
+async def flush_caches(session: aiohttp.ClientSession, urls: list[str]) -> bool:
+    """Empty the workers' prefix caches; False when a worker would not (still busy, or no such
+    route), in which case a comparison's second arm may hit what the first one cached."""
+    import aiohttp
+
+    flushed = True
+    for url in dict.fromkeys(urls):
+        try:
+            async with session.post(url + "/flush_cache", params={"timeout": "10"}) as response:
+                flushed &= response.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            flushed = False
+    return flushed

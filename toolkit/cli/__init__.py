@@ -1,0 +1,1 @@
+"""The command line. `main` imports each command's machinery only when it runs."""

@@ -1,0 +1,73 @@
+"""`toolkit`: one typer app. Commands live one a file and import their machinery when called:
+`toolkit --help` must stay under 0.3 s."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import typer
+
+# rich_markup_mode=None keeps typer from importing rich for help texts and tracebacks.
+app = typer.Typer(
+    name="toolkit",
+    help="Prefill/decode serving on SGLang: launch, route, measure.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+# name -> module:function. A module that is missing or broken only takes its own command away.
+COMMANDS = {
+    "launch": "toolkit.cli.launch:launch",
+    "status": "toolkit.cli.status:status",
+    "stop": "toolkit.cli.stop:stop",
+    "logs": "toolkit.cli.logs:logs",
+    "doctor": "toolkit.cli.doctor:doctor",
+    "bench": "toolkit.cli.bench:bench",
+    "router": "toolkit.cli.router:router",
+}
+
+
+def _register() -> None:
+    for name, target in COMMANDS.items():
+        module, function = target.split(":")
+        try:
+            command = getattr(importlib.import_module(module), function)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            continue
+        app.command(name)(command)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    if version:
+        from toolkit import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+_register()
+
+
+def main() -> None:
+    """The console script. Known errors are printed without a traceback, exit status 1."""
+    try:
+        app()
+    except Exception as error:
+        from toolkit.launch.errors import LaunchError
+
+        if not isinstance(error, LaunchError):
+            raise
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

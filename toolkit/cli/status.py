@@ -1,0 +1,107 @@
+"""`toolkit status`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def status(
+    run: str = typer.Option(None, help="Run folder or the beginning of its name; default: newest."),
+    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """Show the processes of a run: health, restarts, memory. Exit status 3 when it is not up."""
+    from toolkit.launch.state import find_run, read_state
+
+    folder = find_run(run)
+    state = read_state(folder)
+    alive = launcher_alive(state)
+    phase = state["phase"] if alive or state["phase"] in ("stopped", "failed") else "launcher gone"
+    routed = _routed(state) if alive else {}
+    rows = [_row(p, alive, routed) for p in [*state["workers"], state.get("router")] if p]
+    if as_json:
+        import json
+
+        print(json.dumps({"run": str(folder), "phase": phase, "processes": rows}, indent=1))
+    else:
+        _show(folder, state, phase, rows)
+    if phase != "ready":
+        raise typer.Exit(3)
+
+
+def launcher_alive(state: dict[str, Any]) -> bool:
+    """True when the launcher that wrote this state still runs (not another one with its pid)."""
+    from toolkit.launch import sessions
+
+    return sessions.is_running(state["pid"], state["start_ticks"])
+
+
+def _routed(state: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What the router says about each worker, by name."""
+    import json
+
+    from toolkit.launch import readiness
+
+    code, body = readiness.get(f"{state['router_url']}/workers", timeout=3.0)
+    if code != 200:
+        return {}
+    try:
+        rows = json.loads(body)["workers"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    result: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if isinstance(row, dict):
+            result.setdefault(str(row.get("name")), []).append(row)
+    return result
+
+
+def _row(process: dict[str, Any], alive: bool, routed: dict[str, Any]) -> dict[str, Any]:
+    ranks = routed.get(process["name"].removesuffix("-node-0"), [])
+    return {
+        "name": process["name"],
+        "role": process["role"],
+        "status": process["status"] if alive else "gone",
+        "pid": process["pid"],
+        "url": process["url"],
+        "restarts": process["restarts"],
+        "memory_mib": _memory(process) if alive else None,
+        "healthy": all(r.get("healthy") for r in ranks) if ranks else None,
+        "inflight": sum(r.get("inflight") or 0 for r in ranks) if ranks else None,
+        "completed": sum(r.get("completed") or 0 for r in ranks) if ranks else None,
+        "note": process["note"],
+        "log": process["log"],
+    }
+
+
+def _memory(process: dict[str, Any]) -> int | None:
+    """PSS of the whole session in MiB (shared pages are counted once over all who share)."""
+    from toolkit.launch import sessions
+
+    if not process["pid"]:
+        return None
+    total = 0
+    for member in sessions.members({process["pid"]: process["start_ticks"]}):
+        try:
+            text = Path(f"/proc/{member.pid}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        total += sum(int(x.split()[1]) for x in text.splitlines() if x.startswith("Pss:"))
+    return total // 1024
+
+
+def _show(folder: Path, state: dict[str, Any], phase: str, rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{state['name']}: {phase}, {state['router_url']}", title_justify="left")
+    columns = "name,status,healthy,pid,restarts,memory_mib,inflight,completed,url,note"
+    for heading in columns.split(","):
+        table.add_column(heading.replace("memory_mib", "MiB"))
+    for row in rows:
+        table.add_row(*("" if row[h] is None else str(row[h]) for h in columns.split(",")))
+    table.caption = str(folder)
+    console = Console(highlight=False)
+    (console if console.is_terminal else Console(highlight=False, width=160)).print(table)

@@ -1,0 +1,63 @@
+"""`toolkit stop`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+
+def stop(
+    run: str = typer.Option(None, help="Run folder or the beginning of its name; default: newest."),
+    now: bool = typer.Option(False, "--now", help="Do not wait for requests in flight."),
+    timeout: float = typer.Option(120.0, help="Seconds that a drain may take."),
+    patience: float = typer.Option(20.0, help="Seconds before what is left is killed."),
+) -> None:
+    """Drain a run and stop it; what does not stop is killed."""
+    import signal
+
+    from toolkit.cli.status import launcher_alive
+    from toolkit.launch import sessions
+    from toolkit.launch.state import find_run, read_state
+
+    folder = find_run(run)
+    state = read_state(folder)
+    launcher = sessions.look(state["pid"]) if launcher_alive(state) else None
+    if launcher is not None:
+        sessions.send(launcher, signal.SIGTERM)
+        gone = _wait(launcher, 0.5 if now else timeout)
+        if not gone:
+            sessions.send(launcher, signal.SIGTERM)  # the second one: at once
+            gone = _wait(launcher, patience)
+        if not gone:
+            sessions.send(launcher, signal.SIGKILL)
+    # The guard does the same; this also covers a guard that somebody killed.
+    left = sessions.kill_all(_leaders(state), state["run_id"], spare={state["guard_pid"]})
+    if left:
+        print(f"could not end {', '.join(str(p.pid) for p in left)}")
+        raise typer.Exit(1)
+    print(f"{state['name']}: stopped; no process is left")
+
+
+def _leaders(state: dict[str, Any]) -> dict[int, int]:
+    rows = [*state["workers"], *([state["router"]] if state.get("router") else [])]
+    return {r["pid"]: r["start_ticks"] for r in rows if r["pid"]}
+
+
+def _wait(process: Any, timeout: float) -> bool:
+    """Wait for another process's end on its pidfd; True when it is gone."""
+    import os
+    import select
+
+    from toolkit.launch import sessions
+
+    try:
+        fd = os.pidfd_open(process.pid)
+    except OSError:
+        return True
+    try:
+        if not sessions.is_running(process.pid, process.start):
+            return True
+        return bool(select.select([fd], [], [], timeout)[0])
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""The README's first command, once `.venv` is there: watch a real deployment answer."""

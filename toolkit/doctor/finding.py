@@ -1,0 +1,23 @@
+"""One line of the doctor's report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "note", "missing"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`missing` keeps the CPU demo from running, `note` does not; `mend`: what to do about it."""
+
+    topic: str
+    level: Level
+    what: str
+    mend: str = ""
+
+
+def judged(topic: str, good: bool, what: str, mend: str, bad: Level = "missing") -> Finding:
+    """`ok` when `good`, else `bad` with what to do about it."""
+    return Finding(topic, "ok", what) if good else Finding(topic, bad, what, mend)

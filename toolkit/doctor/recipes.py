@@ -1,0 +1,53 @@
+"""Which of the shipped deployment files could be launched here, and why not the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.launch import checks, hardware
+from toolkit.launch.deployment import load_deployment
+from toolkit.launch.errors import LaunchError
+from toolkit.launch.plan import Plan, resolve
+from toolkit.resources import recipes_dir
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`why` holds the reasons against; it runs here when there is none."""
+
+    recipe: str
+    why: tuple[str, ...]
+    device: str = "?"
+
+
+def examine(folder: Path | None = None, full: bool = False) -> list[Verdict]:
+    """A verdict a recipe. `full` asks SGLang itself about every flag (about 20 s each)."""
+    files = sorted((folder or recipes_dir()).glob("*.yaml"))
+    return [verdict(file, full) for file in files]
+
+
+def verdict(file: Path, full: bool = False) -> Verdict:
+    """Whether one deployment file could be launched here."""
+    try:
+        plan = resolve(load_deployment(file))
+    except LaunchError as error:
+        return Verdict(file.name, tuple(str(problem) for problem in error.problems))
+    problems = checks.check(plan) if full else checks.quick(plan)
+    lacking = gpus_lacking(plan, len(hardware.visible_gpus()))
+    reasons = [f"{p.where}: {p.what}" if p.where else p.what for p in problems if p.fatal]
+    return Verdict(file.name, (*lacking, *dict.fromkeys(reasons)), plan.device)
+
+
+def gpus_lacking(plan: Plan, seen: int) -> tuple[str, ...]:
+    """`seen`: GPUs usable on this machine. The plan's other hosts are not looked at."""
+    if plan.device != "cuda":
+        return ()
+    hosts = {worker.host for worker in plan.workers}
+    reasons = []
+    wanted = {gpu for worker in plan.workers if worker.local for gpu in worker.gpus}
+    if len(wanted) > seen:
+        reasons.append(f"needs {len(wanted)} GPUs a host, {seen or 'none'} here")
+    if len(hosts) > 1:
+        reasons.append(f"needs {len(hosts)} hosts")
+    return tuple(reasons)

@@ -1,0 +1,11 @@
+"""The model and the prompts that ship with the project."""
+
+from toolkit.embedded.prompts import (
+    DOMAINS,
+    LANGUAGES,
+    Prompt,
+    load_prompts,
+    model_path,
+)
+
+__all__ = ["DOMAINS", "LANGUAGES", "Prompt", "load_prompts", "model_path"]

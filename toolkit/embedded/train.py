@@ -1,0 +1,251 @@
+"""Trains the embedded model and its tokenizer on one CPU core.
+
+    python -m toolkit.embedded.train --data prompts.jsonl.gz --minutes 60 --out model --threads 1
+
+A run that was stopped goes on where it was when started again with the same --state. Batches
+mix all cells (a cell is a domain in a language); a row stays inside one cell. The loss is
+
+    L = L_lm + a * balance + l * locality + z * mean(logsumexp(router logits)^2)
+
+    balance  = E * sum_e f_e P_e                 over all cells (Switch Transformer, but with the
+               share f_e of recent batches): experts are used evenly by the whole mix;
+    locality = k * mean_row sum_e (1 - u_ce)^7 P_re   with u_ce the share of tokens of cell c that
+               use expert e: what a token is expected to add to the distinct experts of a decode
+               batch of eight of its own cell. Labels of cells enter here only.
+
+Together they raise the mutual information of cell and expert (as Mod-Squad, CVPR 2023, does).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.embedded.corpus import Row, is_held_out, load_rows
+from toolkit.embedded.tokenizer import END_OF_TEXT, IM_END, IM_START, train_tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BALANCE, LOCALITY, Z_LOSS = 0.05, 0.01, 1e-4
+PEAK_LR, WARMUP_STEPS, DECAY_SHARE = 1.5e-3, 100, 0.25
+BATCH = 16
+
+
+class Mixer:
+    """Draws rows of tokens: plain documents and chats whose answer stays in the user's cell."""
+
+    def __init__(self, rows: list[Row], tokenizer: Any, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.documents: dict[str, list[list[int]]] = defaultdict(list)
+        for row in rows:
+            self.documents[row.cell].append(tokenizer.encode(row.text).ids)
+        self.cells = sorted(self.documents)
+        # Square root: small cells are seen more often than their size, but not endlessly.
+        self.weights = [sum(map(len, self.documents[c])) ** 0.5 for c in self.cells]
+        ids = {token: tokenizer.token_to_id(token) for token in (END_OF_TEXT, IM_START, IM_END)}
+        newline = tokenizer.encode("\n").ids
+        self.end = [ids[END_OF_TEXT]]
+        self.close = [ids[IM_END], *newline]
+        self.open = {
+            role: [ids[IM_START], *tokenizer.encode(role + "\n").ids]
+            for role in ("system", "user", "assistant")
+        }
+        self.system = tokenizer.encode("You are a helpful assistant.").ids
+
+    def document(self, cell: str) -> list[int]:
+        """One formatted document or chat of a cell."""
+        pool = self.documents[cell]
+        text = self.random.choice(pool)
+        kind = self.random.random()
+        if kind < 0.3:
+            return [*text, *self.end]
+        if kind < 0.65 and len(text) > 8:
+            cut = int(len(text) * self.random.uniform(0.2, 0.7))
+            asked, answer = text[:cut], text[cut:]
+        else:
+            asked, answer = text, self.random.choice(pool)
+        chat = [*self.open["user"], *asked, *self.close, *self.open["assistant"], *answer]
+        if self.random.random() < 0.15:
+            chat = [*self.open["system"], *self.system, *self.close, *chat]
+        return [*chat, *self.close]
+
+    def row(self, cell: str, length: int) -> list[int]:
+        """Exactly `length` tokens of one cell."""
+        tokens: list[int] = []
+        while len(tokens) < length:
+            piece = self.document(cell)
+            room = length - len(tokens)
+            if len(piece) > room and self.random.random() < 0.3:
+                piece = piece[self.random.randrange(len(piece) - room + 1) :]
+            tokens += piece[:room]
+        return tokens
+
+    def batch(self, count: int, length: int) -> tuple[list[list[int]], list[int]]:
+        """`count` rows with the index of the cell of each; systematic sampling covers cells."""
+        step = sum(self.weights) / count
+        mark = self.random.random() * step
+        picked, total = [], 0.0
+        for index, weight in enumerate(self.weights):
+            total += weight
+            while mark < total and len(picked) < count:
+                picked.append(index)
+                mark += step
+        return [self.row(self.cells[i], length) for i in picked], picked
+
+
+class Routing:
+    """Running shares of expert use, overall and by cell, and the losses built on them."""
+
+    def __init__(self, layers: int, experts: int, top_k: int, cells: int) -> None:
+        import torch
+
+        self.top_k = top_k
+        self.overall = torch.full((layers, experts), top_k / experts)
+        self.by_cell = torch.full((layers, cells, experts), top_k / experts)
+
+    def losses(self, layers: Any, cells: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """(balance, locality, z) averaged over layers, for a batch of one row a cell index."""
+        import torch
+
+        balance = locality = z = torch.zeros(())
+        for index, layer in enumerate(layers):
+            logits, ids = layer.mlp.logits, layer.mlp.ids
+            experts = logits.shape[1]
+            chance = logits.softmax(-1).view(len(cells), -1, experts).mean(1)
+            hits = torch.zeros_like(logits).scatter_(1, ids, 1.0)
+            used = hits.view(len(cells), -1, experts).mean(1)
+            self.overall[index].lerp_(used.mean(0), 0.1)
+            for row, cell in enumerate(cells):
+                self.by_cell[index, cell].lerp_(used[row], 0.05)
+            rare = (1 - (self.by_cell[index, cells] + used) / 2) ** 7
+            share = self.overall[index] / self.top_k
+            balance = balance + experts * (share * chance.mean(0)).sum()
+            locality = locality + self.top_k * (rare * chance).sum(1).mean()
+            z = z + logits.logsumexp(-1).square().mean()
+        return balance / len(layers), locality / len(layers), z / len(layers)
+
+    def distinct(self, batch: int = 8) -> tuple[float, float]:
+        """Experts a layer expected for `batch` tokens of (one cell, all cells mixed)."""
+        one = (1 - (1 - self.by_cell) ** batch).sum(-1).mean()
+        mixed = (1 - (1 - self.by_cell.mean(1)) ** batch).sum(-1).mean()
+        return one.item(), mixed.item()
+
+
+def learning_rate(step: int, progress: float) -> float:
+    """Warm up, hold, then fall linearly over the last part of the time."""
+    fall = min(1.0, max(0.0, (1 - progress) / DECAY_SHARE))
+    return PEAK_LR * min(1.0, (step + 1) / WARMUP_STEPS) * max(fall, 0.02)
+
+
+def held_out_loss(network: Any, mixer: Mixer) -> float:
+    """Mean loss on rows of texts that were never trained on, every cell counting the same."""
+    import torch
+
+    from toolkit.embedded.network import HeadLoss
+
+    total = 0.0
+    for cell in mixer.cells:
+        rows = torch.tensor([mixer.row(cell, 257) for _ in range(4)])
+        with torch.no_grad():
+            hidden = network(rows[:, :-1]).flatten(0, 1)
+            total += HeadLoss.apply(hidden, network.lm_head.weight, rows[:, 1:].flatten()).item()
+    return total / len(mixer.cells)
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train for `args.minutes` in all (earlier parts of a resumed run count) and export."""
+    import torch
+    from tokenizers import Tokenizer
+
+    from toolkit.embedded import network as net
+
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    rows = load_rows(args.data)
+    kept = [row for row in rows if not is_held_out(row.text)]
+    if not (args.out / "tokenizer.json").exists():
+        train_tokenizer(kept, args.out)
+    tokenizer = Tokenizer.from_file(str(args.out / "tokenizer.json"))
+
+    network = net.Network()
+    decayed = [p for p in network.parameters() if p.dim() > 1]
+    plain = [p for p in network.parameters() if p.dim() <= 1]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=(0.9, 0.95), fused=True)
+    step, spent = 0, 0.0
+    if args.state.exists():
+        state = torch.load(args.state)
+        network.load_state_dict(state["network"])
+        optimizer.load_state_dict(state["optimizer"])
+        step, spent = state["step"], state["spent"]
+    mixer = Mixer(kept, tokenizer, args.seed + step)
+    config = net.CONFIG
+    routing = Routing(
+        config["num_hidden_layers"],
+        config["num_experts"],
+        config["num_experts_per_tok"],
+        len(mixer.cells),
+    )
+
+    def save() -> None:
+        part = args.state.with_suffix(".part")
+        state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save({**state, "step": step, "spent": spent}, part)
+        part.replace(args.state)
+
+    budget, mark, saved = args.minutes * 60, time.monotonic(), time.monotonic()
+    while spent < budget:
+        # One step in twelve sees long contexts, so that positions up to 2048 are trained.
+        count, length = (2, 2048) if step % 12 == 11 else (BATCH, 256)
+        batch, cells = mixer.batch(count, length + 1)
+        ids = torch.tensor(batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = network(ids[:, :-1]).float().flatten(0, 1)
+        loss = net.HeadLoss.apply(hidden, network.lm_head.weight, ids[:, 1:].flatten())
+        balance, locality, z = routing.losses(network.layers, cells)
+        (loss + BALANCE * balance + LOCALITY * locality + Z_LOSS * z).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, spent / budget)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        step += 1
+        now = time.monotonic()
+        spent, mark = spent + now - mark, now
+        if step % 20 == 0:
+            one, mixed = routing.distinct()
+            top = (routing.overall.max(1).values / routing.overall.mean(1)).max()
+            print(
+                f"step {step} min {spent / 60:.1f} loss {loss:.3f} balance {balance:.3f} "
+                f"locality {locality:.3f} distinct {one:.1f}/{mixed:.1f} load max/mean {top:.2f} "
+                f"tok/s {step * BATCH * 256 / spent:.0f}",
+                flush=True,
+            )
+        if now - saved > 240:
+            save()
+            saved = now
+    save()
+    net.export(network, args.out)
+    held = Mixer([row for row in rows if is_held_out(row.text)], tokenizer, args.seed)
+    print(f"held-out loss {held_out_loss(network, held):.3f} nats a token")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
+    parser.add_argument("--data", type=Path, required=True, help="prompts.jsonl[.gz]")
+    parser.add_argument("--minutes", type=float, default=60, help="wall-clock training time")
+    parser.add_argument("--out", type=Path, required=True, help="model folder to write")
+    parser.add_argument("--state", type=Path, default=Path("/tmp/embedded_train.pt"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""The exact command line and environment of a worker and of a router."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.launch.deployment import Deployment, Role
+from toolkit.launch.errors import Problem
+from toolkit.launch.model import ModelFacts
+
+# Flags that follow from the deployment file's own keys: key -> where to set it instead.
+RESERVED = {
+    "model-path": "model.path",
+    "model": "model.path",
+    "device": "device",
+    "host": "hosts",
+    "port": "port",
+    "tp": "tp",
+    "tp-size": "tp",
+    "tensor-parallel-size": "tp",
+    "dp": "dp",
+    "dp-size": "dp",
+    "data-parallel-size": "dp",
+    "ep": "ep",
+    "ep-size": "ep",
+    "expert-parallel-size": "ep",
+    "enable-dp-attention": "dp_attention",
+    "nnodes": "nodes",
+    "node-rank": "nodes",
+    "dist-init-addr": "nodes",
+    "disaggregation-mode": "mode",
+    "disaggregation-transfer-backend": "transfer.backend",
+    "disaggregation-bootstrap-port": "bootstrap_port",
+    "disaggregation-ib-device": "transfer.ib_device",
+    "served-model-name": "model.served_name",
+    "api-key": "",
+}
+
+CPU_ENV = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+Flags = dict[str, Any]
+
+
+def source_root() -> Path:
+    """The folder that holds the packages `toolkit` and `patches`."""
+    return Path(__file__).resolve().parents[2]
+
+
+def python_env() -> dict[str, str]:
+    """PYTHONPATH with which a child finds `toolkit` and `patches` wherever it runs."""
+    root = str(source_root())
+    if root in (p for p in sys.path if p.endswith("site-packages")):
+        return {}
+    old = os.environ.get("PYTHONPATH", "")
+    parts = [root] + [p for p in old.split(os.pathsep) if p and p != root]
+    return {"PYTHONPATH": os.pathsep.join(parts)}
+
+
+def reserved_flags(role_name: str, role: Role) -> list[Problem]:
+    """Problems with flags in `args` that belong to another key of the file."""
+    problems = []
+    for key in role.args:
+        flag = key.lstrip("-").replace("_", "-")
+        if flag not in RESERVED:
+            continue
+        place = RESERVED[flag]
+        mend = f"set {place if '.' in place else f'{role_name}.{place}'} instead"
+        if flag == "api-key":
+            mend = "keep workers on a private address; the router checks keys (router.api_key_env)"
+        elif place in ("device", "mode", "hosts"):
+            mend = f"set {place} at the top of the file instead"
+        problems.append(Problem(f"{role_name}.args.{key}", "is set by the launcher", mend))
+    return problems
+
+
+def worker_flags(
+    deployment: Deployment,
+    role_name: str,
+    role: Role,
+    model: ModelFacts,
+    *,
+    host: str,
+    port: int,
+    bootstrap_port: int | None,
+    dispatch: str,
+) -> Flags:
+    """SGLang flags of one worker as a mapping, the file's `args` last. True means a bare flag."""
+    cpu = deployment.device == "cpu"
+    flags: Flags = {
+        "model-path": model.path,
+        "served-model-name": model.served_name,
+        "host": host,
+        "port": port,
+        "device": deployment.device,
+        "tp": role.tp if role.tp > 1 else None,
+        "dp": role.dp if role.dp > 1 else None,
+        "ep": role.ep if role.ep > 1 else None,
+        "enable-dp-attention": role.dp_attention,
+        "context-length": deployment.model.context_length,
+        "trust-remote-code": deployment.model.trust_remote_code,
+        "max-total-tokens": role.kv_tokens or (16384 if cpu else None),
+        "max-running-requests": role.max_running or (16 if cpu else None),
+        "mem-fraction-static": role.mem_fraction,
+        # Access logs would be most of the log (health probes, one line a request).
+        "log-level-http": "warning",
+        # Policies need fresh load: SGLang's default publishes every 15 decode steps.
+        "load-snapshot-publish-interval": 1,
+    }
+    if cpu:
+        flags |= {"attention-backend": "torch_native", "dtype": "float32"}
+        # An idle CPU scheduler polls a whole core. Under DP attention a sleeping one costs 2 s on
+        # the first token, and concurrent ranks need --enable-dp-lm-head (no gloo all-to-all).
+        flags |= {"enable-dp-lm-head": True} if role.dp_attention else {"sleep-on-idle": True}
+        if role_name == "decode":
+            # The default (host_pool) refuses to start with less than 10 GiB of free memory,
+            # however small its pool (mem_cache/hicache_auto_size.py), and copies by CUDA kernels.
+            flags["disaggregation-decode-retraction-backup"] = "cpu_tensor"
+    if role.nodes > 1 and role.dp > 1:
+        # Only under a load-aware method do the other nodes' ranks report their load to node 0; the
+        # router names the rank of every request itself.
+        flags["load-balance-method"] = "total_tokens"
+    if deployment.mode == "pd":
+        flags["disaggregation-mode"] = role_name
+        flags["disaggregation-transfer-backend"] = transfer_backend(deployment)
+        flags["disaggregation-ib-device"] = deployment.transfer.ib_device
+        if role_name == "prefill":
+            flags["disaggregation-bootstrap-port"] = bootstrap_port
+            # The forward runs before a decode worker is chosen; 1 attempt stalls in mixed traffic.
+            flags["optimistic-prefill-attempts"] = 1000 if dispatch == "late" else None
+    return flags | {k.lstrip("-").replace("_", "-"): v for k, v in role.args.items()}
+
+
+def to_argv(flags: Mapping[str, Any]) -> list[str]:
+    """Flags as arguments: True bare, None and False left out, a list as several values, a mapping
+    as JSON."""
+    argv: list[str] = []
+    for key, value in flags.items():
+        if value is None or value is False:
+            continue
+        argv.append(f"--{key}")
+        if value is True:
+            continue
+        if isinstance(value, dict):
+            argv.append(json.dumps(value, separators=(",", ":")))
+        elif isinstance(value, list | tuple):
+            argv.extend(str(v) for v in value)
+        else:
+            argv.append(str(value))
+    return argv
+
+
+def transfer_backend(deployment: Deployment) -> str:
+    """The KV transfer backend, `auto` resolved by the device."""
+    if deployment.transfer.backend != "auto":
+        return deployment.transfer.backend
+    return "mooncake_tcp" if deployment.device == "cpu" else "mooncake"
+
+
+def worker_env(
+    deployment: Deployment,
+    role_name: str,
+    role: Role,
+    *,
+    address: str,
+    devices: tuple[str, ...],
+    cores: int,
+) -> dict[str, str]:
+    """Variables set on top of the launcher's environment."""
+    env = {"TOOLKIT_PATCHES": "1", "TOOLKIT_DEVICE": deployment.device, "SGLANG_HOST_IP": address}
+    env |= python_env()
+    if deployment.device == "cpu":
+        env |= CPU_ENV
+        if role_name == "prefill":
+            # Else the first prefix hit calls torch.cuda.Event.
+            env["SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX"] = "0"
+        if role.ranks > 1:
+            binding = "|".join(str(rank % cores) for rank in range(role.ranks))
+            env["SGLANG_CPU_OMP_THREADS_BIND"] = binding
+    else:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+    return env | deployment.env | role.env
+
+
+def sglang_router_command(
+    deployment: Deployment, port: int, prometheus_port: int, workers: list[dict[str, Any]]
+) -> list[str]:
+    """SGLang's own router (sglang_router 0.3.2) over the same workers."""
+    router = deployment.router
+    argv = [sys.executable, "-m", "toolkit.launch.sglang_router"]
+    if deployment.mode == "pd":
+        argv.append("--pd-disaggregation")
+        for worker in workers:
+            argv += [f"--{worker['role']}", worker["url"]]
+            if worker["role"] == "prefill":
+                argv.append(str(worker["bootstrap_port"]))
+    else:
+        argv += ["--worker-urls", *(w["url"] for w in workers)]
+    flags: Flags = {
+        "host": router.host,
+        "port": port,
+        "prometheus-port": prometheus_port,
+        "policy": "round_robin",
+        "prefill-policy": router.prefill_policy if deployment.mode == "pd" else None,
+        "decode-policy": router.decode_policy if deployment.mode == "pd" else None,
+        "max-concurrent-requests": router.max_inflight,
+        "queue-size": router.max_queue,
+        "request-timeout-secs": router.request_timeout_s and int(router.request_timeout_s),
+        "worker-startup-timeout-secs": int(deployment.timeouts.start),
+    }
+    extra = {k.lstrip("-").replace("_", "-"): v for k, v in router.args.items()}
+    return argv + to_argv(flags | extra)

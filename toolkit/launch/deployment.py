@@ -1,0 +1,233 @@
+"""The deployment file: what a user writes. Strict: an unknown key is an error.
+
+Everything has a default but `name`; `plan.resolve` turns it into exact commands. The same file
+serves `device: cpu` and `device: cuda`: nothing in it is tied to the device unless put into `args`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from toolkit.launch.document import line_of, read_document
+from toolkit.launch.errors import LaunchError, Problem
+
+Count = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(gt=0)]
+ROLES = ("prefill", "decode", "worker")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(_Strict):
+    """Which weights. `embedded` is the small model that ships with the toolkit."""
+
+    path: str = "embedded"
+    served_name: str | None = None
+    config: str | None = Field(
+        default=None,
+        description="folder whose config.json stands in for checks while weights are absent",
+    )
+    context_length: Count | None = None
+    trust_remote_code: bool = False
+
+
+class Role(_Strict):
+    """The workers of one role: all replicas alike. Sizes are per replica."""
+
+    replicas: Count = 1
+    nodes: Count = Field(default=1, description="hosts that one replica spans")
+    hosts: list[str] | None = Field(
+        default=None, description="host names, `nodes` for each replica"
+    )
+    tp: Count = 1
+    dp: Count = 1
+    ep: Count = 1
+    dp_attention: bool = False
+    gpus: list[int] | None = Field(
+        default=None, description="GPU indices on each host; default: next free"
+    )
+    kv_tokens: Count | None = Field(default=None, description="KV budget in tokens, per DP rank")
+    max_running: Count | None = Field(default=None, description="requests in flight, per server")
+    mem_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    port: Port | None = None
+    bootstrap_port: Port | None = None
+    args: dict[str, Any] = Field(default_factory=dict, description="more SGLang flags")
+    env: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Role:
+        if self.dp_attention and self.tp % self.dp:
+            raise ValueError(f"dp_attention: tp ({self.tp}) must be a multiple of dp ({self.dp})")
+        if self.tp % self.ep:
+            raise ValueError(f"tp ({self.tp}) must be a multiple of ep ({self.ep})")
+        if self.ranks % self.nodes:
+            raise ValueError(f"{self.ranks} ranks do not spread evenly over {self.nodes} nodes")
+        if self.nodes > 1 and self.dp > 1 and not self.dp_attention:
+            raise ValueError("dp over several nodes needs dp_attention: true (SGLang)")
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """GPUs (or CPU scheduler processes) of one replica."""
+        return self.tp if self.dp_attention else self.tp * self.dp
+
+
+class Transfer(_Strict):
+    """How KV moves. `auto`: mooncake_tcp on CPU, mooncake on CUDA."""
+
+    backend: Literal["auto", "mooncake", "mooncake_tcp", "nixl", "mori", "ascend", "fake"] = "auto"
+    ib_device: str | None = None
+
+
+class Router(_Strict):
+    """The front door. Limits are those of `toolkit.router`; unset ones keep its defaults."""
+
+    kind: Literal["toolkit", "sglang", "none"] = "toolkit"
+    host: str = "127.0.0.1"
+    port: Port | None = None
+    node: str | None = Field(
+        default=None, description="name of the host it runs on; default: the first"
+    )
+    dispatch: Literal["late", "concurrent"] | None = None
+    prefill_policy: str | None = None
+    decode_policy: str | None = None
+    seed: int = 0
+    api_key_env: str | None = Field(
+        default=None, description="name of the variable that holds the key"
+    )
+    max_inflight: Count | None = None
+    max_queue: Annotated[int, Field(ge=0)] | None = None
+    parked_per_prefill: Count | None = None
+    park_timeout_s: Seconds | None = None
+    request_timeout_s: Seconds | None = None
+    args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
+
+
+class Host(_Strict):
+    address: str
+    gpus: Count | None = Field(
+        default=None, description="how many GPUs it has; default: counted, or 8"
+    )
+
+
+class Timeouts(_Strict):
+    """Seconds."""
+
+    start: Seconds = 600
+    generation: Seconds = 120
+    drain: Seconds = 60
+    stop: Seconds = 15
+
+
+class Restart(_Strict):
+    """A process that dies is started again after `first_delay * 2^n` s, at most `max_delay`;
+    the (`max_restarts` + 1)-th death within `window` s is final."""
+
+    max_restarts: Annotated[int, Field(ge=0)] = 5
+    window: Seconds = 300
+    first_delay: Seconds = 1
+    max_delay: Seconds = 30
+
+
+def _model(value: Any) -> Any:
+    return {"path": value} if isinstance(value, str) else value
+
+
+def _router(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+class Deployment(_Strict):
+    """A whole deployment file."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    device: Literal["cpu", "cuda"] = "cpu"
+    mode: Literal["pd", "plain"] = "pd"
+    model: Annotated[Model, BeforeValidator(_model)] = Model()
+    prefill: Role = Role()
+    decode: Role = Role()
+    worker: Role = Role()
+    transfer: Transfer = Transfer()
+    router: Annotated[Router, BeforeValidator(_router)] = Router()
+    hosts: dict[str, Host] = Field(default_factory=dict)
+    base_port: Port = Field(
+        default=30000, description="first port on every host, several hosts only"
+    )
+    env: dict[str, str] = Field(default_factory=dict)
+    timeouts: Timeouts = Timeouts()
+    restart: Restart = Restart()
+    folder: Path = Field(default=Path(), exclude=True, description="where relative paths start")
+
+    @model_validator(mode="after")
+    def _roles_fit_mode(self) -> Deployment:
+        wrong = ("worker",) if self.mode == "pd" else ("prefill", "decode")
+        for role in wrong:
+            if role in self.model_fields_set:
+                fit = "prefill and decode" if self.mode == "pd" else "worker"
+                raise ValueError(f"mode {self.mode} has no {role!r} workers: describe {fit}")
+        return self
+
+    def on_device(self, device: str) -> Deployment:
+        """The same deployment on the other device."""
+        data = self.model_dump(exclude_unset=True) | {"device": device, "folder": self.folder}
+        return Deployment.model_validate(data)
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """The roles that this mode starts, in start order."""
+        if self.mode == "plain":
+            return {"worker": self.worker}
+        return {"prefill": self.prefill, "decode": self.decode}
+
+
+def load_deployment(path: str | Path) -> Deployment:
+    """Read and check a deployment file. Raises LaunchError with every problem at once."""
+    path = Path(path)
+    data, lines = read_document(path)
+    if "folder" in data:
+        where = f"{path}:{line_of(lines, ('folder',))}"
+        raise LaunchError([Problem(where, "unknown key 'folder'", "remove it")])
+    try:
+        return Deployment(**{**data, "folder": path.resolve().parent})
+    except ValidationError as error:
+        problems = []
+        for item in error.errors():
+            location = tuple(str(p) if not isinstance(p, int) else p for p in item["loc"])
+            line = line_of(lines, location)
+            where = f"{path}:{line}" if line else str(path)
+            problems.append(_explain(where, location, item))
+        raise LaunchError(problems) from error
+
+
+def _explain(where: str, location: tuple[str | int, ...], item: Any) -> Problem:
+    dotted = ".".join(str(p) for p in location)
+    if item["type"] != "extra_forbidden":
+        message = item["msg"].removeprefix("Value error, ")
+        return Problem(where, f"{dotted}: {message}" if dotted else message)
+    key = str(location[-1])
+    known = sorted(_keys_at(location[:-1]))
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    mend = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+    if len(location) > 1 and location[0] in ROLES:
+        mend += f" (SGLang's own flags go under {location[0]}.args)"
+    return Problem(where, f"unknown key {dotted!r}", mend)
+
+
+def _keys_at(location: tuple[str | int, ...]) -> set[str]:
+    """Keys that the schema knows at `location`."""
+    if location[:1] == ("hosts",):
+        return set(Host.model_fields)
+    model: type[BaseModel] = Deployment
+    for part in location:
+        field = model.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            model = inner
+    return set(model.model_fields) - {"folder"}

@@ -1,0 +1,39 @@
+"""Ask the router to take nothing new, and how much is still on its way."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from toolkit.launch import readiness
+from toolkit.launch.plan import Plan
+
+PAUSE = 0.2
+
+
+def left(plan: Plan) -> int:
+    """Requests still in the router: in flight, queued or parked. The call repeats the order to
+    drain, so it may be the first one. Raises NotReady when the router does not answer properly.
+    """
+    assert plan.router is not None
+    key = readiness.api_key(plan)
+    url = plan.router.url
+    status, body = readiness.post(f"{url}/admin/drain", {}, timeout=5.0, key=key)
+    if status != 200:
+        raise readiness.NotReady(f"/admin/drain answered {status or 'nothing'}")
+    status, body = readiness.get(f"{url}/workers", key=key)
+    if status != 200:
+        raise readiness.NotReady(f"/workers answered {status or 'nothing'}")
+    count = in_router(json.loads(body))
+    if count:
+        time.sleep(PAUSE)  # in a background thread: paces the polling, nothing waits for it
+    return count
+
+
+def in_router(answer: dict[str, object]) -> int:
+    """The requests that an answer of /workers shows."""
+    workers = answer.get("workers")
+    rows = workers if isinstance(workers, list) else []
+    flying = sum(int(row.get("inflight") or 0) for row in rows)
+    waiting = [answer.get("parked"), answer.get("queued")]
+    return flying + sum(w for w in waiting if isinstance(w, int))

@@ -1,0 +1,201 @@
+"""The processes of a run: start each when its turn comes, probe it, restart it, end it.
+
+Knows nothing of phases (start-up, drain): that is the supervisor's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from toolkit.launch import readiness, sessions
+from toolkit.launch.background import Background
+from toolkit.launch.backoff import restart_delay
+from toolkit.launch.guard import Guard
+from toolkit.launch.plan import RUN_DIR, Plan
+from toolkit.launch.process import FINAL, REFUSED, Managed, Status, describe_exit
+from toolkit.launch.progress import stage_of
+
+PROBE_EVERY = 0.5
+PROBE_TIMEOUT = 10.0
+
+
+class Fleet:
+    """All local processes of a plan. Used by one thread, which must outlive them."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        run_dir: Path,
+        run_id: str,
+        selector: selectors.BaseSelector,
+        background: Background,
+        changed: Callable[[str], None],
+    ) -> None:
+        self.restart = plan.restart
+        self.run_id = run_id
+        self.processes = {m.name: m for m in _processes(plan, run_dir)}
+        self.guard = Guard(run_id)
+        self.stopping = False
+        self._selector = selector
+        self._background = background
+        self._changed = changed
+        self._pidfds: dict[str, int] = {}
+        self._next_probe = 0.0
+
+    def all_in(self, *statuses: Status) -> bool:
+        """True when every process has one of these statuses."""
+        return all(m.status in statuses for m in self.processes.values())
+
+    def next_timer(self) -> float | None:
+        """The time (monotonic s) at which `tick` has something to do; None: only on events."""
+        times = [m.next_start for m in self.processes.values() if m.status is Status.RESTARTING]
+        if any(m.status is Status.STARTING for m in self.processes.values()):
+            times.append(self._next_probe)
+        return min(times, default=None)
+
+    def tick(self, now: float) -> None:
+        """Start what is due and probe what is starting."""
+        if self.guard.renew():
+            self._changed("the guard process was gone; started a new one")
+        if self.stopping:
+            return
+        for m in self.processes.values():
+            due = m.status is Status.RESTARTING and now >= m.next_start
+            turn = m.status is Status.WAITING and all(
+                self.processes[name].status is Status.READY
+                for name in m.after
+                if name in self.processes
+            )
+            if due or turn:
+                self._spawn(m)
+        if now >= self._next_probe:
+            self._next_probe = now + PROBE_EVERY
+            for m in self.processes.values():
+                if m.status is Status.STARTING:
+                    self._probe(m)
+
+    def terminate(self) -> None:
+        """Ask every process to end (SIGTERM to the leaders); none is started again."""
+        self.stopping = True
+        for m in self.processes.values():
+            if m.popen is not None:
+                m.popen.send_signal(signal.SIGTERM)
+            else:
+                m.status = m.status if m.status in FINAL else Status.STOPPED
+
+    def kill(self, timeout: float = 10.0) -> list[sessions.Process]:
+        """End every process at once; returns what could not be ended."""
+        self.stopping = True
+        leaders = {p: s for m in self.processes.values() for p, s in m.leaders.items()}
+        left = sessions.kill_all(leaders, self.run_id, timeout, spare={self.guard.pid})
+        for m in self.processes.values():
+            if m.popen is not None:
+                with contextlib.suppress(Exception):
+                    m.popen.wait(1.0)
+            self._drop_pidfd(m)
+            m.popen = None
+            m.status = m.status if m.status in FINAL else Status.STOPPED
+        return left
+
+    def _spawn(self, m: Managed) -> None:
+        m.spawn(self.run_id)
+        assert m.popen is not None
+        self.guard.add(m.popen.pid, m.start_ticks)
+        fd = os.pidfd_open(m.popen.pid)
+        self._pidfds[m.name] = fd
+        self._selector.register(fd, selectors.EVENT_READ, functools.partial(self._exited, m))
+        m.note = ""
+        self._changed(f"{m.name}: started (pid {m.pid})")
+
+    def _exited(self, m: Managed) -> None:
+        assert m.popen is not None
+        code = m.popen.wait()
+        self._drop_pidfd(m)
+        # Its schedulers go with it, before anything takes their ports or memory again.
+        sessions.kill_all(m.leaders)
+        self.guard.forget(m.popen.pid)
+        m.popen = None
+        if self.stopping:
+            m.status, m.note = Status.STOPPED, ""
+            self._changed(f"{m.name}: stopped")
+            return
+        now = time.monotonic()
+        m.deaths.append(now)
+        how = describe_exit(code)
+        delay = restart_delay(self.restart, m.deaths, now)
+        if code == REFUSED:
+            m.status, m.note = Status.REFUSED, m.tail(1)
+            self._changed(f"{m.name}: refused to start: {m.note}")
+        elif delay is None:
+            m.status = Status.FAILED
+            m.note = f"{how}; gave up after {m.restarts} restarts in {self.restart.window:.0f} s"
+            self._changed(f"{m.name}: {m.note}. Its log ends:\n{m.tail()}")
+        else:
+            m.restarts += 1
+            m.status, m.next_start = Status.RESTARTING, now + delay
+            m.note = f"{how}; starting again in {delay:.0f} s"
+            self._changed(f"{m.name}: {m.note}")
+
+    def _drop_pidfd(self, m: Managed) -> None:
+        fd = self._pidfds.pop(m.name, None)
+        if fd is not None:
+            self._selector.unregister(fd)
+            os.close(fd)
+
+    def _probe(self, m: Managed) -> None:
+        m.note = stage_of(m.log)
+        if m.probing:
+            return
+        m.probing = True
+        life = m.popen
+
+        def answer(result: object) -> None:
+            m.probing = False
+            if m.popen is not life or m.status is not Status.STARTING:
+                return
+            if isinstance(result, tuple) and result[0] == 200:
+                m.status, m.note = Status.READY, ""
+                m.ready_after = time.monotonic() - m.started
+                self._changed(f"{m.name}: ready after {m.ready_after:.1f} s")
+
+        self._background.ask(lambda: readiness.get(m.health_url, PROBE_TIMEOUT), answer)
+
+
+def _processes(plan: Plan, run_dir: Path) -> list[Managed]:
+    result = [
+        Managed(
+            name=w.name,
+            role=w.role,
+            url=w.url,
+            health_url=w.health_url,
+            command=w.command,
+            env=w.env,
+            log=run_dir / f"{w.name}.log",
+            after=w.after,
+        )
+        for w in plan.workers
+        if w.local
+    ]
+    if plan.router and plan.router.local:
+        router = plan.router
+        result.append(
+            Managed(
+                name="router",
+                role="router",
+                url=router.url,
+                health_url=f"{router.url}/readiness",
+                command=[part.replace(RUN_DIR, str(run_dir)) for part in router.command],
+                env=router.env,
+                log=run_dir / "router.log",
+                # SGLang's router fills its log with complaints about workers not yet there.
+                after=[m.name for m in result] if router.kind == "sglang" else (),
+            )
+        )
+    return result

@@ -1,0 +1,91 @@
+"""What the checks need to know about a model, read from its folder without loading it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.launch.deployment import Deployment
+from toolkit.launch.errors import LaunchError, Problem
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model folder. `check_path` is where config.json lies (a stand-in while weights are away);
+    bytes are those of the weight files as stored (`weight_item` bytes a parameter)."""
+
+    path: str
+    check_path: str
+    served_name: str
+    config: dict[str, Any]
+    weights_here: bool
+    weight_bytes: int
+
+    @property
+    def is_mla(self) -> bool:
+        """Multi-head latent attention: KV is one latent row, equal on every TP rank."""
+        return bool(self.config.get("kv_lora_rank"))
+
+    @property
+    def weight_item(self) -> int:
+        """Bytes a stored parameter takes, by the config's dtype."""
+        dtype = str(self.config.get("dtype") or self.config.get("torch_dtype") or "bfloat16")
+        return 4 if "float32" in dtype else 2
+
+    def kv_bytes_per_token(self, item: int) -> int:
+        """KV bytes of one token over all layers and heads, `item` bytes a number."""
+        layers = int(self.config.get("num_hidden_layers", 0))
+        if self.is_mla:
+            row = self.config["kv_lora_rank"] + self.config.get("qk_rope_head_dim", 0)
+            return layers * int(row) * item
+        heads = int(self.config.get("num_attention_heads", 1))
+        kv_heads = int(self.config.get("num_key_value_heads") or heads)
+        head_dim = int(
+            self.config.get("head_dim") or int(self.config.get("hidden_size", 0)) // max(heads, 1)
+        )
+        return 2 * layers * kv_heads * head_dim * item
+
+
+def read_model(deployment: Deployment) -> ModelFacts:
+    """Find the model. Raises LaunchError when neither weights nor a stand-in config is there."""
+    model = deployment.model
+    if model.path == "embedded":
+        path, name = _embedded(), "embedded"
+    else:
+        path = _relative(deployment, model.path)
+        name = model.path.rstrip("/").rsplit("/", 1)[-1]
+    check = path
+    if model.config and not (path / "config.json").is_file():
+        check = _relative(deployment, model.config)
+    try:
+        config = json.loads((check / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        what = f"no usable config.json in {check}" + (
+            f" ({error})" if isinstance(error, ValueError) else ""
+        )
+        mend = "set model.path to a model folder (or model.config to a folder with its config.json)"
+        raise LaunchError([Problem("model", what, mend)]) from error
+    files = [f for pattern in WEIGHTS for f in path.glob(pattern)] if path.is_dir() else []
+    return ModelFacts(
+        path=str(path) if path.is_dir() else model.path,
+        check_path=str(check),
+        served_name=model.served_name or name,
+        config=config,
+        weights_here=bool(files),
+        weight_bytes=sum(f.stat().st_size for f in files),
+    )
+
+
+def _embedded() -> Path:
+    from toolkit import embedded
+
+    return Path(embedded.model_path())
+
+
+def _relative(deployment: Deployment, text: str) -> Path:
+    path = Path(text).expanduser()
+    return path if path.is_absolute() else deployment.folder / path

@@ -1,0 +1,385 @@
+"""The plan: what exactly will run, where, with which ports, devices, flags and environment.
+
+`resolve` is the only way to make one. It starts nothing and opens no port for good; `checks`
+judges it, `show` prints it, `supervisor` runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from toolkit.launch import command, hardware
+from toolkit.launch.deployment import Deployment, Restart, Role, Timeouts
+from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.model import ModelFacts, read_model
+from toolkit.launch.placement import Place, Request, place
+from toolkit.launch.ports import CountedPorts, FreePorts
+
+RUN_DIR = "{run_dir}"
+"""Stands for the run folder in commands; the supervisor puts the real one in."""
+
+DIST_PORTS = 8
+"""SGLang takes dist-init-addr's port and up to 7 after it (server_args.py, PortArgs.init_new)."""
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """One process: one node of one replica. Ports that its node does not open are None."""
+
+    name: str
+    role: str
+    replica: int
+    node_rank: int
+    nodes: int
+    host: str
+    address: str
+    url: str | None
+    port: int
+    bootstrap_port: int | None
+    dist_port: int | None
+    gpus: tuple[int, ...]
+    tp: int
+    dp: int
+    ep: int
+    dp_attention: bool
+    kv_tokens: int | None
+    max_running: int | None
+    after: tuple[str, ...]
+    argv: tuple[str, ...]
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    local: bool
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Every TCP port that this process must find free on its host."""
+        own = [p for p in (self.port, self.bootstrap_port) if p]
+        if self.dist_port and self.node_rank == 0:
+            own += range(self.dist_port, self.dist_port + DIST_PORTS)
+        return tuple(own)
+
+    @property
+    def health_url(self) -> str:
+        """Answers 200 once this process serves (SGLang's higher nodes have a stand-in server)."""
+        return f"http://{self.address}:{self.port}/health"
+
+
+@dataclass(frozen=True)
+class RouterPlan:
+    """The front door: ours (`config` is its router.json), SGLang's, or none."""
+
+    kind: str
+    node: str
+    host: str
+    port: int
+    url: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    config: Mapping[str, Any] | None
+    local: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that will run, and the limits under which it is supervised."""
+
+    name: str
+    device: str
+    mode: str
+    model: ModelFacts
+    dispatch: str
+    transfer: str | None
+    local_host: str
+    workers: tuple[WorkerPlan, ...]
+    router: RouterPlan | None
+    timeouts: Timeouts
+    restart: Restart
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def entry_url(self) -> str:
+        """Where clients go: the router, or the first worker when there is no router."""
+        if self.router:
+            return self.router.url
+        return next(w.url for w in self.workers if w.url)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data (written to plan.json)."""
+        data = asdict(self)
+        data["timeouts"] = self.timeouts.model_dump()
+        data["restart"] = self.restart.model_dump()
+        data["problems"] = [str(p) for p in self.problems]
+        return data
+
+
+def resolve(deployment: Deployment, host: str | None = None) -> Plan:
+    """Turn a deployment into a plan as seen from `host` (a name in `hosts`; default: the one with
+    this machine's name or address, else the first).
+
+    Raises LaunchError when there is no such plan (no model, no host, not enough GPUs).
+    """
+    problems = [p for name, role in deployment.roles.items() for p in _role_problems(name, role)]
+    if problems:
+        raise LaunchError(problems)
+    model = read_model(deployment)
+    addresses = {n: h.address for n, h in deployment.hosts.items()} or {"local": "127.0.0.1"}
+    local = _local_host(addresses, host)
+    requests = list(_requests(deployment))
+    gpus = {
+        name: (deployment.hosts[name].gpus if name in deployment.hosts else None)
+        or (len(hardware.visible_gpus()) if name == local else 0)
+        or 8
+        for name in addresses
+    }
+    places = place(requests, gpus, needs_gpus=deployment.device == "cuda")
+    builder = _Builder(deployment, model, addresses, local)
+    workers = builder.workers(places)
+    return Plan(
+        name=deployment.name,
+        device=deployment.device,
+        mode=deployment.mode,
+        model=model,
+        dispatch=builder.dispatch,
+        transfer=command.transfer_backend(deployment) if deployment.mode == "pd" else None,
+        local_host=local,
+        workers=workers,
+        router=builder.router(workers),
+        timeouts=deployment.timeouts,
+        restart=deployment.restart,
+    )
+
+
+def dispatch_of(deployment: Deployment) -> str:
+    """`late` needs prefill and decode apart, our router in front, and is then the default."""
+    if deployment.router.dispatch:
+        return deployment.router.dispatch
+    late = deployment.mode == "pd" and deployment.router.kind == "toolkit"
+    return "late" if late else "concurrent"
+
+
+def _role_problems(name: str, role: Role) -> list[Problem]:
+    problems = command.reserved_flags(name, role)
+    wanted = role.replicas * role.nodes
+    if role.hosts is not None and len(role.hosts) not in (role.nodes, wanted):
+        what = f"lists {len(role.hosts)} hosts for {role.replicas} replicas of {role.nodes} nodes"
+        problems.append(Problem(f"{name}.hosts", what, f"list {wanted} (or {role.nodes}, shared)"))
+    per_node = role.ranks // role.nodes
+    if role.gpus is not None and len(role.gpus) not in (per_node, per_node * role.replicas):
+        what = f"lists {len(role.gpus)} GPUs for {role.replicas} replicas of {per_node} a host"
+        mend = f"list {per_node * role.replicas} (or {per_node}, shared by the replicas)"
+        problems.append(Problem(f"{name}.gpus", what, mend))
+    return problems
+
+
+def _requests(deployment: Deployment) -> list[Request]:
+    requests = []
+    for name, role in deployment.roles.items():
+        per_node = role.ranks // role.nodes
+        for i in range(role.replicas):
+            hosts, gpus = role.hosts, role.gpus
+            if hosts is not None and len(hosts) > role.nodes:
+                hosts = hosts[i * role.nodes : (i + 1) * role.nodes]
+            if gpus is not None and len(gpus) > per_node:
+                gpus = gpus[i * per_node : (i + 1) * per_node]
+            requests.append(
+                Request(
+                    name=f"{name}-{i}",
+                    nodes=role.nodes,
+                    per_node=per_node,
+                    hosts=tuple(hosts) if hosts is not None else None,
+                    gpus=tuple(gpus) if gpus is not None else None,
+                )
+            )
+    return requests
+
+
+def _local_host(addresses: Mapping[str, str], wanted: str | None) -> str:
+    if wanted is not None:
+        if wanted in addresses:
+            return wanted
+        raise LaunchError([Problem("--host", f"no host {wanted!r}", f"one of {list(addresses)}")])
+    mine = {socket.gethostname(), socket.gethostname().split(".")[0]}
+    for name, address in addresses.items():
+        if name in mine or address in mine:
+            return name
+    return next(iter(addresses))
+
+
+class _Builder:
+    """Builds workers and router; holds what they share."""
+
+    def __init__(
+        self, deployment: Deployment, model: ModelFacts, addresses: Mapping[str, str], local: str
+    ) -> None:
+        self.deployment = deployment
+        self.model = model
+        self.addresses = addresses
+        self.local = local
+        self.dispatch = dispatch_of(deployment)
+        fixed = {deployment.router.port} if deployment.router.port else set()
+        for role in deployment.roles.values():
+            for start in (role.port, role.bootstrap_port):
+                fixed |= set(range(start, start + role.replicas)) if start else set()
+        # Every host must compute the same ports; on a single one the free ones can be looked up.
+        self.ports = (
+            CountedPorts(deployment.base_port, fixed) if len(addresses) > 1 else FreePorts(fixed)
+        )
+
+    def workers(self, places: Mapping[str, tuple[Place, ...]]) -> tuple[WorkerPlan, ...]:
+        workers: list[WorkerPlan] = []
+        for role_name, role in self.deployment.roles.items():
+            for replica in range(role.replicas):
+                nodes = places[f"{role_name}-{replica}"]
+                workers += self._replica(role_name, role, replica, nodes, workers)
+        return tuple(workers)
+
+    def _replica(
+        self,
+        role_name: str,
+        role: Role,
+        replica: int,
+        nodes: tuple[Place, ...],
+        before: list[WorkerPlan],
+    ) -> list[WorkerPlan]:
+        port = role.port + replica if role.port else self.ports.take()
+        bootstrap = None
+        if role_name == "prefill":
+            bootstrap = role.bootstrap_port + replica if role.bootstrap_port else self.ports.take()
+        needs_dist = role.nodes > 1 or role.dp_attention
+        dist = self.ports.take(DIST_PORTS) if needs_dist else None
+        head = self.addresses[nodes[0].host]
+        base = f"{role_name}-{replica}"
+        result = []
+        for node in nodes:
+            address = self.addresses[node.host]
+            flags = command.worker_flags(
+                self.deployment,
+                role_name,
+                role,
+                self.model,
+                host=address,
+                port=port,
+                bootstrap_port=bootstrap,
+                dispatch=self.dispatch,
+            )
+            if dist:
+                flags["dist-init-addr"] = f"{head}:{dist}"
+            if role.nodes > 1:
+                flags |= {"nnodes": role.nodes, "node-rank": node.node_rank}
+            argv = tuple(command.to_argv(flags))
+            first = node.node_rank == 0
+            result.append(
+                WorkerPlan(
+                    name=base if role.nodes == 1 else f"{base}-node-{node.node_rank}",
+                    role="plain" if role_name == "worker" else role_name,
+                    replica=replica,
+                    node_rank=node.node_rank,
+                    nodes=role.nodes,
+                    host=node.host,
+                    address=address,
+                    url=f"http://{address}:{port}" if first else None,
+                    port=port,
+                    bootstrap_port=bootstrap if first else None,
+                    dist_port=dist,
+                    gpus=node.gpus,
+                    tp=role.tp,
+                    dp=role.dp,
+                    ep=role.ep,
+                    dp_attention=role.dp_attention,
+                    kv_tokens=flags.get("max-total-tokens"),
+                    max_running=flags.get("max-running-requests"),
+                    # SGLang sizes its KV pool by the memory it finds free: workers that share a
+                    # GPU start one after the other.
+                    after=tuple(
+                        w.name
+                        for w in before
+                        if w.host == node.host and set(w.gpus) & set(node.gpus)
+                    ),
+                    argv=argv,
+                    command=(sys.executable, "-m", "patches.worker", *argv),
+                    env=command.worker_env(
+                        self.deployment,
+                        role_name,
+                        role,
+                        address=address,
+                        devices=_devices(node.gpus, node.host == self.local),
+                        cores=os.cpu_count() or 1,
+                    ),
+                    local=node.host == self.local,
+                )
+            )
+        return result
+
+    def router(self, workers: tuple[WorkerPlan, ...]) -> RouterPlan | None:
+        router = self.deployment.router
+        if router.kind == "none":
+            return None
+        node = router.node or next(iter(self.addresses))
+        if node not in self.addresses:
+            raise LaunchError([Problem("router.node", f"no host {node!r}", "name one of hosts")])
+        port = router.port or self.ports.take()
+        reach = router.host if router.host not in ("0.0.0.0", "::") else self.addresses[node]
+        entries = [_router_entry(w) for w in workers if w.url]
+        if router.kind == "sglang":
+            argv = command.sglang_router_command(self.deployment, port, self.ports.take(), entries)
+            config = None
+        else:
+            argv = [sys.executable, "-m", "toolkit.router", f"{RUN_DIR}/router.json"]
+            config = self._router_config(port, entries)
+        return RouterPlan(
+            kind=router.kind,
+            node=node,
+            host=router.host,
+            port=port,
+            url=f"http://{reach}:{port}",
+            command=tuple(argv),
+            env=command.python_env() | self.deployment.env,
+            config=config,
+            local=node == self.local,
+        )
+
+    def _router_config(self, port: int, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        router = self.deployment.router
+        optional = {
+            key: getattr(router, key)
+            for key in (
+                "api_key_env",
+                "prefill_policy",
+                "decode_policy",
+                "max_inflight",
+                "max_queue",
+                "parked_per_prefill",
+                "park_timeout_s",
+                "request_timeout_s",
+            )
+        }
+        return {
+            "host": router.host,
+            "port": port,
+            "dispatch": self.dispatch,
+            "seed": router.seed,
+            "workers": entries,
+        } | {key: value for key, value in optional.items() if value is not None}
+
+
+def _router_entry(worker: WorkerPlan) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": worker.name.removesuffix("-node-0"),
+        "role": worker.role,
+        "url": worker.url,
+        "dp_size": worker.dp,
+    }
+    if worker.role == "prefill":
+        entry |= {"bootstrap_host": worker.address, "bootstrap_port": worker.bootstrap_port}
+    return entry
+
+
+def _devices(gpus: tuple[int, ...], local: bool) -> tuple[str, ...]:
+    """Names for CUDA_VISIBLE_DEVICES: what the launcher itself sees, by position."""
+    seen = hardware.visible_gpus() if local else ()
+    return tuple(seen[g] if g < len(seen) else str(g) for g in gpus)

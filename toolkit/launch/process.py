@@ -1,0 +1,111 @@
+"""One supervised process: its command, its log file, its present life and its past deaths."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from toolkit.launch import sessions
+
+REFUSED = 78
+"""Exit status of a worker whose patches did not all apply: starting it again cannot help."""
+
+CHILD = str(Path(__file__).with_name("child.py"))
+
+
+class Status(StrEnum):
+    """Where a process is in its life."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    REFUSED = "refused"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+FINAL = frozenset({Status.REFUSED, Status.FAILED, Status.STOPPED})
+
+
+@dataclass
+class Managed:
+    """A process that the supervisor keeps alive."""
+
+    name: str
+    role: str
+    url: str | None
+    health_url: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+    log: Path
+    after: Sequence[str] = ()
+    status: Status = Status.WAITING
+    note: str = ""
+    restarts: int = 0
+    deaths: list[float] = field(default_factory=list)
+    next_start: float = 0.0
+    started: float = 0.0
+    ready_after: float | None = None
+    probing: bool = False
+    popen: subprocess.Popen[bytes] | None = None
+    start_ticks: int = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the present life; None between lives."""
+        return self.popen.pid if self.popen else None
+
+    @property
+    def leaders(self) -> dict[int, int]:
+        """This process as `sessions` wants it: pid -> start time."""
+        return {self.popen.pid: self.start_ticks} if self.popen else {}
+
+    def spawn(self, run_id: str) -> None:
+        """Start it in a session of its own. The calling thread must outlive it (PDEATHSIG)."""
+        env = {**os.environ, **self.env, sessions.RUN_ID: run_id}
+        with self.log.open("ab") as log:
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+            log.write(f"--- toolkit: start {self.restarts + 1} of {self.name}, {stamp}\n".encode())
+            log.flush()
+            self.popen = subprocess.Popen(
+                [sys.executable, "-I", "-S", CHILD, str(os.getpid()), *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
+        seen = sessions.look(self.popen.pid)  # unreaped, so it is there even when dead already
+        self.start_ticks = seen.start if seen else 0
+        self.started = time.monotonic()
+        self.status = Status.STARTING
+        self.ready_after = None
+
+    def tail(self, lines: int = 15) -> str:
+        """The last lines of the log."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, self.log.stat().st_size - 65536))
+                text = log.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+        return "\n".join(text.rstrip().splitlines()[-lines:])
+
+
+def describe_exit(code: int) -> str:
+    """`exit status 1`, or `killed by SIGKILL` for a negative code."""
+    if code >= 0:
+        return f"exit status {code}"
+    import signal
+
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,117 @@
+"""Is it up? HTTP probes and a real generation through the whole path. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from toolkit.launch.plan import Plan
+
+PROMPT = "The capital of France is"
+TOKENS = 4
+
+
+class NotReady(Exception):
+    """The path does not work yet; the message says what answered."""
+
+
+# Proxies from the environment must not catch requests to our own workers.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def get(url: str, timeout: float = 5.0, key: str | None = None) -> tuple[int, bytes]:
+    """Status and body of a GET; status 0 when nothing answered."""
+    return _ask(urllib.request.Request(url, headers=_headers(key)), timeout)
+
+
+def post(url: str, body: Any, timeout: float, key: str | None = None) -> tuple[int, bytes]:
+    """Status and body of a JSON POST; status 0 when nothing answered."""
+    data = json.dumps(body).encode()
+    headers = _headers(key) | {"Content-Type": "application/json"}
+    return _ask(urllib.request.Request(url, data=data, headers=headers), timeout)
+
+
+def api_key(plan: Plan) -> str | None:
+    """The router's key, out of the variable that the deployment names."""
+    name = (plan.router.config or {}).get("api_key_env") if plan.router else None
+    return os.environ.get(name) if name else None
+
+
+def generate(plan: Plan, timeout: float) -> list[float]:
+    """Generate through the whole path, once per worker of the larger side (at most 8 times).
+
+    Returns the seconds each took. Raises NotReady with what was answered instead.
+    """
+    sides = [
+        sum(w.role == r and w.url is not None for w in plan.workers)
+        for r in ("prefill", "decode", "plain")
+    ]
+    times = []
+    for _ in range(min(max(sides), 8)):
+        begin = time.monotonic()
+        if plan.router:
+            status, answer = post(f"{plan.router.url}/generate", _body(), timeout, api_key(plan))
+        else:
+            status, answer = _without_router(plan, timeout)
+        _check(status, answer)
+        times.append(time.monotonic() - begin)
+    return times
+
+
+def _body() -> dict[str, Any]:
+    sampling = {"max_new_tokens": TOKENS, "temperature": 0.0, "ignore_eos": True}
+    return {"text": PROMPT, "sampling_params": sampling}
+
+
+def _without_router(plan: Plan, timeout: float) -> tuple[int, bytes]:
+    """Do a router's job once: the same body, with one room, to a prefill and a decode worker."""
+    heads = [w for w in plan.workers if w.url]
+    if plan.mode == "plain":
+        return post(f"{heads[0].url}/generate", _body(), timeout)
+    prefill = next(w for w in heads if w.role == "prefill")
+    decode = random.choice([w for w in heads if w.role == "decode"])
+    body = _body() | {
+        "bootstrap_host": prefill.address,
+        "bootstrap_port": prefill.bootstrap_port,
+        "bootstrap_room": random.getrandbits(63),
+    }
+    side = threading.Thread(
+        target=post, args=(f"{prefill.url}/generate", body, timeout), daemon=True
+    )
+    side.start()
+    return post(f"{decode.url}/generate", body, timeout)
+
+
+def _check(status: int, answer: bytes) -> None:
+    shown = answer[:300].decode("utf-8", "replace").strip()
+    if status != 200:
+        raise NotReady(f"/generate answered {status or 'nothing'}: {shown}")
+    try:
+        tokens = json.loads(answer)["meta_info"]["completion_tokens"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotReady(f"/generate answered no usable JSON: {shown}") from error
+    if tokens < 1:
+        raise NotReady(f"/generate made no token: {shown}")
+
+
+def _headers(key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def _ask(request: urllib.request.Request, timeout: float) -> tuple[int, bytes]:
+    try:
+        with _opener.open(request, timeout=timeout) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+    except (OSError, ValueError) as error:
+        return 0, str(error).encode()
+    except Exception as error:  # http.client raises several kinds for a broken answer
+        return 0, repr(error).encode()

@@ -1,0 +1,110 @@
+"""Print a plan for people: what runs where, then every command with its environment."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from toolkit.launch.plan import Plan, WorkerPlan
+
+
+def summary(plan: Plan) -> Any:
+    """A rich table with one row per process."""
+    from rich.table import Table
+
+    several = len({w.host for w in plan.workers}) > 1
+    title = f"{plan.name}: {plan.model.served_name} on {plan.device}, {plan.mode}"
+    if plan.transfer:
+        title += f", KV over {plan.transfer}, decode chosen {_when(plan.dispatch)}"
+    table = Table(title=title, title_justify="left")
+    for heading in ("process", "role", "host", "address", "ports", "devices", "sizes", "KV tokens"):
+        if several or heading != "host":
+            table.add_column(heading)
+    for w in plan.workers:
+        row = [w.name + ("" if w.local else " *"), w.role, w.host, w.address, _ports(w)]
+        row += [_devices(plan, w), _sizes(w), f"{w.kv_tokens:,}" if w.kv_tokens else "by memory"]
+        table.add_row(*(row if several else row[:2] + row[3:]))
+    if plan.router:
+        router = plan.router
+        row = ["router" + ("" if router.local else " *"), router.kind, router.node, router.host]
+        row += [str(router.port), "", "", ""]
+        table.add_row(*(row if several else row[:2] + row[3:]))
+    if several:
+        table.caption = f"* not started by this launcher (--host {plan.local_host})"
+    return table
+
+
+def commands(plan: Plan) -> str:
+    """Every command, ready for a shell, grouped by host."""
+    blocks = []
+    for host in dict.fromkeys(w.host for w in plan.workers):
+        whose = "this launcher" if host == plan.local_host else f"toolkit launch ... --host {host}"
+        blocks.append(f"# {host} ({whose})")
+        for w in plan.workers:
+            if w.host == host:
+                blocks.append(f"# {w.name}\n{_shell(w.env, w.command)}")
+        if plan.router and plan.router.node == host:
+            blocks.append(f"# router\n{_shell(plan.router.env, plan.router.command)}")
+    return "\n\n".join(blocks)
+
+
+def _shell(env: Any, command: Any) -> str:
+    settings = " ".join(f"{k}={shlex.quote(v)}" for k, v in env.items())
+    head, rest = list(command[:3]), list(command[3:])
+    lines = [f"{settings} \\" if settings else "", shlex.join(head)]
+    line = "   "
+    for part in _pairs(rest):
+        if len(line) + len(part) > 96:
+            lines[-1] += " \\"
+            lines.append(line)
+            line = "   "
+        line += " " + part
+    if line.strip():
+        lines[-1] += " \\"
+        lines.append(line)
+    return "\n".join(x for x in lines if x)
+
+
+def _pairs(argv: list[str]) -> list[str]:
+    """Flags joined with their values, so that a line break never parts them."""
+    parts: list[str] = []
+    for arg in argv:
+        if arg.startswith("--") or not parts:
+            parts.append(shlex.quote(arg))
+        else:
+            parts[-1] += " " + shlex.quote(arg)
+    return parts
+
+
+def _when(dispatch: str) -> str:
+    return "after the prefill" if dispatch == "late" else "with the prefill"
+
+
+def _ports(w: WorkerPlan) -> str:
+    text = str(w.port)
+    if w.bootstrap_port:
+        text += f", bootstrap {w.bootstrap_port}"
+    if w.dist_port and w.node_rank == 0:
+        text += f", dist {w.dist_port}+"
+    return text
+
+
+def _devices(plan: Plan, w: WorkerPlan) -> str:
+    if plan.device == "cpu":
+        return "CPU"
+    shared = " (shared)" if w.after else ""
+    gpus = list(w.gpus)
+    if len(gpus) > 2 and gpus == list(range(gpus[0], gpus[-1] + 1)):
+        return f"GPU {gpus[0]}-{gpus[-1]}{shared}"
+    return f"GPU {','.join(map(str, gpus))}{shared}"
+
+
+def _sizes(w: WorkerPlan) -> str:
+    text = f"TP {w.tp}"
+    if w.dp > 1:
+        text += f" DP {w.dp}" + (" (attention)" if w.dp_attention else "")
+    if w.ep > 1:
+        text += f" EP {w.ep}"
+    if w.nodes > 1:
+        text += f" node {w.node_rank + 1}/{w.nodes}"
+    return text

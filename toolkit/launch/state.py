@@ -1,0 +1,71 @@
+"""The run folder and state.json: what `toolkit status`, `stop` and `logs` know about a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from toolkit.launch.errors import LaunchError, Problem
+
+STATE = "state.json"
+
+
+def runs_root() -> Path:
+    """Where run folders go: $TOOLKIT_RUNS, else ~/.cache/toolkit/runs."""
+    fixed = os.environ.get("TOOLKIT_RUNS")
+    return Path(fixed).expanduser() if fixed else Path.home() / ".cache" / "toolkit" / "runs"
+
+
+def new_run_dir(name: str, root: Path | None = None) -> Path:
+    """Create `<root>/<name>-<time>`; a number is added when it is taken."""
+    root = root or runs_root()
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for attempt in range(1000):
+        path = root / (f"{name}-{stamp}" + (f"-{attempt}" if attempt else ""))
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return path
+    raise LaunchError(f"cannot make a new run folder in {root}")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace `path` atomically: a reader sees the old file or the new one, never a part."""
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as out:
+            json.dump(data, out, indent=1, default=str)
+            out.write("\n")
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_state(run_dir: Path) -> dict[str, Any]:
+    """The state of a run. LaunchError when the folder holds none."""
+    try:
+        state: dict[str, Any] = json.loads((run_dir / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        what = f"no readable {STATE}: {error}"
+        raise LaunchError([Problem(str(run_dir), what, "name another run with --run")]) from error
+    return state
+
+
+def find_run(which: str | None = None) -> Path:
+    """The run folder meant by `which`: a path, a folder name (or its beginning) under the runs
+    root, or, by default, the newest run. LaunchError when there is none."""
+    if which and (Path(which) / STATE).is_file():
+        return Path(which)
+    root = runs_root()
+    runs = [p.parent for p in root.glob(f"*/{STATE}")] if root.is_dir() else []
+    matching = [r for r in runs if not which or r.name.startswith(which)]
+    if not matching:
+        wanted = f"no run {which!r}" if which else "no run yet"
+        raise LaunchError([Problem(str(root), wanted, "start one: toolkit launch FILE.yaml")])
+    return max(matching, key=lambda r: ((r / STATE).stat().st_mtime, r.name))

@@ -1,0 +1,100 @@
+"""What a policy sees and what it answers. Pure data: no clock, no socket, no torch.
+
+The router builds the views; the simulator and the tests build the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+Side = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A worker's last published reading plus what was sent to it after that reading.
+
+    Tokens are KV tokens. `sent_*` is the correction: work that the reading cannot contain yet.
+    """
+
+    running: int
+    waiting: int
+    used_tokens: int
+    total_tokens: int
+    waiting_tokens: int
+    sent_requests: int = 0
+    sent_tokens: int = 0
+    throughput: float = 0.0
+    """Generated tokens per second where the worker reports it, else 0."""
+
+    @property
+    def requests(self) -> int:
+        """Requests on the worker now: running + waiting + sent since."""
+        return self.running + self.waiting + self.sent_requests
+
+    @property
+    def usage(self) -> float:
+        """KV pool usage in [0, 1]; 0 when the pool's size is unknown."""
+        return self.used_tokens / self.total_tokens if self.total_tokens > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One choice: a (server, DP rank). `inflight*` is this router's own count."""
+
+    name: str
+    url: str = ""
+    dp_rank: int = 0
+    healthy: bool = True
+    inflight: int = 0
+    inflight_tokens: int = 0
+    load: Load | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.name, self.dp_rank)
+
+    @property
+    def requests(self) -> int:
+        """Requests on the worker: published and corrected, or our own count without a reading."""
+        return self.inflight if self.load is None else self.load.requests
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """What is known of a request. After the prefill, `prompt_tokens` is exact.
+
+    `blocks` are chained hashes of the prompt's leading blocks (block i covers blocks 0..i), filled
+    only for a policy with `needs_blocks`. `signature` is what the prefill learned, if anything.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    blocks: tuple[int, ...] = ()
+    user: str | None = None
+    signature: object | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`index` into the sequence of workers that was given; `reason` for logs and tests."""
+
+    index: int
+    reason: str
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """`(workers, request) -> decision`. State, such as a rotation, lives in the object."""
+
+    name: str
+    needs_blocks: bool
+
+    def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
+        """Pick a healthy worker; None when there is none."""
+
+
+def healthy_indices(workers: Sequence[WorkerView]) -> list[int]:
+    return [index for index, worker in enumerate(workers) if worker.healthy]

@@ -1,0 +1,224 @@
+"""The front: aiohttp takes requests, checks keys and limits, and hands them to the dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from toolkit.router import views
+from toolkit.router.admission import Admission
+from toolkit.router.attempt import Answer
+from toolkit.router.client import ClientStream
+from toolkit.router.config import RouterConfig
+from toolkit.router.dispatch import Dispatcher
+from toolkit.router.errors import ApiError
+from toolkit.router.events import Watcher
+from toolkit.router.merge import SubStream, merge_answers, stream_usage
+from toolkit.router.metrics import Metrics
+from toolkit.router.pulse import Pulse
+from toolkit.router.relay import Relay
+from toolkit.router.request import PATHS, Job, parse
+from toolkit.router.worker import Fleet
+
+log = logging.getLogger("toolkit.router")
+
+DONE = b"data: [DONE]\n\n"
+OPEN_PATHS = frozenset({"/health", "/readiness", "/metrics"})
+FORWARDED = ("traceparent", "tracestate", "x-request-id", "x-smg-routing-key")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Router:
+    """Everything of one router process; `app()` is its HTTP face."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self.fleet = Fleet(config, config.secret(config.worker_api_key_env))
+        self.dispatcher = Dispatcher(config, self.fleet, self.metrics)
+        self.admission = Admission(config.max_inflight, config.max_queue)
+        self.jobs: dict[str, set[asyncio.Task[Any]]] = {}
+        self._key = config.secret(config.api_key_env)
+        self._pulse = Pulse(config.coalesce_ms / 1e3)
+        self._watchers: list[asyncio.Task[None]] = []
+
+    def app(self) -> web.Application:
+        app = web.Application(
+            middlewares=[self._guard], client_max_size=self.config.max_body_mib * 2**20
+        )
+        for path in PATHS:
+            app.router.add_post(path, self.serve)
+        views.add_routes(app, self)
+        app.on_startup.append(self._start)
+        app.on_cleanup.append(self._stop)
+        return app
+
+    async def _start(self, _: web.Application) -> None:
+        for worker in self.fleet.workers:
+            task = asyncio.create_task(Watcher(worker, self.config).run())
+            self._watchers.append(task)
+
+    async def _stop(self, _: web.Application) -> None:
+        for task in self._watchers:
+            task.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+
+    async def drain(self) -> None:
+        """Refuse new requests and wait, bounded, for those that run."""
+        self.admission.draining = True
+        deadline = monotonic() + self.config.drain_timeout_s
+        while (self.admission.running or self.admission.queued) and monotonic() < deadline:
+            await asyncio.sleep(0.05)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._key is not None and request.path not in OPEN_PATHS:
+            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), self._key.encode()):
+                return web.json_response({"error": "Unauthorized"}, status=401)
+        return await handler(request)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """The three generation endpoints."""
+        endpoint = PATHS[request.path]
+        client = ClientStream(request)
+        status = 500
+        try:
+            response = await self._serve(request, client)
+            status = response.status
+            return response
+        except ApiError as error:
+            status = error.status
+            return await self._refuse(error, endpoint, client)
+        except asyncio.CancelledError as cancelled:
+            status = 499
+            if cancelled.args == (views.ABORTED,):
+                return await self._refuse(_aborted(), endpoint, client)
+            self.metrics.disconnects.inc()
+            raise
+        except ConnectionError:  # the client went away while we wrote to it
+            status = 499
+            return web.Response(status=499)
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        except Exception:
+            # The text of an unexpected exception may hold a prompt: log where, not what.
+            log.error("unexpected error in %s", request.path, exc_info=self.config.debug)
+            internal = ApiError(500, "Internal error of the router.", "InternalServerError")
+            return await self._refuse(internal, endpoint, client)
+        finally:
+            client.close()
+            self.metrics.requests.labels(endpoint, str(status)).inc()
+
+    async def _refuse(
+        self, error: ApiError, endpoint: str, client: ClientStream
+    ) -> web.StreamResponse:
+        if client.started or error.from_stream:
+            return await client.finish(error.event() + DONE)
+        return web.Response(
+            status=error.status,
+            body=error.body(endpoint),
+            content_type="application/json",
+            headers=error.headers(),
+        )
+
+    async def _serve(self, request: web.Request, client: ClientStream) -> web.StreamResponse:
+        raw = await request.read()
+        arrived = monotonic()
+        job = parse(
+            request.path,
+            raw,
+            blocks=self.dispatcher.needs_blocks,
+            headers=_forwarded(request),
+            limit=self.config.max_inflight + self.config.max_queue,
+        )
+        self.admission.check(len(job.singles))
+        task = asyncio.current_task()
+        assert task is not None
+        self.jobs.setdefault(job.rid, set()).add(task)
+        try:
+            async with asyncio.timeout(self.config.request_timeout_s):
+                if job.stream:
+                    return await self._stream(job, client, arrived)
+                return await self._collect(job, arrived)
+        except TimeoutError as error:
+            limit = self.config.request_timeout_s
+            raise ApiError(504, f"The request took longer than {limit:g} s.") from error
+        finally:
+            tasks = self.jobs[job.rid]
+            tasks.discard(task)
+            if not tasks:
+                del self.jobs[job.rid]
+
+    async def _stream(self, job: Job, client: ClientStream, arrived: float) -> web.StreamResponse:
+        incremental = self.config.incremental_streaming
+        if not job.merged:
+            relay = Relay(job.singles[0], client, incremental, self._pulse)
+            await self._run_stream(job, 0, relay, client, arrived)
+            return await client.finish()
+        parts = [SubStream(job, single.index, client) for single in job.singles]
+        relays = [
+            Relay(single, part, incremental, self._pulse)
+            for single, part in zip(job.singles, parts, strict=True)
+        ]
+        await _all(
+            self._run_stream(job, index, relay, client, arrived)
+            for index, relay in enumerate(relays)
+        )
+        return await client.finish(stream_usage(job, parts) + DONE)
+
+    async def _run_stream(
+        self, job: Job, index: int, relay: Relay, client: ClientStream, arrived: float
+    ) -> None:
+        try:
+            async with self.admission:
+                await self.dispatcher.run(job.singles[index], relay, client, arrived)
+        except ApiError as error:
+            raise (error.as_generate_event() if job.endpoint == "generate" else error) from error
+        finally:
+            self.metrics.tokens.inc(relay.tokens)
+
+    async def _collect(self, job: Job, arrived: float) -> web.Response:
+        if not job.merged:
+            answer = await self._run(job, 0, arrived)
+            return web.Response(body=answer.body, content_type="application/json")
+        answers = await _all(self._run(job, index, arrived) for index in range(len(job.singles)))
+        merged = merge_answers(job, [orjson.loads(answer.body) for answer in answers])
+        return web.Response(body=orjson.dumps(merged), content_type="application/json")
+
+    async def _run(self, job: Job, index: int, arrived: float) -> Answer:
+        async with self.admission:
+            answer = await self.dispatcher.run(job.singles[index], None, None, arrived)
+        assert answer is not None
+        return answer
+
+
+async def _all(runs: Any) -> list[Any]:
+    """All results in order; the first failure ends the others and is raised as it is."""
+    tasks = [asyncio.ensure_future(run) for run in runs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _aborted() -> ApiError:
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()  # the answer is still to be written
+    return ApiError(499, "The request was aborted.", "RequestAborted")
+
+
+def _forwarded(request: web.Request) -> str:
+    headers = request.headers
+    return "".join(f"{name}: {headers[name]}\r\n" for name in FORWARDED if name in headers)

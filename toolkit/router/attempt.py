@@ -1,0 +1,335 @@
+"""One try of a single request: a prefill call and a decode call that share a room."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from toolkit.policies.base import RequestView
+from toolkit.router.errors import ApiError, Retry
+from toolkit.router.merge import put_prompt_logprobs
+from toolkit.router.metrics import Timing
+from toolkit.router.request import Single, encode, new_room, resume_body
+from toolkit.router.upstream import Call
+from toolkit.router.worker import Rank
+
+if TYPE_CHECKING:
+    from toolkit.router.client import ClientStream
+    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.relay import Relay
+
+PREFILL_LINGER_S = 10.0
+"""A prefill may answer this long after its decode has finished; then its call is closed."""
+IDS_HEADER = "x-toolkit-ids: 1\r\n"
+
+
+@dataclass(slots=True)
+class Answer:
+    """A worker's complete answer to a request that does not stream."""
+
+    status: int
+    body: bytes
+
+
+@dataclass(slots=True)
+class _Leg:
+    """A call and the load that it stands for."""
+
+    rank: Rank
+    call: Call
+    tokens: int
+    lease: int
+
+
+class Attempt:
+    """`run` ends with an answer, with None (streamed), or with Retry or ApiError.
+
+    However it ends, both workers are told to drop what still runs, and every count goes back.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        single: Single,
+        relay: Relay | None,
+        client: ClientStream | None,
+        number: int,
+        arrived: float,
+    ) -> None:
+        self._d = dispatcher
+        self._single = single
+        self._relay = relay
+        self._client = client
+        self._number = number
+        # A prefix, since SGLang's abort takes every rid that begins with the one it is given.
+        self._rid = single.rid if number == 0 else f"r{number}~{single.rid}"
+        self._legs: list[_Leg] = []
+        self._credit: Rank | None = None
+        self._loop = asyncio.get_running_loop()
+        self._arrived = arrived
+        self._timing = Timing()
+        self._late = False
+        self._done_at = 0.0
+        self._ok = False
+        view = single.view
+        if single.resume_ids:
+            view = replace(view, prompt_tokens=view.prompt_tokens + len(single.resume_ids))
+        self._view: RequestView = view
+
+    async def run(self) -> Answer | None:
+        try:
+            if not self._d.config.disaggregated:
+                answer = await self._plain()
+            else:
+                answer = await self._split()
+            self._ok = True
+            return answer
+        finally:
+            self._clean_up()
+
+    @property
+    def _wait_s(self) -> float:
+        config = self._d.config
+        return config.no_worker_wait_s if self._number == 0 else config.rerun_wait_s
+
+    async def _plain(self) -> Answer | None:
+        rank = await self._d.pick("plain", self._single, self._view, self._wait_s)
+        body = {**resume_body(self._single), "rid": self._rid}
+        self._set_rank(body, rank)
+        self._timing.queue = monotonic() - self._arrived
+        return await self._follow(self._post(rank, body, decode=True), None)
+
+    async def _split(self) -> Answer | None:
+        """Prefill and decode apart: late when the prefill can tell that it is done."""
+        d = self._d
+        # No prefill whose KV nobody can take: first somebody must be there.
+        await d.present("decode", self._wait_s)
+        late = d.dispatch == "late"
+        prefill = await d.pick("prefill", self._single, self._view, self._wait_s, credit=late)
+        if late:
+            self._credit = prefill
+        self._late = late = late and prefill.worker.has_events
+        decode = None
+        if not late:
+            decode = await d.pick("decode", self._single, self._view, self._wait_s)
+        room = new_room()
+        self._timing.queue = monotonic() - self._arrived
+        body = self._pd_body(prefill, room)
+        done = prefill.worker.expect_prefill(self._rid) if late else None
+        prefill_leg = self._post(prefill, self._prefill_body(body, prefill), decode=False)
+        decided_at = posted_at = monotonic()
+        if decode is None:
+            assert done is not None
+            d.parked += 1
+            try:
+                decode = await self._late_choice(prefill_leg, done)
+            finally:
+                d.parked -= 1
+                done.cancel()
+            decided_at = monotonic()
+        if prefill.worker.config.dp_size > 1:
+            body["disagg_prefill_dp_rank"] = prefill.dp_rank
+        self._set_rank(body, decode)
+        decode_leg = self._post(decode, body, decode=True)
+        self._return_credit()
+        if late:
+            self._timing.prefill = self._done_at - posted_at
+            self._timing.decide = decided_at - self._done_at
+        return await self._follow(decode_leg, prefill_leg)
+
+    async def _late_choice(self, leg: _Leg, done: asyncio.Future[dict[str, Any] | None]) -> Rank:
+        config = self._d.config
+        either: set[asyncio.Future[Any]] = {done, leg.call.done}
+        await asyncio.wait(
+            either,
+            timeout=config.prefill_wait_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        self._done_at = monotonic()
+        if leg.call.done.done():
+            self._check_prefill(leg)
+        event = done.result() if done.done() else None
+        if event is not None:
+            self._view = replace(
+                self._view,
+                prompt_tokens=int(event.get("prompt_tokens") or self._view.prompt_tokens),
+                cached_tokens=int(event.get("cached_tokens") or 0),
+                signature=event.get("signature"),
+            )
+        # Without an event (lost with its stream, or late beyond reason) bind at once: SGLang's
+        # own flow also registers the decode before the prefill has run.
+        chosen = self._d.choose("decode", self._single, self._view)
+        if chosen is not None:
+            return chosen
+        picking = asyncio.ensure_future(
+            self._d.pick("decode", self._single, self._view, config.park_timeout_s)
+        )
+        try:
+            both: set[asyncio.Future[Any]] = {picking, leg.call.done}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not picking.done():
+                self._check_prefill(leg)
+            return await picking
+        finally:
+            picking.cancel()
+
+    async def _follow(self, leg: _Leg, prefill: _Leg | None) -> Answer | None:
+        """From the decode's POST to the end; a prefill that fails before the first byte counts."""
+        posted_at = monotonic()
+        call, relay, single = leg.call, self._relay, self._single
+        merge = prefill is not None and single.wants_prompt_logprobs()
+        if relay is not None:
+            relay.begin(call, hold=merge)
+        waiting: set[asyncio.Future[Any]] = {call.done}
+        if relay is not None:
+            waiting.add(relay.first)
+        if prefill is not None:
+            waiting.add(prefill.call.done)
+        while not call.done.done() and not (relay is not None and relay.first.done()):
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if prefill is not None and prefill.call.done in waiting and prefill.call.done.done():
+                waiting.discard(prefill.call.done)
+                if not call.answered and not (relay is not None and relay.first.done()):
+                    self._check_prefill(prefill)
+                if merge and relay is not None:
+                    relay.release(self._prefill_answer(prefill))
+        if merge and prefill is not None and call.answered and call.status == 200:
+            await self._late_prompt_logprobs(prefill)
+        self._timing.first = monotonic() - posted_at
+        if call.failed:
+            raise self._lost(leg)
+        if call.done.done() and call.status != 200:
+            raise self._refusal(leg)
+        if relay is None:
+            self._d.metrics.timing(self._timing, self._late)
+            return self._answer(call, prefill if merge else None)
+        await self._stream_to_end(leg, relay)
+        return None
+
+    async def _stream_to_end(self, leg: _Leg, relay: Relay) -> None:
+        call = leg.call
+        if relay.first.done():
+            if self._number == 0:
+                self._d.metrics.timing(self._timing, self._late)
+                self._d.metrics.ttft.observe(monotonic() - self._arrived)
+            first_at = monotonic()
+            assert self._client is not None
+            await self._client.start()
+            # asyncio.wait, since a bare await would cancel `done` together with this task
+            await asyncio.wait({call.done})
+            tokens = relay.tokens
+            if tokens > 1:
+                self._d.metrics.tpot.observe((monotonic() - first_at) / (tokens - 1))
+        if relay.ended:
+            return
+        failure = relay.failure
+        if failure is not None:
+            error = ApiError(failure.status, failure.message, event=failure.event)
+            if failure.status < 500:
+                raise error
+            raise Retry(leg.rank.worker.name, f"error {failure.status} in its stream", error)
+        if call.failed:
+            raise self._lost(leg)
+        raise Retry(leg.rank.worker.name, "its stream ended early")
+
+    async def _late_prompt_logprobs(self, prefill: _Leg) -> None:
+        await asyncio.wait({prefill.call.done}, timeout=PREFILL_LINGER_S)
+        self._check_prefill(prefill)
+        if self._relay is not None:
+            self._relay.release(self._prefill_answer(prefill))
+
+    def _prefill_answer(self, prefill: _Leg) -> dict[str, Any] | None:
+        if not prefill.call.answered or prefill.call.status != 200:
+            return None
+        answer = orjson.loads(bytes(prefill.call.body))
+        return answer if isinstance(answer, dict) else None
+
+    def _answer(self, call: Call, prefill: _Leg | None) -> Answer:
+        body = bytes(call.body)
+        prompt = self._prefill_answer(prefill) if prefill is not None else None
+        if prompt is not None:
+            answer = orjson.loads(body)
+            put_prompt_logprobs(self._single.endpoint, answer, prompt)
+            body = orjson.dumps(answer)
+        return Answer(call.status, body)
+
+    def _lost(self, leg: _Leg) -> Retry:
+        error = None if leg.call.done.cancelled() else leg.call.done.exception()
+        return Retry(leg.rank.worker.name, str(getattr(error, "what", "call was cancelled")))
+
+    def _refusal(self, leg: _Leg) -> Exception:
+        """A worker's answer that is not a 200: the client's own mistake, or a failure."""
+        status, body = leg.call.status, bytes(leg.call.body)
+        error = ApiError(status, f"answered {status}", raw=body)
+        if status < 500:
+            return error
+        return Retry(leg.rank.worker.name, f"answered {status}", error)
+
+    def _check_prefill(self, leg: _Leg) -> None:
+        """Raise unless the prefill answered 200."""
+        if not leg.call.done.done() or leg.call.failed:
+            raise self._lost(leg)
+        if leg.call.status != 200:
+            raise self._refusal(leg)
+
+    def _pd_body(self, prefill: Rank, room: int) -> dict[str, Any]:
+        config = prefill.worker.config
+        body = resume_body(self._single)
+        body["rid"] = self._rid
+        body["bootstrap_host"] = config.bootstrap_host or config.host
+        body["bootstrap_port"] = config.bootstrap_port
+        body["bootstrap_room"] = room
+        return body
+
+    def _prefill_body(self, body: dict[str, Any], prefill: Rank) -> dict[str, Any]:
+        body = {**body, "stream": False}
+        body.pop("stream_options", None)
+        self._set_rank(body, prefill)
+        return body
+
+    @staticmethod
+    def _set_rank(body: dict[str, Any], rank: Rank) -> None:
+        if rank.worker.config.dp_size > 1:
+            body["routed_dp_rank"] = rank.dp_rank
+
+    def _post(self, rank: Rank, body: dict[str, Any], decode: bool) -> _Leg:
+        sink = self._relay.feed if decode and self._relay is not None else None
+        headers = self._single.headers + (IDS_HEADER if sink is not None else "")
+        tokens = self._view.prompt_tokens
+        lease = rank.begin(tokens, monotonic())
+        call = rank.worker.post(self._single.path, encode(body), sink, headers)
+        leg = _Leg(rank, call, tokens, lease)
+        self._legs.append(leg)
+        return leg
+
+    def _return_credit(self) -> None:
+        rank, self._credit = self._credit, None
+        if rank is not None:
+            self._d.return_credit(rank)
+
+    def _clean_up(self) -> None:
+        self._return_credit()
+        for leg in self._legs:
+            call = leg.call
+            if self._ok and not call.done.done():
+                # The prefill's answer may trail the decode's last byte.
+                self._loop.call_later(PREFILL_LINGER_S, call.close)
+                call.done.add_done_callback(partial(_end_later, leg))
+                continue
+            if not self._ok and not call.answered:
+                leg.rank.worker.abort(self._rid)
+                call.close()
+            _end(leg)
+
+
+def _end_later(leg: _Leg, _: asyncio.Future[bool]) -> None:
+    _end(leg)
+
+
+def _end(leg: _Leg) -> None:
+    leg.rank.end(leg.lease, leg.tokens, leg.call.answered and leg.call.status < 500)

@@ -1,0 +1,102 @@
+"""The client's side of a stream: aiohttp sends the head, then we write to its transport.
+
+Back-pressure: when the client's write buffer is over its high-water mark, every worker
+connection that feeds it stops being read until the buffer has drained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from toolkit.router.relay import Relay
+
+
+class ClientStream:
+    """An `Output`. Events written before `start` wait for it."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._protocol = request.protocol
+        self._response: web.StreamResponse | None = None
+        self._transport: asyncio.Transport | None = None
+        self._chunked = True
+        self._pending: list[bytes] = []
+        self._relays: list[Relay] = []
+        self._draining: asyncio.Task[None] | None = None
+        self._starting: asyncio.Future[None] | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._starting is not None
+
+    def join(self, relay: Relay) -> None:
+        self._relays.append(relay)
+
+    async def start(self) -> None:
+        """Send the head (200, text/event-stream), then what is pending. Once."""
+        if self._starting is not None:
+            return
+        self._starting = asyncio.get_running_loop().create_future()
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream; charset=utf-8",
+                "Cache-Control": "no-cache",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        self._chunked = self._request.version >= (1, 1)
+        if self._chunked:
+            response.enable_chunked_encoding()
+        await response.prepare(self._request)
+        self._response = response
+        self._transport = self._request.transport
+        pending, self._pending = self._pending, []
+        if pending:
+            self.write(b"".join(pending))
+
+    def write(self, events: bytes) -> None:
+        transport = self._transport
+        if transport is None:
+            self._pending.append(events)
+            return
+        if self._chunked:
+            transport.write(b"%x\r\n%b\r\n" % (len(events), events))
+        else:
+            transport.write(events)
+        if self._protocol.writing_paused:
+            self._throttle()
+
+    def _throttle(self) -> None:
+        for relay in self._relays:
+            relay.pause()
+        if self._draining is None:
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            while self._protocol.writing_paused:
+                await self._protocol._drain_helper()
+        except ConnectionError:
+            return  # the client is gone: its handler is being cancelled
+        finally:
+            self._draining = None
+        for relay in self._relays:
+            relay.resume()
+
+    async def finish(self, events: bytes = b"") -> web.StreamResponse:
+        """Last events, then the end of the body."""
+        await self.start()
+        if events:
+            self.write(events)
+        assert self._response is not None
+        await self._response.write_eof()
+        return self._response
+
+    def close(self) -> None:
+        if self._draining is not None:
+            self._draining.cancel()
+        self._relays.clear()

@@ -1,0 +1,157 @@
+"""The router's configuration file: strict JSON, one model, no hidden defaults elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from toolkit.policies import policy_names
+
+Role = Literal["prefill", "decode", "plain"]
+Dispatch = Literal["late", "concurrent"]
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the message says what to change."""
+
+
+class WorkerConfig(BaseModel):
+    """One SGLang server: `url` for HTTP, `bootstrap_*` for its KV bootstrap server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    role: Role
+    url: str
+    bootstrap_host: str | None = None
+    bootstrap_port: int | None = None
+    dp_size: int = Field(default=1, ge=1)
+
+    @field_validator("url")
+    @classmethod
+    def _plain_http(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname or parts.port is None:
+            raise ValueError(f"{url!r} must look like http://HOST:PORT")
+        return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _prefill_needs_bootstrap(self) -> WorkerConfig:
+        if self.role == "prefill" and self.bootstrap_port is None:
+            raise ValueError(
+                f"prefill worker {self.name!r} needs bootstrap_port "
+                "(its --disaggregation-bootstrap-port)"
+            )
+        return self
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or "127.0.0.1"
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 80
+
+
+class RouterConfig(BaseModel):
+    """Everything the router can be told. Times are in seconds.
+
+    `parked_per_prefill` bounds the requests that one prefill DP rank may hold whose decode worker
+    is not chosen yet: each of them can keep its KV locked there. `silent_s` without any event
+    takes a worker out of new decisions, `hung_s` also gives up the requests that it runs.
+    `rerun_wait_s` is how long a request that already ran somewhere waits for a worker to come
+    back; a new one waits `no_worker_wait_s` and then gets 503.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=30000, ge=0, le=65535)
+    api_key_env: str | None = None
+    dispatch: Dispatch = "late"
+    prefill_policy: str = "round_robin"
+    decode_policy: str = "shortest_queue"
+    seed: int = 0
+    workers: tuple[WorkerConfig, ...]
+    worker_api_key_env: str | None = None
+    max_inflight: int = Field(default=256, ge=1)
+    max_queue: int = Field(default=512, ge=0)
+    parked_per_prefill: int = Field(default=8, ge=1)
+    park_timeout_s: float = Field(default=30.0, gt=0)
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    prefill_wait_s: float = Field(default=60.0, gt=0)
+    connect_timeout_s: float = Field(default=2.0, gt=0)
+    silent_s: float = Field(default=1.5, gt=0)
+    hung_s: float = Field(default=5.0, gt=0)
+    no_worker_wait_s: float = Field(default=1.0, ge=0)
+    rerun_wait_s: float = Field(default=60.0, ge=0)
+    max_retries: int = Field(default=3, ge=0)
+    drain_timeout_s: float = Field(default=30.0, ge=0)
+    max_body_mib: int = Field(default=64, ge=1)
+    coalesce_ms: float = Field(default=1.0, ge=0, le=20)
+    """Longest wait of a chunk under thousands of chunks a second (`pulse.py`); 0 is off."""
+    debug: bool = False
+    """Log tracebacks of unexpected errors. They can hold parts of prompts: off by default."""
+    incremental_streaming: bool = False
+    """True when the workers run with --incremental-streaming-output (/generate sends deltas)."""
+
+    @field_validator("prefill_policy")
+    @classmethod
+    def _known_prefill(cls, name: str) -> str:
+        return _known_policy(name, "prefill")
+
+    @field_validator("decode_policy")
+    @classmethod
+    def _known_decode(cls, name: str) -> str:
+        return _known_policy(name, "decode")
+
+    @model_validator(mode="after")
+    def _workers_fit_together(self) -> RouterConfig:
+        names = [worker.name for worker in self.workers]
+        if len(set(names)) != len(names):
+            raise ValueError(f"worker names must differ, got {names}")
+        roles = {worker.role for worker in self.workers}
+        if roles != {"plain"} and roles != {"prefill", "decode"}:
+            raise ValueError(
+                "workers must be all 'plain', or at least one 'prefill' and one 'decode'; "
+                f"got roles {sorted(roles)}"
+            )
+        return self
+
+    @property
+    def disaggregated(self) -> bool:
+        return self.workers[0].role != "plain"
+
+    def secret(self, env_name: str | None) -> str | None:
+        """The value of an environment variable that holds a key; ConfigError when it is unset."""
+        if env_name is None:
+            return None
+        value = os.environ.get(env_name)
+        if not value:
+            raise ConfigError(f"environment variable {env_name} is empty; it must hold the API key")
+        return value
+
+
+def _known_policy(name: str, side: str) -> str:
+    known = policy_names(side)
+    if name not in known:
+        raise ValueError(f"unknown {side} policy {name!r}; known: {', '.join(known)}")
+    return name
+
+
+def load_config(path: str | Path) -> RouterConfig:
+    """Read and check a configuration file; ConfigError names the file and each wrong field."""
+    try:
+        return RouterConfig.model_validate_json(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(map(str, item['loc'])) or '(file)'}: {item['msg']}"
+            for item in error.errors()
+        ]
+        raise ConfigError(f"{path} is not a router configuration:\n" + "\n".join(lines)) from error

@@ -1,0 +1,111 @@
+"""Errors that a client sees, in the shapes that SGLang gives them.
+
+Sources (SGLang 0.5.21): `ErrorResponse` in srt/entrypoints/openai/protocol.py (flat object for a
+refused OpenAI request), `_create_error_response` in srt/entrypoints/http_server.py (/generate).
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+
+class ApiError(Exception):
+    """An answer that is not a result.
+
+    `raw` is a worker's own body and `event` its own SSE event: they are passed on untouched.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        kind: str | None = None,
+        retry_after: int | None = None,
+        raw: bytes | None = None,
+        event: bytes | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind or HTTPStatus(status).phrase
+        self.retry_after = retry_after
+        self.raw = raw
+        self._event = event
+
+    def body(self, endpoint: str) -> bytes:
+        """The JSON body for a request that has not begun to stream."""
+        if self.raw is not None:
+            return self.raw
+        if endpoint == "generate":
+            return orjson.dumps({"error": {"message": self.message}})
+        return orjson.dumps(self._flat())
+
+    def event(self) -> bytes:
+        """The SSE event for a stream that has begun; a worker's own error event goes as it is."""
+        if self._event is not None:
+            return self._event
+        return b"data: " + orjson.dumps({"error": self._flat()}) + b"\n\n"
+
+    def as_generate_event(self) -> ApiError:
+        """A refusal of /generate with stream: SGLang answers 200 and an error event (0.5.21).
+
+        Only for a worker's own `{"error": {"message": ...}}`; FastAPI's refusals stay a 400.
+        """
+        try:
+            error = orjson.loads(self.raw or b"{}").get("error")
+        except (orjson.JSONDecodeError, AttributeError):
+            return self
+        if not isinstance(error, dict) or self.status >= 500:
+            return self
+        event = {
+            "message": error.get("message"),
+            "type": "invalid_request_error",
+            "code": self.status,
+            "retryable": False,
+        }
+        data = b"data: " + orjson.dumps({"error": event}) + b"\n\n"
+        return ApiError(self.status, self.message, event=data)
+
+    @property
+    def from_stream(self) -> bool:
+        """True when a worker said it inside a stream, as SGLang does for /generate."""
+        return self._event is not None
+
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+
+    def _flat(self) -> dict[str, Any]:
+        return {
+            "object": "error",
+            "message": self.message,
+            "type": self.kind,
+            "param": None,
+            "code": self.status,
+        }
+
+
+class UpstreamError(Exception):
+    """A worker did not answer: refused, reset, closed early or hung."""
+
+    def __init__(self, worker: str, what: str) -> None:
+        super().__init__(f"{worker}: {what}")
+        self.worker = worker
+        self.what = what
+
+
+class Retry(Exception):
+    """This attempt failed on a worker's side; another one may succeed.
+
+    `answer` is what the client gets when no attempt is left.
+    """
+
+    def __init__(self, worker: str, reason: str, answer: ApiError | None = None) -> None:
+        super().__init__(f"{worker}: {reason}")
+        self.worker = worker
+        self.reason = reason
+        self.answer = answer or ApiError(
+            502, f"Worker {worker} failed and no attempt is left: {reason}", "WorkerFailed"
+        )

@@ -1,0 +1,159 @@
+"""Watching a worker: one long-lived GET /toolkit/events, or /health where there is none.
+
+Lines are handled inside `data_received`: a `prefill_done` resolves its waiter with no extra hop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic
+from typing import Any
+
+import orjson
+
+from toolkit.router.config import RouterConfig
+from toolkit.router.errors import UpstreamError
+from toolkit.router.upstream import Call
+from toolkit.router.worker import Worker
+
+log = logging.getLogger("toolkit.router")
+
+BACKOFF_S = (0.05, 1.0)
+TICK_S = 0.25
+POLL_S = 1.0
+
+
+class Watcher:
+    """Keeps `worker.healthy`, its load and its `prefill_done` waiters up to date."""
+
+    def __init__(self, worker: Worker, config: RouterConfig) -> None:
+        self.worker = worker
+        self._config = config
+        self._buffer = b""
+        self._hello = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        backoff = BACKOFF_S[0]
+        while True:
+            was_up = self.worker.healthy
+            reason = await self._watch_once()
+            if was_up and not self.worker.healthy:
+                log.warning("worker %s is down: %s", self.worker.name, reason)
+            backoff = BACKOFF_S[0] if self._hello else min(backoff * 2, BACKOFF_S[1])
+            await asyncio.sleep(backoff)
+
+    async def _watch_once(self) -> str:
+        self._buffer, self._hello = b"", False
+        call = self.worker.pool.get("/toolkit/events", self._feed)
+        try:
+            status = await self._first_answer(call)
+            if status == 404:
+                self.worker.has_events = False
+                call.close()
+                return await self._poll_health()
+            if status != 200:
+                return f"/toolkit/events answered {status or 'nothing'}"
+            return await self._follow(call)
+        finally:
+            call.close()
+
+    async def _first_answer(self, call: Call) -> int:
+        deadline = monotonic() + self._config.connect_timeout_s + self._config.silent_s
+        while not self._hello and not call.done.done() and monotonic() < deadline:
+            await asyncio.wait([call.done], timeout=0.02)
+        return call.status
+
+    async def _follow(self, call: Call) -> str:
+        self.worker.has_events = True
+        if not await self._warm(call):
+            return "not warm"
+        self.worker.mark_up()
+        log.info("worker %s is up", self.worker.name)
+        while True:
+            before = monotonic()
+            await asyncio.wait([call.done], timeout=TICK_S)
+            now = monotonic()
+            if call.done.done():
+                # Requests that run there are not given up: their own connections tell.
+                self.worker.mark_down()
+                return "its event stream broke"
+            if now - before > 2 * TICK_S:
+                # We were held up ourselves; the worker's lines may still lie unread.
+                continue
+            silent = now - self.worker.last_event
+            if silent > self._config.hung_s:
+                self.worker.mark_down(f"silent for {silent:.1f} s")
+                return f"silent for {silent:.1f} s"
+            if silent > self._config.silent_s:
+                self.worker.mark_down()
+
+    async def _warm(self, call: Call) -> bool:
+        """SGLang serves HTTP before its warm-up ends; /health says 503 until then."""
+        while not call.done.done():
+            status, _ = await fetch(self.worker, "/health", timeout_s=3.0)
+            if status != 503:  # 200; or too busy to answer, while its events do come
+                return not call.done.done() and monotonic() - self.worker.last_event < 5.0
+            await asyncio.sleep(0.1)
+        return False
+
+    async def _poll_health(self) -> str:
+        """A plain SGLang: ask /health; three misses in a row are a dead worker."""
+        missed = 0
+        while True:
+            status, _ = await fetch(self.worker, "/health", timeout_s=self._config.hung_s)
+            if status == 200:
+                missed = 0
+                self.worker.last_event = monotonic()
+                self.worker.mark_up()
+            else:
+                missed += 1
+                self.worker.mark_down()
+                if missed >= 3:
+                    self.worker.mark_down("it does not answer /health")
+                    return "it does not answer /health"
+            await asyncio.sleep(POLL_S)
+
+    def _feed(self, data: bytes) -> None:
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        now = monotonic()
+        self.worker.last_event = now
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                event = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                log.warning("worker %s sent a malformed event", self.worker.name)
+                continue
+            self._take(event, now)
+        # A data connection that broke took the worker out; an event shows that it lives.
+        if self._hello and not self.worker.healthy and self.worker.down_since:
+            self.worker.mark_up()
+
+    def _take(self, event: dict[str, Any], now: float) -> None:
+        kind = event.get("type")
+        if kind == "prefill_done":
+            self.worker.prefill_done(event)
+        elif kind == "load":
+            rank = int(event.get("dp_rank") or 0)
+            if 0 <= rank < len(self.worker.ranks):
+                self.worker.ranks[rank].read(event, now)
+        elif kind == "hello":
+            self._hello = True
+            self.worker.hello = event
+            self.worker.down_since = 0.0
+
+
+async def fetch(worker: Worker, path: str, timeout_s: float = 5.0) -> tuple[int, bytes]:
+    """GET from a worker; status 0 when it did not answer in time."""
+    call = worker.pool.get(path)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await call.done
+    except (TimeoutError, UpstreamError):
+        return 0, b""
+    finally:
+        call.close()
+    return call.status, bytes(call.body)

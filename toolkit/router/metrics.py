@@ -1,0 +1,81 @@
+"""Prometheus metrics, and a bounded ring that says where each request's milliseconds went."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, fields
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+RING = 4096
+
+
+@dataclass(slots=True)
+class Timing:
+    """Seconds of one attempt that reached its first byte.
+
+    `queue` admission and credit; `prefill` POST to prefill_done; `decide` prefill_done to the
+    decode POST (decision included); `first` decode POST to its first byte.
+    """
+
+    queue: float = 0.0
+    prefill: float = 0.0
+    decide: float = 0.0
+    first: float = 0.0
+
+
+class Metrics:
+    """One registry per router, so that tests can run several in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        one: dict[str, Any] = {"namespace": "toolkit_router", "registry": self.registry}
+        self.requests = Counter(
+            "requests", "Client requests by endpoint and status", ["endpoint", "status"], **one
+        )
+        self.retries = Counter("retries", "Requests run again from scratch", **one)
+        self.resumes = Counter("resumes", "Streams resumed on another worker", **one)
+        self.tokens = Counter("tokens", "Output tokens relayed in streams", **one)
+        self.disconnects = Counter("disconnects", "Clients that went away early", **one)
+        self.ttft = Histogram("ttft_seconds", "Arrival to first byte", buckets=_SECONDS, **one)
+        self.tpot = Histogram(
+            "tpot_seconds", "Mean time per output token after the first", buckets=_SECONDS, **one
+        )
+        self.bind = Histogram(
+            "prefill_done_to_first_seconds",
+            "Prefill done to the decode's first byte",
+            buckets=_SECONDS,
+            **one,
+        )
+        self.running = Gauge("running", "Requests that hold a slot", **one)
+        self.queued = Gauge("queued", "Requests that wait for a slot", **one)
+        self.parked = Gauge("parked", "Prefills whose decode is not chosen yet", **one)
+        self.inflight = Gauge(
+            "worker_inflight", "Requests of this router on a worker", ["worker", "dp_rank"], **one
+        )
+        self.healthy = Gauge("worker_healthy", "1 when the worker answers", ["worker"], **one)
+        self.ring: deque[Timing] = deque(maxlen=RING)
+        self.resumed = 0
+        self.retried = 0
+
+    def timing(self, timing: Timing, late: bool) -> None:
+        self.ring.append(timing)
+        if late:
+            self.bind.observe(timing.decide + timing.first)
+
+    def percentiles(self) -> dict[str, dict[str, float]]:
+        """p50, p90 and p99 of each part of the ring, in milliseconds."""
+        out: dict[str, dict[str, float]] = {}
+        for field in fields(Timing):
+            values = sorted(getattr(timing, field.name) for timing in self.ring)
+            if values:
+                out[f"{field.name}_ms"] = {
+                    f"p{p}": round(values[min(len(values) - 1, len(values) * p // 100)] * 1e3, 3)
+                    for p in (50, 90, 99)
+                }
+        return out
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

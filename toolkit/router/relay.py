@@ -1,0 +1,213 @@
+"""The streaming hot path: worker bytes in, client bytes out, no task in between.
+
+Per received chunk: strip the `: ids` comment, keep the ids, remember the raw events, write one
+HTTP chunk to the client's transport. Events are parsed only when a stream must be changed: a
+replay to trim, prompt log-probabilities to add, or a choice index to rewrite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from toolkit.router.merge import add_prompt_logprobs
+from toolkit.router.pulse import Pulse
+from toolkit.router.request import Single
+from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
+from toolkit.router.upstream import Call
+
+_ERROR = b'data: {"error"'
+_ABORT = b'"type":"abort"'
+_DONE = b"data: [DONE]\n\n"
+
+
+class Output(Protocol):
+    """Where events go. `write` takes whole SSE events and never blocks."""
+
+    def write(self, events: bytes) -> None: ...
+    def join(self, relay: Relay) -> None: ...
+
+
+class Failure:
+    """An error event of a worker: not forwarded, the dispatcher decides."""
+
+    def __init__(self, status: int, message: str, event: bytes) -> None:
+        self.status = status
+        self.message = message
+        self.event = event
+
+
+class Relay:
+    """One single's stream, over all its attempts."""
+
+    def __init__(
+        self, single: Single, out: Output, incremental: bool = False, pulse: Pulse | None = None
+    ) -> None:
+        self._beat = (pulse or Pulse(0.0)).beat
+        self._single = single
+        self._write = out.write
+        self._incremental = incremental
+        self.sent = Sent(single.endpoint, incremental)
+        self.ids = bytearray()
+        """The ids that went out, as `b" 12 34"`."""
+        self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._begun = False
+        self.failure: Failure | None = None
+        self.ended = False
+        self._call: Call | None = None
+        self._tail = b""
+        self._trimmer: Trimmer | None = None
+        self._held: list[bytes] | None = None
+        self._prompt: dict[str, Any] | None = None
+        self._slow = False
+        self._check_abort = single.endpoint == "generate"
+        self._replayed = 0
+        out.join(self)
+
+    def begin(self, call: Call, hold: bool) -> None:
+        """A new attempt; with `hold`, nothing goes out before `release` (prompt logprobs)."""
+        self._call = call
+        self.first = asyncio.get_running_loop().create_future()
+        self._begun = False
+        self.failure = None
+        self._tail = b""
+        self._held = [] if hold else None
+        self._prompt = None
+        self._trimmer = None
+        self._replayed = 0
+        if self.sent.events:
+            self._trimmer = Trimmer(self._single.endpoint, self.sent.progress(), self._incremental)
+        self._slow = hold or self._trimmer is not None
+
+    def release(self, prompt: dict[str, Any] | None) -> None:
+        """The prefill's answer is here: let out what was held."""
+        held, self._held = self._held, None
+        self._prompt = prompt
+        for data in held or ():
+            self._feed_slow(data)
+
+    @property
+    def tokens(self) -> int:
+        return self.ids.count(b" ")
+
+    def feed(self, data: bytes) -> None:
+        """The sink of the decode's call."""
+        self._beat()
+        if self._tail:
+            data = self._tail + data
+            self._tail = b""
+        if data[-2:] != b"\n\n":
+            cut = data.rfind(b"\n\n") + 2
+            if cut == 1:
+                self._tail = data
+                return
+            self._tail = data[cut:]
+            data = data[:cut]
+        if self._slow:
+            self._feed_slow(data)
+            return
+        ids = b""
+        events = data
+        if data[:2] == b": ":
+            end = data.find(b"\n")
+            ids = data[1:end]
+            events = data[end + 1 :]
+        if (
+            b"\n\n: " in events
+            or _ERROR in events
+            or (self._check_abort and _ABORT in events)
+            or self.failure is not None
+        ):
+            for event in split_events(data):
+                self._one(event + b"\n\n")
+            return
+        self.ids += ids
+        self._send(events)
+
+    def _send(self, events: bytes) -> None:
+        self.sent.add(events)
+        self._write(events)
+        if not self._begun:
+            self._begun = True
+            self.first.set_result(None)
+        if events[-8:] == b"[DONE]\n\n":
+            self.ended = True
+
+    def _one(self, data: bytes) -> None:
+        ids, event = _strip(data)
+        if self.failure is not None:
+            return
+        if event.startswith(_ERROR) or (self._check_abort and _ABORT in event):
+            self.failure = _failure(event)
+            if self.failure is not None:
+                return
+        self.ids += ids
+        self._send(event)
+
+    def _feed_slow(self, data: bytes) -> None:
+        if self._held is not None:
+            self._held.append(data)
+            return
+        for raw in split_events(data):
+            ids, event = _strip(raw + b"\n\n")
+            if self._prompt is not None:
+                event = add_prompt_logprobs(self._single.endpoint, event, self._prompt)
+                if self._single.endpoint == "completions" and parse_event(event):
+                    self._prompt = None  # only the first chunk carries them
+            if self._trimmer is None:
+                self._one(b":" + ids + b"\n" + event if ids else event)
+                continue
+            self._replay(ids, event)
+
+    def _replay(self, ids: bytes, event: bytes) -> None:
+        """Count the replayed ids; only those beyond what was sent are new."""
+        if self.failure is None and (
+            event.startswith(_ERROR) or (self._check_abort and _ABORT in event)
+        ):
+            self.failure = _failure(event)
+        if self.failure is not None:
+            return
+        assert self._trimmer is not None
+        new = ids.split()
+        skip = max(0, min(len(new), len(self._single.resume_ids) - self._replayed))
+        self._replayed += len(new)
+        if new[skip:]:
+            self.ids += b" " + b" ".join(new[skip:])
+        cut = self._trimmer.cut(event)
+        if not self._begun:
+            self._begun = True
+            self.first.set_result(None)
+        if cut is not None:
+            self._send(cut)
+
+    def pause(self) -> None:
+        if self._call is not None and self._call.connection is not None:
+            self._call.connection.pause()
+
+    def resume(self) -> None:
+        if self._call is not None and self._call.connection is not None:
+            self._call.connection.resume()
+
+
+def _strip(data: bytes) -> tuple[bytes, bytes]:
+    """Split `: 12 34\\ndata: ...` into ids (with their leading space) and the event."""
+    if data[:2] != b": ":
+        return b"", data
+    end = data.find(b"\n")
+    return data[1:end], data[end + 1 :]
+
+
+def _failure(data: bytes) -> Failure | None:
+    """Read an error event; None for a graceful abort (no status), which is an ordinary end."""
+    event = parse_event(data) or {}
+    error = event.get("error")
+    if error is None:
+        error = (event.get("meta_info") or {}).get("finish_reason") or {}
+        status = error.get("status_code")
+        if status is None:
+            return None
+        return Failure(int(status), str(error.get("message")), data)
+    if not isinstance(error, dict):
+        return Failure(500, str(error), data)
+    code = error.get("code")
+    return Failure(code if isinstance(code, int) else 500, str(error.get("message")), data)

@@ -1,0 +1,314 @@
+"""From a client's body to single requests: parse, refuse what cannot work, split n and batches.
+
+Only what the router must understand is looked at; every other field, wrong ones included, goes
+to the worker untouched, and the client gets the worker's own answer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Literal
+
+import orjson
+
+from toolkit.policies.base import RequestView
+from toolkit.router.errors import ApiError
+
+Endpoint = Literal["chat", "completions", "generate"]
+
+PATHS: dict[str, Endpoint] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/generate": "generate",
+}
+
+BLOCK_BYTES = 256
+MAX_BLOCKS = 256
+BYTES_PER_TOKEN = 4
+"""A guess for texts, which the router cannot tokenize; the prefill's event has the true count."""
+
+_BATCHED = (
+    "rid", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
+    "image_data", "video_data", "audio_data", "lora_path", "custom_logit_processor",
+    "extra_key", "return_hidden_states", "return_sampling_mask", "sampling_logprobs_mode",
+    "mm_hashes", "mm_content_hashes",
+)  # fmt: skip
+"""/generate fields that may hold one entry per prompt (`GenerateReqInput`, SGLang 0.5.21)."""
+
+
+@dataclass(slots=True)
+class Single:
+    """One prompt, one continuation: the unit that runs on workers. `index` is its choice."""
+
+    endpoint: Endpoint
+    path: str
+    body: dict[str, Any]
+    rid: str
+    index: int
+    stream: bool
+    view: RequestView
+    headers: str = ""
+    resume_ids: list[int] = field(default_factory=list)
+    avoid: set[str] = field(default_factory=set)
+
+    def wants_prompt_logprobs(self) -> bool:
+        """Only the prefill computes them; its answer has to be merged into the decode's."""
+        body = self.body
+        if self.endpoint == "generate":
+            start = body.get("logprob_start_len")
+            return bool(body.get("return_logprob")) and isinstance(start, int) and start >= 0
+        return self.endpoint == "completions" and bool(body.get("echo") and body.get("logprobs"))
+
+
+@dataclass(slots=True)
+class Job:
+    """A client's request. `merged`: its singles come back as one answer with choice indices."""
+
+    endpoint: Endpoint
+    rid: str
+    stream: bool
+    singles: list[Single]
+    merged: bool
+    per_prompt: int = 1
+    include_usage: bool = False
+
+
+def new_room() -> int:
+    """A bootstrap room: 63 random bits, never 0 (which some code paths take for "none")."""
+    return random.getrandbits(63) | 1
+
+
+def parse(
+    path: str, raw: bytes, *, blocks: bool = False, headers: str = "", limit: int = 1024
+) -> Job:
+    """Split a body into singles.
+
+    Raises:
+        ApiError: 400 for malformed JSON and for combinations that cannot work here.
+    """
+    endpoint = PATHS[path]
+    body = _load(raw)
+    if not isinstance(body, dict):
+        raise _type_error(body)
+    n = _samples(endpoint, body)
+    prompts = _prompts(endpoint, body)
+    count = n * (len(prompts) if prompts is not None else 1)
+    if count > limit:
+        raise ApiError(
+            400,
+            f"This request asks for {count} completions at once (prompts times n); the router "
+            f"takes at most {limit}. Send several smaller requests.",
+        )
+    stream = body.get("stream") is True
+    options = body.get("stream_options")
+    job = Job(
+        endpoint=endpoint,
+        rid=_base_rid(body),
+        stream=stream,
+        singles=[],
+        merged=n > 1 or prompts is not None,
+        per_prompt=n,
+        include_usage=isinstance(options, dict) and options.get("include_usage") is True,
+    )
+    for index in range(count):
+        one = _single_body(endpoint, body, prompts, index // n, n)
+        rid = job.rid if not job.merged else f"{job.rid}_{index}"
+        if isinstance(one.get("rid"), str) and isinstance(body.get("rid"), list):
+            rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
+        view = _view(endpoint, one, blocks)
+        job.singles.append(Single(endpoint, path, one, rid, index, stream, view, headers))
+    return job
+
+
+def _load(raw: bytes) -> Any:
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(raw)  # Infinity, NaN, lone surrogates: what SGLang itself accepts
+    except (ValueError, RecursionError) as error:
+        # The shape of FastAPI's own error, as SGLang prints it.
+        position = getattr(error, "pos", 0)
+        reason = getattr(error, "msg", str(error))
+        detail = {
+            "type": "json_invalid",
+            "loc": ("body", position),
+            "msg": "JSON decode error",
+            "input": {},
+            "ctx": {"error": reason},
+        }
+        raw_error = {
+            "object": "error",
+            "message": str([detail]),
+            "type": "Bad Request",
+            "param": None,
+            "code": 400,
+        }
+        raise ApiError(400, str([detail]), raw=orjson.dumps(raw_error)) from error
+
+
+def _type_error(body: Any) -> ApiError:
+    detail = {
+        "type": "model_attributes_type",
+        "loc": ("body",),
+        "msg": "Input should be a valid dictionary or object to extract fields from",
+        "input": body if isinstance(body, (int, float, bool, type(None))) else "...",
+    }
+    flat = {
+        "object": "error",
+        "message": str([detail]),
+        "type": "Bad Request",
+        "param": None,
+        "code": 400,
+    }
+    return ApiError(400, str([detail]), raw=orjson.dumps(flat))
+
+
+def _base_rid(body: dict[str, Any]) -> str:
+    rid = body.get("rid")
+    if isinstance(rid, str) and 0 < len(rid) <= 256 and rid.isprintable() and '"' not in rid:
+        return rid
+    return uuid.uuid4().hex
+
+
+def _samples(endpoint: Endpoint, body: dict[str, Any]) -> int:
+    where = body.get("sampling_params") if endpoint == "generate" else body
+    first = where[0] if isinstance(where, list) and where else where
+    if not isinstance(first, dict):
+        return 1
+    if isinstance(where, list):
+        different = {item.get("n", 1) for item in where if isinstance(item, dict)}
+        if len(different) > 1:
+            raise ApiError(
+                400, "The parallel_sample_num should be the same for all samples in sample params."
+            )
+    n = first.get("n", 1)
+    if not isinstance(n, int) or isinstance(n, bool):
+        return 1  # the worker says what is wrong with it
+    if n < 1:
+        raise ApiError(400, f"n must be at least 1, got {n}.")
+    best_of = body.get("best_of")
+    if isinstance(best_of, int) and best_of > 1 and best_of != n:
+        raise ApiError(
+            400,
+            f"best_of={best_of} is not supported: SGLang does not rank samples. "
+            "Ask for n samples and choose among them.",
+        )
+    beam = first.get("beam_width")
+    if isinstance(beam, int) and beam > 1:
+        raise ApiError(400, "beam_width > 1 is not supported with prefill and decode apart.")
+    return n
+
+
+def _prompts(endpoint: Endpoint, body: dict[str, Any]) -> list[Any] | None:
+    """The prompts of a batch; None for a single prompt (or for what only a worker can judge)."""
+    if endpoint == "chat":
+        return None
+    if endpoint == "completions":
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
+            return prompt
+        return None
+    text, ids, embeds = body.get("text"), body.get("input_ids"), body.get("input_embeds")
+    if text is not None:
+        return text if isinstance(text, list) and text else None
+    if ids is not None:
+        return ids if isinstance(ids, list) and ids and isinstance(ids[0], list) else None
+    if isinstance(embeds, list) and embeds and isinstance(embeds[0], list) and embeds[0]:
+        return embeds if isinstance(embeds[0][0], list) else None
+    return None
+
+
+def _single_body(
+    endpoint: Endpoint, body: dict[str, Any], prompts: list[Any] | None, index: int, n: int
+) -> dict[str, Any]:
+    one = dict(body)
+    if endpoint != "generate":
+        if n > 1:
+            one["n"] = 1
+        if prompts is not None:
+            one["prompt"] = prompts[index]
+        return one
+    if prompts is not None:
+        key = next(k for k in ("text", "input_ids", "input_embeds") if body.get(k) is not None)
+        one[key] = prompts[index]
+        for name in _BATCHED:
+            value = body.get(name)
+            if isinstance(value, list) and len(value) == len(prompts):
+                one[name] = value[index]
+        ids = body.get("token_ids_logprob")
+        if isinstance(ids, list) and ids and isinstance(ids[0], list) and len(ids) == len(prompts):
+            one["token_ids_logprob"] = ids[index]
+    if n > 1 and isinstance(one.get("sampling_params"), dict):
+        one["sampling_params"] = {**one["sampling_params"], "n": 1}
+    return one
+
+
+def _view(endpoint: Endpoint, body: dict[str, Any], blocks: bool) -> RequestView:
+    if endpoint == "chat":
+        prompt: Any = body.get("messages")
+    elif endpoint == "completions":
+        prompt = body.get("prompt")
+    else:
+        prompt = body.get("text") if body.get("text") is not None else body.get("input_ids")
+    if isinstance(prompt, str):
+        size = len(prompt) // BYTES_PER_TOKEN + 1
+        text = prompt.encode("utf-8", "surrogatepass") if blocks else b""
+    elif isinstance(prompt, list) and endpoint != "chat":
+        size, text = len(prompt), orjson.dumps(prompt) if blocks else b""
+    elif isinstance(prompt, list):
+        size = sum(_message_size(message) for message in prompt) // BYTES_PER_TOKEN + 1
+        text = json.dumps([body.get("tools"), prompt]).encode() if blocks else b""
+    else:
+        size, text = 1, b""
+    user = body.get("user")
+    return RequestView(
+        prompt_tokens=size,
+        blocks=_blocks(text) if blocks else (),
+        user=user if isinstance(user, str) else None,
+    )
+
+
+def _message_size(message: Any) -> int:
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, str):
+        return len(content)
+    return len(str(content)) if content is not None else 0
+
+
+def _blocks(text: bytes) -> tuple[int, ...]:
+    """Chained hashes of whole blocks: equal up to i means equal text up to the end of block i."""
+    chain, out = b"", []
+    for start in range(0, min(len(text), BLOCK_BYTES * MAX_BLOCKS) - BLOCK_BYTES + 1, BLOCK_BYTES):
+        chain = blake2b(chain + text[start : start + BLOCK_BYTES], digest_size=8).digest()
+        out.append(int.from_bytes(chain, "big"))
+    return tuple(out)
+
+
+def resume_body(single: Single) -> dict[str, Any]:
+    """The body with the tokens that were generated already, for both sides (patches read it)."""
+    body = dict(single.body)
+    if not single.resume_ids:
+        return body
+    if single.endpoint == "generate":
+        params = dict(body.get("sampling_params") or {})
+        custom = dict(params.get("custom_params") or {})
+        params["custom_params"] = {**custom, "toolkit_resume": single.resume_ids}
+        body["sampling_params"] = params
+    else:
+        custom = dict(body.get("custom_params") or {})
+        body["custom_params"] = {**custom, "toolkit_resume": single.resume_ids}
+    return body
+
+
+def encode(body: dict[str, Any]) -> bytes:
+    """JSON for a worker. What orjson refuses (NaN, huge integers) the standard library writes."""
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        return json.dumps(body).encode("utf-8", "surrogatepass")

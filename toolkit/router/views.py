@@ -1,0 +1,142 @@
+"""Everything that is not generation: health, workers, metrics, models, abort, administration."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from aiohttp import web
+
+from toolkit.policies import policy_names
+from toolkit.router.events import fetch
+
+if TYPE_CHECKING:
+    from toolkit.router.app import Router
+
+ABORTED = "aborted by /abort_request"
+PROXIED = ("/v1/models", "/get_model_info", "/model_info", "/get_server_info", "/server_info")
+
+
+def add_routes(app: web.Application, router: Router) -> None:
+    view = Views(router)
+    app.router.add_get("/health", view.health)
+    app.router.add_get("/readiness", view.readiness)
+    app.router.add_get("/workers", view.workers)
+    app.router.add_get("/metrics", view.metrics)
+    app.router.add_post("/abort_request", view.abort)
+    app.router.add_post("/admin/policy", view.policy)
+    app.router.add_post("/admin/drain", view.drain)
+    for path in PROXIED:
+        app.router.add_get(path, view.proxy)
+    app.router.add_get("/v1/models/{model:.*}", view.proxy)
+
+
+class Views:
+    def __init__(self, router: Router) -> None:
+        self._r = router
+
+    async def health(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def readiness(self, _: web.Request) -> web.Response:
+        if self._r.fleet.ready() and not self._r.admission.draining:
+            return web.Response(text="ready")
+        down = [w.name for w in self._r.fleet.workers if not w.healthy]
+        why = "draining" if self._r.admission.draining else f"waiting for {', '.join(down)}"
+        return web.Response(status=503, text=why, headers={"Retry-After": "2"})
+
+    async def workers(self, _: web.Request) -> web.Response:
+        router = self._r
+        now = monotonic()
+        return _json(
+            {
+                "workers": [r.describe(now) for w in router.fleet.workers for r in w.ranks],
+                "dispatch": router.dispatcher.dispatch,
+                "policies": {s: p.name for s, p in router.dispatcher.policies.items()},
+                "running": router.admission.running,
+                "queued": router.admission.queued,
+                "parked": router.dispatcher.parked,
+                "resumed": router.metrics.resumed,
+                "retried": router.metrics.retried,
+                "draining": router.admission.draining,
+                "timing": router.metrics.percentiles(),
+            }
+        )
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        metrics, router = self._r.metrics, self._r
+        metrics.running.set(router.admission.running)
+        metrics.queued.set(router.admission.queued)
+        metrics.parked.set(router.dispatcher.parked)
+        for worker in router.fleet.workers:
+            metrics.healthy.labels(worker.name).set(worker.healthy)
+            for rank in worker.ranks:
+                metrics.inflight.labels(worker.name, str(rank.dp_rank)).set(rank.inflight)
+        return web.Response(
+            body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"}
+        )
+
+    async def proxy(self, request: web.Request) -> web.Response:
+        """From the first healthy worker that answers."""
+        for worker in self._r.fleet.workers:
+            if not worker.healthy:
+                continue
+            status, body = await fetch(worker, request.raw_path)
+            if status:
+                return web.Response(status=status, body=body, content_type="application/json")
+        return _error(503, "No healthy worker.")
+
+    async def abort(self, request: web.Request) -> web.Response:
+        """SGLang's /abort_request: by the client's own rid, or `abort_all`."""
+        body = await _body(request)
+        if not isinstance(body, dict):
+            return _error(400, 'the body must be {"rid": "..."} or {"abort_all": true}')
+        jobs = self._r.jobs
+        rids = list(jobs) if body.get("abort_all") is True else [body.get("rid")]
+        for rid in rids:
+            for task in jobs.get(rid, ()) if isinstance(rid, str) else ():
+                task.cancel(ABORTED)
+        return web.Response(status=200)
+
+    async def policy(self, request: web.Request) -> web.Response:
+        """Switch policies or the dispatch at run time; all or nothing."""
+        body = await _body(request)
+        if not isinstance(body, dict) or not set(body) <= {"prefill", "decode", "dispatch"}:
+            return _error(400, 'the body must be {"prefill": .., "decode": .., "dispatch": ..}')
+        dispatcher = self._r.dispatcher
+        for side in ("prefill", "decode"):
+            if side in body and body[side] not in policy_names(side):
+                known = ", ".join(policy_names(side))
+                return _error(400, f"unknown {side} policy {body[side]!r}; known: {known}")
+        if body.get("dispatch", "late") not in ("late", "concurrent"):
+            return _error(400, "dispatch must be 'late' or 'concurrent'")
+        for side in ("prefill", "decode"):
+            if side in body:
+                dispatcher.set_policy(side, body[side])
+        dispatcher.dispatch = body.get("dispatch", dispatcher.dispatch)
+        self._r.metrics.ring.clear()  # the ring then describes one setting
+        names = {s: p.name for s, p in dispatcher.policies.items()}
+        return _json({**names, "dispatch": dispatcher.dispatch})
+
+    async def drain(self, _: web.Request) -> web.Response:
+        """Refuse new requests from now on; those that run go on."""
+        self._r.admission.draining = True
+        admission = self._r.admission
+        return _json({"draining": True, "running": admission.running, "queued": admission.queued})
+
+
+async def _body(request: web.Request) -> Any:
+    try:
+        return orjson.loads(await request.read())
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type="application/json")
+
+
+def _error(status: int, message: str) -> web.Response:
+    body = orjson.dumps({"error": {"message": message}})
+    return web.Response(status=status, body=body, content_type="application/json")

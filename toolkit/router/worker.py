@@ -1,0 +1,277 @@
+"""What the router knows of its workers: health, load, requests in flight, credits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from toolkit.policies.base import Load, WorkerView
+from toolkit.router.config import RouterConfig, WorkerConfig
+from toolkit.router.upstream import Call, Pool
+
+GRACE_S = 0.03
+"""A reading may have been taken before a request posted this shortly before it arrived."""
+SETTLED_S = 0.5
+"""A worker publishes what changed within this time, even when it had been idle."""
+STALE_S = 5.0
+"""An older reading is dropped: policies then fall back on the router's own counts."""
+
+
+class Rank:
+    """One DP rank of a worker: what a policy chooses."""
+
+    def __init__(self, worker: Worker, dp_rank: int, credit: int) -> None:
+        self.worker = worker
+        self.dp_rank = dp_rank
+        self.credit = credit
+        self.inflight = 0
+        self.inflight_tokens = 0
+        self.completed = 0
+        self.failed = 0
+        self._reading: dict[str, int] | None = None
+        self._read_at = 0.0
+        self._sent: dict[int, tuple[float, int]] = {}
+        self._leases = 0
+
+    def begin(self, tokens: int, now: float) -> int:
+        """A request of `tokens` KV tokens was posted; the lease that `end` takes."""
+        self._leases += 1
+        self.inflight += 1
+        self.inflight_tokens += tokens
+        self._sent[self._leases] = (now, tokens)
+        return self._leases
+
+    def end(self, lease: int, tokens: int, ok: bool) -> None:
+        self._sent.pop(lease, None)
+        self.inflight -= 1
+        self.inflight_tokens -= tokens
+        if ok:
+            self.completed += 1
+        else:
+            self.failed += 1
+
+    def read(self, event: dict[str, Any], now: float) -> None:
+        """Take a published reading; what was sent before it is in it from now on."""
+        self._reading = {key: int(event.get(key) or 0) for key in _LOAD_KEYS}
+        # SGLang's num_total_tokens is what requests will use; the pool's size has its own field.
+        if "capacity_tokens" in event:
+            self._reading["total_tokens"] = int(event["capacity_tokens"] or 0)
+        self._read_at = now
+
+    def forget_load(self) -> None:
+        self._reading = None
+        self._sent.clear()
+
+    def load(self, now: float) -> Load | None:
+        if self._reading is None:
+            return None
+        if now - self._read_at > STALE_S and now - self.worker.last_event > STALE_S:
+            return None
+        # Also what was sent long ago is in the reading: workers publish every change.
+        contained = max(self._read_at - GRACE_S, now - SETTLED_S)
+        while self._sent:
+            lease, (at, _) = next(iter(self._sent.items()))
+            if at >= contained:
+                break
+            del self._sent[lease]
+        return Load(
+            **self._reading,
+            sent_requests=len(self._sent),
+            sent_tokens=sum(tokens for _, tokens in self._sent.values()),
+        )
+
+    def view(self, now: float, usable: bool) -> WorkerView:
+        return WorkerView(
+            name=self.worker.name,
+            url=self.worker.config.url,
+            dp_rank=self.dp_rank,
+            healthy=usable,
+            inflight=self.inflight,
+            inflight_tokens=self.inflight_tokens,
+            load=self.load(now),
+        )
+
+    def describe(self, now: float) -> dict[str, Any]:
+        load = self.load(now)
+        return {
+            "name": self.worker.name,
+            "role": self.worker.config.role,
+            "url": self.worker.config.url,
+            "dp_rank": self.dp_rank,
+            "healthy": self.worker.healthy,
+            "inflight": self.inflight,
+            "inflight_tokens": self.inflight_tokens,
+            "load": None
+            if load is None
+            else {
+                **(self._reading or {}),
+                "sent_requests": load.sent_requests,
+                "sent_tokens": load.sent_tokens,
+            },
+            "completed": self.completed,
+            "failed": self.failed,
+        }
+
+
+_LOAD_KEYS = ("running", "waiting", "used_tokens", "total_tokens", "waiting_tokens")
+
+
+class Worker:
+    """One server: its connections, its health and its DP ranks."""
+
+    def __init__(
+        self, config: WorkerConfig, router: RouterConfig, api_key: str | None = None
+    ) -> None:
+        self.config = config
+        self.name = config.name
+        self.healthy = False
+        self.has_events = True
+        self.hello: dict[str, Any] = {}
+        self.down_since = 0.0
+        self.last_event = 0.0
+        self.pool = Pool(
+            config.name,
+            config.host,
+            config.port,
+            api_key,
+            router.connect_timeout_s,
+            on_lost=self._data_lost,
+        )
+        credit = router.parked_per_prefill
+        self.ranks = [Rank(self, rank, credit) for rank in range(config.dp_size)]
+        self.calls: set[Call] = set()
+        self.on_change: Callable[[], None] = lambda: None
+        self._prefills: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
+        self._aborts: set[Call] = set()
+
+    def post(self, path: str, body: bytes, sink: Any = None, headers: str = "") -> Call:
+        """A request that dies with the worker: `mark_down(fail=True)` ends it."""
+        call = self.pool.post(path, body, sink, headers)
+        self.calls.add(call)
+        call.done.add_done_callback(lambda _: self.calls.discard(call))
+        return call
+
+    def abort(self, rid: str) -> None:
+        """Ask the worker to drop a request and free its KV. Best effort, nobody waits for it."""
+        if not self.healthy:
+            return
+        call = self.pool.post("/abort_request", b'{"rid":"%s"}' % rid.encode())
+        self._aborts.add(call)
+        call.done.add_done_callback(lambda _: self._aborts.discard(call))
+        asyncio.get_running_loop().call_later(5.0, call.close)
+
+    def expect_prefill(self, rid: str) -> asyncio.Future[dict[str, Any] | None]:
+        """Ends with the `prefill_done` event, or None when that event may have been missed."""
+        future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self._prefills[rid] = future
+        future.add_done_callback(lambda _: self._prefills.pop(rid, None))
+        return future
+
+    def prefill_done(self, event: dict[str, Any]) -> None:
+        future = self._prefills.get(event.get("rid", ""))
+        if future is not None and not future.done():
+            future.set_result(event)
+
+    def mark_up(self) -> None:
+        if not self.healthy:
+            self.healthy = True
+            self.on_change()
+
+    def mark_down(self, fail: str | None = None) -> None:
+        """No new requests. With `fail`, what runs here is given up as well, with that reason."""
+        if self.healthy:
+            self.healthy = False
+            self.down_since = monotonic()
+            self.pool.close_idle()
+            for rank in self.ranks:
+                rank.forget_load()
+            self.on_change()
+        for future in list(self._prefills.values()):
+            if not future.done():
+                future.set_result(None)
+        if fail is not None:
+            for call in list(self.calls):
+                call.close(fail)
+
+    def _data_lost(self) -> None:
+        # Not a verdict on what else runs there: those connections tell their own story. The next
+        # event from the worker brings it back at once.
+        self.mark_down()
+
+
+class Turnstile:
+    """A FIFO of requests that wait for a change: a credit, or a worker's health."""
+
+    def __init__(self) -> None:
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiters)
+
+    async def wait(self, timeout_s: float, again: bool = False) -> None:
+        """Until something changed (FIFO, who waits `again` comes first), at most `timeout_s`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if again:
+            self._waiters.appendleft(future)
+        else:
+            self._waiters.append(future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.wake_one()  # the turn that we cannot use any more
+            raise
+        finally:
+            if not future.done() or future.cancelled():
+                try:
+                    self._waiters.remove(future)
+                except ValueError:
+                    pass  # already taken off by a wake-up
+
+    def wake_one(self) -> None:
+        while self._waiters:
+            future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def wake_all(self) -> None:
+        while self._waiters:
+            self.wake_one()
+
+
+class Fleet:
+    """All workers, and per role the queue of requests that wait for one of them."""
+
+    def __init__(self, config: RouterConfig, api_key: str | None = None) -> None:
+        self.workers = [Worker(worker, config, api_key) for worker in config.workers]
+        self._queues: dict[str, Turnstile] = {w.role: Turnstile() for w in config.workers}
+        self._sides: dict[str, list[Rank]] = {}
+        for worker in self.workers:
+            self._sides.setdefault(worker.config.role, []).extend(worker.ranks)
+            worker.on_change = self._wake_all
+
+    def _wake_all(self) -> None:
+        for queue in self._queues.values():
+            queue.wake_all()
+
+    def queue(self, role: str) -> Turnstile:
+        return self._queues[role]
+
+    def side(self, role: str) -> list[Rank]:
+        return self._sides[role]
+
+    def any_healthy(self, role: str) -> bool:
+        return any(rank.worker.healthy for rank in self._sides[role])
+
+    def ready(self) -> bool:
+        """At least one healthy worker of each role."""
+        roles = {worker.config.role for worker in self.workers}
+        return roles == {worker.config.role for worker in self.workers if worker.healthy}

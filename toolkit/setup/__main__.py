@@ -1,0 +1,94 @@
+"""`python3 -m toolkit.setup demo | test | --check`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from typing import List, Optional
+
+from toolkit.setup import checks, environment, layout, libraries, say, testing
+
+_DESCRIPTION = """\
+Sets the project up in .venv (quick the second time), then:
+  demo   starts 1 prefill + 2 decode workers and the router on the CPU, shows requests being
+         answered and a benchmark table, and stops everything
+  test   lint, types, unit and end-to-end tests; unknown arguments go to pytest
+"""
+
+
+def parse(arguments: List[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python3 -m toolkit.setup",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("action", nargs="?", choices=["demo", "test"], help="see above")
+    parser.add_argument("--check", action="store_true", help="only say what is missing here")
+    parser.add_argument("--unit-only", action="store_true", help="test: no real workers")
+    known, extra = parser.parse_known_args(arguments)
+    if extra and known.action is None:
+        parser.error(f"unknown arguments: {' '.join(extra)}")
+    known.extra = extra
+    return known
+
+
+def check(place: layout.Layout) -> int:
+    """Prints what stands between this machine and the demo. 0: nothing does."""
+    filled = (place.site_packages / "torch").is_dir()
+    problems = checks.machine_problems(place.root, installed=filled)
+    absent = libraries.missing()
+    for problem in problems:
+        say.line(f"{'missing' if problem.fatal else 'careful'}: {problem.text}")
+    if absent:
+        say.line(f"missing: system libraries ({' '.join(absent)})")
+        if os.geteuid() == 0 and shutil.which("apt-get"):
+            say.line("  the set-up installs them itself, being root")
+            absent = []
+    if environment.ready(place):
+        say.line(f"{place.venv} is set up")
+    else:
+        say.line(f"{place.venv} is to be set up (a minute or two, 2.7 GB)")
+    return 1 if absent or any(problem.fatal for problem in problems) else 0
+
+
+def other_python() -> Optional[str]:
+    """A Python of the right version on PATH, when the one that runs now is not."""
+    if checks.check_python(sys.version_info[:3]) is None:
+        return None
+    return next(filter(None, (shutil.which(f"python3.{minor}") for minor in (11, 12))), None)
+
+
+def main(arguments: List[str]) -> int:
+    better = other_python()
+    if better is not None and "TOOLKIT_SETUP_REEXEC" not in os.environ:
+        say.line(f"this Python is {sys.version.split()[0]}: going on with {better}")
+        os.environ["TOOLKIT_SETUP_REEXEC"] = "1"  # a wrapper that lies must not make a loop
+        os.execv(better, [better, "-m", "toolkit.setup", *arguments])
+    options = parse(arguments)
+    place = layout.here()
+    os.chdir(place.root)
+    if options.check:
+        return check(place)
+    try:
+        environment.ensure(place)
+    except say.SetupError as error:
+        say.problem(str(error))
+        return 1
+    if options.action == "test":
+        return testing.run(place, options.unit_only, options.extra)
+    if options.action == "demo":
+        command = [str(place.python), "-m", "toolkit.demo", *options.extra]
+        sys.stdout.flush()
+        os.execve(command[0], command, layout.tool_environment())
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        say.problem("Interrupted. Run the same command again: it goes on where it stopped.")
+        sys.exit(130)

@@ -1,0 +1,154 @@
+"""Makes `.venv` what the project needs, doing only what is not done yet."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Iterator
+
+from toolkit.setup import checks, installer, libraries, lockfile, say, stamp, torch_build, verify
+from toolkit.setup.layout import Layout, tool_environment
+
+
+def ready(layout: Layout) -> bool:
+    """Whether a finished set-up of exactly these packages is there, libraries included."""
+    return stamp.read(layout) == stamp.wanted(layout) and not libraries.missing()
+
+
+def ensure(layout: Layout) -> None:
+    """Sets up `.venv`, or returns at once when it is as wanted.
+
+    An interrupted run is taken up again where it stopped. Two at once wait for each other.
+
+    Raises:
+        SetupError: what is missing and how to mend it.
+    """
+    if ready(layout):
+        say.line(f"{layout.venv} is as it should be")
+        return
+    with _only_one(layout):
+        if ready(layout):  # the other one has done it meanwhile
+            return
+        start = time.monotonic()
+        _check(layout)
+        libraries.ensure()
+        _make_venv(layout)
+        _fill(layout)
+        say.line(f"all set up in {time.monotonic() - start:.0f} s")
+
+
+def _check(layout: Layout) -> None:
+    filled = (layout.site_packages / "torch").is_dir()
+    problems = checks.machine_problems(layout.root, installed=filled)
+    for problem in problems:
+        if not problem.fatal:
+            say.line(f"careful: {problem.text}")
+    fatal = [problem.text for problem in problems if problem.fatal]
+    if fatal:
+        raise say.SetupError("\n".join(fatal))
+
+
+def _make_venv(layout: Layout) -> None:
+    if _usable(layout):
+        return
+    if layout.venv.exists():
+        say.line(f"{layout.venv} is of another Python or another folder: making it anew")
+        shutil.rmtree(layout.venv)
+    with say.step(f"virtual environment {layout.venv}"):
+        # Its own base, so that a run from inside some environment makes no child of that one.
+        base = getattr(sys, "_base_executable", None) or sys.executable
+        made = subprocess.run(
+            [base, "-m", "venv", str(layout.venv)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode != 0:
+            raise say.SetupError(
+                f"`{base} -m venv` failed:\n{(made.stdout + made.stderr).strip()[-600:]}"
+            )
+
+
+def _usable(layout: Layout) -> bool:
+    """Whether `.venv` runs, with this Python's version, and was made at this place."""
+    probe = "import sys, pip; print('%d.%d' % sys.version_info[:2], sys.prefix)"
+    try:
+        answer = subprocess.run(
+            [str(layout.python), "-c", probe],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=tool_environment(),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    version, _, prefix = answer.stdout.strip().partition(" ")
+    if version != "%d.%d" % sys.version_info[:2] or Path(prefix) != layout.venv:
+        return False
+    # A copied or moved environment still runs, but its scripts call the old place's Python.
+    script = layout.venv / "bin" / "pip"
+    return not script.exists() or str(layout.venv) in script.read_text().splitlines()[0]
+
+
+def _fill(layout: Layout) -> None:
+    pins = lockfile.parse(layout.requirements.read_text())
+    unfinished = stamp.read(layout) is None
+    stamp.remove(layout)
+    layout.log.write_text("")
+    torch_build.install(layout, pins["torch"])
+    others = lockfile.without(pins, "torch")
+    with say.step(f"{len(pins) - 1} pinned packages (SGLang, Mooncake, tools; no CUDA)"):
+        _install_list(layout, others)
+    if unfinished:  # maybe the rest of an interrupted one
+        with say.step("looking for half-installed packages"):
+            broken = verify.damaged(layout.site_packages, pins)
+        if broken:
+            with say.step(f"installing anew: {' '.join(broken)}"):
+                torch = [f"torch=={pins['torch']}+cpu"] if "torch" in broken else []
+                anew = torch + [f"{name}=={pins[name]}" for name in broken if name != "torch"]
+                # Not --force-reinstall: pip cannot uninstall what has lost its list of files.
+                installer.install(layout, ["--no-deps", "--ignore-installed", *anew])
+    with say.step("the project itself, editable"):
+        editable = ["--no-deps", "--no-build-isolation", "--editable", str(layout.root)]
+        installer.install(layout, editable)
+    wrong = verify.differing(layout.site_packages, pins)
+    if wrong:
+        raise say.SetupError(
+            f"These packages are still not as pinned: {' '.join(wrong)}. Remove {layout.venv} "
+            f"and run the command again. (The whole story: {layout.log})"
+        )
+    stamp.write(layout, stamp.wanted(layout))
+
+
+def _install_list(layout: Layout, requirements: str) -> None:
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(requirements)
+        file.flush()
+        installer.install(layout, ["--no-deps", "--requirement", file.name])
+
+
+@contextmanager
+def _only_one(layout: Layout) -> Iterator[None]:
+    """Holds the project's set-up lock; the kernel frees it however the holder ends."""
+    with layout.lock.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            say.line(f"another set-up is running here (process {file.read().strip()}): waiting")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,51 @@
+"""Compares an environment's installed packages with the pins, down to their files."""
+
+from __future__ import annotations
+
+from importlib.metadata import Distribution, MetadataPathFinder
+from pathlib import Path
+from typing import Dict, List
+
+from toolkit.setup.lockfile import normalise
+
+
+def installed(site_packages: Path) -> Dict[str, Distribution]:
+    """Normalised name -> distribution, of everything in one site-packages folder."""
+    from importlib.metadata import DistributionFinder
+
+    context = DistributionFinder.Context(path=[str(site_packages)])
+    found: Dict[str, Distribution] = {}
+    for distribution in MetadataPathFinder.find_distributions(context):
+        name = distribution.metadata["Name"]
+        if name:  # a broken .dist-info has none
+            found[normalise(name)] = distribution
+    return found
+
+
+def differing(site_packages: Path, pins: Dict[str, str]) -> List[str]:
+    """Pinned packages that are absent or have another version (a `+cpu` suffix aside)."""
+    found = installed(site_packages)
+    return [
+        name
+        for name, pin in pins.items()
+        if name not in found or found[name].version.split("+")[0] != pin.split("+")[0]
+    ]
+
+
+def damaged(site_packages: Path, pins: Dict[str, str]) -> List[str]:
+    """Pinned packages that are absent, or lack a file that they installed.
+
+    An install that was killed half-way leaves such packages, and pip believes them.
+    """
+    found = installed(site_packages)
+    return [name for name in pins if name not in found or not _whole(found[name])]
+
+
+def _whole(distribution: Distribution) -> bool:
+    files = distribution.files
+    if not files:
+        return False
+    # Byte code is made again when needed; some tools clear it.
+    return all(
+        Path(str(file.locate())).exists() for file in files if not str(file).endswith(".pyc")
+    )
