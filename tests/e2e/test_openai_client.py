@@ -163,23 +163,30 @@ def test_a_required_tool_is_called(client: openai.OpenAI, model: str, stream: bo
         "messages": [{"role": "user", "content": "Weather in Paris?"}],
         "tools": [WEATHER],
         "tool_choice": "required",
+        "parallel_tool_calls": False,  # else the small model goes on calling
         "max_tokens": 200,
         "temperature": 0.0,
         # The grammar allows any white space, and the small model would fill its answer with tabs.
         "logit_bias": dict.fromkeys(white_space(), -100),
     }
-    if not stream:
-        calls = client.chat.completions.create(**asked).choices[0].message.tool_calls
-        name, arguments = calls[0].function.name, calls[0].function.arguments
+    # A server without --tool-call-parser, as the demo's is, leaves the call in the content.
+    if stream:
+        chunks = client.chat.completions.create(**asked, stream=True)
+        deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
+        content = "".join(delta.content or "" for delta in deltas)
+        parts = [call.function for delta in deltas for call in delta.tool_calls or []]
     else:
-        name = arguments = ""
-        for chunk in client.chat.completions.create(**asked, stream=True):
-            for choice in chunk.choices:
-                for call in choice.delta.tool_calls or []:
-                    name += call.function.name or ""
-                    arguments += call.function.arguments or ""
+        message = client.chat.completions.create(**asked).choices[0].message
+        content = message.content or ""
+        parts = [call.function for call in message.tool_calls or []]
+    if parts:
+        name = "".join(part.name or "" for part in parts)
+        arguments = json.loads("".join(part.arguments or "" for part in parts))
+    else:
+        [call] = json.loads(content)
+        name, arguments = call["name"], call["parameters"]
     assert name == "get_weather"
-    assert json.loads(arguments)["city"] in ("Paris", "Moscow")
+    assert arguments["city"] in ("Paris", "Moscow")
 
 
 @pytest.mark.parametrize(

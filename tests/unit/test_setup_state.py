@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
 
 from toolkit.setup import environment, lockfile, say, stamp, testing, verify
 from toolkit.setup.layout import Layout, here
@@ -40,6 +42,21 @@ def test_the_shipped_lock_is_lean_and_complete() -> None:
     heavy = ("nvidia", "cuda", "flashinfer", "cutlass", "tilelang", "sglang-kernel", "sgl-deep")
     assert [n for n in pins if n.startswith(heavy)] == []
     assert {"pytest", "ruff", "mypy", "httptools", "setuptools"} <= set(pins)
+
+
+def test_what_the_pinned_packages_need_is_pinned_too() -> None:
+    """`--no-deps` installs nothing else: a forgotten one shows only where nobody had it before."""
+    pins = lockfile.parse(here().requirements.read_text())
+    # Left out on purpose: they bring CUDA, or nothing on the CPU's path imports them.
+    lean = {"sglang", "torch", "torchvision", "xgrammar", "compressed-tensors", "gguf"}
+    absent = set()
+    for name in pins.keys() - lean:
+        for text in importlib.metadata.requires(name) or []:
+            need = Requirement(text)
+            wanted = need.marker is None or need.marker.evaluate({"extra": ""})
+            if wanted and lockfile.normalise(need.name) not in pins:
+                absent.add(f"{name} needs {need.name}")
+    assert absent == set()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import aiohttp
+
+COUNTED_WITHIN_S = 2.0
 
 
 class DemoError(Exception):
@@ -70,7 +73,7 @@ async def ask(
     made = usage.get("completion_tokens", 0)
     if not pieces or not made:
         raise DemoError("the answer has no tokens")
-    served = _difference(before, await _completed(session, url))
+    served = await _served(session, url, before)
     return Answer(
         text="".join(pieces),
         tokens=made,
@@ -115,8 +118,19 @@ async def _completed(session: aiohttp.ClientSession, url: str) -> dict[tuple[str
     return totals
 
 
-def _difference(
-    before: dict[tuple[str, str], int], after: dict[tuple[str, str], int]
+async def _served(
+    session: aiohttp.ClientSession, url: str, before: dict[tuple[str, str], int]
 ) -> dict[str, str]:
-    """Role -> name of the worker whose counter went up."""
-    return {role: name for (role, name), n in after.items() if n > before.get((role, name), 0)}
+    """Role -> name of the worker whose counter went up.
+
+    A prefill worker answers only after the transfer and may be counted just after the stream's
+    end, so every role is waited for, within reason.
+    """
+    roles = {role for role, _ in before}
+    deadline = time.monotonic() + COUNTED_WITHIN_S
+    while True:
+        after = await _completed(session, url)
+        served = {role: name for (role, name), n in after.items() if n > before[role, name]}
+        if roles <= served.keys() or time.monotonic() > deadline:
+            return served
+        await asyncio.sleep(0.02)

@@ -101,8 +101,12 @@ def report(title: str, traces: list[Trace]) -> None:
     for name, groups in (("cell", cells), ("domain", domains), ("language", languages)):
         value, layers = distinct(list(groups.values()))
         print(f"  one {name:8} {value:.1f} ({value / mixed - 1:+.0%}) {layers}")
-    for name, groups in (("domain", domains), ("language", languages)):
-        parts = [f"{k} {distinct([g])[0]:.1f}" for k, g in groups.items() if len(g) >= BATCH]
+    for name, groups in (("domain", domains), ("language", languages), ("cell", cells)):
+        parts = [
+            f"{k if name != 'cell' else '/'.join(k)} {distinct([g])[0]:.1f}"
+            for k, g in groups.items()
+            if len(g) >= BATCH
+        ]
         print(f"  by {name}: {', '.join(parts)}")
     for name, load in (
         ("prefill", np.sum([t.prefill for t in traces], axis=0)),
@@ -217,7 +221,8 @@ def main() -> None:
         return
     network = load(args.model)
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
-    sets = {"own prompts": load_prompts()}
+    # The long prompts repeat the short ones: in one batch they would share more than they should.
+    sets = {"own prompts": [p for p in load_prompts() if "-long-" not in p.id]}
     if args.data:
         held = [row for row in load_rows(args.data) if is_held_out(row.text)]
         random.Random(0).shuffle(held)

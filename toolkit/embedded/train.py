@@ -89,7 +89,8 @@ class Mixer:
         """`count` rows with the index of the cell of each; systematic sampling covers cells."""
         step = sum(self.weights) / count
         mark = self.random.random() * step
-        picked, total = [], 0.0
+        picked: list[int] = []
+        total = 0.0
         for index, weight in enumerate(self.weights):
             total += weight
             while mark < total and len(picked) < count:

@@ -14,20 +14,20 @@ import time
 
 RATE = 2000.0
 """Chunks per second from which resting pays: one every half millisecond."""
-SMOOTHING = 0.1
+SMOOTHING_S = 0.1
 
 
 class Pulse:
     """`beat` once per received chunk. `rest_s` 0 switches it off."""
 
-    __slots__ = ("_armed", "_chunks", "_rate", "_rest_s", "_woke")
+    __slots__ = ("_armed", "_chunks", "_counted", "_rate", "_rest_s", "_woke")
 
     def __init__(self, rest_s: float) -> None:
         self._rest_s = rest_s
         self._chunks = 0
         self._armed = False
         self._rate = 0.0
-        self._woke = time.monotonic()
+        self._woke = self._counted = time.monotonic()
 
     def beat(self) -> None:
         self._chunks += 1
@@ -39,12 +39,14 @@ class Pulse:
         # Runs in the iteration after the one that read: its writes are out already.
         self._armed = False
         now = time.monotonic()
-        passed = now - self._woke
-        # A mean over time: what came in a short gap must not count as a high rate for long.
-        weight = min(1.0, passed / SMOOTHING)
-        self._rate += weight * (self._chunks / max(passed, 1e-6) - self._rate)
+        # A mean over time, rests included: a burst in a short gap is no high rate.
+        passed = max(now - self._counted, 1e-6)
+        weight = min(1.0, passed / SMOOTHING_S)
+        self._rate += weight * (self._chunks / passed - self._rate)
+        self._counted = now
         self._chunks = 0
-        if self._rate > RATE and passed < self._rest_s:
-            time.sleep(self._rest_s - passed)  # the loop itself rests: that is the point
+        awake = now - self._woke
+        if self._rate > RATE and awake < self._rest_s:
+            time.sleep(self._rest_s - awake)  # the loop itself rests: that is the point
             now = time.monotonic()
         self._woke = now

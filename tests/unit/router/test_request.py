@@ -1,0 +1,101 @@
+"""Splitting bodies, and what is left alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.router.errors import ApiError
+from toolkit.router.request import BLOCK_BYTES, new_room, parse, resume_body
+
+
+def split(path: str, body: dict, **options):
+    return parse(path, json.dumps(body).encode(), **options)
+
+
+def test_a_single_request_is_not_touched():
+    body = {"prompt": [1, 2, 3], "n": 1, "anything": {"x": None}, "stream": True}
+    job = split("/v1/completions", body)
+    assert not job.merged
+    assert job.singles[0].body == body
+    assert job.singles[0].view.prompt_tokens == 3
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=5), st.integers(1, 4))
+def test_every_prompt_times_n_in_sglang_s_order(prompts, n):
+    job = split("/v1/completions", {"prompt": prompts, "n": n})
+    assert [single.body["prompt"] for single in job.singles] == [
+        p for p in prompts for _ in range(n)
+    ]
+    assert [single.index for single in job.singles] == list(range(len(prompts) * n))
+    assert len({single.rid for single in job.singles}) == len(job.singles)
+
+
+def test_generate_takes_each_prompt_s_own_fields():
+    body = {
+        "input_ids": [[1], [2, 3]],
+        "rid": ["a", "b"],
+        "sampling_params": [{"max_new_tokens": 1}, {"max_new_tokens": 2}],
+        "return_logprob": True,
+    }
+    job = split("/generate", body)
+    assert [s.rid for s in job.singles] == ["a", "b"]
+    assert [s.body["sampling_params"]["max_new_tokens"] for s in job.singles] == [1, 2]
+    assert all(s.body["return_logprob"] is True for s in job.singles)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/v1/completions", {"prompt": "a", "n": -1}, "at least 1"),
+        ("/v1/completions", {"prompt": "a", "best_of": 4, "n": 2}, "best_of"),
+        ("/generate", {"text": "a", "sampling_params": {"beam_width": 4}}, "beam_width"),
+        ("/v1/chat/completions", {"messages": [], "n": 10**6}, "at most"),
+    ],
+)
+def test_what_cannot_work_is_a_400_that_says_why(path, body, words):
+    with pytest.raises(ApiError, match=words) as error:
+        split(path, body)
+    assert error.value.status == 400
+
+
+@pytest.mark.parametrize("body", [{"prompt": 5}, {"prompt": "a", "n": "two"}, {}, {"prompt": []}])
+def test_wrong_types_go_to_the_worker_as_they_are(body):
+    assert split("/v1/completions", body).singles[0].body == body
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_parse_or_are_a_400(raw):
+    try:
+        parse("/generate", raw)
+    except ApiError as error:
+        assert error.status == 400
+        json.loads(error.body("generate"))
+
+
+def test_blocks_are_shared_exactly_as_far_as_the_texts_are():
+    same = "x" * (2 * BLOCK_BYTES)
+    one = split("/v1/completions", {"prompt": same + "a" * BLOCK_BYTES}, blocks=True)
+    two = split("/v1/completions", {"prompt": same + "b" * BLOCK_BYTES}, blocks=True)
+    a, b = one.singles[0].view.blocks, two.singles[0].view.blocks
+    assert len(a) == len(b) == 3
+    assert a[:2] == b[:2]
+    assert a[2] != b[2]
+
+
+def test_resumed_ids_keep_the_client_s_own_custom_params():
+    single = split("/v1/completions", {"prompt": "a", "custom_params": {"mine": 1}}).singles[0]
+    assert resume_body(single) == single.body
+    single.resume_ids = [4, 5]
+    assert resume_body(single)["custom_params"] == {"mine": 1, "toolkit_resume": [4, 5]}
+    single = split("/generate", {"text": "a"}).singles[0]
+    single.resume_ids = [4]
+    params = resume_body(single)["sampling_params"]
+    assert params["custom_params"] == {"toolkit_resume": [4]}
+
+
+def test_rooms_are_63_bits_and_not_zero():
+    assert all(0 < new_room() < 2**63 for _ in range(1000))

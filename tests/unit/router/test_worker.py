@@ -1,0 +1,136 @@
+"""Load readings corrected by what was sent since; the request queue; the pulse."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.router.admission import Admission
+from toolkit.router.config import RouterConfig
+from toolkit.router.errors import ApiError
+from toolkit.router.worker import GRACE_S, SETTLED_S, Fleet, Rank, Turnstile
+
+READING = {"running": 1, "waiting": 0, "used_tokens": 9, "total_tokens": 9, "waiting_tokens": 0}
+
+
+def rank() -> Rank:
+    worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
+    config = RouterConfig.model_validate({"workers": [worker]})
+    return Fleet(config).workers[0].ranks[0]
+
+
+def in_loop(check) -> None:
+    async def inner() -> None:
+        result = check()
+        if asyncio.iscoroutine(result):
+            await result
+
+    asyncio.run(inner())
+
+
+def test_what_was_sent_after_a_reading_is_added_until_the_next_one():
+    def check() -> None:
+        r = rank()
+        assert r.load(0.0) is None
+        r.read(READING, 10.0)
+        lease = r.begin(100, 10.1)
+        r.begin(50, 10.1)
+        assert (r.load(10.1).sent_requests, r.load(10.1).sent_tokens) == (2, 150)
+        r.read(READING, 10.1 + GRACE_S / 2)  # may have been taken before they arrived
+        assert r.load(10.12).sent_tokens == 150
+        r.end(lease, 100, True)
+        assert r.load(10.12).sent_tokens == 50
+        r.read(READING, 10.2)
+        assert r.load(10.2).sent_requests == 0
+
+    in_loop(check)
+
+
+def test_an_idle_worker_has_nothing_sent_to_it_for_ever():
+    def check() -> None:
+        r = rank()
+        r.read(READING, 10.0)
+        r.begin(100, 10.01)
+        assert r.load(10.02).sent_requests == 1
+        assert r.load(10.02 + SETTLED_S).sent_requests == 0
+
+    in_loop(check)
+
+
+def test_the_pool_s_size_is_its_capacity():
+    def check() -> None:
+        r = rank()
+        r.read({**READING, "capacity_tokens": 90}, 1.0)
+        assert r.load(1.0).usage == pytest.approx(0.1)
+
+    in_loop(check)
+
+
+@given(st.lists(st.sampled_from(["enter", "leave", "cancel"]), max_size=60))
+def test_admission_never_exceeds_its_limits_and_keeps_its_order(steps):
+    async def check() -> None:
+        admission = Admission(3, 4)
+        inside: list[int] = []
+        waiting: list[tuple[int, asyncio.Task[None]]] = []
+        order: list[int] = []
+
+        async def enter(number: int) -> None:
+            await admission.__aenter__()
+            inside.append(number)
+            order.append(number)
+
+        for number, step in enumerate(steps):
+            if step == "enter":
+                try:
+                    admission.check(1)
+                except ApiError as error:
+                    assert error.status == 429
+                    assert admission.running == 3
+                    assert admission.queued == 4
+                    continue
+                waiting.append((number, asyncio.ensure_future(enter(number))))
+            elif step == "leave" and inside:
+                inside.pop(0)
+                await admission.__aexit__(None, None, None)
+            elif step == "cancel":
+                blocked = [task for _, task in waiting if not task.done()]
+                if blocked:
+                    blocked[0].cancel()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert len(inside) <= 3
+            assert admission.running == len(inside)
+            assert admission.queued <= 4
+        assert order == sorted(order)
+        for _, task in waiting:
+            task.cancel()
+
+    asyncio.run(check())
+
+
+def test_a_turn_that_is_cancelled_goes_to_the_next():
+    async def check() -> None:
+        queue = Turnstile()
+        first = asyncio.ensure_future(queue.wait(10))
+        second = asyncio.ensure_future(queue.wait(10))
+        await asyncio.sleep(0)
+        queue.wake_one()
+        first.cancel()
+        await asyncio.wait_for(second, 5)
+
+    asyncio.run(check())
+
+
+def test_workers_must_fit_together():
+    plain = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
+    decode = {"name": "b", "role": "decode", "url": "http://127.0.0.1:2"}
+    for workers in ([decode], [plain, decode], [plain, plain], []):
+        with pytest.raises(ValueError, match=r"workers|names"):
+            RouterConfig.model_validate({"workers": workers})
+    with pytest.raises(ValueError, match="bootstrap_port"):
+        RouterConfig.model_validate({"workers": [{**decode, "role": "prefill"}]})
+    with pytest.raises(ValueError, match="round_robin"):
+        RouterConfig.model_validate({"workers": [plain], "decode_policy": "best"})

@@ -1,0 +1,199 @@
+"""Build the workers and the router of a plan: ports, flags, environment, order of start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit.launch import command, hardware
+from toolkit.launch.deployment import Deployment, Role
+from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.model import ModelFacts
+from toolkit.launch.placement import Place
+from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
+from toolkit.launch.ports import CountedPorts, FreePorts
+
+
+def dispatch_of(deployment: Deployment) -> str:
+    """`late` needs prefill and decode apart, our router in front, and is then the default."""
+    if deployment.router.dispatch:
+        return deployment.router.dispatch
+    late = deployment.mode == "pd" and deployment.router.kind == "toolkit"
+    return "late" if late else "concurrent"
+
+
+class Builder:
+    """Builds workers and router; holds what they share."""
+
+    def __init__(
+        self, deployment: Deployment, model: ModelFacts, addresses: Mapping[str, str], local: str
+    ) -> None:
+        self.deployment = deployment
+        self.model = model
+        self.addresses = addresses
+        self.local = local
+        self.dispatch = dispatch_of(deployment)
+        fixed = {deployment.router.port} if deployment.router.port else set()
+        for role in deployment.roles.values():
+            for start in (role.port, role.bootstrap_port):
+                fixed |= set(range(start, start + role.replicas)) if start else set()
+        # Every host must compute the same ports; on a single one the free ones can be looked up.
+        self.ports = (
+            CountedPorts(deployment.base_port, fixed) if len(addresses) > 1 else FreePorts(fixed)
+        )
+
+    def workers(self, places: Mapping[str, tuple[Place, ...]]) -> tuple[WorkerPlan, ...]:
+        workers: list[WorkerPlan] = []
+        for role_name, role in self.deployment.roles.items():
+            for replica in range(role.replicas):
+                nodes = places[f"{role_name}-{replica}"]
+                workers += self._replica(role_name, role, replica, nodes, workers)
+        return tuple(workers)
+
+    def _replica(
+        self,
+        role_name: str,
+        role: Role,
+        replica: int,
+        nodes: tuple[Place, ...],
+        before: list[WorkerPlan],
+    ) -> list[WorkerPlan]:
+        port = role.port + replica if role.port else self.ports.take()
+        bootstrap = None
+        if role_name == "prefill":
+            bootstrap = role.bootstrap_port + replica if role.bootstrap_port else self.ports.take()
+        needs_dist = role.nodes > 1 or role.dp_attention
+        dist = self.ports.take(DIST_PORTS) if needs_dist else None
+        head = self.addresses[nodes[0].host]
+        base = f"{role_name}-{replica}"
+        result = []
+        for node in nodes:
+            address = self.addresses[node.host]
+            flags = command.worker_flags(
+                self.deployment,
+                role_name,
+                role,
+                self.model,
+                host=address,
+                port=port,
+                bootstrap_port=bootstrap,
+                dispatch=self.dispatch,
+            )
+            if dist:
+                flags["dist-init-addr"] = f"{head}:{dist}"
+            if role.nodes > 1:
+                flags |= {"nnodes": role.nodes, "node-rank": node.node_rank}
+            argv = tuple(command.to_argv(flags))
+            first = node.node_rank == 0
+            result.append(
+                WorkerPlan(
+                    name=base if role.nodes == 1 else f"{base}-node-{node.node_rank}",
+                    role="plain" if role_name == "worker" else role_name,
+                    replica=replica,
+                    node_rank=node.node_rank,
+                    nodes=role.nodes,
+                    host=node.host,
+                    address=address,
+                    url=f"http://{address}:{port}" if first else None,
+                    port=port,
+                    bootstrap_port=bootstrap if first else None,
+                    dist_port=dist,
+                    gpus=node.gpus,
+                    tp=role.tp,
+                    dp=role.dp,
+                    ep=role.ep,
+                    dp_attention=role.dp_attention,
+                    kv_tokens=flags.get("max-total-tokens"),
+                    max_running=flags.get("max-running-requests"),
+                    # SGLang sizes its KV pool by the memory it finds free: workers that share a
+                    # GPU start one after the other.
+                    after=tuple(
+                        w.name
+                        for w in before
+                        if w.host == node.host and set(w.gpus) & set(node.gpus)
+                    ),
+                    argv=argv,
+                    command=(sys.executable, "-m", "patches.worker", *argv),
+                    env=command.worker_env(
+                        self.deployment,
+                        role_name,
+                        role,
+                        address=address,
+                        devices=_devices(node.gpus, node.host == self.local),
+                        cores=os.cpu_count() or 1,
+                    ),
+                    local=node.host == self.local,
+                )
+            )
+        return result
+
+    def router(self, workers: tuple[WorkerPlan, ...]) -> RouterPlan | None:
+        router = self.deployment.router
+        if router.kind == "none":
+            return None
+        node = router.node or next(iter(self.addresses))
+        if node not in self.addresses:
+            raise LaunchError([Problem("router.node", f"no host {node!r}", "name one of hosts")])
+        port = router.port or self.ports.take()
+        reach = router.host if router.host not in ("0.0.0.0", "::") else self.addresses[node]
+        entries = [_router_entry(w) for w in workers if w.url]
+        if router.kind == "sglang":
+            argv = command.sglang_router_command(self.deployment, port, self.ports.take(), entries)
+            config = None
+        else:
+            argv = [sys.executable, "-m", "toolkit.router", f"{RUN_DIR}/router.json"]
+            config = self._router_config(port, entries)
+        return RouterPlan(
+            kind=router.kind,
+            node=node,
+            host=router.host,
+            port=port,
+            url=f"http://{reach}:{port}",
+            command=tuple(argv),
+            env=command.python_env() | self.deployment.env,
+            config=config,
+            local=node == self.local,
+        )
+
+    def _router_config(self, port: int, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        router = self.deployment.router
+        optional = {
+            key: getattr(router, key)
+            for key in (
+                "api_key_env",
+                "prefill_policy",
+                "decode_policy",
+                "max_inflight",
+                "max_queue",
+                "parked_per_prefill",
+                "park_timeout_s",
+                "request_timeout_s",
+            )
+        }
+        return {
+            "host": router.host,
+            "port": port,
+            "dispatch": self.dispatch,
+            "seed": router.seed,
+            "workers": entries,
+        } | {key: value for key, value in optional.items() if value is not None}
+
+
+def _router_entry(worker: WorkerPlan) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": worker.name.removesuffix("-node-0"),
+        "role": worker.role,
+        "url": worker.url,
+        "dp_size": worker.dp,
+    }
+    if worker.role == "prefill":
+        entry |= {"bootstrap_host": worker.address, "bootstrap_port": worker.bootstrap_port}
+    return entry
+
+
+def _devices(gpus: tuple[int, ...], local: bool) -> tuple[str, ...]:
+    """Names for CUDA_VISIBLE_DEVICES: what the launcher itself sees, by position."""
+    seen = hardware.visible_gpus() if local else ()
+    return tuple(seen[g] if g < len(seen) else str(g) for g in gpus)
