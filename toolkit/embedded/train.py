@@ -185,13 +185,10 @@ def train(args: argparse.Namespace) -> None:
         optimizer.load_state_dict(state["optimizer"])
         step, spent = state["step"], state["spent"]
     mixer = Mixer(kept, tokenizer, args.seed + step)
-    config = net.CONFIG
-    routing = Routing(
-        config["num_hidden_layers"],
-        config["num_experts"],
-        config["num_experts_per_tok"],
-        len(mixer.cells),
+    layers, experts, top_k = (
+        net.CONFIG[f"num_{name}"] for name in ("hidden_layers", "experts", "experts_per_tok")
     )
+    routing = Routing(layers, experts, top_k, len(mixer.cells))
 
     def save() -> None:
         part = args.state.with_suffix(".part")
