@@ -12,6 +12,7 @@ from patches import (
     event_stream,
     late_binding,
     output_ids,
+    prefill_restart,
     resume,
     resume_penalties,
 )
@@ -30,6 +31,7 @@ ALL: tuple[Patch, ...] = (
     chunk_yield.PATCH,
     resume.PATCH,
     resume_penalties.PATCH,
+    prefill_restart.PATCH,
 )
 
 

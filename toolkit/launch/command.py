@@ -179,6 +179,10 @@ def worker_env(
     """Variables set on top of the launcher's environment."""
     env = {"TOOLKIT_PATCHES": "1", "TOOLKIT_DEVICE": deployment.device, "SGLANG_HOST_IP": address}
     env |= python_env()
+    if role_name == "decode":
+        # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
+        # decode never learns that its address changed (`patches/prefill_restart.py`).
+        env["SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"] = "2"
     if deployment.device == "cpu":
         env |= CPU_ENV
         if role_name == "prefill":
