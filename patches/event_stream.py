@@ -2,8 +2,9 @@
 
 One JSON object a line (application/x-ndjson): `hello` first, then `prefill_done` the moment a
 prefill forward has finished, `load` per DP rank when it changed (at most every 20 ms, from the
-snapshots that the schedulers leave in shared memory after every step), and `ping` after a second
-of silence. The router needs no polling, and a dead worker shows as a broken stream at once.
+snapshots that the schedulers leave in shared memory after every step), `down` when one of its
+processes died, and `ping` after a second of silence. The router needs no polling, and a dead
+worker shows as a broken stream at once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ APP = "sglang.srt.entrypoints.http_server.app"
 LOAD_INTERVAL_S = 0.02
 IDLE_LOAD_INTERVAL_S = 0.25
 PING_AFTER_S = 1.0
+FAREWELL_S = 0.1
+"""Time for the last event to leave before SGLang's crash handler blocks the event loop."""
 MAX_BACKLOG = 10_000
 """Events that a subscriber may leave unread before it is cut off: it would act on stale news."""
 
@@ -154,6 +157,15 @@ def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
     original(state)
 
 
+def _announce_death(
+    original: Any, handler: Any, signum: int | None = None, frame: Any = None
+) -> None:
+    """A scheduler died. SGLang now blocks for seconds of diagnostics; the router hears it first."""
+    HUB.publish({"type": "down", "reason": "one of its processes died"})
+    loop = handler.tokenizer_manager.event_loop
+    loop.call_later(FAREWELL_S, original, handler, signum, frame)
+
+
 def _add_route() -> None:
     from fastapi.responses import StreamingResponse
 
@@ -177,6 +189,11 @@ PATCH = Patch(
             "sglang.srt.entrypoints.http_server.set_global_state",
             _refuse_unpatched_scheduler,
             ("global_state",),
+        ),
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.SignalHandler.running_phase_sigquit_handler",
+            _announce_death,
+            ("self", "signum", "frame"),
         ),
     ),
     requires=(

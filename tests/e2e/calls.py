@@ -23,6 +23,7 @@ class Answer:
     text: str = ""
     chunks: int = 0
     error: str = ""
+    retry_after: str | None = None
 
 
 def session() -> aiohttp.ClientSession:
@@ -61,6 +62,7 @@ async def generate(
         async with http.post(url + "/generate", json=body) as response:
             if response.status != 200:
                 answer.error = f"HTTP {response.status}: {await response.text()}"
+                answer.retry_after = response.headers.get("Retry-After")
             elif body.get("stream"):
                 await _read_stream(response, answer, on_chunk)
             else:
@@ -106,13 +108,21 @@ def _take(answer: Answer, data: dict[str, Any]) -> None:
 
 
 async def all_of(url: str, bodies: Sequence[dict[str, Any]], concurrency: int) -> list[Answer]:
-    """Send all bodies, `concurrency` at a time; answers in the order of the bodies."""
+    """Send all bodies, `concurrency` at a time; answers in the order of the bodies.
+
+    Like any well-behaved client (the `openai` one too), a request that was turned away with 503
+    and Retry-After, before a byte of its answer, is sent again after that time.
+    """
     gate = asyncio.Semaphore(concurrency)
     async with session() as http:
 
         async def one(body: dict[str, Any]) -> Answer:
             async with gate:
-                return await generate(http, url, body)
+                while True:
+                    answer = await generate(http, url, body)
+                    if not (answer.error.startswith("HTTP 503") and answer.retry_after):
+                        return answer
+                    await asyncio.sleep(float(answer.retry_after))
 
         return list(await asyncio.gather(*(one(body) for body in bodies)))
 

@@ -140,6 +140,9 @@ class Watcher:
             rank = int(event.get("dp_rank") or 0)
             if 0 <= rank < len(self.worker.ranks):
                 self.worker.ranks[rank].read(event, now)
+        elif kind == "down":
+            self._hello = False  # nothing that it still says brings it back
+            self.worker.mark_down(str(event.get("reason") or "it says that it is going down"))
         elif kind == "hello":
             self._hello = True
             self.worker.hello = event
