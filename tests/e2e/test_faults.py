@@ -70,6 +70,13 @@ def victim(deployment: Running, name: str, process: str) -> int:
     return next(child.pid for child in children if "scheduler" in " ".join(child.cmdline()))
 
 
+def busy(row: dict[str, Any]) -> bool:
+    """Two requests in the worker's hands; on a decode worker, two that generate already."""
+    if row["role"] == "decode":
+        return row["load"] is not None and row["load"]["running"] >= 2
+    return row["inflight"] >= 2
+
+
 async def kill_under_load(deployment: Running, name: str, pid: int) -> list[calls.Answer]:
     """Send all requests; SIGKILL once a third is done and the victim has work in its hands."""
     url = deployment.router_url
@@ -78,7 +85,7 @@ async def kill_under_load(deployment: Running, name: str, pid: int) -> list[call
     while True:
         rows = {row["name"]: row for row in (await state(url))["workers"]}
         done = sum(row["completed"] - start[other] for other, row in rows.items())
-        if done > REQUESTS / 3 and rows[name]["inflight"] >= 2:
+        if done > REQUESTS / 3 and busy(rows[name]):
             break
         assert not sending.done(), "the load ended before the kill"
         await asyncio.sleep(0.01)
