@@ -144,7 +144,7 @@ async def measure(quick: bool) -> dict[str, Any]:
     pairs, requests, tokens = (3, 128, 128) if quick else (10, 384, 128)
     memory_requests = 4_000 if quick else 100_000
     config = {"parked_per_prefill": 64}
-    async with Cluster(worker_args=["--token-ms", "10"], config=config) as cluster:
+    async with Cluster(worker_args=["--step-ms", "10"], config=config) as cluster:
         assert cluster.router is not None
         process, port = start_other(cluster)
         try:

@@ -57,6 +57,20 @@ class Server:
         self.peak = 0
         self.bodies: list[dict[str, Any]] = []
         self.rooms: dict[int, asyncio.Event] = {}
+        self.step: asyncio.Future[None] | None = None
+
+    async def next_step(self) -> None:
+        """The next decode step's end: a batch gives every running request its token then."""
+        if self.step is None:
+            loop = asyncio.get_running_loop()
+            self.step = loop.create_future()
+            loop.call_later(self.args.step_ms / 1e3, self._end_step)
+        await asyncio.shield(self.step)
+
+    def _end_step(self) -> None:
+        step, self.step = self.step, None
+        assert step is not None
+        step.set_result(None)
 
     def publish(self, event: dict[str, Any]) -> None:
         line = orjson.dumps(event) + b"\n"
@@ -293,7 +307,9 @@ class Protocol(asyncio.Protocol):
         first = 0
         while first < count:
             upto = max(first + 1, done)
-            if args.token_ms and first >= done:
+            if args.step_ms and first >= done:
+                await self.server.next_step()
+            elif args.token_ms and first >= done:
                 at += args.token_ms / 1e3
                 delay = at - asyncio.get_running_loop().time()
                 if delay > 0:
@@ -306,7 +322,7 @@ class Protocol(asyncio.Protocol):
             self.chunk(new + stream.delta(first, upto))
             if not self.can_write.is_set():
                 await self.can_write.wait()
-            elif not args.token_ms and first % 64 == 0:
+            elif not args.token_ms and not args.step_ms and first % 64 == 0:
                 await asyncio.sleep(0)
             first = upto
         for tail in stream.tail(count):
@@ -476,6 +492,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--token-ms", type=float, default=0.0)
+    parser.add_argument(
+        "--step-ms", type=float, default=0.0, help="all streams get a token at once, as in a batch"
+    )
     parser.add_argument("--prefill-ms", type=float, default=0.0)
     parser.add_argument("--transfer-ms", type=float, default=0.0)
     parser.add_argument("--no-events", action="store_true")
