@@ -6,6 +6,7 @@ choice, the characters (or list entries) that went out before are dropped from t
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from typing import Any
 
@@ -138,17 +139,18 @@ class Progress:
 class Sent:
     """What has gone to the client, kept as raw bytes and counted only when it is needed.
 
-    Counting costs a JSON parse per event, which the hot path must not pay; raw events are folded
-    into counts when they pass `FOLD_BYTES`, or when a resume asks.
+    Counting costs a JSON parse per event, which the hot path must not pay: raw events are packed
+    when they pass `FOLD_BYTES` (they shrink some thirtyfold), and parsed when a resume asks.
     """
 
-    FOLD_BYTES = 256 * 1024
+    FOLD_BYTES = 64 * 1024
 
     def __init__(self, endpoint: Endpoint, incremental: bool = False) -> None:
         self._generate = endpoint == "generate"
         self._incremental = incremental
         self._cumulative = self._generate and not incremental
         self._progress = Progress()
+        self._packed: list[bytes] = []
         self._raw: list[bytes] = []
         self._bytes = 0
         self.events = False
@@ -162,11 +164,13 @@ class Sent:
         self._raw.append(events)
         self._bytes += len(events)
         if self._bytes > self.FOLD_BYTES:
-            self.progress()
+            self._packed.append(zlib.compress(b"".join(self._raw), level=1))
+            self._raw, self._bytes = [], 0
 
     def progress(self) -> Progress:
         """The counts now; a copy, since a resumed stream is cut by them while it adds to them."""
-        raw, self._raw, self._bytes = b"".join(self._raw), [], 0
+        raw = b"".join([*map(zlib.decompress, self._packed), *self._raw])
+        self._packed, self._raw, self._bytes = [], [], 0
         for data in split_events(raw):
             event = parse_event(data)
             if event is None:
