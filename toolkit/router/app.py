@@ -22,7 +22,6 @@ from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
 from toolkit.router.merge import SubStream, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
-from toolkit.router.pulse import Pulse
 from toolkit.router.relay import Relay
 from toolkit.router.request import PATHS, Job, parse
 from toolkit.router.worker import Fleet
@@ -46,7 +45,6 @@ class Router:
         self.admission = Admission(config.max_inflight, config.max_queue)
         self.jobs: dict[str, set[asyncio.Task[Any]]] = {}
         self._key = config.secret(config.api_key_env)
-        self._pulse = Pulse(config.coalesce_ms / 1e3)
         self._watchers: list[asyncio.Task[None]] = []
 
     def app(self) -> web.Application:
@@ -161,12 +159,12 @@ class Router:
     async def _stream(self, job: Job, client: ClientStream, arrived: float) -> web.StreamResponse:
         incremental = self.config.incremental_streaming
         if not job.merged:
-            relay = Relay(job.singles[0], client, incremental, self._pulse)
+            relay = Relay(job.singles[0], client, incremental)
             await self._run_stream(job, 0, relay, client, arrived)
             return await client.finish()
         parts = [SubStream(job, single.index, client) for single in job.singles]
         relays = [
-            Relay(single, part, incremental, self._pulse)
+            Relay(single, part, incremental)
             for single, part in zip(job.singles, parts, strict=True)
         ]
         await _all(

@@ -92,8 +92,6 @@ class RouterConfig(BaseModel):
     max_retries: int = Field(default=3, ge=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)
     max_body_mib: int = Field(default=64, ge=1)
-    coalesce_ms: float = Field(default=0.0, ge=0, le=20)
-    """Longest wait of a chunk under thousands of chunks a second (`pulse.py`); 0 is off."""
     debug: bool = False
     """Log tracebacks of unexpected errors. They can hold parts of prompts: off by default."""
     incremental_streaming: bool = False

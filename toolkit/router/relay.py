@@ -11,7 +11,6 @@ import asyncio
 from typing import Any, Protocol
 
 from toolkit.router.merge import add_prompt_logprobs
-from toolkit.router.pulse import Pulse
 from toolkit.router.request import Single
 from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
 from toolkit.router.upstream import Call
@@ -40,10 +39,7 @@ class Failure:
 class Relay:
     """One single's stream, over all its attempts."""
 
-    def __init__(
-        self, single: Single, out: Output, incremental: bool = False, pulse: Pulse | None = None
-    ) -> None:
-        self._beat = (pulse or Pulse(0.0)).beat
+    def __init__(self, single: Single, out: Output, incremental: bool = False) -> None:
         self._single = single
         self._write = out.write
         self._incremental = incremental
@@ -92,7 +88,6 @@ class Relay:
 
     def feed(self, data: bytes) -> None:
         """The sink of the decode's call."""
-        self._beat()
         if self._tail:
             data = self._tail + data
             self._tail = b""

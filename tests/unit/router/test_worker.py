@@ -1,4 +1,4 @@
-"""Load readings corrected by what was sent since; the request queue; the pulse."""
+"""Load readings corrected by what was sent since; the request queue."""
 
 from __future__ import annotations
 
