@@ -9,6 +9,11 @@ Measured in rounds that alternate, ours and theirs, over one prefill and two dec
   geometric mean with the 95 % interval of its logarithm.
 - `added_first_chunk_ms`, `other_...`: median time from the client's POST to the first body byte
   at 8 streams at once, minus the same measured straight at a decode stand-in.
+- `floor_chunk_us`: the same CPU time of a relay that does nothing but epoll, recv and send, and
+  `floor_send_us`: of one that only sends (`tests/standin/floor.py`), at the same pace in the same
+  rounds: what the kernel takes. No router of any make can be below `floor_send_us`.
+- `reads_per_chunk`, `other_...`: how often the client was woken for a chunk. Below 1, chunks came
+  in clumps, which is cheap for the router and late for the reader.
 - `rss_growth_mib`: our resident memory after `requests` further requests, less that before them
   (after a warm-up); `rss_requests` says how many.
 
@@ -49,6 +54,7 @@ class Side:
     process: psutil.Process
     chunk_us: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)
+    reads: list[float] = field(default_factory=list)
 
 
 async def load(
@@ -84,6 +90,16 @@ async def cpu_round(side: Side, requests: int, tokens: int) -> None:
     after = side.process.cpu_times()
     used = after.user + after.system - before.user - before.system
     side.chunk_us.append(used / result["chunks"] * 1e6)
+    side.reads.append(result["reads"] / result["chunks"])
+
+
+async def floor(*args: str) -> float:
+    """CPU us a chunk of a relay that is nothing but system calls."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.standin.floor", *args, cwd=ROOT, stdout=subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    return float(json.loads(out)["chunk_us"])
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
@@ -153,7 +169,11 @@ async def measure(quick: bool) -> dict[str, Any]:
             other = Side("sglang-router", port, psutil.Process(process.pid))
             for side in (ours, other):  # warm-up: imports, connections, allocators
                 await load(side.port, 64, 64, 16)
+            floors: list[float] = []
+            sends: list[float] = []
             for pair in range(pairs):
+                floors.append(await floor())
+                sends.append(await floor("--shared"))
                 order = (ours, other) if pair % 2 == 0 else (other, ours)
                 for side in order:
                     await cpu_round(side, requests, tokens)
@@ -179,6 +199,10 @@ async def measure(quick: bool) -> dict[str, Any]:
         "cpu_ratio_high": round(high, 3),
         "chunk_us": round(statistics.median(ours.chunk_us), 2),
         "other_chunk_us": round(statistics.median(other.chunk_us), 2),
+        "floor_chunk_us": round(statistics.median(floors), 2),
+        "floor_send_us": round(statistics.median(sends), 2),
+        "reads_per_chunk": round(statistics.median(ours.reads), 3),
+        "other_reads_per_chunk": round(statistics.median(other.reads), 3),
         "added_first_chunk_ms": round(statistics.median(ours.first_ms) - base, 3),
         "other_added_first_chunk_ms": round(statistics.median(other.first_ms) - base, 3),
         "direct_first_chunk_ms": round(base, 3),

@@ -43,6 +43,7 @@ class Client(asyncio.Protocol):
         self.transport.write(self.run.request)
 
     def data_received(self, data: bytes) -> None:
+        self.run.reads += 1
         self.parser.feed_data(data)
         if self.finished:
             self.run.done += 1
@@ -75,7 +76,7 @@ class Run:
         self.request = request
         self.left = left
         self.open = open_
-        self.done = self.chunks = self.errors = 0
+        self.done = self.chunks = self.errors = self.reads = 0
         self.first: list[float] = []
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -113,6 +114,7 @@ def main() -> None:
     result = {
         "requests": run.done,
         "chunks": run.chunks,
+        "reads": run.reads,
         "seconds": perf_counter() - begin,
         "first_ms": run.first,
         "errors": run.errors,

@@ -1,7 +1,9 @@
 """Which rows the embedded model may learn from, and how they are split and mixed.
 
 Only rows whose licence lets us ship a model under the project's own terms are kept. Share-alike
-rows (CC-BY-SA) are left out, and so is every source whose licence we could not confirm.
+rows (CC-BY-SA) are left out, and so is every source whose licence we could not confirm. The cells
+that the data lacks (code outside English, law in Russian and French, medicine in Chinese and
+Russian) come from the project's own `texts/DOMAIN_LANGUAGE.jsonl`.
 """
 
 from __future__ import annotations
@@ -82,6 +84,16 @@ def load_rows(path: Path) -> list[Row]:
                 rows.append(Row(record["domain"], record["language"], source, record["text"]))
             elif source not in EXCLUDED:
                 raise ValueError(f"licence of {source!r} was never checked: list it in corpus.py")
+    return rows
+
+
+def load_own_texts() -> list[Row]:
+    """The project's own training texts, one cell a file."""
+    rows = []
+    for path in sorted(Path(__file__).with_name("texts").glob("*.jsonl")):
+        domain, language = path.stem.split("_")
+        for line in path.read_text("utf-8").splitlines():
+            rows.append(Row(domain, language, "own", json.loads(line)["text"]))
     return rows
 
 

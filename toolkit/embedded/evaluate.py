@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.embedded.corpus import is_held_out, load_rows
+from toolkit.embedded.corpus import is_held_out, load_own_texts, load_rows
 from toolkit.embedded.prompts import Prompt, load_prompts, model_path
 
 if TYPE_CHECKING:
@@ -224,7 +224,8 @@ def main() -> None:
     # The long prompts repeat the short ones: in one batch they would share more than they should.
     sets = {"own prompts": [p for p in load_prompts() if "-long-" not in p.id]}
     if args.data:
-        held = [row for row in load_rows(args.data) if is_held_out(row.text)]
+        every = load_rows(args.data) + load_own_texts()
+        held = [row for row in every if is_held_out(row.text)]
         random.Random(0).shuffle(held)
         rows = [Prompt("", r.domain, r.language, r.text) for r in held[: args.rows]]
         sets["held-out rows of the data"] = rows

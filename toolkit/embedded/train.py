@@ -3,17 +3,19 @@
     python -m toolkit.embedded.train --data prompts.jsonl.gz --minutes 60 --out model --threads 1
 
 A run that was stopped goes on where it was when started again with the same --state. Batches
-mix all cells (a cell is a domain in a language); a row stays inside one cell. The loss is
+mix all cells (a cell is a domain in a language); a row stays inside one cell. The first half of the
+layers groups rows by language, the second by domain, and the loss is
 
     L = L_lm + a * balance + l * locality + z * mean(logsumexp(router logits)^2)
 
-    balance  = E * sum_e f_e P_e                 over all cells (Switch Transformer, but with the
-               share f_e of recent batches): experts are used evenly by the whole mix;
-    locality = k * mean_row sum_e (1 - u_ce)^7 P_re   with u_ce the share of tokens of cell c that
+    balance  = E * sum_e f_e P_e                 over the layer's groups, each counting the same
+               (Switch Transformer, but with the share f_e of recent batches): all experts are
+               used evenly by an even mix;
+    locality = k * mean_row sum_e (1 - u_ge)^7 P_re   with u_ge the share of tokens of group g that
                use expert e: what a token is expected to add to the distinct experts of a decode
-               batch of eight of its own cell. Labels of cells enter here only.
+               batch of eight of its own group. Labels of cells enter here only.
 
-Together they raise the mutual information of cell and expert (as Mod-Squad, CVPR 2023, does).
+Together they raise the mutual information of group and expert (as Mod-Squad, CVPR 2023, does).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.embedded.corpus import Row, is_held_out, load_rows
+from toolkit.embedded.corpus import Row, is_held_out, load_own_texts, load_rows
 from toolkit.embedded.tokenizer import END_OF_TEXT, IM_END, IM_START, train_tokenizer
 
 if TYPE_CHECKING:
@@ -100,41 +102,60 @@ class Mixer:
 
 
 class Routing:
-    """Running shares of expert use, overall and by cell, and the losses built on them."""
+    """Running shares of expert use by group, layer by layer, and the losses built on them.
 
-    def __init__(self, layers: int, experts: int, top_k: int, cells: int) -> None:
+    `groups[layer][cell]` is the group that a cell belongs to at that layer.
+    """
+
+    def __init__(self, groups: list[list[int]], experts: int, top_k: int) -> None:
         import torch
 
         self.top_k = top_k
-        self.overall = torch.full((layers, experts), top_k / experts)
-        self.by_cell = torch.full((layers, cells, experts), top_k / experts)
+        self.groups = [torch.tensor(row) for row in groups]
+        self.used = [torch.full((max(row) + 1, experts), top_k / experts) for row in groups]
 
     def losses(self, layers: Any, cells: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """(balance, locality, z) averaged over layers, for a batch of one row a cell index."""
         import torch
 
         balance = locality = z = torch.zeros(())
-        for index, layer in enumerate(layers):
+        for layer, groups, shares in zip(layers, self.groups, self.used, strict=True):
             logits, ids = layer.mlp.logits, layer.mlp.ids
             experts = logits.shape[1]
             chance = logits.softmax(-1).view(len(cells), -1, experts).mean(1)
             hits = torch.zeros_like(logits).scatter_(1, ids, 1.0)
             used = hits.view(len(cells), -1, experts).mean(1)
-            self.overall[index].lerp_(used.mean(0), 0.1)
-            for row, cell in enumerate(cells):
-                self.by_cell[index, cell].lerp_(used[row], 0.05)
-            rare = (1 - (self.by_cell[index, cells] + used) / 2) ** 7
-            share = self.overall[index] / self.top_k
-            balance = balance + experts * (share * chance.mean(0)).sum()
+            group = groups[cells]
+            for row, g in enumerate(group.tolist()):
+                shares[g].lerp_(used[row], 0.02)
+            rare = (1 - (shares[group] + used) / 2) ** 7
+            # Every group counts the same, however many of the batch's rows are its own.
+            even = 1 / torch.bincount(group)[group].float()
+            overall = (even / even.sum())[:, None] * chance
+            balance = balance + experts * (shares.mean(0) / self.top_k * overall.sum(0)).sum()
             locality = locality + self.top_k * (rare * chance).sum(1).mean()
             z = z + logits.logsumexp(-1).square().mean()
         return balance / len(layers), locality / len(layers), z / len(layers)
 
     def distinct(self, batch: int = 8) -> tuple[float, float]:
-        """Experts a layer expected for `batch` tokens of (one cell, all cells mixed)."""
-        one = (1 - (1 - self.by_cell) ** batch).sum(-1).mean()
-        mixed = (1 - (1 - self.by_cell.mean(1)) ** batch).sum(-1).mean()
-        return one.item(), mixed.item()
+        """Experts a layer expected for `batch` tokens of (one group, all groups mixed)."""
+        one = [(1 - (1 - used) ** batch).sum(-1).mean().item() for used in self.used]
+        mixed = [(1 - (1 - used.mean(0)) ** batch).sum(-1).item() for used in self.used]
+        return sum(one) / len(one), sum(mixed) / len(mixed)
+
+    def busiest(self) -> float:
+        """Load of the busiest expert over the mean, worst layer, all groups mixed evenly."""
+        return max((used.mean(0).max() / used.mean()).item() for used in self.used)
+
+
+def layer_groups(cells: list[str], layers: int) -> list[list[int]]:
+    """For each layer the group of each cell: languages in the first half, then domains."""
+    domains, languages = zip(*(cell.split("/") for cell in cells), strict=True)
+    rows = []
+    for names in (languages, domains):
+        order = sorted(set(names))
+        rows.append([order.index(name) for name in names])
+    return [rows[0] if layer < layers // 2 else rows[1] for layer in range(layers)]
 
 
 def learning_rate(step: int, progress: float) -> float:
@@ -167,7 +188,7 @@ def train(args: argparse.Namespace) -> None:
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    rows = load_rows(args.data)
+    rows = load_rows(args.data) + load_own_texts()
     kept = [row for row in rows if not is_held_out(row.text)]
     if not (args.out / "tokenizer.json").exists():
         train_tokenizer(kept, args.out)
@@ -188,12 +209,14 @@ def train(args: argparse.Namespace) -> None:
     layers, experts, top_k = (
         net.CONFIG[f"num_{name}"] for name in ("hidden_layers", "experts", "experts_per_tok")
     )
-    routing = Routing(layers, experts, top_k, len(mixer.cells))
+    routing = Routing(layer_groups(mixer.cells, layers), experts, top_k)
+    if args.state.exists():
+        routing.used = state["used"]
 
     def save() -> None:
         part = args.state.with_suffix(".part")
         state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save({**state, "step": step, "spent": spent}, part)
+        torch.save({**state, "used": routing.used, "step": step, "spent": spent}, part)
         part.replace(args.state)
 
     budget, mark, saved = args.minutes * 60, time.monotonic(), time.monotonic()
@@ -206,7 +229,7 @@ def train(args: argparse.Namespace) -> None:
             hidden = network(ids[:, :-1]).float().flatten(0, 1)
         loss = net.HeadLoss.apply(hidden, network.lm_head.weight, ids[:, 1:].flatten())
         balance, locality, z = routing.losses(network.layers, cells)
-        (loss + BALANCE * balance + LOCALITY * locality + Z_LOSS * z).backward()
+        (loss + args.balance * balance + args.locality * locality + Z_LOSS * z).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, spent / budget)
@@ -217,11 +240,10 @@ def train(args: argparse.Namespace) -> None:
         spent, mark = spent + now - mark, now
         if step % 20 == 0:
             one, mixed = routing.distinct()
-            top = (routing.overall.max(1).values / routing.overall.mean(1)).max()
             print(
                 f"step {step} min {spent / 60:.1f} loss {loss:.3f} balance {balance:.3f} "
-                f"locality {locality:.3f} distinct {one:.1f}/{mixed:.1f} load max/mean {top:.2f} "
-                f"tok/s {step * BATCH * 256 / spent:.0f}",
+                f"locality {locality:.3f} distinct {one:.1f}/{mixed:.1f} "
+                f"load max/mean {routing.busiest():.2f} tok/s {step * BATCH * 256 / spent:.0f}",
                 flush=True,
             )
         if now - saved > 240:
@@ -240,6 +262,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60, help="wall-clock training time")
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     parser.add_argument("--state", type=Path, default=Path("/tmp/embedded_train.pt"))
+    parser.add_argument("--balance", type=float, default=BALANCE, help="weight of that loss")
+    parser.add_argument("--locality", type=float, default=LOCALITY, help="weight of that loss")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     train(parser.parse_args())

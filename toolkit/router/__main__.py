@@ -7,6 +7,7 @@ once. Exit codes: 0 after a drain, 2 for a wrong configuration, 1 when the port 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -39,6 +40,9 @@ async def serve(config_path: str) -> int:
         return 1
     host, port = runner.addresses[0][:2]
     logging.getLogger("toolkit.router").info("listening on http://%s:%d", host, port)
+    # What is there now stays: the collector need not walk it while streams wait.
+    gc.collect()
+    gc.freeze()
     stop = _on_signals()
     await stop.get()
     await site.stop()

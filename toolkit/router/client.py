@@ -15,8 +15,19 @@ if TYPE_CHECKING:
     from toolkit.router.relay import Relay
 
 
+_DONE = b"[DONE]\n\n"
+
+
+class _Response(web.StreamResponse):
+    # The head then leaves in one packet with the first events.
+    _send_headers_immediately = False
+
+
 class ClientStream:
-    """An `Output`. Events written before `start` wait for it."""
+    """An `Output`. Events written before `start` wait for it, the last ones for `finish`.
+
+    So head and first events are one write to the socket, and so are last events and end of body.
+    """
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
@@ -25,6 +36,7 @@ class ClientStream:
         self._transport: asyncio.Transport | None = None
         self._chunked = True
         self._pending: list[bytes] = []
+        self._last = b""
         self._relays: list[Relay] = []
         self._draining: asyncio.Task[None] | None = None
         self._starting: asyncio.Future[None] | None = None
@@ -41,7 +53,7 @@ class ClientStream:
         if self._starting is not None:
             return
         self._starting = asyncio.get_running_loop().create_future()
-        response = web.StreamResponse(
+        response = _Response(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
                 "Cache-Control": "no-cache",
@@ -55,13 +67,15 @@ class ClientStream:
         self._response = response
         self._transport = self._request.transport
         pending, self._pending = self._pending, []
-        if pending:
-            self.write(b"".join(pending))
+        await response.write(b"".join(pending))
 
     def write(self, events: bytes) -> None:
         transport = self._transport
         if transport is None:
             self._pending.append(events)
+            return
+        if events[-8:] == _DONE:
+            self._last = events
             return
         if self._chunked:
             transport.write(b"%x\r\n%b\r\n" % (len(events), events))
@@ -90,10 +104,8 @@ class ClientStream:
     async def finish(self, events: bytes = b"") -> web.StreamResponse:
         """Last events, then the end of the body."""
         await self.start()
-        if events:
-            self.write(events)
         assert self._response is not None
-        await self._response.write_eof()
+        await self._response.write_eof(self._last + events)
         return self._response
 
     def close(self) -> None:
