@@ -1,10 +1,10 @@
 """A worker tells its router what happens, over one long HTTP response: `GET /toolkit/events`.
 
 One JSON object a line (application/x-ndjson): `hello` first, then `prefill_done` the moment a
-prefill forward has finished, `load` per DP rank when it changed (at most every 20 ms, from the
-snapshots that the schedulers leave in shared memory after every step), `down` when one of its
-processes died, and `ping` after a second of silence. The router needs no polling, and a dead
-worker shows as a broken stream at once.
+prefill forward has finished, `kv_transfer` when its KV has moved, `load` per DP rank when it
+changed (at most every 20 ms, from the snapshots that the schedulers leave in shared memory after
+every step), `down` when one of its processes died, and `ping` after a second of silence. The
+router needs no polling, and a dead worker shows as a broken stream at once.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
+from patches.kv_transfer import KvTransferred
 from patches.late_binding import PrefillDone
 
 PATH = "/toolkit/events"
@@ -68,6 +70,10 @@ class EventHub:
             }
         )
 
+    def publish_kv_transferred(self, done: KvTransferred) -> None:
+        """Handler of the scheduler's message."""
+        self.publish({"type": "kv_transfer"} | asdict(done))
+
     async def subscribe(self) -> AsyncIterator[bytes]:
         """Lines for one subscriber, from `hello` until it goes away."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -110,6 +116,7 @@ def _manager() -> Any:
 
 def _hello() -> dict[str, Any]:
     from patches import installed
+    from toolkit.fingerprint import model_fingerprint
 
     state = resolve("sglang.srt.entrypoints.http_server.get_global_state")()
     manager = state.tokenizer_manager
@@ -120,6 +127,7 @@ def _hello() -> dict[str, Any]:
         "role": resolved.disaggregation_mode,
         "dp_size": resolved.dp_size,
         "model": manager.served_model_name,
+        "fingerprint": model_fingerprint(manager.model_config.model_path),
         "context_length": manager.model_config.context_len,
         "max_total_tokens": state.scheduler_info["max_total_num_tokens"],
         "max_running_requests": max((each.max_running_requests for each in snapshots), default=0),
@@ -130,8 +138,12 @@ def _hello() -> dict[str, Any]:
 
 def _dispatch_prefill_done(original: Any, manager: Any) -> None:
     original(manager)
-    dispatcher = type(manager._result_dispatcher)([(PrefillDone, HUB.publish_prefill_done)])
-    manager._result_dispatcher += dispatcher
+    manager._result_dispatcher += type(manager._result_dispatcher)(
+        [
+            (PrefillDone, HUB.publish_prefill_done),
+            (KvTransferred, HUB.publish_kv_transferred),
+        ]
+    )
 
 
 def _describe_scheduler(original: Any, scheduler: Any) -> dict[str, Any]:

@@ -6,10 +6,12 @@ alternating (ABBA); prompts are unique, 40, 160 and 400 tokens long, 8 output to
 one request in flight, then with four.
 
 keys: ttft_added_ms (median of the paired differences late - concurrent, with its 95 % interval),
-kv_transfer_ms (median of what SGLang's prefill reports per transfer; null when it does not say).
+kv_transfer_ms (median over late rounds: from the first pages handed to the transfer engine to the
+success that the prefill's scheduler saw).
 More: the medians by length, the same with four in flight (`c4_`), and `breakdown_late`,
 `breakdown_concurrent`: the router's own medians of queue, prefill (POST to prefill done), decide
-(to the decode POST) and first (decode POST to its first byte: handshake, transfer, first step).
+(to the decode POST) first (decode POST to its first byte: handshake, transfer, first step), and
+transfer (the KV transfer alone, a part of first).
 
 `--url` measures a router that is up instead of starting a deployment.
 """
@@ -34,7 +36,7 @@ from toolkit.bench.workload import Item
 LENGTHS = (40, 160, 400)
 TOKENS = 8
 DISPATCH = ("late", "concurrent")
-PARTS = ("queue", "prefill", "decide", "first")
+PARTS = ("queue", "prefill", "decide", "first", "transfer")
 
 
 class Prompts:
@@ -46,18 +48,6 @@ class Prompts:
     def item(self, length: int) -> Item:
         """The next prompt: no other one shares its first tokens."""
         return Item(tuple(self._source.choices(range(300, 4000), k=length)), TOKENS)
-
-
-async def transfers(session: Any, urls: list[str]) -> list[float]:
-    """The latest KV transfer times (ms) that the prefill workers report in /v1/loads."""
-    found = []
-    for url in urls:
-        answer = await get_json(session, url + "/v1/loads?include=disagg") or {}
-        for load in answer.get("loads", []):
-            value = (load.get("disaggregation") or {}).get("kv_transfer_latency_ms")
-            if value:
-                found.append(float(value))
-    return found
 
 
 async def timing(session: Any, url: str) -> dict[str, float]:
@@ -84,10 +74,8 @@ async def measure(url: str, rounds: int, flight: int) -> tuple[dict[str, Any], i
     ttfts: dict[str, list[float]] = {name: [] for name in DISPATCH}
     by_length: dict[tuple[str, int], list[float]] = {}
     parts: dict[str, list[dict[str, float]]] = {name: [] for name in DISPATCH}
-    kv: list[float] = []
     async with new_session(120.0) as session:
         state = await get_json(session, url + "/workers")
-        sources = [row["url"] for row in state["workers"] if row["role"] == "prefill"]
         for dispatch in DISPATCH:  # connections and first-call costs
             await serve(session, url, dispatch, [prompts.item(40) for _ in range(4)])
         for number in range(rounds):
@@ -99,14 +87,13 @@ async def measure(url: str, rounds: int, flight: int) -> tuple[dict[str, Any], i
                 ttfts[dispatch].append(mean)
                 by_length.setdefault((dispatch, length), []).append(mean)
                 parts[dispatch].append(await timing(session, url))
-                kv += await transfers(session, sources)
         await set_policy(session, url, {"dispatch": state["dispatch"]})
     value, low, high = median_difference(ttfts["late"], ttfts["concurrent"])
     keys: dict[str, Any] = {
         "ttft_added_ms": value,
         "ttft_added_ms_low": low,
         "ttft_added_ms_high": high,
-        "kv_transfer_ms": statistics.median(kv) if kv else None,
+        "kv_transfer_ms": statistics.median(row["transfer"] for row in parts["late"]),
     }
     for name in DISPATCH:
         keys[f"ttft_{name}_p50_ms"] = statistics.median(ttfts[name])

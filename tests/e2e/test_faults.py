@@ -133,6 +133,29 @@ async def events(worker_url: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]
         yield lines(response)
 
 
+def test_a_kv_transfer_is_reported(deployment: Running) -> None:
+    async def main() -> None:
+        await settled(deployment)
+        prefill = next(worker for worker in deployment.workers if worker.role == "prefill")
+        body = calls.greedy(calls.prompt("moved", 300), 4, True)
+        async with events(prefill.url) as stream, calls.session() as http:
+            assert (await anext(stream))["fingerprint"].startswith("sha256:")
+            request = asyncio.create_task(calls.generate(http, deployment.router_url, body))
+            tokens = 0
+            async for event in stream:
+                if event["type"] == "prefill_done":
+                    tokens = event["prompt_tokens"]
+                if event["type"] == "kv_transfer":
+                    # 6 layers x (key + value) x 2 KV heads x 64 dimensions x 4 bytes
+                    assert event["bytes"] == tokens * 6 * 2 * 2 * 64 * 4
+                    assert event["tokens"] == tokens
+                    assert 0 < event["seconds"] < 5
+                    break
+            await request
+
+    calls.run(main())
+
+
 async def used_tokens(deployment: Running) -> dict[str, int]:
     """KV tokens in use that each worker itself reports."""
     used = {}

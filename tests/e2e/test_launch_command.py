@@ -110,6 +110,35 @@ def test_status_then_ctrl_c_drains(launched):
     assert toolkit(run, "status").returncode == 3
 
 
+def test_detached_with_an_api_key(tmp_path, monkeypatch):
+    text = FILE + "router: {api_key_env: DETACHED_KEY}\n"
+    (tmp_path / "one.yaml").write_text(text)
+    run = tmp_path / "run"
+    monkeypatch.setenv("DETACHED_KEY", "detached-secret-1234")
+    command = [sys.executable, "-m", "toolkit", "launch", str(tmp_path / "one.yaml"), "--no-check"]
+    try:
+        started = subprocess.run(
+            [*command, "--detach", "--run-dir", str(run)],
+            cwd=source_root(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert started.returncode == 0, started.stderr
+        assert "one is ready: http://127.0.0.1:" in started.stdout
+        tree = everything(run)
+        row = json.loads(toolkit(run, "status", "--json").stdout)["processes"][0]
+        assert (row["status"], row["healthy"]) == ("ready", True)
+        monkeypatch.delenv("DETACHED_KEY")
+        blind = toolkit(run, "status")
+        assert "export DETACHED_KEY=" in blind.stderr
+        assert "detached-secret" not in "".join(p.read_text() for p in run.rglob("*.log"))
+    finally:
+        stopped = toolkit(run, "stop", "--now")
+    assert "no process is left" in stopped.stdout
+    wait_gone(tree)
+
+
 def test_sigkill_of_the_launcher_under_load_leaves_no_process(launched):
     process, run = launched
     tree = everything(run)

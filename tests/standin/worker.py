@@ -104,6 +104,7 @@ class Server:
                     "max_running_requests": 64,
                     "page_size": 1,
                     "patches": [],
+                    "fingerprint": self.args.fingerprint,
                 }
             )
             + b"\n"
@@ -268,6 +269,17 @@ class Protocol(asyncio.Protocol):
         )
         if server.args.transfer_ms:
             await asyncio.sleep(server.args.transfer_ms / 1e3)
+        took = args_ms / 1e3 if (args_ms := server.args.transfer_ms) else 1e-4
+        server.publish(
+            {
+                "type": "kv_transfer",
+                "rid": rid,
+                "dp_rank": 0,
+                "tokens": len(str(prompt)),
+                "bytes": 1024,
+                "seconds": took,
+            }
+        )
         meta = {"input_token_logprobs": [[-0.5, 1, None]], "prompt_tokens": 1}
         logprobs = {
             "tokens": ["p", "x"],
@@ -498,6 +510,7 @@ def main() -> None:
     parser.add_argument("--prefill-ms", type=float, default=0.0)
     parser.add_argument("--transfer-ms", type=float, default=0.0)
     parser.add_argument("--no-events", action="store_true")
+    parser.add_argument("--fingerprint", default="sha256:1", help="of the model, in hello")
     parser.add_argument("--record", action="store_true", help="keep request bodies for /stats")
     if sys.platform == "linux":
         import ctypes

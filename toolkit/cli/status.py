@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,15 @@ def launcher_alive(state: dict[str, Any]) -> bool:
 def _routed(state: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """What the router says about each worker, by name."""
     import json
+    import os
 
     from toolkit.launch import readiness
 
-    code, body = readiness.get(f"{state['router_url']}/workers", timeout=3.0)
+    name = state.get("api_key_env")
+    key = os.environ.get(name) if name else None
+    code, body = readiness.get(f"{state['router_url']}/workers", timeout=3.0, key=key)
+    if code == 401:
+        print(f"the router wants its key: export {name}=... to see what it knows", file=sys.stderr)
     if code != 200:
         return {}
     try:

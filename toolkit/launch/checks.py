@@ -12,6 +12,7 @@ from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.flags import check_flags
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import is_free
+from toolkit.launch.readiness import api_key_env
 
 GIB = 2**30
 CPU_PROCESS = 1.3 * GIB
@@ -62,7 +63,7 @@ def routing(plan: Plan) -> list[Problem]:
         what = f"router: {kind} picks the decode worker before the prefill runs"
         mend = "use router: toolkit, or dispatch: concurrent"
         problems.append(Problem("router.dispatch", what, mend))
-    key = (plan.router.config or {}).get("api_key_env") if plan.router else None
+    key = api_key_env(plan)
     if key and not os.environ.get(key):
         what = f"the variable {key} is not set"
         problems.append(Problem("router.api_key_env", what, f"export {key}=... first"))

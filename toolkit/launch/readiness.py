@@ -37,9 +37,14 @@ def post(url: str, body: Any, timeout: float, key: str | None = None) -> tuple[i
     return _ask(urllib.request.Request(url, data=data, headers=headers), timeout)
 
 
+def api_key_env(plan: Plan) -> str | None:
+    """The variable that holds the router's key, where the deployment names one."""
+    return (plan.router.config or {}).get("api_key_env") if plan.router else None
+
+
 def api_key(plan: Plan) -> str | None:
     """The router's key, out of the variable that the deployment names."""
-    name = (plan.router.config or {}).get("api_key_env") if plan.router else None
+    name = api_key_env(plan)
     return os.environ.get(name) if name else None
 
 

@@ -278,6 +278,7 @@ class Supervisor:
                 "run_id": self.run_id,
                 "guard_pid": self.fleet.guard.pid,
                 "router_url": self.plan.entry_url,
+                "api_key_env": readiness.api_key_env(self.plan),
                 "workers": [r for r in rows if r["role"] != "router"],
                 "router": next((r for r in rows if r["role"] == "router"), None),
                 "updated": time.time(),

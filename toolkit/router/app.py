@@ -41,6 +41,8 @@ class Router:
         self.config = config
         self.metrics = Metrics()
         self.fleet = Fleet(config, config.secret(config.worker_api_key_env))
+        for worker in self.fleet.workers:
+            worker.on_transfer = self.metrics.transferred
         self.dispatcher = Dispatcher(config, self.fleet, self.metrics)
         self.admission = Admission(config.max_inflight, config.max_queue)
         self.jobs: dict[str, set[asyncio.Task[Any]]] = {}

@@ -32,6 +32,7 @@ class Watcher:
         self._config = config
         self._buffer = b""
         self._hello = False
+        self._refused = ""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -41,7 +42,11 @@ class Watcher:
             reason = await self._watch_once()
             if was_up and not self.worker.healthy:
                 log.warning("worker %s is down: %s", self.worker.name, reason)
-            backoff = BACKOFF_S[0] if self._hello else min(backoff * 2, BACKOFF_S[1])
+            backoff = (
+                BACKOFF_S[0]
+                if self._hello and not self._refused
+                else min(backoff * 2, BACKOFF_S[1])
+            )
             await asyncio.sleep(backoff)
 
     async def _watch_once(self) -> str:
@@ -69,6 +74,13 @@ class Watcher:
         self.worker.has_events = True
         if not await self._warm(call):
             return "not warm"
+        wrong = self.worker.judge(str(self.worker.hello.get("fingerprint") or ""))
+        if wrong is not None:
+            if wrong != self._refused:
+                log.error("worker %s is kept out: %s", self.worker.name, wrong)
+            self._refused = wrong
+            return wrong
+        self._refused = ""
         self.worker.mark_up()
         log.info("worker %s is up", self.worker.name)
         while True:
@@ -136,6 +148,8 @@ class Watcher:
         kind = event.get("type")
         if kind == "prefill_done":
             self.worker.prefill_done(event)
+        elif kind == "kv_transfer":
+            self.worker.on_transfer(float(event["seconds"]), int(event["bytes"]))
         elif kind == "load":
             rank = int(event.get("dp_rank") or 0)
             if 0 <= rank < len(self.worker.ranks):

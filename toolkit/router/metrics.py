@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -49,6 +50,10 @@ class Metrics:
             buckets=_SECONDS,
             **one,
         )
+        self.transfer = Histogram(
+            "kv_transfer_seconds", "KV transfer as the prefill saw it", buckets=_SECONDS, **one
+        )
+        self.transfer_bytes = Counter("kv_transfer_bytes", "KV moved to decode workers", **one)
         self.running = Gauge("running", "Requests that hold a slot", **one)
         self.queued = Gauge("queued", "Requests that wait for a slot", **one)
         self.parked = Gauge("parked", "Prefills whose decode is not chosen yet", **one)
@@ -57,6 +62,7 @@ class Metrics:
         )
         self.healthy = Gauge("worker_healthy", "1 when the worker answers", ["worker"], **one)
         self.ring: deque[Timing] = deque(maxlen=RING)
+        self.transfers: deque[float] = deque(maxlen=RING)
         self.resumed = 0
         self.retried = 0
 
@@ -65,13 +71,27 @@ class Metrics:
         if late:
             self.bind.observe(timing.decide + timing.first)
 
+    def transferred(self, seconds: float, size: int) -> None:
+        self.transfers.append(seconds)
+        self.transfer.observe(seconds)
+        self.transfer_bytes.inc(size)
+
+    def clear_rings(self) -> None:
+        """Start anew: `percentiles` then describe what comes from here on."""
+        self.ring.clear()
+        self.transfers.clear()
+
     def percentiles(self) -> dict[str, dict[str, float]]:
-        """p50, p90 and p99 of each part of the ring, in milliseconds."""
+        """p50, p90 and p99 of each part of the ring, and of KV transfers, in milliseconds."""
         out: dict[str, dict[str, float]] = {}
-        for field in fields(Timing):
-            values = sorted(getattr(timing, field.name) for timing in self.ring)
+        parts: dict[str, Iterable[float]] = {
+            field.name: (getattr(timing, field.name) for timing in self.ring)
+            for field in fields(Timing)
+        }
+        for name, seconds in {**parts, "transfer": self.transfers}.items():
+            values = sorted(seconds)
             if values:
-                out[f"{field.name}_ms"] = {
+                out[f"{name}_ms"] = {
                     f"p{p}": round(values[min(len(values) - 1, len(values) * p // 100)] * 1e3, 3)
                     for p in (50, 90, 99)
                 }

@@ -115,7 +115,7 @@ class Views:
             if side in body:
                 dispatcher.set_policy(side, body[side])
         dispatcher.dispatch = body.get("dispatch", dispatcher.dispatch)
-        self._r.metrics.ring.clear()  # the ring then describes one setting
+        self._r.metrics.clear_rings()  # the ring then describes one setting
         names = {s: p.name for s, p in dispatcher.policies.items()}
         return _json({**names, "dispatch": dispatcher.dispatch})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -144,6 +145,9 @@ class Worker:
         self.ranks = [Rank(self, rank, credit) for rank in range(config.dp_size)]
         self.calls: set[Call] = set()
         self.on_change: Callable[[], None] = lambda: None
+        self.on_transfer: Callable[[float, int], None] = lambda seconds, size: None
+        self.judge: Callable[[str], str | None] = lambda fingerprint: None
+        """Why a worker with this model's fingerprint must not serve here; None when it may."""
         self._prefills: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._aborts: set[Call] = set()
 
@@ -257,10 +261,21 @@ class Fleet:
         for worker in self.workers:
             self._sides.setdefault(worker.config.role, []).extend(worker.ranks)
             worker.on_change = self._wake_all
+            worker.judge = partial(self._judge, worker)
 
     def _wake_all(self) -> None:
         for queue in self._queues.values():
             queue.wake_all()
+
+    def _judge(self, worker: Worker, fingerprint: str) -> str | None:
+        """KV of one model means nothing to another: all that serve at a time must be one."""
+        for other in self.workers:
+            theirs = other.hello.get("fingerprint")
+            if other is worker or not other.healthy or not fingerprint or not theirs:
+                continue
+            if theirs != fingerprint:
+                return f"it serves another model than {other.name} ({fingerprint} not {theirs})"
+        return None
 
     def queue(self, role: str) -> Turnstile:
         return self._queues[role]

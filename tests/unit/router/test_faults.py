@@ -189,6 +189,42 @@ def test_a_worker_comes_back_on_its_port():
     run(check())
 
 
+def test_a_worker_that_returns_with_another_model_is_kept_out():
+    async def check() -> None:
+        async with Cluster() as cluster:
+            decode = cluster.worker("decode-1")
+            decode.kill()
+            await cluster.until(lambda s: not s["workers"][2]["healthy"], 2.0)
+            decode.args = ["--fingerprint", "sha256:2"]
+            decode.start()
+            await cluster.until(lambda s: "another model" in cluster.log.read_text())
+            path = "/v1/completions"
+            for _ in range(4):
+                status, raw = await post(cluster, path, bodies(4)[path])
+                assert (status, text_of(path, raw)) == (200, expected("hello", 4))
+            assert (await cluster.stats("decode-1"))["served"] == 0
+            decode.kill()
+            decode.args = []
+            decode.start()
+            await cluster.until(lambda s: s["workers"][2]["healthy"])
+
+    run(check())
+
+
+def test_kv_transfers_are_counted():
+    async def check() -> None:
+        async with Cluster(worker_args=["--transfer-ms", "5"]) as cluster:
+            for _ in range(3):
+                await post(cluster, "/v1/completions", bodies(2)["/v1/completions"])
+            state = await cluster.until(lambda s: "transfer_ms" in s["timing"])
+            assert state["timing"]["transfer_ms"]["p50"] == 5.0
+            async with cluster.session.get(cluster.url + "/metrics") as response:
+                text = await response.text()
+            assert "toolkit_router_kv_transfer_bytes_total 3072.0" in text
+
+    run(check())
+
+
 def test_a_stream_waits_for_the_only_decode_to_come_back():
     async def check() -> None:
         async with Cluster(decodes=1, worker_args=["--token-ms", "2"]) as cluster:

@@ -1,0 +1,87 @@
+"""Say what each KV transfer from prefill to decode took.
+
+SGLang has this figure only where metrics are on, and counts from the moment a request entered the
+transfer queue: with late binding that includes the wait for a decode worker to be chosen. Here the
+clock starts when the first pages are handed to the transfer engine and stops when the scheduler
+sees the transfer succeed, so it contains at most one scheduler loop beside the transfer itself.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from patches.base import EITHER, Hook, Patch
+
+_MARK = "_toolkit_send_began"
+
+
+@dataclass(frozen=True, slots=True)
+class KvTransferred:
+    """One request's KV is on its decode worker.
+
+    `tokens` of prompt, `bytes` moved by this rank (all layers, keys and values), `seconds` from the
+    first pages handed to the engine to the transfer's success as the scheduler saw it.
+    """
+
+    rid: str
+    dp_rank: int
+    tokens: int
+    bytes: int
+    seconds: float
+
+
+def _mark_first_send(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+    if getattr(req, _MARK, None) is None:
+        setattr(req, _MARK, time.perf_counter())
+    original(scheduler, req, *args, **kwargs)
+
+
+def _report_finished(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+    from sglang.srt.runtime_context import get_parallel
+
+    done: list[Any] = original(scheduler, *args, **kwargs)
+    now = time.perf_counter()
+    for req in done:
+        began = getattr(req, _MARK, None)
+        if began is None or isinstance(req.finished_reason, FINISH_ABORT):
+            continue
+        moved = req.disagg_kv_sender.get_transfer_metric().transfer_total_bytes
+        scheduler.ipc_channels.send_to_tokenizer.send_output(
+            KvTransferred(
+                rid=req.rid,
+                dp_rank=get_parallel().dp_rank or 0,
+                tokens=len(req.origin_input_ids),
+                bytes=int(moved or 0),
+                seconds=now - began,
+            ),
+            req,
+        )
+    return done
+
+
+PATCH = Patch(
+    name="kv_transfer",
+    why="the router and the profiler must know what moving the KV takes",
+    processes=EITHER,
+    hooks=(
+        Hook(
+            "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin.send_kv_chunk",
+            _mark_first_send,
+            ("self", "req"),
+        ),
+        Hook(
+            "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
+            ".process_disagg_prefill_inflight_queue",
+            _report_finished,
+            ("self",),
+        ),
+    ),
+    requires=(
+        "sglang.srt.managers.scheduler_components.output_sender.SenderWrapper.send_output",
+        "sglang.srt.disaggregation.base.conn.BaseKVSender.get_transfer_metric",
+        "sglang.srt.managers.schedule_batch.FINISH_ABORT",
+    ),
+)
