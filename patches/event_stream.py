@@ -115,6 +115,8 @@ def _manager() -> Any:
 
 
 def _hello() -> dict[str, Any]:
+    from importlib.metadata import version
+
     from patches import installed
     from toolkit.fingerprint import model_fingerprint
 
@@ -125,14 +127,33 @@ def _hello() -> dict[str, Any]:
     return {
         "type": "hello",
         "role": resolved.disaggregation_mode,
+        "sglang": version("sglang"),
+        "device": resolved.device,
+        "dtype": str(manager.model_config.dtype).removeprefix("torch."),
+        "tp_size": resolved.tp_size,
+        "transfer": resolved.disaggregation_transfer_backend,
         "dp_size": resolved.dp_size,
         "model": manager.served_model_name,
+        "model_path": manager.model_config.model_path,
         "fingerprint": model_fingerprint(manager.model_config.model_path),
+        "experts": _experts(manager.model_config.hf_text_config, resolved),
         "context_length": manager.model_config.context_len,
         "max_total_tokens": state.scheduler_info["max_total_num_tokens"],
         "max_running_requests": max((each.max_running_requests for each in snapshots), default=0),
         "page_size": resolved.page_size,
         "patches": list(installed()),
+    }
+
+
+def _experts(config: Any, server_args: Any) -> dict[str, Any]:
+    """How many experts the model has and whether this worker keeps what tokens were routed to."""
+    names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+    count = next((value for name in names if (value := getattr(config, name, None))), 0)
+    return {
+        "count": int(count),
+        "top_k": int(getattr(config, "num_experts_per_tok", 0) or 0),
+        "layers": int(config.num_hidden_layers),
+        "captured": bool(server_args.enable_return_routed_experts),
     }
 
 

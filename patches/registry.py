@@ -10,12 +10,15 @@ from patches import (
     cpu_expert_remap,
     cpu_host_memory,
     event_stream,
+    expert_capture,
+    expert_stream,
     kv_transfer,
     late_binding,
     output_ids,
     prefill_restart,
     resume,
     resume_penalties,
+    step_log,
 )
 from patches.base import Patch, Process
 
@@ -30,6 +33,10 @@ ALL: tuple[Patch, ...] = (
     output_ids.PATCH,
     late_binding.PATCH,
     kv_transfer.PATCH,
+    expert_capture.PATCH,
+    step_log.PATCH,
+    step_log.CPU_PATCH,
+    expert_stream.PATCH,
     chunk_yield.PATCH,
     resume.PATCH,
     resume_penalties.PATCH,

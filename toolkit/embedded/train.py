@@ -6,16 +6,19 @@ A run that was stopped goes on where it was when started again with the same --s
 mix all cells (a cell is a domain in a language); a row stays inside one cell. The first half of the
 layers groups rows by language, the second by domain, and the loss is
 
-    L = L_lm + a * balance + l * locality + z * mean(logsumexp(router logits)^2)
+    L = L_lm + a * balance + l * locality + t * topic + z * mean(logsumexp(router logits)^2)
 
     balance  = E * sum_e f_e P_e                 over the layer's groups, each counting the same
                (Switch Transformer, but with the share f_e of recent batches): all experts are
                used evenly by an even mix;
     locality = k * mean_row sum_e (1 - u_ge)^7 P_re   with u_ge the share of tokens of group g that
                use expert e: what a token is expected to add to the distinct experts of a decode
-               batch of eight of its own group. Labels of cells enter here only.
+               batch of eight of its own group;
+    topic    = cross-entropy of a linear guess at the domain from the stream that enters the second
+               half, so that its routers have something to go by. The guesser is not exported.
 
-Together they raise the mutual information of group and expert (as Mod-Squad, CVPR 2023, does).
+The labels of cells enter there only. Balance and locality together raise the mutual information of
+group and expert (as Mod-Squad, CVPR 2023, does).
 """
 
 from __future__ import annotations
@@ -33,9 +36,11 @@ from toolkit.embedded.tokenizer import END_OF_TEXT, IM_END, IM_START, train_toke
 if TYPE_CHECKING:
     from torch import Tensor
 
-BALANCE, LOCALITY, Z_LOSS = 0.05, 0.01, 1e-4
+BALANCE, LOCALITY, TOPIC, Z_LOSS = 0.5, 0.08, 0.2, 1e-4
 PEAK_LR, WARMUP_STEPS, DECAY_SHARE = 1.5e-3, 100, 0.25
 BATCH = 16
+TOPIC_AFTER = 16
+"""Tokens at the start of a row of which nobody could say what they will be about."""
 
 
 class Mixer:
@@ -99,6 +104,33 @@ class Mixer:
                 picked.append(index)
                 mark += step
         return [self.row(self.cells[i], length) for i in picked], picked
+
+
+class Topic:
+    """A linear guess at each row's domain from the stream that enters the domain layers."""
+
+    def __init__(self, network: Any, cells: list[str], width: int) -> None:
+        import torch
+
+        domains = [cell.split("/")[0] for cell in cells]
+        order = sorted(set(domains))
+        self.labels = torch.tensor([order.index(domain) for domain in domains])
+        self.head = torch.nn.Linear(width, len(order))
+        self._stream = torch.empty(0)
+        network.layers[len(network.layers) // 2 - 1].register_forward_hook(self._keep)
+
+    def _keep(self, module: Any, inputs: Any, output: Tensor) -> None:
+        self._stream = output
+
+    def loss(self, cells: list[int]) -> tuple[Tensor, Tensor]:
+        """(cross-entropy, share guessed right) over all but the first tokens of each row."""
+        from torch.nn import functional as F
+
+        stream = self._stream[:, TOPIC_AFTER:].float()
+        guesses = self.head(stream * stream.square().mean(-1, keepdim=True).add(1e-6).rsqrt())
+        labels = self.labels[cells][:, None].expand(guesses.shape[:2])
+        right = (guesses.argmax(-1) == labels).float().mean()
+        return F.cross_entropy(guesses.flatten(0, 1), labels.flatten()), right
 
 
 class Routing:
@@ -194,9 +226,11 @@ def train(args: argparse.Namespace) -> None:
         train_tokenizer(kept, args.out)
     tokenizer = Tokenizer.from_file(str(args.out / "tokenizer.json"))
 
+    mixer = Mixer(kept, tokenizer, args.seed)
     network = net.Network()
+    topic = Topic(network, mixer.cells, net.CONFIG["hidden_size"])
     decayed = [p for p in network.parameters() if p.dim() > 1]
-    plain = [p for p in network.parameters() if p.dim() <= 1]
+    plain = [p for p in network.parameters() if p.dim() <= 1] + list(topic.head.parameters())
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=(0.9, 0.95), fused=True)
     step, spent = 0, 0.0
@@ -204,8 +238,9 @@ def train(args: argparse.Namespace) -> None:
         state = torch.load(args.state)
         network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
+        topic.head.load_state_dict(state["topic"])
         step, spent = state["step"], state["spent"]
-    mixer = Mixer(kept, tokenizer, args.seed + step)
+    mixer.random.seed(args.seed + step)
     layers, experts, top_k = (
         net.CONFIG[f"num_{name}"] for name in ("hidden_layers", "experts", "experts_per_tok")
     )
@@ -215,8 +250,13 @@ def train(args: argparse.Namespace) -> None:
 
     def save() -> None:
         part = args.state.with_suffix(".part")
-        state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save({**state, "used": routing.used, "step": step, "spent": spent}, part)
+        state = {
+            "network": network.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "topic": topic.head.state_dict(),
+            "used": routing.used,
+        }
+        torch.save({**state, "step": step, "spent": spent}, part)
         part.replace(args.state)
 
     budget, mark, saved = args.minutes * 60, time.monotonic(), time.monotonic()
@@ -229,7 +269,9 @@ def train(args: argparse.Namespace) -> None:
             hidden = network(ids[:, :-1]).float().flatten(0, 1)
         loss = net.HeadLoss.apply(hidden, network.lm_head.weight, ids[:, 1:].flatten())
         balance, locality, z = routing.losses(network.layers, cells)
-        (loss + args.balance * balance + args.locality * locality + Z_LOSS * z).backward()
+        about, right = topic.loss(cells)
+        steer = args.balance * balance + args.locality * locality + TOPIC * about + Z_LOSS * z
+        (loss + steer).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, spent / budget)
@@ -242,7 +284,7 @@ def train(args: argparse.Namespace) -> None:
             one, mixed = routing.distinct()
             print(
                 f"step {step} min {spent / 60:.1f} loss {loss:.3f} balance {balance:.3f} "
-                f"locality {locality:.3f} distinct {one:.1f}/{mixed:.1f} "
+                f"locality {locality:.3f} topic {right:.2f} distinct {one:.1f}/{mixed:.1f} "
                 f"load max/mean {routing.busiest():.2f} tok/s {step * BATCH * 256 / spent:.0f}",
                 flush=True,
             )

@@ -154,6 +154,9 @@ class Deployment(_Strict):
     prefill: Role = Role()
     decode: Role = Role()
     worker: Role = Role()
+    capture_experts: bool = Field(
+        default=False, description="workers keep the experts of every token (profile, signatures)"
+    )
     transfer: Transfer = Transfer()
     router: Annotated[Router, BeforeValidator(_router)] = Router()
     hosts: dict[str, Host] = Field(default_factory=dict)

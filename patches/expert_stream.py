@@ -1,0 +1,141 @@
+"""Hand captured experts and step rows to whoever listens: `GET /toolkit/experts`.
+
+A response of frames: one line of JSON that says what follows and how many bytes, then the bytes.
+
+    {"type": "experts", "rid", "phase", "dp_rank", "start", "shape", "prompt_tokens",
+     "cached_tokens", "whole", "end", "bytes"}\n  int16 [rows, layers, top_k]
+    {"type": "steps", "dp_rank", "origin", "fields", "shape", "bytes"}\n   float32 [rows, columns]
+    {"type": "ping", "bytes": 0}\n
+
+Experts come for requests that asked for them. With `?share=0.1` a tenth of all requests is asked
+for as long as somebody listens so: the choice is by request id, so that prefill and decode workers
+pick the same ones. Neither text nor token ids ever pass here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any
+
+from patches.base import Hook, Patch, Process, resolve
+from patches.expert_capture import CAPTURE_KEY, ExpertsCaptured
+from patches.step_log import FIELDS, StepBlock
+
+PATH = "/toolkit/experts"
+APP = "sglang.srt.entrypoints.http_server.app"
+PING_AFTER_S = 1.0
+MAX_BACKLOG = 2_000
+"""Frames that a listener may leave unread before it is cut off: they are held in memory."""
+SHARES = 10_000
+
+
+class ExpertHub:
+    """Fans frames out to every listener; keeps nothing when nobody listens."""
+
+    def __init__(self) -> None:
+        self._queues: dict[asyncio.Queue[bytes | None], float] = {}
+
+    @property
+    def share(self) -> float:
+        """The largest share of requests that a listener asked for, in [0, 1]."""
+        return max(self._queues.values(), default=0.0)
+
+    def sampled(self, rid: str) -> bool:
+        """Whether this request is in the share. The same answer on every worker."""
+        return zlib.crc32(rid.encode()) % SHARES < self.share * SHARES
+
+    def publish(self, head: dict[str, Any], body: bytes) -> None:
+        frame = json.dumps(head | {"bytes": len(body)}).encode() + b"\n" + body
+        for queue in list(self._queues):
+            if queue.qsize() >= MAX_BACKLOG:
+                del self._queues[queue]
+                queue.put_nowait(None)
+            else:
+                queue.put_nowait(frame)
+
+    def publish_experts(self, captured: ExpertsCaptured) -> None:
+        """Handler of the scheduler's message."""
+        if self._queues:
+            head = asdict(captured)
+            ids = head.pop("ids")
+            self.publish({"type": "experts"} | head, ids)
+
+    def publish_steps(self, block: StepBlock) -> None:
+        """Handler of the scheduler's message."""
+        if self._queues:
+            head = asdict(block)
+            rows = head.pop("rows")
+            self.publish({"type": "steps", "fields": FIELDS} | head, rows)
+
+    async def subscribe(self, share: float) -> AsyncIterator[bytes]:
+        """Frames for one listener until it goes away."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queues[queue] = share
+        try:
+            yield b'{"type": "ping", "bytes": 0}\n'
+            while True:
+                try:
+                    frame = await asyncio.wait_for(queue.get(), PING_AFTER_S)
+                except TimeoutError:
+                    frame = b'{"type": "ping", "bytes": 0}\n'
+                if frame is None:
+                    return
+                yield frame
+        finally:
+            self._queues.pop(queue, None)
+
+
+HUB = ExpertHub()
+
+
+def _dispatch_frames(original: Any, manager: Any) -> None:
+    original(manager)
+    manager._result_dispatcher += type(manager._result_dispatcher)(
+        [(ExpertsCaptured, HUB.publish_experts), (StepBlock, HUB.publish_steps)]
+    )
+
+
+async def _ask_for_sampled(
+    original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any
+) -> AsyncIterator[Any]:
+    rid, sampling = obj.rid, obj.sampling_params
+    if isinstance(rid, str) and isinstance(sampling, dict) and HUB.share and HUB.sampled(rid):
+        custom = {**(sampling.get("custom_params") or {}), CAPTURE_KEY: True}
+        obj.sampling_params = {**sampling, "custom_params": custom}
+    async for response in original(manager, obj, *args, **kwargs):
+        yield response
+
+
+def _add_route() -> None:
+    from fastapi import Query
+    from fastapi.responses import StreamingResponse
+
+    async def experts(share: float = Query(0.0, ge=0.0, le=1.0)) -> StreamingResponse:
+        return StreamingResponse(HUB.subscribe(share), media_type="application/octet-stream")
+
+    resolve(APP).add_api_route(PATH, experts, methods=["GET"])
+
+
+PATCH = Patch(
+    name="expert_stream",
+    why="profiles, signatures and benchmarks read experts and step times from a running worker",
+    processes=frozenset({Process.MAIN}),
+    hooks=(
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager.init_request_dispatcher",
+            _dispatch_frames,
+            ("self",),
+        ),
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
+            _ask_for_sampled,
+            ("self", "obj", "request"),
+        ),
+    ),
+    requires=(APP,),
+    attach=_add_route,
+)

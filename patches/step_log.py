@@ -1,0 +1,194 @@
+"""What every forward step did and took: batch size, KV tokens, distinct experts, seconds.
+
+A step takes from the end of the step before it (from its own launch after an idle gap) to its own
+end. A step ends when its result is in host memory, where the scheduler waits for it anyway; on CPU
+when its forward returns, since there nothing runs behind the scheduler's back and the overlap
+scheduler looks at a result one forward later. Distinct experts are counted from the ids that
+SGLang's capturer copies to the host anyway, so that a GPU sees no synchronisation beyond its own.
+Rows are sent to the HTTP process in blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from patches.base import EITHER, Hook, Patch
+
+FIELDS = (
+    "decode",
+    "end",
+    "seconds",
+    "requests",
+    "new_tokens",
+    "prompt_tokens",
+    "prompt_tokens_squared",
+    "kv_tokens",
+)
+"""Columns of a row before those with the distinct experts of each layer. `decode` is 1 or 0 (a
+prefill), `end` is the worker's monotonic clock, tokens are summed over the batch; `kv_tokens` is
+the resident length that attention reads."""
+CAPTURER = "routed_experts"
+"""The capturer's name; sparse attention has another one of the same classes."""
+KEPT_ENDS = 64
+BLOCK_ROWS = 256
+BLOCK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class StepBlock:
+    """Rows of one rank: float32 [rows, len(FIELDS) + layers], `end` counted from `origin`."""
+
+    dp_rank: int
+    origin: float
+    shape: tuple[int, int]
+    rows: bytes
+
+
+@dataclass
+class StepLog:
+    """The rows of this rank that have not been sent yet."""
+
+    rows: list[list[float]] = field(default_factory=list)
+    ids: Any = None
+    """Host ids [tokens, layers, top_k] of the step whose result is being processed."""
+    previous_end: float = 0.0
+    forward_end: dict[int, float] = field(default_factory=dict)
+    """On CPU: when the forward of an iteration returned."""
+    origin: float = 0.0
+
+    def due(self, now: float, running_on: bool) -> bool:
+        """Whether to send: enough rows, old enough rows, or nothing runs any more."""
+        if not self.rows:
+            return False
+        return len(self.rows) >= BLOCK_ROWS or now - self.origin >= BLOCK_S or not running_on
+
+
+LOG = StepLog()
+
+
+def distinct_by_layer(ids: Any) -> list[float]:
+    """Distinct experts of each layer; `ids`: int tensor [tokens, layers, top_k], -1 ignored."""
+    import numpy as np
+
+    used = ids.numpy()
+    if used.size == 0:
+        return [0.0] * used.shape[1]
+    width = int(used.max()) + 2
+    hit = np.zeros((used.shape[1], width), dtype=bool)
+    hit[np.arange(used.shape[1])[None, :, None], used + 1] = True
+    return hit[:, 1:].sum(axis=1).tolist()
+
+
+def _remember_copied(original: Any, output: Any) -> None:
+    original(output)
+    if output.host_cache.name == CAPTURER:
+        LOG.ids = output.topk
+
+
+def _remember_direct(
+    original: Any, capturer: Any, forward_batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    output = original(capturer, forward_batch, *args, **kwargs)
+    # Without overlap there is no output to finalize: the ids are in the host cache already.
+    if output is None and capturer.host_cache.name == CAPTURER:
+        where = forward_batch.out_cache_loc_virtual
+        where = forward_batch.out_cache_loc if where is None else where
+        LOG.ids = capturer.host_cache.buffer[where.cpu()]
+    return output
+
+
+def _note_forward_end(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(scheduler, batch, *args, **kwargs)
+    if len(LOG.forward_end) > KEPT_ENDS:  # results that were never processed
+        LOG.forward_end.clear()
+    LOG.forward_end[batch.forward_iter] = time.monotonic()
+    return result
+
+
+def _log_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+    if scheduler.ipc_channels.send_to_tokenizer.socket is None:  # not the rank that reports
+        original(scheduler, batch, result)
+        return
+    mode = batch.forward_mode
+    decode = mode.is_decode()
+    counted = decode or mode.is_extend_without_speculative()
+    # Under overlap a batch whose requests have all finished runs once more, for nothing.
+    counted = counted and not all(req.finished() for req in batch.reqs)
+    row: list[float] = []
+    if counted:
+        prompts = [len(req.origin_input_ids) for req in batch.reqs]
+        output = sum(len(req.output_ids) for req in batch.reqs)
+        new = len(prompts) if decode else batch.extend_num_tokens or 0
+        squared = sum(length * length for length in prompts)
+        row = [len(prompts), new, sum(prompts), squared, sum(prompts) + output]
+        LOG.ids = None if scheduler.enable_overlap else LOG.ids
+    original(scheduler, batch, result)
+    now = time.monotonic()
+    end = LOG.forward_end.pop(batch.forward_iter, now)
+    if counted:
+        seconds = end - (batch.launch_ts if batch.after_idle_gap else LOG.previous_end)
+        if not LOG.rows:
+            LOG.origin = end - seconds
+        layers = [] if LOG.ids is None else distinct_by_layer(LOG.ids)
+        LOG.rows.append([float(decode), end - LOG.origin, seconds, *row, *layers])
+        LOG.ids = None
+    LOG.previous_end = end
+    if LOG.due(now, running_on=not all(req.finished() for req in batch.reqs)):
+        _flush(scheduler)
+
+
+def _flush(scheduler: Any) -> None:
+    import numpy as np
+    from sglang.srt.runtime_context import get_parallel
+
+    width = max(map(len, LOG.rows))
+    rows = np.zeros((len(LOG.rows), width), dtype=np.float32)
+    for index, values in enumerate(LOG.rows):
+        rows[index, : len(values)] = values
+    scheduler.ipc_channels.send_to_tokenizer.send_output(
+        StepBlock(get_parallel().dp_rank or 0, LOG.origin, rows.shape, rows.tobytes())
+    )
+    LOG.rows.clear()
+
+
+_WHY = "decode latency follows distinct experts: that must be measured where it happens"
+
+CPU_PATCH = Patch(
+    name="step_log_cpu",
+    why=_WHY,
+    processes=EITHER,
+    hooks=(
+        Hook(
+            "sglang.srt.managers.scheduler.Scheduler.run_batch",
+            _note_forward_end,
+            ("self", "batch"),
+        ),
+    ),
+    cpu_only=True,
+)
+
+PATCH = Patch(
+    name="step_log",
+    why=_WHY,
+    processes=EITHER,
+    hooks=(
+        Hook(
+            "sglang.srt.state_capturer.base.TopkCaptureOutput.finalize",
+            _remember_copied,
+            ("self",),
+        ),
+        Hook(
+            "sglang.srt.state_capturer.base.BaseTopkCapturer.on_forward_end",
+            _remember_direct,
+            ("self", "forward_batch"),
+        ),
+        Hook(
+            "sglang.srt.managers.scheduler.Scheduler.process_batch_result",
+            _log_step,
+            ("self", "batch", "result"),
+        ),
+    ),
+    requires=("sglang.srt.managers.scheduler_components.output_sender.SenderWrapper.send_output",),
+)
