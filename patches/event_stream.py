@@ -129,6 +129,8 @@ def _hello() -> dict[str, Any]:
         "role": resolved.disaggregation_mode,
         "sglang": version("sglang"),
         "device": resolved.device,
+        "machine": _machine(resolved.device),
+        "architecture": next(iter(manager.model_config.hf_config.architectures or ()), ""),
         "dtype": str(manager.model_config.dtype).removeprefix("torch."),
         "tp_size": resolved.tp_size,
         "transfer": resolved.disaggregation_transfer_backend,
@@ -143,6 +145,19 @@ def _hello() -> dict[str, Any]:
         "page_size": resolved.page_size,
         "patches": list(installed()),
     }
+
+
+def _machine(device: str) -> str:
+    """The accelerator's name, or the processor's."""
+    if device != "cpu":
+        import torch
+
+        return f"{torch.get_device_module(device).get_device_name()}"
+    from pathlib import Path
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else "CPU"
 
 
 def _experts(config: Any, server_args: Any) -> dict[str, Any]:

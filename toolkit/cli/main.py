@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": "toolkit.cli.doctor:doctor",
     "bench": "toolkit.cli.bench:bench",
     "router": "toolkit.cli.router:router",
+    "profile": "toolkit.cli.profile:app",
 }
 
 
@@ -39,7 +40,10 @@ def _register() -> None:
             if error.name != module:
                 raise
             continue
-        app.command(name)(command)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -62,8 +66,9 @@ def main() -> None:
         app()
     except Exception as error:
         from toolkit.launch.errors import LaunchError
+        from toolkit.profile.errors import ProfileError
 
-        if not isinstance(error, LaunchError):
+        if not isinstance(error, LaunchError | ProfileError):
             raise
         print(error, file=sys.stderr)
         sys.exit(1)

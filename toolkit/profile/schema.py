@@ -13,7 +13,7 @@ Arrays of `arrays.safetensors`:
     centroids                      float32 [K, D]    D = E * number of layers in the mask
     cluster                        int32 [N]         worker of each fitted request, -1: held out
     steps                          float32 [M, F+L]  columns: `steps_columns`, then distinct experts
-    transfers                      float64 [R, 3]    tokens, bytes, seconds
+    transfers                      float64 [R, 4]    tokens, bytes, seconds, requests at once
     placement_KIND                 int32 [L, P]      one for each of `placements`
 """
 

@@ -1,0 +1,150 @@
+"""What workers say tokens were routed to, against transformers' own router, token by token."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.e2e import calls
+from toolkit.embedded import load_prompts, model_path
+from toolkit.launch.running import Running
+from toolkit.profile.measure import new_session
+from toolkit.profile.tap import Rows, Tap
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+TOKENS = 24
+
+
+def body(rid: str, ids: list[int]) -> dict[str, Any]:
+    request = calls.greedy(ids, TOKENS, stream=False)
+    request["sampling_params"]["custom_params"] = {"toolkit_capture": True}
+    return {**request, "rid": rid}
+
+
+async def captured(
+    deployment: Running, prompts: list[list[int]], together: int
+) -> list[tuple[list[int], dict[str, Rows]]]:
+    """(output ids, rows by phase) of each prompt, `together` in flight."""
+    urls = [worker.url for worker in deployment.workers]
+    found = []
+    async with new_session() as http, Tap(http, urls) as tap:
+
+        async def one(number: int) -> tuple[list[int], dict[str, Rows]]:
+            rid = f"experts-{together}-{number}"
+            url = deployment.router_url + "/generate"
+            async with http.post(url, json=body(rid, prompts[number])) as response:
+                assert response.status == 200, await response.text()
+                answer = await response.json()
+            return answer["output_ids"], await tap.request(rid, ("prefill", "decode"), 30)
+
+        for start in range(0, len(prompts), together):
+            numbers = range(start, min(start + together, len(prompts)))
+            found += await asyncio.gather(*map(one, numbers))
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    """ids -> sets of experts [tokens, layers, k], sorted, by transformers in fp32."""
+    import torch
+
+    from toolkit.embedded.evaluate import declare_vision_operators
+
+    library = declare_vision_operators()
+    from transformers import Qwen3MoeForCausalLM
+
+    del library
+    model = Qwen3MoeForCausalLM.from_pretrained(model_path(), dtype=torch.float32).eval()
+    top_k = model.config.num_experts_per_tok
+
+    def routed(ids: list[int]) -> np.ndarray:
+        with torch.no_grad():
+            logits = model(torch.tensor([ids]), output_router_logits=True).router_logits
+        layers = [layer.topk(top_k, dim=-1).indices for layer in logits]
+        return torch.stack(layers, dim=1).sort(dim=-1).values.numpy()
+
+    return routed
+
+
+def check(reference: Any, prompt: list[int], output: list[int], rows: dict[str, Rows]) -> None:
+    # The last output token was never run.
+    expected = reference([*prompt, *output[:-1]])
+    for phase, wanted in (
+        ("prefill", expected[: len(prompt)]),
+        ("decode", expected[len(prompt) :]),
+    ):
+        got = np.sort(rows[phase].ids, axis=2)
+        assert got.shape == wanted.shape, phase
+        assert (got == wanted).all(), f"{phase}: {(got != wanted).any(axis=2).sum()} sets differ"
+
+
+def token_ids() -> list[list[int]]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(model_path() / "tokenizer.json"))
+    texts = [prompt.text for prompt in load_prompts()]
+    return [tokenizer.encode(text).ids for text in texts[:: len(texts) // 20]][:20]
+
+
+@pytest.mark.parametrize("together", [1, 5], ids=["alone", "concurrent"])
+def test_experts_are_those_of_transformers(
+    deployment: Running, reference: Any, together: int
+) -> None:
+    prompts = token_ids()
+    answers = calls.run(captured(deployment, prompts, together))
+    assert len(answers) == 20
+    for prompt, (output, rows) in zip(prompts, answers, strict=True):
+        check(reference, prompt, output, rows)
+
+
+def test_experts_of_a_prefix_hit_are_whole(deployment: Running, reference: Any) -> None:
+    head = calls.prompt("experts-prefix", 120)
+    prompts = [head + calls.prompt(f"experts-tail-{n}", 30) for n in range(4)] + [head[:80]]
+    answers = calls.run(captured(deployment, prompts, 1))
+    for prompt, (output, rows) in zip(prompts, answers, strict=True):
+        check(reference, prompt, output, rows)
+    assert [rows["prefill"].cached_tokens >= 79 for _, rows in answers] == [False] + [True] * 4
+
+
+def test_a_chunked_prompt_is_whole(deployment: Running, reference: Any) -> None:
+    prompts = [calls.prompt(f"experts-long-{n}", 1500) for n in range(2)]
+    for prompt, (output, rows) in zip(
+        prompts, calls.run(captured(deployment, prompts, 2)), strict=True
+    ):
+        check(reference, prompt, output, rows)
+
+
+def test_live_sampling_picks_the_same_requests_on_both_sides(deployment: Running) -> None:
+    async def main() -> dict[str, dict[str, Rows]]:
+        urls = [worker.url for worker in deployment.workers]
+        async with new_session() as http, Tap(http, urls, share=0.5) as tap:
+            for number in range(24):
+                request = {**calls.greedy(calls.prompt(f"live-{number}", 20), 4, False)}
+                request["rid"] = f"live-{number}"
+                async with http.post(deployment.router_url + "/generate", json=request) as answer:
+                    assert answer.status == 200
+            await asyncio.sleep(0.5)
+            return tap.heard.experts
+
+    heard = calls.run(main())
+    assert 4 <= len(heard) <= 20
+    assert all(set(phases) == {"prefill", "decode"} for phases in heard.values())
+
+
+def test_nothing_is_sent_for_those_who_did_not_ask(deployment: Running) -> None:
+    async def main() -> Tap:
+        urls = [worker.url for worker in deployment.workers]
+        async with new_session() as http, Tap(http, urls) as tap:
+            request = calls.greedy(calls.prompt("unasked", 20), 4, False)
+            async with http.post(deployment.router_url + "/generate", json=request) as answer:
+                assert answer.status == 200
+            await asyncio.sleep(0.5)
+            return tap
+
+    tap = calls.run(main())
+    assert tap.heard.experts == {}
+    assert tap.heard.transfers, "the KV transfer of the request itself is always reported"

@@ -1,0 +1,244 @@
+"""Run the calibration prompts through real workers and keep what they were routed to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from toolkit.profile import tally
+from toolkit.profile.errors import ProfileError
+from toolkit.profile.prompts import Prompt
+from toolkit.profile.shards import Shard, Shards
+from toolkit.profile.tap import PHASES, Rows, Tap
+from toolkit.profile.waves import waves
+
+if TYPE_CHECKING:
+    import aiohttp
+    import numpy as np
+
+TOKENS_KEPT = 48
+"""Of each request and phase at most this many tokens are kept with their ids."""
+STEPS_PATIENCE_S = 3.0
+STEP_SLACK_S = 0.5
+LOADS = ("requests", "prompt_tokens", "prompt_tokens_squared", "kv_tokens")
+"""The columns of a step that are CascadeInfer's F_1 to F_4."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How requests are sent. `most` is the largest wave; temperature > 0 keeps small models from
+    running in circles, which greedy output does and traffic does not."""
+
+    output_tokens: int = 64
+    most: int = 16
+    temperature: float = 0.8
+    seed: int = 0
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the workers say of themselves, and agree on."""
+
+    hellos: dict[str, dict[str, Any]]
+    experts: int
+    top_k: int
+
+    @property
+    def first(self) -> dict[str, Any]:
+        return next(iter(self.hellos.values()))
+
+
+def facts(hellos: dict[str, dict[str, Any]]) -> Facts:
+    """Check that these workers can be profiled.
+
+    Raises:
+        ProfileError: a dense model, workers that capture nothing, or workers that differ.
+    """
+    found = {(h["experts"]["count"], h["experts"]["top_k"]) for h in hellos.values()}
+    prints = {h["fingerprint"] for h in hellos.values()}
+    if len(found) != 1 or len(prints) != 1:
+        raise ProfileError(f"the workers serve different models: {', '.join(sorted(prints))}")
+    experts, top_k = found.pop()
+    if experts <= 1 or top_k < 1:
+        raise ProfileError(
+            f"{next(iter(hellos.values()))['model']} is a dense model: it has no experts to profile"
+        )
+    blind = [url for url, hello in hellos.items() if not hello["experts"]["captured"]]
+    if blind:
+        raise ProfileError(
+            f"{', '.join(blind)} keep no experts: put `capture_experts: true` into the deployment "
+            "file and launch it again"
+        )
+    return Facts(hellos, experts, top_k)
+
+
+class Calibration:
+    """Sends the waves that `shards` does not have yet, one after the other."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        router: str,
+        tap: Tap,
+        prompts: list[Prompt],
+        settings: Settings,
+        shards: Shards,
+    ) -> None:
+        self._session = session
+        self._router = router.rstrip("/")
+        self._tap = tap
+        self._prompts = prompts
+        self._settings = settings
+        self._shards = shards
+        self._facts = facts(tap.hellos)
+
+    async def run(self, progress: Callable[[int, int], None]) -> None:
+        """`progress(done, all)` in requests, after every wave.
+
+        Raises:
+            ProfileError: a request failed, or its experts did not arrive.
+        """
+        plan = waves(self._prompts, self._settings.most, self._settings.seed)
+        done = sum(len(wave) for wave in plan[: self._shards.done])
+        progress(done, len(self._prompts))
+        for number in range(self._shards.done, len(plan)):
+            self._shards.add(await self._wave(plan[number]))
+            done += len(plan[number])
+            progress(done, len(self._prompts))
+
+    async def _wave(self, indices: list[int]) -> Shard:
+        heard = self._tap.heard
+        for steps in heard.steps.values():
+            steps.clear()
+        heard.transfers.clear()
+        answers = await asyncio.gather(*(self._one(index) for index in indices))
+        rows = [answer[1] for answer in answers]
+        await self._wait_for_steps(rows)
+        seconds = [answer[0] for answer in answers]
+        seed = self._settings.seed
+        return reduce(
+            self._tap, self._facts, self._shards, self._prompts, indices, seconds, rows, seed
+        )
+
+    async def _one(self, index: int) -> tuple[float, dict[str, Rows]]:
+        """(seconds, rows by phase) of one request."""
+        prompt, settings = self._prompts[index], self._settings
+        rid = f"profile-{settings.seed}-{index}-{time.time_ns():x}"
+        path, body = request(prompt, settings, self._facts.first["model"], rid)
+        begin = time.perf_counter()
+        async with self._session.post(self._router + path, json=body) as response:
+            text = await response.text()
+            if response.status != 200:
+                raise ProfileError(f"prompt {prompt.id}: HTTP {response.status} {text[:300]}")
+        seconds = time.perf_counter() - begin
+        rows = await self._tap.request(rid, PHASES, settings.timeout_s)
+        if not all(phase.whole for phase in rows.values()):
+            raise ProfileError(
+                f"prompt {prompt.id} was retracted or resumed in mid-run: give the workers more "
+                "kv_tokens, or profile with smaller waves (--concurrency)"
+            )
+        return seconds, rows
+
+    async def _wait_for_steps(self, rows: list[dict[str, Rows]]) -> None:
+        """Step rows trail the requests that they belong to by a moment."""
+        deadline = time.monotonic() + STEPS_PATIENCE_S
+        last: dict[tuple[str, int], float] = {}
+        for phases in rows:
+            decode = phases["decode"]
+            last[decode.rank] = max(last.get(decode.rank, 0.0), decode.end)
+        while time.monotonic() < deadline:
+            ends = {rank: _column(self._tap, self._tap.rank_steps(rank), "end") for rank in last}
+            # The step's own end is taken just before its requests' rows are sent.
+            if all(len(e) and e[-1] > last[rank] - STEP_SLACK_S for rank, e in ends.items()):
+                return
+            await asyncio.sleep(0.01)
+
+
+def reduce(
+    tap: Tap,
+    known: Facts,
+    shards: Shards,
+    prompts: list[Prompt],
+    indices: list[int],
+    seconds: list[float],
+    rows: list[dict[str, Rows]],
+    seed: int,
+) -> Shard:
+    """What is kept of finished requests: counts, a few tokens, steps; affinity goes to `shards`.
+
+    `indices` into `prompts`, `seconds` each took (NaN unknown), `rows` by phase.
+    """
+    import numpy as np
+
+    whole = np.concatenate([phases[name].ids for phases in rows for name in PHASES])
+    layers = tally.captured_layers(whole)
+    shards.expect_layers(layers)
+    ids = [{name: phases[name].ids[:, layers] for name in PHASES} for phases in rows]
+    kept = [
+        tally.sample_tokens(each[name], TOKENS_KEPT, seed + index)
+        for index, each in zip(indices, ids, strict=True)
+        for name in PHASES
+    ]
+    for index, each in zip(indices, ids, strict=True):
+        if not prompts[index].held_out:
+            for name in PHASES:
+                shards.add_affinity(name, each[name], known.experts)
+    pairs = zip(seconds, rows, strict=True)
+    return Shard(
+        indices=np.array(indices),
+        prefill_counts=np.stack([tally.counts(e["prefill"], known.experts) for e in ids]),
+        decode_counts=np.stack([tally.counts(e["decode"], known.experts) for e in ids]),
+        prompt_tokens=np.array([len(e["prefill"]) for e in ids]),
+        output_tokens=np.array([len(e["decode"]) for e in ids]),
+        token_owner=np.repeat(np.repeat(indices, 2), [len(k) for k in kept]),
+        tokens=np.concatenate(kept),
+        steps=tap.all_steps(layers),
+        columns=np.array(tap.heard.columns),
+        transfers=tap.take_transfers(len(indices)),
+        loads=np.array([_loads(tap, took, phases["decode"]) for took, phases in pairs]),
+    )
+
+
+def _column(tap: Tap, steps: np.ndarray, name: str) -> np.ndarray:
+    columns = tap.heard.columns
+    column: np.ndarray = steps[:, columns.index(name)] if columns else steps[:, :0].ravel()
+    return column
+
+
+def _loads(tap: Tap, seconds: float, decode: Rows) -> list[float]:
+    """(seconds by output token, mean F_1..F_4 of the batches that the request was in)."""
+    steps = tap.rank_steps(decode.rank)
+    mine = (_column(tap, steps, "decode") == 1) & (_column(tap, steps, "end") <= decode.end)
+    steps = steps[mine][-len(decode.ids) :] if len(steps) else steps
+    if not len(steps) or not len(decode.ids):
+        return [float("nan")] * 5
+    means = [float(_column(tap, steps, name).mean()) for name in LOADS]
+    # The first output token is the prefill's; the decode ran the rest.
+    return [seconds / (len(decode.ids) + 1), *means]
+
+
+def request(prompt: Prompt, settings: Settings, model: str, rid: str) -> tuple[str, dict[str, Any]]:
+    """(path, body) of one calibration request, with experts captured."""
+    custom = {"toolkit_capture": True}
+    if prompt.input_ids:
+        sampling = {
+            "max_new_tokens": settings.output_tokens,
+            "temperature": settings.temperature,
+            "ignore_eos": True,
+            "custom_params": custom,
+        }
+        ids = list(prompt.input_ids)
+        return "/generate", {"input_ids": ids, "rid": rid, "sampling_params": sampling}
+    return "/v1/chat/completions", {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt.text}],
+        "max_tokens": settings.output_tokens,
+        "temperature": settings.temperature,
+        "ignore_eos": True,
+        "rid": rid,
+        "custom_params": custom,
+    }

@@ -1,0 +1,119 @@
+"""Fit step time and KV transfer time. Pure numpy and scipy.
+
+Errors that matter are relative (a step of 10 ms and one of 100 ms count alike), and a shared
+machine adds outliers in one direction: rows are weighted by 1 / seconds and fitted with a soft-l1
+loss, which is least squares near zero and does not follow stragglers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from toolkit.profile.schema import Latency, LinearFit, Transfer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LEAST_ROWS = 30
+"""Fewer rows are not fitted."""
+HELD_OUT_EVERY = 4
+"""Every fourth row judges; the order of rows is that of time, so both parts see all conditions."""
+QOE_TERMS = ("1", "requests", "prompt tokens", "prompt tokens^2", "kv tokens")
+
+
+def fit(
+    terms: tuple[str, ...], features: np.ndarray, seconds: np.ndarray, nonnegative: bool = True
+) -> LinearFit | None:
+    """Least squares of seconds [M] on features [M, terms]; None with too few rows.
+
+    With `nonnegative` no term may speed a step up, which also keeps collinear terms apart.
+    """
+    import numpy as np
+    from scipy.optimize import least_squares
+
+    good = np.isfinite(features).all(axis=1) & np.isfinite(seconds) & (seconds > 0)
+    features, seconds = features[good], seconds[good]
+    if len(seconds) < max(LEAST_ROWS, 4 * features.shape[1]):
+        return None
+    held = np.arange(len(seconds)) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+    scale = np.abs(features[~held]).max(axis=0)
+    scale[scale == 0] = 1.0
+    design = features / scale
+    weighted = design[~held] / seconds[~held, None]
+    low = 0.0 if nonnegative else -np.inf
+    start = np.full(features.shape[1], float(np.median(seconds)) / features.shape[1])
+    found = least_squares(
+        lambda c: weighted @ c - 1, start, bounds=(low, np.inf), loss="soft_l1", f_scale=0.1
+    )
+    predicted = design[held] @ found.x
+    constant = float(np.mean(seconds[~held]))
+    return LinearFit(
+        terms=terms,
+        coefficients=tuple(float(c) for c in found.x / scale),
+        units=tuple("s" if term == "1" else f"s / {term.rstrip('s')}" for term in terms),
+        held_out_error=float(np.mean(np.abs(predicted / seconds[held] - 1))),
+        constant_error=float(np.mean(np.abs(constant / seconds[held] - 1))),
+        samples=len(seconds),
+    )
+
+
+def fit_steps(steps: np.ndarray, columns: tuple[str, ...], loads: np.ndarray) -> Latency:
+    """All models of step time.
+
+    Args:
+        steps: [M, F + L], columns as named, then the distinct experts of each MoE layer.
+        loads: [N, 5] seconds by output token and mean F_1..F_4 of each request's batches.
+    """
+    import numpy as np
+
+    if not len(steps):
+        return Latency(note="no steps were logged")
+    at = {name: steps[:, i] for i, name in enumerate(columns)}
+    distinct = steps[:, len(columns) :].sum(axis=1)
+    decode, one = at["decode"] == 1, np.ones(len(steps))
+    plain = np.stack([one, at["requests"], at["kv_tokens"]], axis=1)
+    with_experts = np.column_stack([plain, distinct])
+    fresh = np.stack([one, at["new_tokens"], at["new_tokens"] * at["kv_tokens"]], axis=1)
+    names = ("1", "requests", "kv tokens")
+    qoe = np.column_stack([np.ones(len(loads)), loads[:, 1:]])
+    return Latency(
+        qoe=fit(QOE_TERMS, qoe, loads[:, 0], nonnegative=False),
+        distinct=fit((*names, "distinct experts"), with_experts[decode], at["seconds"][decode]),
+        without_distinct=fit(names, plain[decode], at["seconds"][decode]),
+        prefill=fit(
+            ("1", "new tokens", "new tokens x kv tokens"), fresh[~decode], at["seconds"][~decode]
+        ),
+        note="distinct experts are summed over MoE layers; decode steps of every worker together",
+    )
+
+
+def fit_transfer(transfers: np.ndarray, backend: str) -> Transfer | None:
+    """Latency and bandwidth of [R, 4] (tokens, bytes, seconds, requests at once).
+
+    Transfers of the smallest waves are fitted: in larger ones they wait for each other. Where the
+    time does not grow with the size, the bandwidth is the best that was seen, a lower bound.
+    None when nothing was moved.
+    """
+    import numpy as np
+
+    moved = transfers[(transfers[:, 1] > 0) & (transfers[:, 2] > 0)]
+    if not len(moved):
+        return None
+    for at_once in np.unique(moved[:, 3]):
+        alone = moved[moved[:, 3] <= at_once]
+        if len(alone) >= LEAST_ROWS:
+            moved = alone
+            break
+    tokens, size, seconds, _ = moved.T
+    line = fit(("1", "bytes"), np.stack([np.ones(len(size)), size], axis=1), seconds)
+    constant, slope = line.coefficients if line is not None else (0.0, 0.0)
+    grows = slope * size.max() > 0.05 * constant
+    rate = 1 / slope if grows else float((size / seconds).max())
+    return Transfer(
+        backend=backend,
+        bytes_per_token=float(size.sum() / tokens.sum()),
+        latency_ms=constant * 1e3,
+        bandwidth_gb_s=rate / 1e9,
+        median_ms=float(np.median(seconds)) * 1e3,
+        samples=len(moved),
+    )

@@ -1,0 +1,163 @@
+"""Waves that were measured, on disk, so that an interrupted calibration goes on where it was.
+
+One file a wave, and one with the affinity of all waves so far. A file is there whole or not at
+all; what a killed run left half-done is measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.profile import tally
+from toolkit.profile.errors import ProfileError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PHASES = ("prefill", "decode")
+
+
+@dataclass
+class Shard:
+    """One wave of n requests, or all of them joined. See `toolkit.profile.schema` for shapes.
+
+    `indices` [n] of the prompts, `token_owner` [t] the prompt of each sampled token, `loads`
+    [n, 5] seconds by output token and the mean batch loads F_1..F_4, `columns` names of steps'.
+    """
+
+    indices: np.ndarray
+    prefill_counts: np.ndarray
+    decode_counts: np.ndarray
+    prompt_tokens: np.ndarray
+    output_tokens: np.ndarray
+    token_owner: np.ndarray
+    tokens: np.ndarray
+    steps: np.ndarray
+    columns: np.ndarray
+    transfers: np.ndarray
+    loads: np.ndarray
+
+
+class Shards:
+    """The folder `<profile>.measuring`. A run with another `meta` than it holds is refused."""
+
+    def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
+        self.folder = folder
+        self.affinity: dict[str, Any] = {}
+        self.layers: list[int] = []
+        path = folder / "run.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if path.is_file():
+                self._go_on(json.loads(path.read_text("utf-8")), meta)
+            else:
+                _replace(path, json.dumps(meta, indent=1).encode())
+        except OSError as error:
+            raise ProfileError(
+                f"cannot write to {folder}: {error}; choose another --out"
+            ) from error
+        self.done = self._count()
+        self._load_affinity()
+
+    def _go_on(self, before: dict[str, Any], meta: dict[str, Any]) -> None:
+        differs = sorted(key for key in {*before, *meta} if before.get(key) != meta.get(key))
+        if differs:
+            raise ProfileError(
+                f"{self.folder} holds an unfinished calibration with other {', '.join(differs)}: "
+                "finish it with the same options, or remove it (--restart does)"
+            )
+
+    def _count(self) -> int:
+        # Sums are written after their wave and name it: without them a wave does not count.
+        sums = sorted(self.folder.glob("sums-*.npz"))
+        return int(sums[-1].stem.split("-")[1]) + 1 if sums else 0
+
+    def _wave(self, number: int) -> Path:
+        return self.folder / f"wave-{number:05d}.npz"
+
+    def _sum(self, number: int) -> Path:
+        return self.folder / f"sums-{number:05d}.npz"
+
+    def _load_affinity(self) -> None:
+        import numpy as np
+
+        if self.done:
+            with np.load(self._sum(self.done - 1)) as data:
+                self.affinity = {name: data[name] for name in PHASES}
+                self.layers = data["layers"].tolist()
+
+    def expect_layers(self, layers: list[int]) -> None:
+        """Every wave must have captured the same layers."""
+        if self.layers and self.layers != layers:
+            raise ProfileError(f"captured layers changed from {self.layers} to {layers}")
+        self.layers = layers
+
+    def add_affinity(self, phase: str, ids: np.ndarray, experts: int) -> None:
+        """Count a request's consecutive-layer pairs; on disk with the next `add`."""
+        import numpy as np
+
+        for name in PHASES:
+            if name not in self.affinity:
+                shape = (max(0, len(self.layers) - 1), experts, experts)
+                self.affinity[name] = np.zeros(shape, dtype=np.int64)
+        tally.add_affinity(self.affinity[phase], ids)
+
+    def add(self, shard: Shard) -> None:
+        """Keep one more wave."""
+        import numpy as np
+
+        number = self.done
+        data = {field.name: getattr(shard, field.name) for field in fields(Shard)}
+        _save(self._wave(number), data)
+        empty = np.zeros((0, 0, 0), dtype=np.int64)
+        sums = {name: self.affinity.get(name, empty) for name in PHASES}
+        _save(self._sum(number), {**sums, "layers": np.array(self.layers)})
+        if number:
+            self._sum(number - 1).unlink(missing_ok=True)
+        self.done = number + 1
+
+    def join(self) -> Shard:
+        """All waves as one, in the order in which they ran."""
+        import numpy as np
+
+        parts: dict[str, list[Any]] = {field.name: [] for field in fields(Shard)}
+        for number in range(self.done):
+            with np.load(self._wave(number)) as data:
+                for name, values in parts.items():
+                    values.append(data[name])
+        joined = {
+            name: values[0] if name == "columns" else np.concatenate(values)
+            for name, values in parts.items()
+        }
+        return Shard(**joined)
+
+    def remove(self) -> None:
+        """The profile is written: the waves are not needed any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _save(path: Path, data: dict[str, Any]) -> None:
+    import io
+
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **data)
+    try:
+        _replace(path, buffer.getvalue())
+    except OSError as error:
+        raise ProfileError(f"cannot write {path}: {error}") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    part = path.with_suffix(".part")
+    with part.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    part.replace(path)

@@ -1,0 +1,219 @@
+"""Listen to every worker of a deployment: experts, steps, KV transfers, and who they are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from toolkit.profile.errors import ProfileError
+
+if TYPE_CHECKING:
+    import aiohttp
+    import numpy as np
+
+PHASES = ("prefill", "decode")
+LINE_LIMIT = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What one phase of a request was routed to: ids int16 [rows, layers, top_k].
+
+    `rank` names the worker (url, DP rank), `end` is its clock when the phase had ended.
+    """
+
+    ids: np.ndarray
+    rank: tuple[str, int]
+    end: float
+    prompt_tokens: int
+    cached_tokens: int
+    whole: bool
+    heard: float
+    """Our own monotonic clock when it came in."""
+
+
+@dataclass
+class Heard:
+    """Everything that came in. `steps` per rank: float64 rows as `columns`, `end` absolute."""
+
+    experts: dict[str, dict[str, Rows]] = field(default_factory=dict)
+    steps: dict[tuple[str, int], list[np.ndarray]] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    transfers: list[tuple[float, float, float]] = field(default_factory=list)
+
+
+class Tap:
+    """`async with Tap(session, urls) as tap`: connected to every worker, or ProfileError."""
+
+    def __init__(self, session: aiohttp.ClientSession, urls: list[str], share: float = 0.0) -> None:
+        self._session = session
+        self._urls = list(dict.fromkeys(urls))
+        self._share = share
+        self._tasks: list[asyncio.Task[None]] = []
+        self._responses: list[aiohttp.ClientResponse] = []
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._lost: str | None = None
+        self.heard = Heard()
+        self.hellos: dict[str, dict[str, Any]] = {}
+
+    async def __aenter__(self) -> Tap:
+        try:
+            for url in self._urls:
+                await self._listen(url)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for response in self._responses:
+            response.close()
+
+    async def request(self, rid: str, phases: tuple[str, ...], timeout_s: float) -> dict[str, Rows]:
+        """Wait for a request's rows of `phases` and take them out."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not all(phase in self.heard.experts.get(rid, {}) for phase in phases):
+            if self._lost is not None:
+                raise ProfileError(self._lost)
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                got = sorted(self.heard.experts.get(rid, {})) or "nothing"
+                raise ProfileError(f"the workers sent {got} of request {rid}'s experts, not all")
+            future = self._waiting.setdefault(rid, asyncio.get_running_loop().create_future())
+            await asyncio.wait([future], timeout=left)
+            self._waiting.pop(rid, None)
+        return self.heard.experts.pop(rid)
+
+    async def _listen(self, url: str) -> None:
+        import aiohttp
+
+        try:
+            events = await self._session.get(url + "/toolkit/events")
+            self._responses.append(events)
+            frames = await self._session.get(
+                url + "/toolkit/experts", params={"share": str(self._share)}
+            )
+            self._responses.append(frames)
+            if events.status != 200 or frames.status != 200:
+                raise ProfileError(
+                    f"{url} has no /toolkit/experts: it was not started by this toolkit's launcher"
+                )
+            self.hellos[url] = json.loads(await events.content.readline())
+            await anext(_frames(frames))  # its first ping: from here on nothing is missed
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ProfileError(f"no answer from the worker at {url}: {error}") from error
+        for work in (self._follow_events(url, events), self._follow_frames(url, frames)):
+            self._tasks.append(asyncio.create_task(work))
+
+    async def _follow_events(self, url: str, response: aiohttp.ClientResponse) -> None:
+        try:
+            async for line in response.content:
+                event = json.loads(line)
+                if event["type"] == "kv_transfer":
+                    moved = (event["tokens"], event["bytes"], event["seconds"])
+                    self.heard.transfers.append(moved)
+        finally:
+            self._fail(f"the worker at {url} went away")
+
+    async def _follow_frames(self, url: str, response: aiohttp.ClientResponse) -> None:
+        try:
+            async for head, body in _frames(response):
+                if head["type"] == "experts":
+                    self._take_experts(url, head, body)
+                elif head["type"] == "steps":
+                    self._take_steps(url, head, body)
+        finally:
+            self._fail(f"the worker at {url} went away")
+
+    def _fail(self, what: str) -> None:
+        self._lost = what
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_result(None)
+
+    def rank_steps(self, rank: tuple[str, int]) -> np.ndarray:
+        """Step rows of one rank since they were last cleared, float64 [M, F + all layers]."""
+        import numpy as np
+
+        blocks = self.heard.steps.get(rank)
+        return np.concatenate(blocks) if blocks else np.zeros((0, len(self.heard.columns)))
+
+    def all_steps(self, layers: list[int]) -> np.ndarray:
+        """Every rank's rows, with the distinct experts of `layers` only."""
+        import numpy as np
+
+        fixed = len(self.heard.columns)
+        keep = [*range(fixed), *(fixed + layer for layer in layers)]
+        found = [self.rank_steps(rank) for rank in self.heard.steps]
+        found = [rows[:, keep] for rows in found if rows.shape[1] >= len(keep)]
+        return np.concatenate(found) if found else np.zeros((0, len(keep)))
+
+    def take_transfers(self, at_once: int) -> np.ndarray:
+        """float64 [R, 4]: what was transferred since the last call, and how many ran at once."""
+        import numpy as np
+
+        rows, self.heard.transfers = self.heard.transfers, []
+        moved = np.array(rows, dtype=np.float64).reshape(-1, 3)
+        return np.column_stack([moved, np.full(len(moved), float(at_once))])
+
+    def _take_experts(self, url: str, head: dict[str, Any], body: bytes) -> None:
+        import numpy as np
+
+        ids = np.frombuffer(body, dtype=np.int16).reshape(head["shape"])
+        rows = Rows(
+            ids=ids,
+            rank=(url, head["dp_rank"]),
+            end=head["end"],
+            prompt_tokens=head["prompt_tokens"],
+            cached_tokens=head["cached_tokens"],
+            whole=head["whole"],
+            heard=time.monotonic(),
+        )
+        self.heard.experts.setdefault(head["rid"], {})[head["phase"]] = rows
+        future = self._waiting.get(head["rid"])
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def _take_steps(self, url: str, head: dict[str, Any], body: bytes) -> None:
+        import numpy as np
+
+        rows = np.frombuffer(body, dtype=np.float32).reshape(head["shape"]).astype(np.float64)
+        self.heard.columns = tuple(head["fields"])
+        rows[:, self.heard.columns.index("end")] += head["origin"]
+        self.heard.steps.setdefault((url, head["dp_rank"]), []).append(rows)
+
+
+async def _frames(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
+    """(head, body) of each frame of `patches.expert_stream`, until the worker goes away."""
+    while line := await response.content.readline():
+        head = json.loads(line)
+        yield head, await response.content.readexactly(head["bytes"])
+
+
+async def worker_urls(session: aiohttp.ClientSession, router: str) -> dict[str, str]:
+    """URL -> role of the workers behind a router of ours; ProfileError when there is none."""
+    import aiohttp
+
+    try:
+        async with session.get(router.rstrip("/") + "/workers") as response:
+            rows = (await response.json())["workers"] if response.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise ProfileError(
+            f"nothing answers at {router} ({error}); start one with `toolkit launch FILE.yaml`, or "
+            "let the profiler do it with --deployment FILE.yaml"
+        ) from error
+    except (ValueError, KeyError) as error:
+        raise ProfileError(f"{router}/workers is not that of a toolkit router") from error
+    if not rows:
+        raise ProfileError(f"{router} is not a toolkit router (or wants a key: --api-key-env)")
+    return {row["url"]: row["role"] for row in rows}
