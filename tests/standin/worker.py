@@ -16,30 +16,18 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from typing import Any
 
 import httptools
 import orjson
 import uvloop
 
+from tests.standin.streams import STREAMS, prompt_of, resumed_ids, seed_of, token_id
+
 HEAD_STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
 )
-
-
-def word(seed: int, index: int) -> str:
-    """The text of output token `index`; it depends on the prompt and on the index only."""
-    return f" w{(seed * 31 + index * 7) % 9973}"
-
-
-def token_id(seed: int, index: int) -> int:
-    return (seed * 31 + index * 7) % 9973
-
-
-def seed_of(prompt: Any) -> int:
-    return sum(orjson.dumps(prompt)) % 1009
 
 
 class Server:
@@ -255,8 +243,8 @@ class Protocol(asyncio.Protocol):
             await asyncio.sleep(server.args.prefill_ms / 1e3)
         if body.get("crash_role") == "prefill" and not rid.startswith("r"):
             os.kill(os.getpid(), signal.SIGKILL)
-        prompt = _prompt(body)
-        resumed = _resumed(body)
+        prompt = prompt_of(body)
+        resumed = resumed_ids(body)
         server.publish(
             {
                 "type": "prefill_done",
@@ -301,8 +289,8 @@ class Protocol(asyncio.Protocol):
         params = body.get("sampling_params") or {}
         wanted = body.get("max_completion_tokens") or body.get("max_tokens")
         count = wanted or params.get("max_new_tokens") or args.tokens
-        seed = seed_of(_prompt(body))
-        stream = _STREAMS[self.path](body, rid, seed)
+        seed = seed_of(prompt_of(body))
+        stream = STREAMS[self.path](body, rid, seed)
         if not body.get("stream"):
             await asyncio.sleep(args.token_ms * count / 1e3)
             self.crash(body, rid, count)
@@ -311,8 +299,8 @@ class Protocol(asyncio.Protocol):
         self.transport.write(HEAD_STREAM)
         if stream.head:
             self.chunk(stream.head)
-        done = len(_resumed(body))
-        ids = _resumed(body)
+        done = len(resumed_ids(body))
+        ids = resumed_ids(body)
         if done:
             assert ids == [token_id(seed, i) for i in range(done)], "resumed with wrong ids"
         at = asyncio.get_running_loop().time()
@@ -347,145 +335,6 @@ class Protocol(asyncio.Protocol):
         limit = body.get("crash_after")
         if limit is not None and tokens >= limit and not rid.startswith("r1~"):
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Chat:
-    """/v1/chat/completions, chunked as SGLang 0.5.21 does it."""
-
-    def __init__(self, body: dict[str, Any], rid: str, seed: int) -> None:
-        self.base = {
-            "id": rid,
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": body.get("model", "default"),
-        }
-        self.seed = seed
-        self.usage_wanted = (body.get("stream_options") or {}).get("include_usage")
-        self.head = self.event({"role": "assistant", "content": "", "reasoning_content": None})
-
-    def event(self, delta: Any, finish: str | None = None) -> bytes:
-        choice = {
-            "index": 0,
-            "delta": delta,
-            "logprobs": None,
-            "finish_reason": finish,
-            "matched_stop": None,
-        }
-        return b"data: " + orjson.dumps({**self.base, "choices": [choice]}) + b"\n\n"
-
-    def text(self, first: int, upto: int) -> str:
-        return "".join(word(self.seed, i) for i in range(first, upto))
-
-    def delta(self, first: int, upto: int) -> bytes:
-        return self.event({"content": self.text(first, upto), "reasoning_content": None})
-
-    def usage(self, count: int) -> dict[str, int]:
-        return {
-            "prompt_tokens": 1,
-            "completion_tokens": count,
-            "total_tokens": 1 + count,
-            "reasoning_tokens": 0,
-        }
-
-    def tail(self, count: int) -> list[bytes]:
-        events = [self.event({"reasoning_content": None}, "length")]
-        if self.usage_wanted:
-            usage = {**self.base, "choices": [], "usage": self.usage(count)}
-            events.append(b"data: " + orjson.dumps(usage) + b"\n\n")
-        return events
-
-    def whole(self, count: int) -> dict[str, Any]:
-        message = {"role": "assistant", "content": self.text(0, count)}
-        choice = {"index": 0, "message": message, "finish_reason": "length"}
-        return {**self.base, "choices": [choice], "usage": self.usage(count)}
-
-
-class Completions(Chat):
-    """/v1/completions."""
-
-    def __init__(self, body: dict[str, Any], rid: str, seed: int) -> None:
-        super().__init__(body, rid, seed)
-        self.base["object"] = "text_completion"
-        self.head = b""
-        self.logprobs = body.get("logprobs")
-
-    def choice(self, text: str, finish: str | None, tokens: list[str]) -> dict[str, Any]:
-        logprobs = None
-        if self.logprobs:
-            logprobs = {
-                "tokens": tokens,
-                "token_logprobs": [-1.0] * len(tokens),
-                "top_logprobs": [None] * len(tokens),
-                "text_offset": [-1] * len(tokens),
-            }
-        return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
-
-    def delta(self, first: int, upto: int) -> bytes:
-        tokens = [word(self.seed, i) for i in range(first, upto)]
-        choices = [self.choice("".join(tokens), None, tokens)]
-        return b"data: " + orjson.dumps({**self.base, "choices": choices}) + b"\n\n"
-
-    def tail(self, count: int) -> list[bytes]:
-        choices = [self.choice("", "length", [])]
-        events = [b"data: " + orjson.dumps({**self.base, "choices": choices}) + b"\n\n"]
-        return events + super().tail(count)[1:]
-
-    def whole(self, count: int) -> dict[str, Any]:
-        tokens = [word(self.seed, i) for i in range(count)]
-        choice = self.choice("".join(tokens), "length", tokens)
-        return {**self.base, "choices": [choice], "usage": self.usage(count)}
-
-
-class Generate:
-    """/generate: cumulative, as SGLang streams by default."""
-
-    head = b""
-
-    def __init__(self, body: dict[str, Any], rid: str, seed: int) -> None:
-        self.rid = rid
-        self.seed = seed
-
-    def body(self, count: int, finish: Any) -> dict[str, Any]:
-        return {
-            "text": "".join(word(self.seed, i) for i in range(count)),
-            "output_ids": [token_id(self.seed, i) for i in range(count)],
-            "meta_info": {
-                "id": self.rid,
-                "finish_reason": finish,
-                "prompt_tokens": 1,
-                "completion_tokens": count,
-                "input_token_logprobs": [],
-            },
-        }
-
-    def delta(self, first: int, upto: int) -> bytes:
-        return b"data: " + orjson.dumps(self.body(upto, None)) + b"\n\n"
-
-    def tail(self, count: int) -> list[bytes]:
-        return [b"data: " + orjson.dumps(self.whole(count)) + b"\n\n"]
-
-    def whole(self, count: int) -> dict[str, Any]:
-        return self.body(count, {"type": "length", "length": count})
-
-
-_STREAMS: dict[str, Any] = {
-    "/v1/chat/completions": Chat,
-    "/v1/completions": Completions,
-    "/generate": Generate,
-}
-
-
-def _prompt(body: dict[str, Any]) -> Any:
-    for key in ("messages", "prompt", "text", "input_ids"):
-        if body.get(key) is not None:
-            return body[key]
-    return ""
-
-
-def _resumed(body: dict[str, Any]) -> list[int]:
-    params = body.get("sampling_params") or {}
-    custom = body.get("custom_params") or params.get("custom_params") or {}
-    return custom.get("toolkit_resume") or []
 
 
 async def serve(args: argparse.Namespace) -> None:
