@@ -1,0 +1,247 @@
+"""A made-up, plausible profile: seeded random numbers with domains, languages and affinity.
+
+`python -m tests.unit.profile.sample OUT.html [big]` writes its report page, to be looked at.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.unit.profile import sample_fits as fits
+from toolkit.profile import schema
+
+Arrays = dict[str, NDArray]
+DOMAINS = ("code", "math", "medical", "legal", "general")
+LANGUAGES = ("en", "zh", "ru", "fr")
+
+
+@dataclass(frozen=True)
+class Size:
+    """N requests, L layers, E experts, top-k, K decode workers, GPUs."""
+
+    requests: int = 240
+    layers: int = 6
+    experts: int = 48
+    top_k: int = 4
+    workers: int = 4
+    gpus: int = 4
+    nodes: int = 2
+
+
+TINY = Size(requests=12, layers=3, experts=8, top_k=2, workers=2, gpus=2, nodes=1)
+BIG = Size(requests=1000, layers=58, experts=256, top_k=8, workers=16, gpus=64, nodes=8)
+
+
+def build(size: Size = TINY, seed: int = 0) -> tuple[schema.Profile, Arrays]:
+    """A profile that `store.write` takes, and its arrays."""
+    rng = np.random.default_rng(seed)
+    domain = rng.integers(len(DOMAINS), size=size.requests)
+    language = rng.integers(len(LANGUAGES), size=size.requests)
+    arrays, popularity = _counts(rng, size, domain, language)
+    mask = tuple(int(x) for x in rng.permutation(size.layers)[: max(2, size.layers * 2 // 3)])
+    arrays["idf"] = fits.idf(arrays["prefill_counts"])
+    signatures = fits.signatures(arrays["prefill_counts"], arrays["idf"], mask)
+    held = arrays["held_out"].astype(bool)
+    bound = -(-int((~held).sum()) // size.workers)
+    cluster, centroids = fits.balanced(rng, signatures, ~held, size.workers, bound)
+    arrays["cluster"], arrays["centroids"] = cluster, centroids
+    arrays["steps"] = fits.steps(rng, size.layers, size.experts, size.top_k)
+    tokens = np.array([64, 128, 256, 512, 1024, 2048] * 4, float)
+    arrays["transfers"] = np.stack(
+        [tokens, tokens * 12288, 0.0012 + tokens * 1.1e-6 * rng.uniform(0.9, 1.3, tokens.size)], 1
+    )
+    placements = []
+    for kind, redundant in (("linear", 0), ("eplb", size.gpus), ("joint", size.gpus)):
+        arrays[f"placement_{kind}"] = fits.placement(popularity, size.gpus, redundant, kind)
+        placements.append(_placed(size, kind, redundant))
+    labels = [(DOMAINS[d], LANGUAGES[g]) for d, g in zip(domain, language, strict=True)]
+    sizes = np.bincount(cluster[cluster >= 0], minlength=size.workers)
+    profile = schema.Profile(
+        model=schema.Model(
+            name="sample-moe",
+            architecture="Qwen3MoeForCausalLM",
+            fingerprint="sha256:" + "ab" * 32,
+            layers=tuple(range(size.layers)),
+            experts=size.experts,
+            top_k=size.top_k,
+        ),
+        setting=_setting(),
+        data=schema.Data(
+            origin="made up by tests/unit/profile/sample.py",
+            requests=size.requests,
+            held_out=int(held.sum()),
+            prompt_tokens=int(arrays["prompt_tokens"].sum()),
+            output_tokens=int(arrays["output_tokens"].sum()),
+            domains={name: int((domain == i).sum()) for i, name in enumerate(DOMAINS)},
+            languages={name: int((language == i).sum()) for i, name in enumerate(LANGUAGES)},
+        ),
+        requests=tuple(
+            schema.Request(id=f"{d}-{g}-{i:03d}", domain=d, language=g)
+            for i, (d, g) in enumerate(labels)
+        ),
+        activations=fits.activations(arrays),
+        affinity=fits.affinity(arrays),
+        correlation=fits.correlation(arrays),
+        rho=_rho(rng, mask),
+        centroids=schema.Centroids(
+            k=size.workers,
+            bound=bound,
+            sizes=tuple(int(x) for x in sizes),
+            inertia=0.212,
+            vanilla_inertia=0.201,
+            vanilla_sizes=fits.uneven(sizes),
+            seed=seed,
+            distinct=schema.Distinct(
+                batch=8,
+                random=0.62 * size.experts,
+                clustered=0.5 * size.experts,
+                by_domain=0.54 * size.experts,
+                by_language=0.56 * size.experts,
+                by_cell=0.48 * size.experts,
+            ),
+        ),
+        latency=_latency(),
+        transfer=schema.Transfer(
+            backend="mooncake (tcp)",
+            bytes_per_token=12288.0,
+            latency_ms=1.2,
+            bandwidth_gb_s=11.2,
+            median_ms=1.63,
+            samples=len(tokens),
+        ),
+        placements=tuple(placements),
+        steps_columns=("seconds", "batch", "kv_tokens"),
+    )
+    return profile, arrays
+
+
+def _counts(
+    rng: np.random.Generator, size: Size, domain: NDArray, language: NDArray
+) -> tuple[Arrays, NDArray]:
+    """Counts, token numbers, affinity and token samples; and the experts' use [L, E]."""
+    shape = (size.layers, size.experts)
+    base = rng.normal(0, 0.6, shape)
+    by_domain = rng.normal(0, 0.9, (len(DOMAINS), *shape))
+    by_language = rng.normal(0, 0.8, (len(LANGUAGES), *shape))
+    prompt = rng.integers(24, 400, size.requests).astype(np.int32)
+    output = rng.integers(16, 96, size.requests).astype(np.int32)
+    prefill = np.empty((size.requests, *shape), np.int32)
+    decode = np.empty_like(prefill)
+    for n in range(size.requests):
+        taste = base + by_domain[domain[n]] + by_language[language[n]]
+        for counts, tokens in ((prefill, prompt[n]), (decode, output[n])):
+            weights = np.exp(taste + rng.normal(0, 0.35, shape))
+            weights /= weights.sum(1, keepdims=True)
+            counts[n] = np.minimum(rng.multinomial(tokens * size.top_k, weights), tokens)
+    decode[:, -1, 1] = 0  # an expert that never fires
+    use = prefill.sum(0) / prefill.sum((0, 2))[:, None]
+    pairs = use[:-1, :, None] * use[1:, None, :] * np.exp(rng.normal(0, 0.9, (1, *shape[1:] * 2)))
+    pairs /= pairs.sum((1, 2), keepdims=True)
+    held = np.zeros(size.requests, np.uint8)
+    held[rng.permutation(size.requests)[: size.requests // 5]] = 1
+
+    def sampled() -> NDArray:
+        scores = rng.random((64, *shape)) + np.log(use + 1e-6)
+        return np.argsort(-scores, axis=-1)[..., : size.top_k].astype(np.int16)
+
+    arrays: Arrays = {
+        "prefill_counts": prefill,
+        "decode_counts": decode,
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "held_out": held,
+        "affinity_prefill": rng.poisson(pairs * prompt.sum() * size.top_k**2).astype(np.int64),
+        "affinity_decode": rng.poisson(pairs * output.sum() * size.top_k**2).astype(np.int64),
+        "tokens_fit": sampled(),
+        "tokens_held_out": sampled(),
+    }
+    return arrays, use
+
+
+def _setting() -> schema.Setting:
+    return schema.Setting(
+        sglang="0.5.21",
+        device="CPU (Intel Xeon, 2 cores)",
+        machine="sample-host",
+        workers="1P + 2D",
+        dtype="bfloat16",
+        measured_at="2026-10-07T12:00:00+00:00",
+        toolkit="0.1.0",
+        commands=("toolkit profile run launch/cpu-demo.yaml",),
+        note="Made-up numbers.",
+    )
+
+
+def _rho(rng: np.random.Generator, mask: tuple[int, ...]) -> schema.Rho:
+    steps = np.concatenate([[0.52], np.full(len(mask) - 1, 0.22 / max(1, len(mask) - 1))])
+    curve = np.cumsum(steps * np.linspace(1.4, 0.6, len(mask)))
+    return schema.Rho(
+        raw=0.583,
+        binary=0.412,
+        idf=0.691,
+        idf_masked=float(curve[-1]),
+        idf_masked_held_out=float(curve[-1]) - 0.031,
+        mask=mask,
+        curve=(*(float(x) for x in curve), float(curve[-1]) - 0.008),
+    )
+
+
+def _latency() -> schema.Latency:
+    qoe = ("1", "n", "sum I", "sum I^2", "sum L")
+    return schema.Latency(
+        qoe=schema.LinearFit(
+            terms=qoe,
+            coefficients=(4.1e-3, 3.2e-4, 9.1e-8, 1.2e-11, 1.1e-7),
+            units=("s", "s/request", "s/token", "s/token^2", "s/token"),
+            held_out_error=0.081,
+            constant_error=0.44,
+            samples=900,
+        ),
+        distinct=schema.LinearFit(
+            terms=(*qoe, "distinct"),
+            coefficients=(3.8e-3, 1.4e-4, 8.8e-8, 1.0e-11, 1.0e-7, 2.1e-5),
+            units=("s", "s/request", "s/token", "s/token^2", "s/token", "s/expert"),
+            held_out_error=0.052,
+            constant_error=0.44,
+            samples=900,
+        ),
+        prefill=schema.LinearFit(
+            terms=("1", "tokens"),
+            coefficients=(6.0e-3, 2.1e-5),
+            units=("s", "s/token"),
+            held_out_error=0.067,
+            constant_error=0.71,
+            samples=240,
+        ),
+    )
+
+
+def _placed(size: Size, kind: schema.PlacementKind, redundant: int) -> schema.Placed:
+    cut = {"linear": 0.74, "eplb": 0.75, "joint": 0.49}[kind]
+    return schema.Placed(
+        kind=kind,
+        gpus=size.gpus,
+        gpus_per_node=size.gpus // size.nodes,
+        redundant=redundant,
+        balance={"linear": 1.31, "eplb": 1.04, "joint": 1.05}[kind],
+        balance_max={"linear": 1.62, "eplb": 1.09, "joint": 1.11}[kind],
+        gpu_cut=cut,
+        node_cut=cut * 0.66,
+        fan_out={"linear": 2.71, "eplb": 2.74, "joint": 2.33}[kind],
+        step={"linear": 1.0, "eplb": 0.93, "joint": 0.88}[kind],
+        seconds={"linear": 0.0, "eplb": 0.02, "joint": 0.31}[kind],
+    )
+
+
+if __name__ == "__main__":
+    from toolkit.profile.report import render
+
+    chosen = BIG if "big" in sys.argv else TINY if "tiny" in sys.argv else Size()
+    page = render(*build(chosen))
+    Path(sys.argv[1]).write_text(page, "utf-8")
+    print(f"{sys.argv[1]}: {len(page.encode()) / 1e6:.2f} MB")
