@@ -139,6 +139,7 @@ def _hello() -> dict[str, Any]:
         "model_path": manager.model_config.model_path,
         "fingerprint": model_fingerprint(manager.model_config.model_path),
         "experts": _experts(manager.model_config.hf_text_config, resolved),
+        "vocab_size": manager.model_config.vocab_size,
         "context_length": manager.model_config.context_len,
         "max_total_tokens": state.scheduler_info["max_total_num_tokens"],
         "max_running_requests": max((each.max_running_requests for each in snapshots), default=0),

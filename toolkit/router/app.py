@@ -139,6 +139,7 @@ class Router:
             blocks=self.dispatcher.needs_blocks,
             headers=_forwarded(request),
             limit=self.config.max_inflight + self.config.max_queue,
+            vocabulary=self.fleet.vocabulary(),
         )
         self.admission.check(len(job.singles))
         task = asyncio.current_task()

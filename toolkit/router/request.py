@@ -31,6 +31,8 @@ MAX_BLOCKS = 256
 BYTES_PER_TOKEN = 4
 """A guess for texts, which the router cannot tokenize; the prefill's event has the true count."""
 
+_REQUIRED = {"chat": "messages", "completions": "prompt"}
+
 _BATCHED = (
     "rid", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
     "image_data", "video_data", "audio_data", "lora_path", "custom_logit_processor",
@@ -83,9 +85,15 @@ def new_room() -> int:
 
 
 def parse(
-    path: str, raw: bytes, *, blocks: bool = False, headers: str = "", limit: int = 1024
+    path: str,
+    raw: bytes,
+    *,
+    blocks: bool = False,
+    headers: str = "",
+    limit: int = 1024,
+    vocabulary: int = 0,
 ) -> Job:
-    """Split a body into singles.
+    """Split a body into singles. `vocabulary` is the number of token ids, 0 when unknown.
 
     Raises:
         ApiError: 400 for malformed JSON and for combinations that cannot work here.
@@ -94,6 +102,7 @@ def parse(
     body = _load(raw)
     if not isinstance(body, dict):
         raise _type_error(body)
+    _check_required(endpoint, body)
     n = _samples(endpoint, body)
     prompts = _prompts(endpoint, body)
     count = n * (len(prompts) if prompts is not None else 1)
@@ -116,6 +125,8 @@ def parse(
     )
     for index in range(count):
         one = _single_body(endpoint, body, prompts, index // n, n)
+        if index % n == 0:
+            _check_vocabulary(endpoint, one, vocabulary)
         rid = job.rid if not job.merged else f"{job.rid}_{index}"
         if isinstance(one.get("rid"), str) and isinstance(body.get("rid"), list):
             rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
@@ -142,23 +153,11 @@ def _load(raw: bytes) -> Any:
             "input": {},
             "ctx": {"error": reason},
         }
-        raw_error = {
-            "object": "error",
-            "message": str([detail]),
-            "type": "Bad Request",
-            "param": None,
-            "code": 400,
-        }
-        raise ApiError(400, str([detail]), raw=orjson.dumps(raw_error)) from error
+        raise _validation_error(detail) from error
 
 
-def _type_error(body: Any) -> ApiError:
-    detail = {
-        "type": "model_attributes_type",
-        "loc": ("body",),
-        "msg": "Input should be a valid dictionary or object to extract fields from",
-        "input": body if isinstance(body, (int, float, bool, type(None))) else "...",
-    }
+def _validation_error(detail: dict[str, Any]) -> ApiError:
+    """FastAPI's list of errors, in the flat object that SGLang makes of it."""
     flat = {
         "object": "error",
         "message": str([detail]),
@@ -167,6 +166,39 @@ def _type_error(body: Any) -> ApiError:
         "code": 400,
     }
     return ApiError(400, str([detail]), raw=orjson.dumps(flat))
+
+
+def _type_error(body: Any) -> ApiError:
+    return _validation_error(
+        {
+            "type": "model_attributes_type",
+            "loc": ("body",),
+            "msg": "Input should be a valid dictionary or object to extract fields from",
+            "input": body if isinstance(body, (int, float, bool, type(None))) else "...",
+        }
+    )
+
+
+def _check_required(endpoint: Endpoint, body: dict[str, Any]) -> None:
+    # A worker would quote the whole body in its message, with the PD fields that we added.
+    name = _REQUIRED.get(endpoint)
+    if name is not None and name not in body:
+        detail = {"type": "missing", "loc": ("body", name), "msg": "Field required"}
+        raise _validation_error(detail)
+
+
+def _check_vocabulary(endpoint: Endpoint, single: dict[str, Any], vocabulary: int) -> None:
+    """A worker that is given an id beyond its embedding table dies of it (SGLang 0.5.21)."""
+    ids = single.get("input_ids" if endpoint == "generate" else "prompt")
+    if not vocabulary or endpoint == "chat" or not isinstance(ids, list):
+        return
+    for number in ids:
+        if type(number) is int and not 0 <= number < vocabulary:
+            raise ApiError(
+                400,
+                f"input_ids contains out-of-vocabulary token id {number}; "
+                f"valid range is [0, {vocabulary}).",
+            )
 
 
 def _base_rid(body: dict[str, Any]) -> str:

@@ -286,6 +286,11 @@ class Fleet:
     def any_healthy(self, role: str) -> bool:
         return any(rank.worker.healthy for rank in self._sides[role])
 
+    def vocabulary(self) -> int:
+        """Token ids that every worker knows, as far as they say; 0 when none does."""
+        sizes = [int(worker.hello.get("vocab_size") or 0) for worker in self.workers]
+        return min((size for size in sizes if size), default=0)
+
     def ready(self) -> bool:
         """At least one healthy worker of each role."""
         roles = {worker.config.role for worker in self.workers}

@@ -54,6 +54,8 @@ def test_generate_takes_each_prompt_s_own_fields():
         ("/v1/completions", {"prompt": "a", "best_of": 4, "n": 2}, "best_of"),
         ("/generate", {"text": "a", "sampling_params": {"beam_width": 4}}, "beam_width"),
         ("/v1/chat/completions", {"messages": [], "n": 10**6}, "at most"),
+        ("/v1/chat/completions", {"model": "a"}, "'messages'.*Field required"),
+        ("/v1/completions", {"model": "a"}, "'prompt'.*Field required"),
     ],
 )
 def test_what_cannot_work_is_a_400_that_says_why(path, body, words):
@@ -62,9 +64,25 @@ def test_what_cannot_work_is_a_400_that_says_why(path, body, words):
     assert error.value.status == 400
 
 
-@pytest.mark.parametrize("body", [{"prompt": 5}, {"prompt": "a", "n": "two"}, {}, {"prompt": []}])
+@pytest.mark.parametrize("body", [{"prompt": 5}, {"prompt": "a", "n": "two"}, {"prompt": []}])
 def test_wrong_types_go_to_the_worker_as_they_are(body):
     assert split("/v1/completions", body).singles[0].body == body
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"input_ids": [0, 99]}),
+        ("/generate", {"input_ids": [[0], [99]]}),
+        ("/v1/completions", {"prompt": [0, 99]}),
+    ],
+)
+def test_ids_beyond_the_vocabulary_are_refused(path, body):
+    raw = json.dumps(body).encode()
+    assert parse(path, raw, vocabulary=100).singles
+    assert parse(path, raw).singles
+    with pytest.raises(ApiError, match=r"token id 99; valid range is \[0, 99\)"):
+        parse(path, raw, vocabulary=99)
 
 
 @given(st.binary(max_size=40))

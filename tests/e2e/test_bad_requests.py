@@ -1,0 +1,128 @@
+"""Bad input: the router answers with the status and the message that a plain server gives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e import calls
+from tests.e2e.worker_process import worker
+from toolkit.launch.running import Running
+
+pytestmark = pytest.mark.e2e
+
+CHAT, TEXT, NATIVE = "/v1/chat/completions", "/v1/completions", "/generate"
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    return {"model": "embedded", "messages": [{"role": "user", "content": "hi"}], **more}
+
+
+def text(**more: Any) -> dict[str, Any]:
+    return {"model": "embedded", "prompt": "hi", **more}
+
+
+def native(**sampling: Any) -> dict[str, Any]:
+    return {"text": "hi", "sampling_params": sampling}
+
+
+CASES: list[tuple[str, Any]] = [
+    (CHAT, chat(messages="hi")),
+    (CHAT, chat(messages=[])),
+    (CHAT, chat(messages=[{"role": "user"}])),
+    (CHAT, chat(max_tokens="many")),
+    (CHAT, chat(max_tokens=-1)),
+    (CHAT, chat(temperature=-3)),
+    (CHAT, chat(top_p=5)),
+    (CHAT, chat(top_p=0)),
+    (CHAT, chat(stop=[1, {}])),
+    (CHAT, chat(frequency_penalty=99)),
+    (CHAT, chat(messages=[{"role": "user", "content": "word " * 9000}])),
+    (TEXT, text(prompt={"a": 1})),
+    (TEXT, text(prompt="")),
+    (TEXT, text(temperature="hot")),
+    (TEXT, text(max_tokens=10**9)),
+    (NATIVE, {}),
+    (NATIVE, {"text": "hi", "input_ids": [1]}),
+    (NATIVE, native(temperature=-1)),
+    (NATIVE, native(max_new_tokens=-5)),
+    (NATIVE, native(top_k=-7)),
+    (NATIVE, native(min_new_tokens=9, max_new_tokens=3)),
+    (NATIVE, native(no_such_parameter=1)),
+    (NATIVE, {"input_ids": [1] * 9000}),
+    (NATIVE, {"input_ids": "abc"}),
+]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("plain") / "worker.log"
+    with worker("--served-model-name", "embedded", "--sleep-on-idle", log=log) as url:
+        yield url
+
+
+def answer(url: str, path: str, body: Any) -> tuple[int, str]:
+    """(status, message without what differs from request to request)."""
+
+    async def main() -> tuple[int, bytes]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        async with calls.session() as http, http.post(url + path, data=data, headers=headers) as r:
+            return r.status, await r.read()
+
+    status, raw = calls.run(main())
+    return status, _message(raw) if status != 200 else ""
+
+
+def _message(raw: bytes) -> str:
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        return raw.decode()
+    for key in ("error", "message", "detail"):
+        while isinstance(found, dict) and key in found:
+            found = found[key]
+    return re.sub(r"[0-9a-f]{32}", "ID", json.dumps(found, sort_keys=True))
+
+
+@pytest.mark.parametrize(("path", "body"), CASES, ids=lambda v: str(v)[:60])
+def test_the_answer_is_the_plain_servers(
+    deployment: Running, plain: str, path: str, body: Any
+) -> None:
+    assert answer(deployment.router_url, path, body) == answer(plain, path, body)
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, NATIVE])
+@pytest.mark.parametrize("raw", [b'{"model": ', b"", b"[]", b'"x"', b"\xff\xfe", b"{}"])
+def test_what_is_no_request_is_a_400(deployment: Running, path: str, raw: bytes) -> None:
+    # A plain server quotes paths of its own source here, or fails with a 500.
+    status, message = answer(deployment.router_url, path, raw)
+    assert status == 400
+    assert "bootstrap" not in message
+
+
+@pytest.mark.parametrize("wrong", [10**7, -1, 2**40])
+@pytest.mark.parametrize("stream", [True, False])
+def test_ids_beyond_the_vocabulary_never_reach_a_worker(
+    deployment: Running, wrong: int, stream: bool
+) -> None:
+    """A plain SGLang server dies of such an id."""
+    pids = [worker.pid for worker in deployment.workers]
+    for path, body in (
+        (NATIVE, {"input_ids": [1, wrong], "stream": stream}),
+        (NATIVE, {"input_ids": [[1], [wrong]], "stream": stream}),
+        (TEXT, text(prompt=[1, wrong], stream=stream)),
+    ):
+        status, message = answer(deployment.router_url, path, body)
+        assert status == 400
+        assert f"out-of-vocabulary token id {wrong}" in message
+    assert [worker.pid for worker in deployment.workers] == pids
+
+
+def test_it_still_serves(deployment: Running) -> None:
+    status, _ = answer(deployment.router_url, NATIVE, native(max_new_tokens=2))
+    assert status == 200
