@@ -49,7 +49,7 @@ def expected(profile: Profile) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         "centroids": (profile.centroids.k, experts * len(profile.rho.mask)),
         "cluster": (n,),
         "steps": (None, len(profile.steps_columns) + layers),
-        "transfers": (None, 3),
+        "transfers": (None, 4),
     }
     result = {name: (_DTYPES[name], shape) for name, shape in shapes.items()}
     for placed in profile.placements:
@@ -81,7 +81,7 @@ def figure_problems(profile: Profile) -> list[str]:
         problems.append(
             f"`rho.curve` has {len(rho.curve)} entries for {len(rho.mask)} layers in the mask"
         )
-    for name in ("qoe", "distinct", "prefill"):
+    for name in ("qoe", "distinct", "without_distinct", "prefill"):
         fit = getattr(profile.latency, name)
         if fit and not len(fit.terms) == len(fit.coefficients) == len(fit.units):
             problems.append(f"`latency.{name}` has not one coefficient and one unit for each term")

@@ -28,6 +28,14 @@ def check_target(folder: str | Path) -> Path:
         ProfileError: something else than a profile is there, or nothing can be written there.
     """
     target = Path(os.path.realpath(folder))  # a link stays, and what it points to is replaced
+    try:
+        _check_target(target, folder)
+    except OSError as error:  # not even allowed to look
+        raise ProfileError(f"{folder} cannot be written: {_advice(error)}") from error
+    return target
+
+
+def _check_target(target: Path, folder: str | Path) -> None:
     if target.exists() and not target.is_dir():
         raise ProfileError(f"{folder} is a file: give the profile a folder of its own")
     if target.is_dir() and not (target / JSON).is_file():
@@ -44,7 +52,6 @@ def check_target(folder: str | Path) -> Path:
         raise ProfileError(
             f"{parent} cannot be written: make it writable, or choose another folder"
         )
-    return target
 
 
 def write(

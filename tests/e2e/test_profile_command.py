@@ -1,0 +1,189 @@
+"""`toolkit profile` as a command, on real workers: killed, resumed, written, read back, used."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.worker_process import worker
+from toolkit.launch.command import source_root
+from toolkit.launch.running import Running
+from toolkit.profile.store import read
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+OPTIONS = ("--limit", "120", "--output-tokens", "24", "--concurrency", "8", "--k", "2")
+PLACED = ("--ep", "2", "--redundant", "2")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "toolkit", "profile", *arguments]
+
+
+def toolkit(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), cwd=source_root(), capture_output=True, text=True, timeout=600
+    )
+
+
+@pytest.fixture(scope="module")
+def made(deployment: Running, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A profile whose calibration was killed with SIGKILL on the way, and started again."""
+    folder = tmp_path_factory.mktemp("profiles") / "small"
+    work = folder.with_name("small.measuring")
+    arguments = ("--url", deployment.router_url, "--out", str(folder), *OPTIONS, *PLACED)
+    first = subprocess.Popen(command(*arguments), cwd=source_root(), stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 300
+        while len(list(work.glob("wave-*.npz"))) < 3:
+            assert first.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    assert not folder.exists(), "a killed run leaves no profile"
+    kept = {p.name: p.stat().st_mtime_ns for p in work.glob("wave-*.npz")}
+    other = toolkit(*arguments[:-1], "4", "--output-tokens", "32")
+    assert other.returncode == 1
+    assert "unfinished calibration with other settings" in other.stderr
+    again = toolkit(*arguments)
+    assert again.returncode == 0, again.stderr
+    assert not work.exists()
+    assert len(kept) >= 3
+    return folder
+
+
+def test_the_profile_is_whole_and_tells_what_was_asked(made: Path) -> None:
+    profile, arrays = read(made)
+    assert profile.data.requests == 120
+    assert 15 < profile.data.held_out < 50
+    assert profile.model.layers == (0, 1, 2, 3, 4, 5)
+    assert (profile.model.experts, profile.model.top_k) == (48, 4)
+    assert profile.setting.device == "cpu"
+    assert profile.setting.workers == "1P + 2D"
+    # Every token of every request is counted at every layer, k times.
+    assert (arrays["prefill_counts"].sum((1, 2)) == arrays["prompt_tokens"] * 6 * 4).all()
+    assert (arrays["decode_counts"].sum((1, 2)) == arrays["output_tokens"] * 6 * 4).all()
+    assert (arrays["output_tokens"] == 23).all(), "the first token is the prefill's"
+    fitted = arrays["held_out"] == 0
+    for phase in ("prefill", "decode"):
+        rows = arrays[f"{phase}_counts"][fitted].sum(axis=0)[:-1]
+        assert (arrays[f"affinity_{phase}"].sum(axis=2) == 4 * rows).all(), phase
+    assert profile.centroids.k == 2
+    assert max(profile.centroids.sizes) <= -(-int(fitted.sum()) // 2)
+    assert profile.rho.idf_masked is not None and profile.rho.idf_masked > 0.3
+    assert profile.correlation.per_request_median > 0.3
+    assert profile.transfer is not None and profile.transfer.bytes_per_token == 6144
+    assert profile.latency.distinct is not None
+    steps = arrays["steps"]
+    distinct = steps[steps[:, 0] == 1][:, len(profile.steps_columns) :]
+    requests = steps[steps[:, 0] == 1][:, profile.steps_columns.index("requests")]
+    assert (distinct >= 4).all() and (distinct <= 4 * requests[:, None]).all()
+    page = (made / "report.html").read_text()
+    assert page.count("<svg") >= 7
+
+
+def test_show_diff_and_check(made: Path, tmp_path: Path) -> None:
+    shown = toolkit("show", str(made))
+    assert shown.returncode == 0, shown.stderr
+    assert "Distinct" in shown.stdout or "distinct" in shown.stdout
+    assert toolkit("check", str(made), "--deployment", "cpu-demo").returncode == 0
+    refitted = toolkit("fit", str(made), "--k", "4", "--out", str(tmp_path / "four"))
+    assert refitted.returncode == 0, refitted.stderr
+    profile, arrays = read(tmp_path / "four")
+    assert profile.centroids.k == len(arrays["centroids"]) == 4
+    wrong = toolkit("check", str(tmp_path / "four"), "--deployment", "cpu-demo")
+    assert wrong.returncode == 1
+    assert "4" in wrong.stderr and "2" in wrong.stderr and "--k" in wrong.stderr
+    compared = toolkit("diff", str(made), str(tmp_path / "four"))
+    assert compared.returncode == 0, compared.stderr
+    data = json.loads((made / "profile.json").read_text())
+    text = json.dumps(data).replace('"experts": 48', '"experts": 47')
+    (tmp_path / "four" / "profile.json").write_text(text)
+    broken = toolkit("check", str(tmp_path / "four"))
+    assert broken.returncode == 1 and "Traceback" not in broken.stderr
+
+
+def test_no_such_router_is_a_clear_error(tmp_path: Path) -> None:
+    failed = toolkit("--url", "http://127.0.0.1:9", "--out", str(tmp_path / "x"))
+    assert failed.returncode == 1
+    assert "nothing answers at http://127.0.0.1:9" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "redundant"), [("eplb", 2), ("joint", 0), ("joint", 2), ("gimbal", 0), ("milp", 0)]
+)
+def test_a_placement_gives_the_unplaced_models_tokens(
+    made: Path, tmp_path: Path, kind: str, redundant: int
+) -> None:
+    """Loaded by two real EP ranks: the same tokens, and hops cross ranks as often as predicted."""
+    from tests.e2e.test_cpu_shims import TWO_RANKS, outputs
+
+    path = tmp_path / "placement.json"
+    extra = ("--time-limit", "20") if kind == "milp" else ()
+    placed = toolkit(
+        "place", str(made), "--ep", "2", "--kind", kind, "--redundant", str(redundant),
+        "--out", str(path), *extra,
+    )  # fmt: skip
+    assert placed.returncode == 0, placed.stderr
+    table = np.array(json.loads(path.read_text())["physical_to_logical_map"])
+    assert table.shape == (6, 48 + redundant)
+    with worker("--sleep-on-idle", log=tmp_path / "plain.log") as url:
+        expected = outputs(url)
+    flags = ["--tp-size", "2", "--ep-size", "2", "--init-expert-location", str(path)]
+    flags += ["--ep-num-redundant-experts", str(redundant)] if redundant else []
+    with worker(*flags, log=tmp_path / "ep.log", **TWO_RANKS) as url:
+        assert outputs(url) == expected
+
+
+def test_live_traffic_is_sampled_without_text(deployment: Running, tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    sampler = subprocess.Popen(
+        command(
+            "--url", deployment.router_url, "--live", "0.4", "--share", "1.0",
+            "--out", str(folder), "--k", "2",
+        ),
+        cwd=source_root(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    from tests.e2e import calls
+
+    async def traffic() -> None:
+        from toolkit.embedded import load_prompts
+
+        prompts = load_prompts()
+        end = time.monotonic() + 26
+        number = 0
+        async with calls.session() as http:
+            while time.monotonic() < end:
+                text = prompts[number % 200].text
+                body = {"text": text, "sampling_params": {"max_new_tokens": 12, "temperature": 0}}
+                async with http.post(deployment.router_url + "/generate", json=body) as answer:
+                    assert answer.status == 200
+                number += 1
+
+    try:
+        calls.run(traffic())
+        _, errors = sampler.communicate(timeout=120)
+    finally:
+        sampler.kill()
+    assert sampler.returncode == 0, errors[-2000:]
+    profile, _ = read(folder)
+    assert profile.data.origin == "live traffic"
+    assert profile.data.requests >= 20
+    text = (folder / "profile.json").read_text() + (folder / "report.html").read_text()
+    assert "goroutine" not in text

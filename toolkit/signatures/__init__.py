@@ -1,0 +1,45 @@
+"""Expert signatures (ELDR): requests that use the same experts lie near each other.
+
+`fit` turns stored counts into one centroid for each decode worker; `SignatureSpace` turns a
+request's counts into the vector that is compared with them. Pure numpy: no torch, no clock.
+"""
+
+from __future__ import annotations
+
+from toolkit.signatures.assignment import Assignment, balanced_assignment
+from toolkit.signatures.calibration import Calibration
+from toolkit.signatures.centroids import CentroidFit, fit, fit_space, match_fits, refit
+from toolkit.signatures.clusters import Clusters, balanced_kmeans, nearest, vanilla_kmeans
+from toolkit.signatures.distinct import DistinctExperts, distinct_reduction, expected_distinct
+from toolkit.signatures.idf import idf_weights
+from toolkit.signatures.mask import LayerMask, greedy_mask, signature_rho
+from toolkit.signatures.matching import match_centroids
+from toolkit.signatures.space import SignatureSpace
+from toolkit.signatures.variants import VARIANTS, VariantRho, compare_variants
+
+__all__ = [
+    "VARIANTS",
+    "Assignment",
+    "Calibration",
+    "CentroidFit",
+    "Clusters",
+    "DistinctExperts",
+    "LayerMask",
+    "SignatureSpace",
+    "VariantRho",
+    "balanced_assignment",
+    "balanced_kmeans",
+    "compare_variants",
+    "distinct_reduction",
+    "expected_distinct",
+    "fit",
+    "fit_space",
+    "greedy_mask",
+    "idf_weights",
+    "match_centroids",
+    "match_fits",
+    "nearest",
+    "refit",
+    "signature_rho",
+    "vanilla_kmeans",
+]

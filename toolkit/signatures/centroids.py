@@ -1,0 +1,154 @@
+"""From stored counts to one centroid for each decode worker."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.signatures.calibration import Calibration, Counts, Floats, Indices
+from toolkit.signatures.clusters import Clusters, balanced_kmeans, check_k, nearest
+from toolkit.signatures.mask import LayerMask, greedy_mask
+from toolkit.signatures.matching import match_centroids
+from toolkit.signatures.space import SignatureSpace, normalise
+from toolkit.signatures.variants import variant_space
+
+
+@dataclass(frozen=True, eq=False)
+class CentroidFit:
+    """The signature space, how its mask was found, and the clusters of the fitted requests.
+
+    `space_notes`: what a reader should know of how the space was found, see `notes`.
+    """
+
+    space: SignatureSpace
+    mask: LayerMask
+    clusters: Clusters
+    space_notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of the data, in words; empty when all is well."""
+        zeros = self.clusters.zeros
+        if not zeros:
+            return self.space_notes
+        return (
+            *self.space_notes,
+            f"{zeros} of {len(self.labels)} requests fire only experts that every request fires: "
+            "their signature is zero, near no centroid, and load alone can route them.",
+        )
+
+    @property
+    def k(self) -> int:
+        """Decode workers fitted for."""
+        return len(self.clusters.centroids)
+
+    @property
+    def centroids(self) -> Floats:
+        """[K, D] float32, unit length; row k belongs to worker k."""
+        return self.clusters.centroids
+
+    @property
+    def labels(self) -> Indices:
+        """[N]: the cluster of each fitted request."""
+        return self.clusters.labels
+
+    def assign(self, counts: Counts) -> Indices:
+        """[M]: the nearest centroid of each request with counts [M, L, E]; the lowest of equals."""
+        return nearest(self.space.signatures(counts), self.centroids)
+
+    def on_workers(self, workers: Indices) -> CentroidFit:
+        """The same clusters renumbered: cluster k moves to worker `workers[k]`.
+
+        ValueError: not a permutation of 0..K-1 (fewer workers than before: number them afresh).
+        """
+        workers = np.asarray(workers, dtype=np.int64)
+        if sorted(workers.tolist()) != list(range(self.k)):
+            raise ValueError(f"workers {workers.tolist()} are not a permutation of 0..{self.k - 1}")
+        back = np.argsort(workers)
+        clusters = replace(
+            self.clusters,
+            labels=workers[self.labels],
+            centroids=self.centroids[back],
+            sizes=self.clusters.sizes[back],
+        )
+        return replace(self, clusters=clusters)
+
+
+def fit(
+    counts_prefill: Counts,
+    counts_decode: Counts,
+    tokens_decode: NDArray[Any],
+    k: int,
+    seed: int = 0,
+    variant: str = "count_idf",
+) -> CentroidFit:
+    """IDF weights, greedy layer mask and K balanced clusters.
+
+    Counts [N, L, E] of tokens whose top-k contains the expert, prefill and decode apart, and the
+    decode tokens [N] of each request. The same data and seed give the same fit, in whichever
+    order the requests come. `variant` is one of `VARIANTS`; where prompts are long and experts
+    few, nearly all of them fire in every request, IDF removes the ones that matter, and "count"
+    may have the higher rho (`compare_variants` tells).
+
+    Degraded, each with a note: where every request fires every expert that fires at all (IDF is
+    0 everywhere), weights are 1; where rho is undefined (all requests alike, or fewer than three),
+    all layers are kept. ValueError: see `Calibration`; K below 1 or above N.
+    Source: ELDR, "Decode Clustering and Routing"; the two fallbacks are ours.
+    """
+    data = Calibration(counts_prefill, counts_decode, tokens_decode)
+    check_k(k, data.requests)
+    space, mask, notes = fit_space(data, seed, variant)
+    clusters = balanced_kmeans(space.signatures(data.prefill), k, seed)
+    return CentroidFit(space, mask, clusters, notes)
+
+
+def refit(fitted: CentroidFit, counts_prefill: Counts, k: int, seed: int = 0) -> CentroidFit:
+    """Clusters for another K (or other requests) in the same signature space.
+
+    Needs the prefill counts [N, L, E] only: nothing is measured again. With the counts and the
+    seed of the first fit it gives what `fit` with this K gives.
+    ValueError: K below 1 or above N; counts of another model; negative or NaN counts.
+    """
+    clusters = balanced_kmeans(fitted.space.signatures(counts_prefill), k, seed)
+    return replace(fitted, clusters=clusters)
+
+
+def fit_space(
+    data: Calibration, seed: int = 0, variant: str = "count_idf"
+) -> tuple[SignatureSpace, LayerMask, tuple[str, ...]]:
+    """Weights and mask without clusters, and the notes. See `fit`."""
+    notes = []
+    everything = variant_space(variant, data)
+    if not (everything.weights[data.prefill.any(axis=0)] > 0).any():
+        everything = replace(everything, weights=np.ones_like(everything.weights))
+        notes.append(
+            "every request fires the same experts, so IDF weights are all zero; plain counts are "
+            "used instead. Prompts that are short or of more kinds would tell experts apart."
+        )
+    mask = greedy_mask(data, everything, seed)
+    if math.isnan(mask.rho):
+        notes.append(
+            f"rho is undefined over {mask.pairs} pairs: all requests are alike in the prefill or "
+            "in the decode, or there are fewer than three. All layers are kept; calibrate with "
+            "prompts of several kinds."
+        )
+    curve = () if math.isnan(mask.rho) else mask.curve
+    return replace(everything, layers=mask.layers, curve=curve), mask, tuple(notes)
+
+
+def match_fits(new: CentroidFit, old: CentroidFit, counts_prefill: Counts) -> Indices:
+    """[K_new]: as `match_centroids`, for two fits whose weights or layers may differ.
+
+    Each request with counts [N, L, E] goes to its nearest old centroid; the normalised means of
+    these groups in the new space stand for the old centroids. An old centroid that attracts no
+    request is like none of the new ones. With equal spaces the counts are not looked at. *Ours.*
+    """
+    if old.space.same_as(new.space):
+        return match_centroids(new.centroids, old.centroids)
+    member = np.zeros((old.k, len(counts_prefill)), dtype=np.float32)
+    member[old.assign(counts_prefill), np.arange(len(counts_prefill))] = 1.0
+    return match_centroids(new.centroids, normalise(member @ new.space.signatures(counts_prefill)))

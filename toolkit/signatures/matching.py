@@ -1,0 +1,37 @@
+"""Which worker takes which new centroid, so that a refit moves as little traffic as possible."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toolkit.signatures.calibration import Floats, Indices
+
+
+def match_centroids(new: Floats, old: Floats) -> Indices:
+    """[K_new]: for each new centroid the index of the old one whose worker should take it.
+
+    Of all one-to-one matchings the one with the greatest sum of cosines between new [K_new, D]
+    and old [K_old, D] unit centroids (Hungarian method): worker j keeps serving the requests
+    whose experts it has been serving. With more new centroids than old, those without a partner
+    get K_old, K_old + 1, ... in order (the added workers). With fewer, some old indices do not
+    occur; pass only the rows of the workers that remain. Cosines that differ by rounding alone
+    count as equal, so that ties are broken the same way on every machine. *Ours.*
+
+    ValueError: different dimensions (see `toolkit.signatures.match_fits`), NaN.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    if new.ndim != 2 or old.ndim != 2 or new.shape[1] != old.shape[1]:
+        raise ValueError(
+            f"centroids of shapes {new.shape} and {old.shape} lie in different signature spaces: "
+            "use match_fits with counts of recent requests"
+        )
+    if not (np.isfinite(new).all() and np.isfinite(old).all()):
+        raise ValueError("centroids hold NaN or infinity")
+    similarity = np.round((new @ old.T).astype(np.float64), 6)
+    rows, columns = linear_sum_assignment(similarity, maximize=True)
+    workers = np.full(len(new), -1, dtype=np.int64)
+    workers[rows] = columns
+    added = np.flatnonzero(workers < 0)
+    workers[added] = len(old) + np.arange(len(added))
+    return workers
