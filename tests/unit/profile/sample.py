@@ -52,9 +52,9 @@ def build(size: Size = TINY, seed: int = 0) -> tuple[schema.Profile, Arrays]:
     arrays["cluster"], arrays["centroids"] = cluster, centroids
     arrays["steps"] = fits.steps(rng, size.layers, size.experts, size.top_k)
     tokens = np.array([64, 128, 256, 512, 1024, 2048] * 4, float)
-    arrays["transfers"] = np.stack(
-        [tokens, tokens * 12288, 0.0012 + tokens * 1.1e-6 * rng.uniform(0.9, 1.3, tokens.size)], 1
-    )
+    at_once = np.repeat([1.0, 4.0], tokens.size // 2)
+    spent = 0.0012 * at_once**0.5 + tokens * 1.1e-6 * at_once * rng.uniform(0.9, 1.2, tokens.size)
+    arrays["transfers"] = np.stack([tokens, tokens * 12288, spent, at_once], 1)
     placements = []
     for kind, redundant in (("linear", 0), ("eplb", size.gpus), ("joint", size.gpus)):
         arrays[f"placement_{kind}"] = fits.placement(popularity, size.gpus, redundant, kind)
@@ -115,7 +115,7 @@ def build(size: Size = TINY, seed: int = 0) -> tuple[schema.Profile, Arrays]:
             samples=len(tokens),
         ),
         placements=tuple(placements),
-        steps_columns=("seconds", "batch", "kv_tokens"),
+        steps_columns=("seconds", "requests", "kv_tokens", "new_tokens", "decode"),
     )
     return profile, arrays
 
@@ -192,33 +192,27 @@ def _rho(rng: np.random.Generator, mask: tuple[int, ...]) -> schema.Rho:
 
 
 def _latency() -> schema.Latency:
-    qoe = ("1", "n", "sum I", "sum I^2", "sum L")
+    def fit(terms: dict[str, float], error: float, constant: float) -> schema.LinearFit:
+        return schema.LinearFit(
+            terms=tuple(terms),
+            coefficients=tuple(terms.values()),
+            units=tuple("s" if t == "1" else f"s / {t.rstrip('s')}" for t in terms),
+            held_out_error=error,
+            constant_error=constant,
+            samples=900,
+        )
+
+    plain = {"1": 4.1e-3, "requests": 3.2e-4, "kv tokens": 9.1e-8}
     return schema.Latency(
-        qoe=schema.LinearFit(
-            terms=qoe,
-            coefficients=(4.1e-3, 3.2e-4, 9.1e-8, 1.2e-11, 1.1e-7),
-            units=("s", "s/request", "s/token", "s/token^2", "s/token"),
-            held_out_error=0.081,
-            constant_error=0.44,
-            samples=900,
+        qoe=fit(
+            {"1": 9e-3, "requests": 3e-4, "prompt tokens": 9e-8, "prompt tokens^2": 1.2e-11,
+             "kv tokens": 1.1e-7}, 0.081, 0.44,
         ),
-        distinct=schema.LinearFit(
-            terms=(*qoe, "distinct"),
-            coefficients=(3.8e-3, 1.4e-4, 8.8e-8, 1.0e-11, 1.0e-7, 2.1e-5),
-            units=("s", "s/request", "s/token", "s/token^2", "s/token", "s/expert"),
-            held_out_error=0.052,
-            constant_error=0.44,
-            samples=900,
-        ),
-        prefill=schema.LinearFit(
-            terms=("1", "tokens"),
-            coefficients=(6.0e-3, 2.1e-5),
-            units=("s", "s/token"),
-            held_out_error=0.067,
-            constant_error=0.71,
-            samples=240,
-        ),
-    )
+        distinct=fit({**plain, "distinct experts": 2.1e-5}, 0.052, 0.45),
+        without_distinct=fit(plain, 0.077, 0.45),
+        prefill=fit({"1": 6e-3, "new tokens": 2.1e-5}, 0.067, 0.71),
+        note="distinct experts are summed over MoE layers",
+    )  # fmt: skip
 
 
 def _placed(size: Size, kind: schema.PlacementKind, redundant: int) -> schema.Placed:

@@ -50,7 +50,7 @@ def uneven(sizes: NDArray) -> tuple[int, ...]:
 
 
 def steps(rng: np.random.Generator, layers: int, experts: int, top_k: int) -> NDArray:
-    """[M, 3 + L]: seconds, batch, KV tokens, then distinct experts by layer."""
+    """[M, 5 + L]: seconds, requests, KV tokens, new tokens, decode, then distinct experts."""
     batch = rng.choice([1, 2, 4, 8, 16, 24, 32], size=1800)
     kv = batch * rng.integers(50, 500, batch.size)
     locality = rng.uniform(0.35, 1.0, batch.size)[:, None] * rng.uniform(0.9, 1.1, (1, layers))
@@ -58,7 +58,10 @@ def steps(rng: np.random.Generator, layers: int, experts: int, top_k: int) -> ND
     distinct = np.clip(np.rint(experts * hit), top_k, experts)
     time = 0.004 + 1.4e-4 * batch + 1e-7 * kv + 2.1e-5 * distinct.sum(1) * 6 / layers
     time *= rng.lognormal(0, 0.05, batch.size)
-    return np.column_stack([time, batch, kv, distinct]).astype(np.float32)
+    decode = rng.random(batch.size) < 0.9
+    time = np.where(decode, time, time * 7)
+    new = np.where(decode, batch, batch * 200)
+    return np.column_stack([time, batch, kv, new, decode, distinct]).astype(np.float32)
 
 
 def placement(use: NDArray, gpus: int, redundant: int, kind: str) -> NDArray:
@@ -97,6 +100,8 @@ def activations(arrays: dict[str, NDArray]) -> schema.Activations:
 
 def affinity(arrays: dict[str, NDArray]) -> schema.Affinity:
     def share(pairs: NDArray, part: float) -> float:
+        if not len(pairs):
+            return 0.0
         flat = np.sort(pairs.reshape(len(pairs), -1).astype(float), axis=1)[:, ::-1]
         top = max(1, round(part * flat.shape[1]))
         return float((flat[:, :top].sum(1) / flat.sum(1)).mean())

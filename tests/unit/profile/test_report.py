@@ -1,0 +1,229 @@
+"""The report page: well formed, self-contained, small, right in both colour schemes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from tests.unit.profile import sample
+from toolkit.profile.report import render
+from toolkit.profile.report.style import COLOURS, CSS, luminance, text_inside
+from toolkit.profile.schema import Profile
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+FIGURES = (
+    "activations", "affinity", "correlation", "rho", "clusters", "distinct-experts", "steps",
+    "placement", "placements", "transfer",
+)  # fmt: skip
+BUILT = sample.build(sample.Size(requests=60))
+PAGE = render(*BUILT)
+
+
+class Page(HTMLParser):
+    """Counts what a page holds; complains of tags that do not close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.words: list[str] = []
+        self.svgs: list[dict[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        assert len(given) == len(attrs), f"an attribute stands twice in <{tag}>"
+        if tag not in VOID:
+            self.open.append(tag)
+        if "id" in given:
+            self.ids[given["id"]] += 1
+        if tag == "svg":
+            self.svgs.append(given)
+        self.attributes += [(tag, name, value) for name, value in given.items()]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+            self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["style"], ["script"]):
+            self.words.append(data)
+
+
+def test_well_formed() -> None:
+    page = Page(PAGE)
+    assert PAGE.startswith("<!DOCTYPE html>")
+    assert ("html", "lang", "en") in page.attributes
+    assert [name for name, n in page.ids.items() if n > 1] == []
+    missing = [x for x in FIGURES if x not in page.ids]
+    assert not missing
+
+
+def test_pictures_have_names_and_descriptions() -> None:
+    page = Page(PAGE)
+    pictures = [svg for svg in page.svgs if svg.get("class") != "sign"]
+    assert len(pictures) >= 15
+    for svg in pictures:
+        assert svg["role"] == "img"
+        for name in svg["aria-labelledby"].split():
+            assert page.ids[name] == 1
+    for tag, name, value in page.attributes:
+        if name == "href":
+            assert tag == "a" and page.ids[value.removeprefix("#")] == 1
+    scrolled = [
+        value for _, name, value in page.attributes if name == "class" and "scroll" in value
+    ]
+    assert scrolled and PAGE.count('tabindex="0" role="region" aria-label=') == len(scrolled)
+
+
+def test_nothing_from_elsewhere() -> None:
+    page = Page(PAGE)
+    assert not {"link", "img", "iframe", "object", "embed"} & {tag for tag, _, _ in page.attributes}
+    assert all(name not in ("src", "srcset", "data") for _, name, _ in page.attributes)
+    for sign in ("http:", "https:", "//", "url(", "@import", "fetch(", "XMLHttpRequest"):
+        assert sign not in PAGE, sign
+
+
+def test_takeaways_are_sentences_of_numbers() -> None:
+    takeaways = re.findall(r'<p class="takeaway">(.*?)</p>', PAGE)
+    assert len(takeaways) == len(FIGURES)
+    for words in takeaways:
+        assert words.endswith(".") and re.search(r"\d", words), words
+        assert not re.search(r"nan|inf\b|None", words), words
+
+
+def test_numbers_are_numbers() -> None:
+    assert not re.search(r"\b(nan|inf|None)\b", " ".join(Page(PAGE).words))
+    assert not re.search(r'="[^"]*\bnan\b', PAGE)
+
+
+def test_the_same_profile_gives_the_same_page() -> None:
+    assert render(*BUILT) == PAGE
+
+
+def test_text_is_escaped() -> None:
+    profile, arrays = sample.build()
+    model = profile.model.model_copy(update={"name": '<script>alert("x")</script>&'})
+    setting = profile.setting.model_copy(update={"note": "<b>note</b>"})
+    request = profile.requests[0].model_copy(update={"id": "<i>", "domain": "a<b"})
+    requests = (request, *profile.requests[1:])
+    hostile = {"model": model, "setting": setting, "requests": requests}
+    page = render(profile.model_copy(update=hostile), arrays)
+    Page(page)
+    assert "<script>alert" not in page and "<b>note" not in page and "<i>" not in page
+    assert "a&lt;b" in page
+
+
+def test_largest_models_stay_small() -> None:
+    few = sample.Size(requests=40, layers=58, experts=256, top_k=8, workers=16, gpus=64, nodes=8)
+    profile, arrays = sample.build(few)
+    times = 25  # 1,000 requests
+    for name in ("prefill_counts", "decode_counts", "prompt_tokens", "output_tokens", "held_out"):
+        arrays[name] = np.tile(arrays[name], (times,) + (1,) * (arrays[name].ndim - 1))
+    arrays["cluster"] = np.tile(arrays["cluster"], times)
+    requests = tuple(
+        r.model_copy(update={"id": f"{r.id}-{i}"}) for i in range(times) for r in profile.requests
+    )
+    page = render(profile.model_copy(update={"requests": requests}), arrays)
+    Page(page)
+    assert len(page.encode()) < 3e6
+    words = re.sub("<[^>]+>", "", page)
+    assert "14,848 experts are counted in squares" in words
+    assert "800 of 1,000 requests are drawn" in words
+    assert "in three of the 57 gaps" in words
+
+
+def degenerate(kind: str) -> tuple[Profile, dict[str, np.ndarray]]:
+    size = sample.TINY
+    if kind == "one layer":
+        size = sample.Size(requests=12, layers=1, experts=8, top_k=2, workers=2, gpus=2, nodes=1)
+    if kind == "one worker":
+        size = sample.Size(requests=8, layers=2, experts=8, top_k=2, workers=1, gpus=2, nodes=1)
+    profile, arrays = sample.build(size)
+    change: dict = {}
+    if kind == "bare":
+        change = {"placements": (), "transfer": None, "steps_columns": ()}
+        change["latency"] = profile.latency.model_copy(
+            update=dict.fromkeys(("qoe", "distinct", "without_distinct", "prefill"))
+        )
+        del arrays["steps"], arrays["transfers"]
+    if kind == "undefined":
+        nothing = dict.fromkeys(("raw", "binary", "idf", "idf_masked", "idf_masked_held_out"))
+        change["rho"] = profile.rho.model_copy(update={**nothing, "curve": (), "mask": ()})
+        labels = dict.fromkeys(("clustered", "by_domain", "by_language", "by_cell"))
+        distinct = profile.centroids.distinct.model_copy(update=labels)
+        change["centroids"] = profile.centroids.model_copy(update={"distinct": distinct})
+        plain = {"domain": "", "language": ""}
+        change["requests"] = tuple(r.model_copy(update=plain) for r in profile.requests)
+    if kind == "zero":
+        for array in arrays.values():
+            array[:] = 0
+    if kind == "alike":
+        arrays["prefill_counts"][:] = arrays["prefill_counts"][:1]
+    if kind == "no requests held out":
+        arrays["held_out"][:] = 0
+    if kind == "many labels":
+        change["requests"] = tuple(
+            r.model_copy(update={"domain": f"d{i}"}) for i, r in enumerate(profile.requests)
+        )
+    if kind == "only linear":
+        change["placements"] = profile.placements[:1]
+    return profile.model_copy(update=change), arrays
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "kind",
+    ["one layer", "one worker", "bare", "undefined", "zero", "alike", "no requests held out",
+     "many labels", "only linear"],
+)  # fmt: skip
+def test_degenerate_profiles_still_have_a_page(kind: str) -> None:
+    page = render(*degenerate(kind))
+    Page(page)
+    assert not re.search(r"\b(nan|inf|None)\b", " ".join(Page(page).words))
+
+
+def test_both_schemes_and_print() -> None:
+    assert "@media (prefers-color-scheme:dark)" in CSS and "@media print" in CSS
+    assert '<meta name="color-scheme" content="light dark">' in PAGE
+    used = set(re.findall(r"var\(--([a-z]+\d*)\)", CSS)) - {"w"} - {f"t{i}" for i in range(8)}
+    assert used <= COLOURS.keys()
+    drawn = set(re.findall(r'class="[a-z ]*?\b([sdcoq]\d)\b', PAGE))
+    assert {"s8", "d3", "c0", "o0"} <= drawn
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's ratio, 1 to 21."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_contrast(scheme: int) -> None:
+    colours = {name: pair[scheme] for name, pair in COLOURS.items()}
+    for ground in ("ground", "raised"):
+        for text in ("ink", "soft", "faint", "accent"):
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    marks = [x for x in colours if re.fullmatch(r"[co]\d|bar|axis|accent|s8", x)]
+    for name in marks:
+        assert contrast(colours[name], colours["ground"]) >= 3, name
+    for name in (f"d{i}" for i in range(8)):
+        assert contrast(text_inside(colours[name]), colours[name]) >= 4.5, name
+    for name in ("c0", "c1", "c2"):  # names of lines
+        assert contrast(colours[name], colours["ground"]) >= 4.5, name
+    loads = [luminance(colours[f"s{i}"]) for i in range(1, 9)]
+    assert loads == sorted(loads, reverse=scheme == 0)  # more load, further from the ground
+    steps = [contrast(colours[f"s{i}"], colours[f"s{i + 1}"]) for i in range(1, 8)]
+    assert min(steps) > 1.1
