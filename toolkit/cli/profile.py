@@ -65,7 +65,7 @@ def profile(
     from toolkit.profile.calibrate import Settings
     from toolkit.profile.placing import Layout
     from toolkit.profile.report import render
-    from toolkit.profile.store import write
+    from toolkit.profile.store import check_target, write
 
     if live and not url:
         raise typer.BadParameter("--live needs --url, the router whose traffic is sampled")
@@ -73,6 +73,7 @@ def profile(
     work = folder.with_name(folder.name + ".measuring")
     if restart:
         shutil.rmtree(work, ignore_errors=True)
+    check_target(folder)
     settings = Settings(output_tokens, concurrency, temperature, seed)
     layouts = (Layout(ep, redundant, gpus_per_node or ep),) if ep else ()
     measured, workers = _measure(
@@ -124,10 +125,12 @@ def _measure(
     import asyncio
 
     from toolkit.profile.live import listen
-    from toolkit.profile.measure import measure
+    from toolkit.profile.measure import check_before, measure
     from toolkit.profile.prompts import own_prompts, read_prompts
 
     chosen = read_prompts(prompts, limit) if prompts else own_prompts()[:limit]
+    if not live:
+        check_before(work, chosen, settings)
 
     def run(router: str) -> Measured:
         with _progress() as (requests, seconds):

@@ -134,6 +134,7 @@ def _model(measured: Measured) -> Model:
         layers=tuple(measured.layers),
         experts=measured.facts.experts,
         top_k=measured.facts.top_k,
+        hidden_layers=int(first["experts"]["layers"]),
     )
 
 
@@ -234,7 +235,7 @@ def _rho(
         idf_masked=_defined(mask.rho),
         idf_masked_held_out=_defined(signatures.signature_rho(fit.space, judged, seed)),
         mask=mask.layers,
-        curve=tuple(value for value in mask.curve if math.isfinite(value)),
+        curve=tuple(v for v in mask.curve[: len(mask.layers) + 1] if math.isfinite(v)),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.profile.calibrate import Calibration, Facts, Settings, facts
 from toolkit.profile.errors import ProfileError
 from toolkit.profile.prompts import Prompt, check
-from toolkit.profile.shards import Shard, Shards
+from toolkit.profile.shards import Shard, Shards, refuse_other
 from toolkit.profile.tap import Tap, worker_urls
 
 if TYPE_CHECKING:
@@ -72,12 +72,25 @@ async def measure(
     return Measured(prompts, joined, shards.affinity, shards.layers, known, roles, settings)
 
 
+def check_before(folder: Path, prompts: list[Prompt], settings: Settings) -> None:
+    """What can be refused before any worker is started.
+
+    Raises:
+        ProfileError: prompts that no statistics can be made of, or another unfinished run.
+    """
+    check(prompts)
+    refuse_other(folder, _wanted(prompts, settings))
+
+
 def _meta(known: Facts, prompts: list[Prompt], settings: Settings) -> dict[str, Any]:
+    return {"fingerprint": known.first["fingerprint"], **_wanted(prompts, settings)}
+
+
+def _wanted(prompts: list[Prompt], settings: Settings) -> dict[str, Any]:
     import hashlib
 
     content = "\n".join(f"{p.id}\t{p.text}\t{p.input_ids}" for p in prompts)
     return {
-        "fingerprint": known.first["fingerprint"],
         "prompts": hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest(),
         "settings": asdict(settings),
     }

@@ -39,6 +39,7 @@ class Model(_Strict):
     layers: tuple[int, ...]
     experts: int
     top_k: int
+    hidden_layers: int
 
 
 class Setting(_Strict):

@@ -43,6 +43,23 @@ class Shard:
     loads: np.ndarray
 
 
+def refuse_other(folder: Path, meta: dict[str, Any]) -> None:
+    """Raise ProfileError when the folder holds an unfinished run that differs in these keys."""
+    try:
+        text = (folder / "run.json").read_text("utf-8")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ProfileError(f"cannot read {folder}: {error}; choose another --out") from error
+    before = json.loads(text)
+    differs = sorted(key for key, value in meta.items() if before.get(key) != value)
+    if differs:
+        raise ProfileError(
+            f"{folder} holds an unfinished calibration with other {', '.join(differs)}: "
+            "finish it with the same options, or remove it (--restart does)"
+        )
+
+
 class Shards:
     """The folder `<profile>.measuring`. A run with another `meta` than it holds is refused."""
 
@@ -54,7 +71,7 @@ class Shards:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if path.is_file():
-                self._go_on(json.loads(path.read_text("utf-8")), meta)
+                refuse_other(folder, meta)
             else:
                 _replace(path, json.dumps(meta, indent=1).encode())
         except OSError as error:
@@ -63,14 +80,6 @@ class Shards:
             ) from error
         self.done = self._count()
         self._load_affinity()
-
-    def _go_on(self, before: dict[str, Any], meta: dict[str, Any]) -> None:
-        differs = sorted(key for key in {*before, *meta} if before.get(key) != meta.get(key))
-        if differs:
-            raise ProfileError(
-                f"{self.folder} holds an unfinished calibration with other {', '.join(differs)}: "
-                "finish it with the same options, or remove it (--restart does)"
-            )
 
     def _count(self) -> int:
         # Sums are written after their wave and name it: without them a wave does not count.

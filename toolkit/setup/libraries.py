@@ -1,4 +1,4 @@
-"""The shared libraries that the Mooncake transfer engine (KV transfer) loads."""
+"""What comes from Debian: the libraries that KV transfer loads, and a browser for the tests."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ PACKAGES: Dict[str, str] = {
     "libnl-3.so.200": "libnl-3-200",
     "libnl-route-3.so.200": "libnl-route-3-200",
 }
+
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSER_PACKAGE = "chromium-headless-shell"
 
 
 def missing() -> List[str]:
@@ -62,11 +66,30 @@ def ensure() -> None:
     if not (is_root and has_apt):
         raise say.SetupError(advice(absent, is_root, has_apt))
     with say.step(f"system libraries by apt-get: {' '.join(absent)}"):
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["update", "-qq"], ["install", "-y", "-qq", *absent]):
-            # A failed update may be one stale source: the install tells whether it matters.
-            subprocess.run(
-                ["apt-get", *command], env=environment, stdin=subprocess.DEVNULL, check=False
-            )
+        _apt_install(absent)
     if missing():
         raise say.SetupError(advice(missing(), is_root, has_apt))
+
+
+def ensure_browser() -> None:
+    """Installs a browser for the test of the report page, when root; else says what would."""
+    if os.environ.get("TOOLKIT_BROWSER") or any(map(shutil.which, BROWSERS)):
+        return
+    if os.geteuid() == 0 and shutil.which("apt-get") is not None:
+        with say.step(f"a browser for the tests by apt-get: {BROWSER_PACKAGE}"):
+            _apt_install([BROWSER_PACKAGE])
+    if not any(map(shutil.which, BROWSERS)):
+        say.line(
+            "no Chromium: the test of the report page is skipped (Debian: sudo apt-get install "
+            f"--no-install-recommends {BROWSER_PACKAGE}; or name one in TOOLKIT_BROWSER)"
+        )
+
+
+def _apt_install(packages: List[str]) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends"]):
+        # A failed update may be one stale source: the install tells whether it matters.
+        names = packages if command[0] == "install" else []
+        subprocess.run(
+            ["apt-get", *command, *names], env=environment, stdin=subprocess.DEVNULL, check=False
+        )

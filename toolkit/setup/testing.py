@@ -6,7 +6,7 @@ import subprocess
 import time
 from typing import List, Sequence, Tuple
 
-from toolkit.setup import say
+from toolkit.setup import libraries, say
 from toolkit.setup.layout import Layout, tool_environment
 
 _CODE = ("toolkit", "patches", "tests", "setup.py")
@@ -32,6 +32,8 @@ def steps(layout: Layout, unit_only: bool, extra: Sequence[str]) -> List[Tuple[s
 
 def run(layout: Layout, unit_only: bool, extra: Sequence[str]) -> int:
     """Runs every step, the later ones too when an earlier fails. Returns the exit status."""
+    if not unit_only:
+        libraries.ensure_browser()
     failed = []
     for name, command in steps(layout, unit_only, extra):
         say.line(f"{name} ...")

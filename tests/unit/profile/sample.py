@@ -69,6 +69,7 @@ def build(size: Size = TINY, seed: int = 0) -> tuple[schema.Profile, Arrays]:
             layers=tuple(range(size.layers)),
             experts=size.experts,
             top_k=size.top_k,
+            hidden_layers=size.layers,
         ),
         setting=_setting(),
         data=schema.Data(
