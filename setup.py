@@ -13,7 +13,7 @@ setup(
     package_data={
         "toolkit": ["py.typed"],
         "toolkit.setup": ["cpu.lock"],
-        "toolkit.embedded": ["model/*", "*.md", "*.json", "*.jsonl", "data/*"],
+        "toolkit.embedded": ["model/*", "texts/*", "*.jsonl"],
         "toolkit._launch": ["**/*.yaml", "**/*.json", "**/*.md"],
         "toolkit._profiles": ["**/*"],
         "patches": ["cpu_stubs/**/*.py"],
