@@ -1,0 +1,91 @@
+"""The generator: valid ids, skew, affinity that its knob turns; counts against loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.unit.placement.cases import routed
+from toolkit.placement import count
+from toolkit.placement.synthetic import Recipe, split, token_ids
+
+SMALL = {"layers": 3, "experts": 32, "top_k": 4, "families": 4, "topics": 3}
+
+
+def information(affinity: float) -> float:
+    """Mutual information of neighbouring layers' experts, nats."""
+    pairs = count(token_ids(6000, Recipe(affinity=affinity, **SMALL), 0), 32).affinity[0]
+    joint = pairs / pairs.sum()
+    alone = np.outer(joint.sum(axis=1), joint.sum(axis=0))
+    some = joint > 0
+    return float((joint[some] * np.log(joint[some] / alone[some])).sum())
+
+
+def test_ids_are_distinct_experts_and_follow_the_seed():
+    recipe = Recipe(**SMALL)
+    ids = token_ids(500, recipe, 3)
+    assert ids.shape == (500, 3, 4)
+    assert (ids >= 0).all()
+    assert (ids < 32).all()
+    assert all(len(set(row)) == 4 for token in ids.tolist() for row in token)
+    assert (ids == token_ids(500, recipe, 3)).all()
+    assert (ids != token_ids(500, recipe, 4)).any()
+
+
+def test_the_knob_turns_affinity():
+    none, some, much = (information(affinity) for affinity in (0.0, 0.5, 1.0))
+    assert none < 0.05
+    assert none < some / 2 < much / 4
+
+
+def test_load_is_skewed_and_differs_by_layer():
+    load = count(token_ids(6000, Recipe(zipf=1.0, **SMALL), 0), 32).load
+    assert (load.max(axis=1) > 1.8 * load.mean(axis=1)).all()
+    assert np.corrcoef(load)[0, 1] < 0.7
+
+
+def test_split():
+    ids = routed(2, 8, 2, 0, 101)
+    fit, held = split(ids, 0.25)
+    assert (len(fit), len(held)) == (76, 25)
+    assert (np.concatenate([fit, held]) == ids).all()
+    with pytest.raises(ValueError, match="hold out"):
+        split(ids[:1])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"layers": 0}, {"experts": 1}, {"top_k": 0}, {"top_k": 300}, {"affinity": -1}, {"zipf": -1},
+     {"families": 0}, {"document": 0}],
+)  # fmt: skip
+def test_impossible_recipes(wrong: dict[str, float]):
+    with pytest.raises(ValueError, match=r"give|must"):
+        Recipe(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one"):
+        token_ids(0, Recipe(**SMALL), 0)
+
+
+def test_counts_are_those_of_loops():
+    ids = routed(3, 6, 2, 2, 90)
+    traffic = count(ids, 6, windows=4, groups=3)
+    load, pairs = np.zeros((3, 6)), np.zeros((2, 6, 6))
+    for token in ids.tolist():
+        for layer, row in enumerate(token):
+            for expert in row:
+                load[layer, expert] += 1
+                for after in token[layer + 1] if layer < 2 else ():
+                    pairs[layer, expert, after] += 1
+    assert (traffic.load == load).all()
+    assert (traffic.affinity == pairs).all()
+    assert traffic.windows is not None
+    assert (traffic.windows.sum(axis=0) == load).all()
+    assert traffic.groups == 3
+
+
+def test_many_tokens_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch):
+    import importlib
+
+    ids = routed(3, 6, 2, 2, 90)
+    whole = count(ids, 6).affinity
+    monkeypatch.setattr(importlib.import_module("toolkit.placement.traffic"), "CHUNK", 7)
+    assert (count(ids, 6).affinity == whole).all()
