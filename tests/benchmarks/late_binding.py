@@ -93,7 +93,10 @@ async def measure(url: str, rounds: int, flight: int) -> tuple[dict[str, Any], i
         "ttft_added_ms": value,
         "ttft_added_ms_low": low,
         "ttft_added_ms_high": high,
-        "kv_transfer_ms": statistics.median(row["transfer"] for row in parts["late"]),
+        # The news of a transfer may come after the answer: a round or two may lack it.
+        "kv_transfer_ms": statistics.median(
+            row["transfer"] for row in parts["late"] if "transfer" in row
+        ),
     }
     for name in DISPATCH:
         keys[f"ttft_{name}_p50_ms"] = statistics.median(ttfts[name])

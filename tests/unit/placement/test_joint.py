@@ -60,6 +60,18 @@ def test_valid_balanced_and_no_worse_than_by_load_alone(case: Case):
     assert ours <= other * (1 + 1e-5) + 1e-9
 
 
+@pytest.mark.parametrize("slack", [0.0, 0.01, 0.2])
+def test_the_load_limit_is_used_up_and_kept(slack: float):
+    """Where traffic pulls hard, every layer goes to its limit and none beyond."""
+    traffic = count(routed(5, 32, 4, 2), 32, windows=1)
+    weights = Weights(slack=slack)
+    start = start_of(state(traffic, Topology(8), 8, weights), Case(traffic, Topology(8), 8))
+    most = loads(start, traffic).max(axis=1)
+    reached = loads(joint(traffic, Topology(8), 8, 0, weights), traffic).max(axis=1) / most
+    assert reached.max() <= (1 + slack) * (1 + 1e-5)
+    assert reached.mean() > 1 + slack / 2 or slack == 0
+
+
 def start_of(problem: Problem, case: Case) -> Placement:
     from toolkit.placement import from_gpus
 

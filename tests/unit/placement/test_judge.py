@@ -100,13 +100,17 @@ def test_nearest_is_sglangs_choice():
     _sglang()  # makes it importable
     from sglang.srt.eplb.expert_location import _find_nearest_expert
 
-    placement, topology = replicated(), Topology(4, 2)
-    for home, share in enumerate(picks(placement, topology, "nearest")):
-        for layer, expert in product(range(3), range(6)):
-            slots = np.flatnonzero(placement.physical_to_logical[layer] == expert).tolist()
-            slot = _find_nearest_expert(slots, 2, home, 2, 4)
-            wanted = np.bincount([s // 2 for s in (slots if slot == -1 else [slot])], minlength=4)
-            np.testing.assert_allclose(share[layer, expert], wanted / wanted.sum())
+    # In the second, both replicas of expert 0 lie on one node: being near narrows nothing there.
+    wide = Placement(np.array([[0, 0, 1, 2, 3, 4]]), 5, 6)
+    for placement, topology in ((replicated(), Topology(4, 2)), (wide, Topology(6, 3))):
+        slots, per_node = placement.slots, topology.gpus_per_node
+        for home, share in enumerate(picks(placement, topology, "nearest")):
+            for layer, expert in product(range(placement.layers), range(placement.experts)):
+                held = np.flatnonzero(placement.physical_to_logical[layer] == expert).tolist()
+                slot = _find_nearest_expert(held, slots, home, per_node, slots * per_node)
+                gpus = [s // slots for s in (held if slot == -1 else [slot])]
+                wanted = np.bincount(gpus, minlength=topology.gpus) / len(gpus)
+                np.testing.assert_allclose(share[layer, expert], wanted)
 
 
 @needs_sglang
