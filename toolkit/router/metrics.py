@@ -85,7 +85,7 @@ class Metrics:
         """p50, p90 and p99 of each part of the ring, and of KV transfers, in milliseconds."""
         out: dict[str, dict[str, float]] = {}
         parts: dict[str, Iterable[float]] = {
-            field.name: (getattr(timing, field.name) for timing in self.ring)
+            field.name: [getattr(timing, field.name) for timing in self.ring]
             for field in fields(Timing)
         }
         for name, seconds in {**parts, "transfer": self.transfers}.items():
