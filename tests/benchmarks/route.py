@@ -1,0 +1,59 @@
+"""One ELDR decision: 24 decode workers, signatures of 6,144 values (48 layers x 128 experts).
+
+keys: p50_us, p99_us of `EldrPolicy.choose` alone (the views of the workers are made beforehand),
+over random signatures and queues; and the same for `shortest_queue`, which looks at no signature:
+`other_p50_us`, `other_p99_us`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a matrix this small only loses by threads
+
+from tests.benchmarks.common import Result, arguments, percentile
+
+WORKERS, VALUES = 24, 48 * 128
+
+
+def main() -> None:
+    """Run the benchmark and print its line."""
+    import numpy as np
+
+    from toolkit.policies import RequestView, ShortestQueuePolicy, WorkerView
+    from toolkit.policies.eldr import Centroids, EldrPolicy
+
+    options = arguments(__doc__)
+    result = Result()
+    rounds = 3_000 if options.quick else 30_000
+    rng = np.random.default_rng(0)
+    rows = rng.random((WORKERS, VALUES), dtype=np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    signatures = rng.random((64, VALUES), dtype=np.float32) ** 4
+    signatures /= np.linalg.norm(signatures, axis=1, keepdims=True)
+    names = [f"decode-{i}" for i in range(WORKERS)]
+    fleets = [
+        [WorkerView(name, inflight=int(n)) for name, n in zip(names, queue, strict=True)]
+        for queue in rng.integers(0, 40, (64, WORKERS))
+    ]
+    owner = {(name, 0): row for row, name in enumerate(names)}
+    eldr = EldrPolicy(0, 0.1, Centroids(rows, owner))
+    plain = ShortestQueuePolicy()
+    spent: dict[str, list[float]] = {"": [], "other_": []}
+    for number in range(rounds):
+        request = RequestView(signature=signatures[number % 64])
+        workers = fleets[number * 7 % 64]
+        for key, policy in (("", eldr), ("other_", plain)):
+            begin = time.perf_counter()
+            policy.choose(workers, request)
+            spent[key].append((time.perf_counter() - begin) * 1e6)
+    for key, times in spent.items():
+        result.keys[f"{key}p50_us"] = percentile(times, 50)
+        result.keys[f"{key}p99_us"] = percentile(times, 99)
+    result.keys["band_mean"] = eldr.counters.band / eldr.counters.located
+    result.emit(rounds)
+
+
+if __name__ == "__main__":
+    main()

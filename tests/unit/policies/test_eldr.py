@@ -1,0 +1,130 @@
+"""ELDR's locality band."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.policies import RequestView, ShortestQueuePolicy, WorkerView
+from toolkit.policies.eldr import Centroids, EldrPolicy
+
+D = 6
+vectors = st.lists(st.integers(0, 9), min_size=D, max_size=D).filter(any)
+
+
+def unit(values: list[int]) -> np.ndarray:
+    vector = np.array(values, np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[WorkerView], Centroids, np.ndarray]:
+    count = draw(st.integers(1, 6))
+    workers = [
+        WorkerView(f"w{i}", healthy=draw(st.booleans()), inflight=draw(st.integers(0, 5)))
+        for i in range(count)
+    ]
+    rows = np.stack([unit(draw(vectors)) for _ in range(count)])
+    order = draw(st.permutations(range(count)))
+    owner = {worker.key: row for worker, row in zip(workers, order, strict=True)}
+    return workers, Centroids(rows, owner), unit(draw(vectors))
+
+
+def cosines(case: tuple[list[WorkerView], Centroids, np.ndarray]) -> dict[int, float]:
+    workers, centroids, signature = case
+    return {
+        i: float(centroids.rows[centroids.owner[w.key]] @ signature)
+        for i, w in enumerate(workers)
+        if w.healthy
+    }
+
+
+@given(cases(), st.floats(0, 1))
+def test_the_choice_is_in_the_band_and_nobody_there_has_fewer_requests(case, tau) -> None:
+    workers, centroids, signature = case
+    policy = EldrPolicy(0, tau, centroids)
+    decision = policy.choose(workers, RequestView(signature=signature))
+    near = cosines(case)
+    if not near:
+        assert decision is None
+        return
+    edge = max(near.values()) - tau
+    # Float32 cosines on the band's very edge may fall on either side of it.
+    assert near[decision.index] >= edge - 1e-6
+    surely = [workers[i].requests for i, s in near.items() if s >= edge + 1e-6]
+    assert not surely or workers[decision.index].requests <= min(surely)
+    assert policy.counters.located == 1
+    assert 1 <= policy.counters.band <= len(near)
+
+
+@given(cases())
+def test_tau_0_is_locality_only(case) -> None:
+    workers, centroids, signature = case
+    decision = EldrPolicy(0, 0.0, centroids).choose(workers, RequestView(signature=signature))
+    near = cosines(case)
+    if near:
+        assert near[decision.index] == pytest.approx(max(near.values()), abs=1e-6)
+
+
+@given(st.lists(cases(), min_size=1, max_size=6))
+def test_tau_1_is_the_shortest_queue(steps) -> None:
+    ours, theirs = EldrPolicy(0, 1.0), ShortestQueuePolicy()
+    for workers, centroids, signature in steps:
+        ours.centroids = centroids
+        request = RequestView(signature=signature)
+        mine, other = ours.choose(workers, request), theirs.choose(workers, request)
+        assert (mine is None) == (other is None)
+        if mine is not None:
+            assert mine.index == other.index
+
+
+def fleet(*inflight: int) -> list[WorkerView]:
+    return [WorkerView(f"w{i}", inflight=n) for i, n in enumerate(inflight)]
+
+
+AXES = Centroids(np.eye(D, dtype=np.float32)[:2], {("w0", 0): 0, ("w1", 0): 1})
+
+
+@pytest.mark.parametrize(
+    ("centroids", "signature", "reason"),
+    [
+        (None, np.ones(D, np.float32), "no centroids"),
+        (AXES, None, "no signature"),
+        (AXES, [1.0] * D, "no signature"),
+        (AXES, np.ones(3, np.float32), "signature of another length"),
+        (AXES, np.zeros(D, np.float32), "empty signature"),
+        (Centroids(AXES.rows, {("x", 0): 0}), np.ones(D, np.float32), "no worker with a centroid"),
+    ],
+)
+def test_fallbacks_go_by_load_and_are_counted(centroids, signature, reason) -> None:
+    policy = EldrPolicy(0, 0.1, centroids)
+    decision = policy.choose(fleet(4, 1), RequestView(signature=signature))
+    assert decision.index == 1
+    assert reason in decision.reason
+    assert policy.counters.fallbacks == {reason: 1}
+    assert policy.counters.located == 0
+
+
+def test_a_request_leaves_its_first_choice_inside_the_band_only() -> None:
+    nearly = np.array([0.70, 0.66, 0, 0, 0, 0], np.float32)
+    policy = EldrPolicy(0, 0.1, AXES)
+    assert policy.choose(fleet(3, 0), RequestView(signature=nearly)).index == 1
+    assert policy.counters.moved == 1
+    clear = np.array([0.9, 0.1, 0, 0, 0, 0], np.float32)
+    assert policy.choose(fleet(30, 0), RequestView(signature=clear)).index == 0
+    assert (policy.counters.located, policy.counters.moved, policy.counters.band) == (2, 1, 3)
+
+
+@pytest.mark.parametrize("tau", [-0.1, 1.1, float("nan")])
+def test_tau_out_of_range_is_refused(tau) -> None:
+    with pytest.raises(ValueError, match="tau"):
+        EldrPolicy(0, tau)
+
+
+def test_centroids_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        Centroids(np.zeros(3, np.float32), {})
+    with pytest.raises(ValueError, match="no such centroid"):
+        Centroids(np.eye(2, dtype=np.float32), {("w0", 0): 2})

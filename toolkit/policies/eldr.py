@@ -1,0 +1,125 @@
+"""ELDR: the decode worker that already has the request's experts loaded, within a band."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.rotation import Rotation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Centroids:
+    """`rows` [K, D] float32, unit length; `owner` says which row belongs to which worker.
+
+    A worker without a row takes part by load alone. ValueError: rows that are no matrix, or an
+    owner of a row that does not exist.
+    """
+
+    rows: np.ndarray
+    owner: Mapping[Key, int]
+
+    def __post_init__(self) -> None:
+        if self.rows.ndim != 2 or not len(self.rows):
+            raise ValueError(f"centroids have shape {self.rows.shape}, expected [workers, values]")
+        wrong = {key: row for key, row in self.owner.items() if not 0 <= row < len(self.rows)}
+        if wrong:
+            raise ValueError(f"no such centroid among {len(self.rows)}: {wrong}")
+
+
+@dataclass
+class Counters:
+    """What the decisions were. `band` sums the band's width over `located` decisions; `moved` are
+    those that left the nearest centroid for a shorter queue inside the band; `fallbacks` counts by
+    reason the requests that were routed by load alone."""
+
+    located: int = 0
+    band: int = 0
+    moved: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)
+
+
+class EldrPolicy:
+    """Locality band, then the shortest queue inside it.
+
+    Formula: s_k = cos(signature, centroid_k), s* = max s_k over healthy workers; among those with
+    s_k >= s* - tau the one with the fewest requests (running + waiting + sent since the reading).
+    Decode is bound by the distinct experts that a batch loads, so requests that use the same
+    experts belong together; the band keeps that from overloading a worker. Cosines of counts lie
+    in [0, 1]: tau = 0 is locality only, tau = 1 the shortest queue. Ties go to the nearer centroid
+    (at tau = 1 not even they look at it), then to the least recently chosen.
+    Degraded: without a signature, without centroids, with a signature of another length, or where
+    no healthy worker has a centroid, the shortest queue decides and `counters.fallbacks` says why.
+    Knobs: `tau` (0.1), `centroids` (swapped whole while running).
+    Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing".
+    """
+
+    name = "eldr"
+    needs_blocks = False
+
+    def __init__(self, seed: int = 0, tau: float = 0.1, centroids: Centroids | None = None) -> None:
+        if not 0 <= tau <= 1:
+            raise ValueError(f"tau = {tau:g} must lie in [0, 1]")
+        self.tau = tau
+        self.centroids = centroids
+        self.counters = Counters()
+        self._rotation = Rotation()
+
+    def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
+        healthy = healthy_indices(workers)
+        if not healthy:
+            return None
+        near, reason = self._similarities(workers, healthy, request.signature)
+        if reason:
+            self.counters.fallbacks[reason] += 1
+            return self._shortest(workers, healthy, f"by load ({reason})")
+        best = max(near.values())
+        band = [i for i in near if near[i] >= best - self.tau]
+        self.counters.located += 1
+        self.counters.band += len(band)
+        decision = self._shortest(workers, band, f"band of {len(band)}", near)
+        self.counters.moved += near[decision.index] < best
+        return decision
+
+    def _similarities(
+        self, workers: Sequence[WorkerView], healthy: list[int], signature: object | None
+    ) -> tuple[dict[int, float], str]:
+        """Cosine by worker index, or the reason why there is none."""
+        import numpy as np
+
+        known = self.centroids
+        if known is None:
+            return {}, "no centroids"
+        if not isinstance(signature, np.ndarray):
+            return {}, "no signature"
+        if signature.shape != known.rows.shape[1:]:
+            return {}, "signature of another length"
+        owned = [i for i in healthy if workers[i].key in known.owner]
+        if not owned:
+            return {}, "no worker with a centroid"
+        if not signature.any():
+            return {}, "empty signature"
+        scores = known.rows @ signature
+        return {i: float(scores[known.owner[workers[i].key]]) for i in owned}, ""
+
+    def _shortest(
+        self,
+        workers: Sequence[WorkerView],
+        among: list[int],
+        reason: str,
+        near: dict[int, float] | None = None,
+    ) -> Decision:
+        shortest = min(workers[i].requests for i in among)
+        ties = [i for i in among if workers[i].requests == shortest]
+        if near is not None and self.tau < 1:
+            nearest = max(near[i] for i in ties)
+            ties = [i for i in ties if near[i] == nearest]
+        return Decision(self._rotation.take(workers, ties), f"{reason}, {shortest} requests")
