@@ -289,6 +289,13 @@ def place(
     kind: Annotated[str, typer.Option(help="joint, eplb, gimbal, milp or linear.")] = "joint",
     redundant: Annotated[int, typer.Option(help="Redundant experts.")] = 0,
     gpus_per_node: Annotated[int, typer.Option(help="Default: all in one node.")] = 0,
+    drift: Annotated[
+        float,
+        typer.Option(
+            help="joint: how much busier than EPLB's busiest GPU unseen traffic may make one; "
+            "inf trusts the measured mix to stay, which cuts most traffic."
+        ),
+    ] = 0.01,
     time_limit: Annotated[float, typer.Option(help="Seconds for the MILP.")] = 60.0,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
@@ -296,7 +303,7 @@ def place(
     from toolkit.profile.placing import Layout, write_placement
     from toolkit.profile.store import read
 
-    layout = Layout(ep, redundant, gpus_per_node or ep)
+    layout = Layout(ep, redundant, gpus_per_node or ep, drift)
     placed = write_placement(*read(folder), layout, kind, out, seed, time_limit)
     print(
         f"{out}: {kind} on {ep} GPUs + {redundant} redundant; on tokens that were not fitted: load "

@@ -23,11 +23,12 @@ TIME_LIMIT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """EP size, redundant experts, GPUs a node."""
+    """EP size, redundant experts, GPUs a node; `drift` as in `placement.Weights` (`joint` only)."""
 
     gpus: int
     redundant: int
     gpus_per_node: int
+    drift: float = 0.01
 
 
 def traffic(profile: Profile, arrays: Arrays) -> placement.Traffic:
@@ -89,6 +90,9 @@ def place(
         if kind == "milp":
             solved = placement.milp(known, topology, layout.redundant, time_limit=limit)
             found, gap, note = solved.placement, _percent(solved.gap), TIED
+        elif kind == "joint":
+            weights = placement.Weights(drift=layout.drift)
+            found = placement.joint(known, topology, layout.redundant, seed, weights)
         else:
             found = placement.place(kind, known, topology, layout.redundant, seed, limit)
     except TimeoutError as error:
