@@ -13,6 +13,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
@@ -118,7 +119,6 @@ def _hello() -> dict[str, Any]:
     from importlib.metadata import version
 
     from patches import installed
-    from toolkit.fingerprint import model_fingerprint
 
     state = resolve("sglang.srt.entrypoints.http_server.get_global_state")()
     manager = state.tokenizer_manager
@@ -137,7 +137,7 @@ def _hello() -> dict[str, Any]:
         "dp_size": resolved.dp_size,
         "model": manager.served_model_name,
         "model_path": manager.model_config.model_path,
-        "fingerprint": model_fingerprint(manager.model_config.model_path),
+        "fingerprint": _fingerprint(manager.model_config.model_path),
         "experts": _experts(manager.model_config.hf_text_config, resolved),
         "vocab_size": manager.model_config.vocab_size,
         "context_length": manager.model_config.context_len,
@@ -148,6 +148,15 @@ def _hello() -> dict[str, Any]:
     }
 
 
+@cache
+def _fingerprint(path: str) -> str:
+    """Once a worker: it reads every weight file a little, on the event loop."""
+    from toolkit.fingerprint import model_fingerprint
+
+    return model_fingerprint(path)
+
+
+@cache
 def _machine(device: str) -> str:
     """The accelerator's name, or the processor's."""
     if device != "cpu":

@@ -19,8 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
-from tests.benchmarks.router_relay import interval
+from tests.benchmarks.common import Result, arguments, interval
 from tests.e2e.worker_process import worker
 from toolkit.profile.calibrate import Settings, request
 from toolkit.profile.measure import new_session

@@ -70,6 +70,18 @@ def median_difference(ours: Sequence[float], other: Sequence[float]) -> tuple[fl
     return statistics.median(differences), low, high
 
 
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Geometric mean and its 95 % interval (Student's t on the logarithms)."""
+    from scipy import stats
+
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return math.exp(mean), math.nan, math.nan
+    half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
 def family(pids: Iterable[int]) -> list[int]:
     """The processes and all their descendants that are alive."""
     import psutil

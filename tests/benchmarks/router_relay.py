@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from typing import Any
 
 import psutil
 
+from tests.benchmarks.common import interval
 from tests.standin.cluster import ROOT, Cluster, free_port
 
 # sglang-router imports SGLang when it can, for tracing only: 16 s and 500 MiB that it would not
@@ -100,18 +100,6 @@ async def floor(*args: str) -> float:
     )
     out, _ = await process.communicate()
     return float(json.loads(out)["chunk_us"])
-
-
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """Geometric mean and its 95 % interval (Student's t on the logarithms)."""
-    from scipy import stats
-
-    logs = [math.log(ratio) for ratio in ratios]
-    mean = statistics.fmean(logs)
-    if len(logs) < 2:
-        return math.exp(mean), math.nan, math.nan
-    half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
 def start_other(cluster: Cluster) -> tuple[subprocess.Popen[bytes], int]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 TOKENS_KEPT = 48
 """Of each request and phase at most this many tokens are kept with their ids."""
 STEPS_PATIENCE_S = 3.0
-STEP_SLACK_S = 0.5
 LOADS = ("requests", "prompt_tokens", "prompt_tokens_squared", "kv_tokens")
 """The columns of a step that are CascadeInfer's F_1 to F_4."""
 
@@ -144,16 +143,15 @@ class Calibration:
         return seconds, rows
 
     async def _wait_for_steps(self, rows: list[dict[str, Rows]]) -> None:
-        """Step rows trail the requests that they belong to by a moment."""
+        """A worker sends its last block of steps right after the last request's experts."""
         deadline = time.monotonic() + STEPS_PATIENCE_S
         last: dict[tuple[str, int], float] = {}
         for phases in rows:
             decode = phases["decode"]
-            last[decode.rank] = max(last.get(decode.rank, 0.0), decode.end)
+            last[decode.rank] = max(last.get(decode.rank, 0.0), decode.heard)
+        came = self._tap.heard.steps_at
         while time.monotonic() < deadline:
-            ends = {rank: _column(self._tap, self._tap.rank_steps(rank), "end") for rank in last}
-            # The step's own end is taken just before its requests' rows are sent.
-            if all(len(e) and e[-1] > last[rank] - STEP_SLACK_S for rank, e in ends.items()):
+            if all(came.get(rank, 0.0) >= heard for rank, heard in last.items()):
                 return
             await asyncio.sleep(0.01)
 

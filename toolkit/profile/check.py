@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from toolkit.profile.errors import ProfileError
 from toolkit.profile.schema import Profile
 
@@ -58,30 +60,13 @@ def problems(
     return found
 
 
-def refuse(
-    profile: Profile,
-    *,
-    fingerprint: str | None = None,
-    layers: int | None = None,
-    experts: int | None = None,
-    top_k: int | None = None,
-    decode_workers: int | None = None,
-    sglang: str | None = None,
-) -> None:
-    """Returns when nothing differs.
+def refuse(profile: Profile, **expected: Any) -> None:
+    """Returns when nothing differs; takes what `problems` takes.
 
     Raises:
         ProfileError: a sentence a line, as `problems` gives them.
     """
-    found = problems(
-        profile,
-        fingerprint=fingerprint,
-        layers=layers,
-        experts=experts,
-        top_k=top_k,
-        decode_workers=decode_workers,
-        sglang=sglang,
-    )
+    found = problems(profile, **expected)
     if found:
         raise ProfileError("\n".join(found))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toolkit.profile.calibrate import Facts, Settings, facts, reduce
+from toolkit.profile.calibrate import Facts, facts, reduce
 from toolkit.profile.errors import ProfileError
 from toolkit.profile.measure import Measured, new_session
 from toolkit.profile.prompts import Prompt
@@ -63,8 +63,7 @@ async def listen(
             f"(share {share:g}; raise --share or --minutes)"
         )
     joined = shards.join()
-    settings = Settings(output_tokens=0, most=0)
-    return Measured(prompts, joined, shards.affinity, shards.layers, known, roles, settings)
+    return Measured(prompts, joined, shards.affinity, shards.layers, known, roles)
 
 
 def _keep(tap: Tap, known: Facts, shards: Shards, prompts: list[Prompt]) -> None:

@@ -27,7 +27,6 @@ class Measured:
     layers: list[int]
     facts: Facts
     roles: dict[str, str]
-    settings: Settings
 
 
 def new_session(api_key: str | None = None) -> aiohttp.ClientSession:
@@ -69,7 +68,7 @@ async def measure(
             except aiohttp.ClientError as error:
                 raise ProfileError(f"the router at {router} went away: {error}") from error
     joined = shards.join()
-    return Measured(prompts, joined, shards.affinity, shards.layers, known, roles, settings)
+    return Measured(prompts, joined, shards.affinity, shards.layers, known, roles)
 
 
 def check_before(folder: Path, prompts: list[Prompt], settings: Settings) -> None:

@@ -42,6 +42,8 @@ class Heard:
 
     experts: dict[str, dict[str, Rows]] = field(default_factory=dict)
     steps: dict[tuple[str, int], list[np.ndarray]] = field(default_factory=dict)
+    steps_at: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Our own monotonic clock when a rank's last block of steps came in."""
     columns: tuple[str, ...] = ()
     transfers: list[tuple[float, float, float]] = field(default_factory=list)
 
@@ -190,7 +192,9 @@ class Tap:
         rows = np.frombuffer(body, dtype=np.float32).reshape(head["shape"]).astype(np.float64)
         self.heard.columns = tuple(head["fields"])
         rows[:, self.heard.columns.index("end")] += head["origin"]
-        self.heard.steps.setdefault((url, head["dp_rank"]), []).append(rows)
+        rank = (url, head["dp_rank"])
+        self.heard.steps.setdefault(rank, []).append(rows)
+        self.heard.steps_at[rank] = time.monotonic()
 
 
 async def _frames(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
