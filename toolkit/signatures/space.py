@@ -95,6 +95,23 @@ class SignatureSpace:
         """[D] float32 from one request's counts [L, E]. ValueError: as `signatures`."""
         return self.signatures(np.asarray(counts)[None])[0]
 
+    @cached_property
+    def _kept_weights(self) -> Floats:
+        return np.ascontiguousarray(self.weights[self.kept]).reshape(-1)
+
+    def of_kept(self, counts: NDArray[np.generic]) -> Floats:
+        """[D] float32 from counts [D] of the kept layers only, ascending; what a router does for
+        every request, so nothing is checked but the length. ValueError: another length.
+        """
+        if counts.shape != (self.dimensions,):
+            raise ValueError(
+                f"a signature of {counts.shape} values, this space has {self.dimensions}: the "
+                "prefill worker records other layers than the profile's"
+            )
+        values = (counts != 0) * self._kept_weights if self.binary else counts * self._kept_weights
+        length = float(np.sqrt(np.dot(values, values)))
+        return values if length == 0 else values / np.float32(length)
+
 
 def normalise(rows: Floats) -> Floats:
     """Divide each row of [N, D] by its length, in place; a zero row stays zero."""
