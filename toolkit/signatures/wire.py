@@ -39,7 +39,9 @@ def pack(counts: NDArray[Any], tokens: int, complete: bool) -> WireSignature:
     if largest <= LARGEST:
         return WireSignature(counts.astype(np.uint8).tobytes(), 1.0, tokens, complete)
     scale = largest / LARGEST
-    return WireSignature(np.rint(counts / scale).astype(np.uint8).tobytes(), scale, tokens, complete)
+    return WireSignature(
+        np.rint(counts / scale).astype(np.uint8).tobytes(), scale, tokens, complete
+    )
 
 
 def unpack(event: Mapping[str, Any]) -> tuple[Floats, WireSignature]:
