@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
 from patches.kv_transfer import KvTransferred
 from patches.late_binding import PrefillDone
+from patches.signature import wanted_layers
+
+if TYPE_CHECKING:
+    from toolkit.signatures.wire import WireSignature
 
 PATH = "/toolkit/events"
 APP = "sglang.srt.entrypoints.http_server.app"
@@ -67,7 +72,7 @@ class EventHub:
                 "dp_rank": done.dp_rank,
                 "prompt_tokens": done.prompt_tokens,
                 "cached_tokens": done.cached_tokens,
-                "signature": None,
+                "signature": done.signature and _plain(done.signature),
             }
         )
 
@@ -139,6 +144,7 @@ def _hello() -> dict[str, Any]:
         "model_path": manager.model_config.model_path,
         "fingerprint": _fingerprint(manager.model_config.model_path),
         "experts": _experts(manager.model_config.hf_text_config, resolved),
+        "signature": _signature(manager.model_config.hf_text_config, resolved),
         "vocab_size": manager.model_config.vocab_size,
         "context_length": manager.model_config.context_len,
         "max_total_tokens": state.scheduler_info["max_total_num_tokens"],
@@ -170,16 +176,31 @@ def _machine(device: str) -> str:
     return f"{len(names)} x {names[0]}" if names else "CPU"
 
 
+def expert_count(config: Any) -> int:
+    """Routed experts of a MoE layer by the model's config; 0 for a model without."""
+    names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+    return int(next((value for name in names if (value := getattr(config, name, None))), 0))
+
+
 def _experts(config: Any, server_args: Any) -> dict[str, Any]:
     """How many experts the model has and whether this worker keeps what tokens were routed to."""
-    names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
-    count = next((value for name in names if (value := getattr(config, name, None))), 0)
     return {
-        "count": int(count),
+        "count": expert_count(config),
         "top_k": int(getattr(config, "num_experts_per_tok", 0) or 0),
         "layers": int(config.num_hidden_layers),
         "captured": bool(server_args.enable_return_routed_experts),
     }
+
+
+def _signature(config: Any, server_args: Any) -> dict[str, Any] | None:
+    """What this worker's signatures are made of; None where it makes none."""
+    if server_args.disaggregation_mode != "prefill" or not wanted_layers():
+        return None
+    return {"layers": wanted_layers(), "experts": expert_count(config)}
+
+
+def _plain(signature: WireSignature) -> dict[str, Any]:
+    return asdict(signature) | {"counts": b64encode(signature.counts).decode()}
 
 
 def _dispatch_prefill_done(original: Any, manager: Any) -> None:

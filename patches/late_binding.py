@@ -10,9 +10,13 @@ stream (`patches.event_stream`); the router then chooses the decode worker.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.signature import take
+
+if TYPE_CHECKING:
+    from toolkit.signatures.wire import WireSignature
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +24,23 @@ class PrefillDone:
     """One request whose prefill forward has finished.
 
     `prompt_tokens` and `cached_tokens` count tokens; the latter came from the prefix cache.
+    `signature`: the prompt's experts (`patches.signature`), None where this worker keeps none.
     """
 
     rid: str
     dp_rank: int
     prompt_tokens: int
     cached_tokens: int
+    signature: WireSignature | None = None
 
 
 def _announce_finished_prefills(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
     from sglang.srt.runtime_context import get_parallel
 
     before = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
-    original(scheduler, batch, result)
+    counted = take(result)
+    original(scheduler, batch, result)  # waits for the copy that brings the counts
+    signatures = counted.wire() if counted is not None else {}
     dp_rank = get_parallel().dp_rank or 0
     for req in scheduler.disagg_prefill_inflight_queue:
         if id(req) in before:
@@ -44,6 +52,7 @@ def _announce_finished_prefills(original: Any, scheduler: Any, batch: Any, resul
                 dp_rank=dp_rank,
                 prompt_tokens=len(req.origin_input_ids),
                 cached_tokens=req.cached_tokens,
+                signature=signatures.get(req.rid),
             ),
             req,
         )

@@ -18,6 +18,7 @@ from patches import (
     prefill_restart,
     resume,
     resume_penalties,
+    signature,
     step_log,
 )
 from patches.base import Patch, Process
@@ -31,6 +32,7 @@ ALL: tuple[Patch, ...] = (
     event_stream.PATCH,
     event_stream.SCHEDULER_PATCH,
     output_ids.PATCH,
+    signature.PATCH,
     late_binding.PATCH,
     kv_transfer.PATCH,
     expert_capture.PATCH,

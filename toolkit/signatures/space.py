@@ -99,7 +99,7 @@ class SignatureSpace:
     def _kept_weights(self) -> Floats:
         return np.ascontiguousarray(self.weights[self.kept]).reshape(-1)
 
-    def of_kept(self, counts: NDArray[np.generic]) -> Floats:
+    def of_kept(self, counts: Floats) -> Floats:
         """[D] float32 from counts [D] of the kept layers only, ascending; what a router does for
         every request, so nothing is checked but the length. ValueError: another length.
         """
@@ -108,7 +108,7 @@ class SignatureSpace:
                 f"a signature of {counts.shape} values, this space has {self.dimensions}: the "
                 "prefill worker records other layers than the profile's"
             )
-        values = (counts != 0) * self._kept_weights if self.binary else counts * self._kept_weights
+        values: Floats = (counts != 0 if self.binary else counts) * self._kept_weights
         length = float(np.sqrt(np.dot(values, values)))
         return values if length == 0 else values / np.float32(length)
 

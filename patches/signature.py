@@ -1,0 +1,340 @@
+"""The signature cache: which experts every KV slot's token was routed to, kept beside the KV.
+
+A prefill worker holds, for the layers of the profile's mask only, one byte per chosen expert in a
+tensor that is indexed by KV slot on the model's device. A forward writes
+the rows of the tokens that it ran; when a prompt's last chunk has run, the rows of *all* its slots,
+those reused from the radix cache included, are counted into `[layers, experts]`. So a signature
+is that of the whole prompt whatever was cached (ELDR, "Prefix Cache Coherence"; theirs is a count
+per block of 16 tokens, SGLang's radix cache shares single tokens).
+
+Both run on the forward's own stream, after the model, from the ids that SGLang's capturer left on
+the device; the counts travel to the host with the copy that the overlap scheduler makes anyway and
+are read when it waits for that. No synchronisation is added, and CUDA graphs are not touched.
+
+A slot's row is valid when a forward of this worker wrote every kept layer of it. What hierarchical
+cache loads back from host memory is marked unknown, as are layers that the capturer does not see
+(top-k backends that bypass it): such signatures are sent as incomplete and the router goes by load.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from patches.base import EITHER, Hook, Patch, PatchError, refuse
+from patches.step_log import CAPTURER
+
+if TYPE_CHECKING:
+    import torch
+
+    from toolkit.signatures.wire import WireSignature
+
+LAYERS_VARIABLE = "TOOLKIT_SIGNATURE_LAYERS"
+BLOCK_TOKENS = 8192
+"""Tokens counted at a time: bounds the temporaries, about 10 bytes for each of their ids."""
+SPILL = 256
+"""Bins after the last layer: a byte that holds an unknown id counts for some expert up to 255, in a
+later layer perhaps. Its row's flag makes the whole signature incomplete."""
+_COUNTED = "_toolkit_counted"
+
+
+def wanted_layers() -> list[int]:
+    """Model layers whose experts make the signature, ascending; none where nobody wants any.
+
+    PatchError: the variable does not hold numbers.
+    """
+    text = os.environ.get(LAYERS_VARIABLE, "")
+    try:
+        return sorted({int(part) for part in text.split(",") if part.strip()})
+    except ValueError as error:
+        raise PatchError(
+            f"{LAYERS_VARIABLE}={text} must be layer numbers with commas between, such as 0,3,5"
+        ) from error
+
+
+@dataclass
+class SignatureCache:
+    """`rows` [slots, width] on the device: the experts of a token, layer by layer, and whether they
+    are known.
+
+    S layers of the mask, k experts a token, E experts a layer: a row is S * k ids, then one flag (0
+    in fresh memory: unknown), then up to 7 bytes of filling. One byte each up to 256 experts, two
+    above. A row is a whole number of 8-byte words and is moved as such: by single bytes the copy
+    takes four times as long.
+    """
+
+    layers: list[int]
+    experts: int
+    top_k: int
+    rows: torch.Tensor
+
+    @classmethod
+    def create(
+        cls, slots: int, layers: list[int], experts: int, top_k: int, device: Any
+    ) -> SignatureCache:
+        import torch
+
+        dtype = torch.uint8 if experts <= 256 else torch.int16
+        per_word = 8 // dtype.itemsize
+        words = -(-(len(layers) * top_k + 1) // per_word)
+        rows = torch.zeros((slots, words * per_word), dtype=dtype, device=device)
+        return cls(layers, experts, top_k, rows)
+
+    @property
+    def ids(self) -> int:
+        """Of a token: S * k."""
+        return len(self.layers) * self.top_k
+
+    @property
+    def bins(self) -> int:
+        """Counts of a request: S * E."""
+        return len(self.layers) * self.experts
+
+    @cached_property
+    def _offsets(self) -> torch.Tensor:
+        """[S * k]: where each id's layer begins among the bins."""
+        import torch
+
+        dtype = torch.int16 if self.bins <= torch.iinfo(torch.int16).max else torch.int32
+        starts = torch.arange(len(self.layers), dtype=dtype, device=self.rows.device)
+        return (starts * self.experts).repeat_interleave(self.top_k)
+
+    @cached_property
+    def _kept(self) -> torch.Tensor:
+        import torch
+
+        return torch.tensor(self.layers, device=self.rows.device)
+
+    @cached_property
+    def _one(self) -> torch.Tensor:
+        import torch
+
+        return torch.ones((), dtype=torch.int32, device=self.rows.device)
+
+    def record(self, slots: torch.Tensor, topk: torch.Tensor) -> None:
+        """Write rows: `slots` [T] and `topk` [T, all layers, >= k] of int32, -1 for unknown."""
+        import torch
+
+        kept = topk[:, :, : self.top_k]
+        if len(self.layers) < topk.shape[1]:
+            kept = kept.index_select(1, self._kept)
+        if self.rows.dtype == torch.int16:
+            kept = kept.clamp(min=0)  # as a byte it wraps, see `SPILL`
+        fresh = self.rows.new_empty((len(kept), self.rows.shape[1]))
+        fresh[:, : self.ids] = kept.reshape(len(kept), self.ids)
+        # A layer is captured for all tokens of a forward or for none: one token tells.
+        fresh[:, self.ids] = (topk[:1].index_select(1, self._kept) >= 0).all()
+        self.rows.view(torch.int64)[slots.long()] = fresh.view(torch.int64)
+
+    def forget(self, slots: torch.Tensor) -> None:
+        """These slots [T] get KV that no forward of ours computed."""
+        self.rows[slots.long()] = 0
+
+    def count(self, slots: torch.Tensor) -> torch.Tensor:
+        """Of the tokens in `slots` [T]: int32 [S * E + 1], last how many of them are known."""
+        import torch
+
+        on_host = self.rows.device.type == "cpu"
+        counts = torch.zeros(self.bins + SPILL, dtype=torch.int32, device=self.rows.device)
+        known = torch.zeros(1, dtype=torch.int32, device=self.rows.device)
+        for part in slots.split(BLOCK_TOKENS):
+            rows = self.rows.index_select(0, part)
+            flat = (rows[:, : self.ids] + self._offsets).view(-1)
+            if on_host:  # elsewhere bincount would wait to look at its input
+                counts += torch.bincount(flat, minlength=len(counts))
+            else:
+                counts.scatter_add_(0, flat.long(), self._one.expand(len(flat)))
+            known += rows[:, self.ids].sum()
+        return torch.cat([counts[: self.bins], known])
+
+
+@dataclass
+class Counted:
+    """What one forward has counted: request `rids[i]` of `tokens[i]` has row i of `counts`.
+
+    `counts` int32 [R, S * E + 1], on the device until SGLang has copied the forward's results.
+    """
+
+    rids: list[str]
+    tokens: list[int]
+    counts: torch.Tensor
+
+    def wire(self) -> dict[str, WireSignature]:
+        """By request id. The counts must be on the host."""
+        from toolkit.signatures.wire import pack
+
+        return {
+            rid: pack(row[:-1], tokens, complete=bool(row[-1] == tokens))
+            for rid, tokens, row in zip(self.rids, self.tokens, self.counts.numpy(), strict=True)
+        }
+
+
+@dataclass
+class State:
+    """Of this rank. `batch` is the one that is being launched."""
+
+    cache: SignatureCache | None = None
+    batch: Any = None
+    inline: Counted | None = None
+    """Without overlap there is no output object that could carry what was counted."""
+
+
+STATE = State()
+
+
+def take(result: Any) -> Counted | None:
+    """What the forward of this result counted; before SGLang processes the result."""
+    output = result.routed_experts_output
+    if output is not None:
+        return getattr(output, _COUNTED, None)
+    counted, STATE.inline = STATE.inline, None
+    return counted
+
+
+def _create_cache(original: Any, runner: Any) -> None:
+    original(runner)
+    layers = wanted_layers()
+    mode = runner.server_args.disaggregation_mode
+    if runner.is_draft_worker or not layers or mode != "prefill" or not _speaks():
+        return
+    from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
+
+    capturer = get_global_experts_capturer()
+    if capturer is None:
+        refuse(
+            f"{LAYERS_VARIABLE} is set but the worker runs without --enable-return-routed-experts: "
+            "add the flag (or `router.profile` in the deployment file, which sets both)"
+        )
+    if layers[-1] >= capturer.num_layers:
+        refuse(f"{LAYERS_VARIABLE} names layer {layers[-1]}, the model has {capturer.num_layers}")
+    STATE.cache = SignatureCache.create(
+        capturer.host_cache.num_tokens,
+        layers,
+        _experts(runner.model_config.hf_text_config),
+        capturer.topk_size,
+        capturer.device_cache.buffer.device,
+    )
+
+
+def _speaks() -> bool:
+    """Only the rank that talks to the HTTP process keeps one (`SchedulerIpcChannels.create`)."""
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    return parallel.pp_rank == 0 and parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0
+
+
+def _experts(config: Any) -> int:
+    from patches.event_stream import expert_count
+
+    return expert_count(config)
+
+
+def _note_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    STATE.batch = batch
+    try:
+        return original(scheduler, batch, *args, **kwargs)
+    finally:
+        STATE.batch = None
+
+
+def _record_forward(
+    original: Any,
+    capturer: Any,
+    forward_batch: Any,
+    can_run_graph: bool,
+    cuda_graph_batch: int | None,
+    no_copy_to_cpu: bool = False,
+) -> Any:
+    cache = STATE.cache
+    if cache is None or capturer.host_cache.name != CAPTURER:
+        return original(capturer, forward_batch, can_run_graph, cuda_graph_batch, no_copy_to_cpu)
+    # The device's own ids, also where SGLang would copy them to the host right here.
+    output = original(capturer, forward_batch, can_run_graph, cuda_graph_batch, True)
+    cache.record(output.out_cache_loc, output.topk)
+    counted = count_finished(STATE, forward_batch)
+    if no_copy_to_cpu:
+        setattr(output, _COUNTED, counted)
+        return output
+    output.map_device_tensors(lambda tensor: tensor.cpu())
+    output.finalize()
+    if counted is not None:
+        counted.counts = counted.counts.cpu()
+    STATE.inline = counted
+    return None
+
+
+def count_finished(state: State, forward_batch: Any) -> Counted | None:
+    """Counts of the requests whose prompt has been run to its end by this forward."""
+    import torch
+
+    cache, batch = state.cache, state.batch
+    if cache is None or batch is None or not forward_batch.forward_mode.is_extend():
+        return None
+    ends = zip(forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu, strict=True)
+    # `strict` not with `reqs`: an idle or padded batch has rows without a request.
+    rows = [
+        (req, prefix + run)
+        for req, (prefix, run) in zip(batch.reqs, ends, strict=False)
+        if prefix + run >= len(req.origin_input_ids)
+    ]
+    if not rows:
+        return None
+    table = batch.req_to_token_pool.req_to_token
+    counts = [cache.count(table[req.kv.req_pool_idx, :length]) for req, length in rows]
+    rids, lengths = [req.rid for req, _ in rows], [length for _, length in rows]
+    return Counted(rids, lengths, torch.stack(counts))
+
+
+def _copy_counts(original: Any, output: Any, fn: Any) -> None:
+    original(output, fn)
+    counted = getattr(output, _COUNTED, None)
+    if counted is not None:
+        counted.counts = fn(counted.counts)
+
+
+def _forget_loaded(original: Any, controller: Any, *args: Any, **kwargs: Any) -> Any:
+    loaded = original(controller, *args, **kwargs)
+    if STATE.cache is not None and loaded is not None:
+        STATE.cache.forget(loaded)
+    return loaded
+
+
+_CAPTURE = "sglang.srt.state_capturer.base"
+
+PATCH = Patch(
+    name="signature",
+    why="the router sends a request where its experts are loaded, so prefill must say which",
+    processes=EITHER,
+    hooks=(
+        Hook(
+            "sglang.srt.model_executor.model_runner.ModelRunner.init_routed_experts_capturer",
+            _create_cache,
+            ("self",),
+        ),
+        Hook("sglang.srt.managers.scheduler.Scheduler.run_batch", _note_batch, ("self", "batch")),
+        Hook(
+            f"{_CAPTURE}.BaseTopkCapturer.on_forward_end",
+            _record_forward,
+            ("self", "forward_batch", "can_run_graph", "cuda_graph_batch", "no_copy_to_cpu"),
+        ),
+        Hook(f"{_CAPTURE}.TopkCaptureOutput.map_device_tensors", _copy_counts, ("self", "fn")),
+        Hook(
+            "sglang.srt.managers.cache_controller.HiCacheController.load",
+            _forget_loaded,
+            ("self", "host_indices"),
+        ),
+        Hook(
+            "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController.load",
+            _forget_loaded,
+            ("self", "host_indices"),
+        ),
+    ),
+    requires=(
+        "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",
+        "sglang.srt.runtime_context.get_parallel",
+        "sglang.srt.managers.scheduler_components.ipc_channels.SchedulerIpcChannels.create",
+    ),
+)
