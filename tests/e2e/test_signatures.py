@@ -67,7 +67,8 @@ class Prefill:
         done = self._done[rid] = asyncio.get_running_loop().create_future()
         body = calls.greedy(prompt, 4, stream=False) | {"rid": rid, "bootstrap_room": self._room}
         if rank is not None:
-            body["routed_dp_rank"] = rank
+            # SGLang lets the room say which of two ranks has it.
+            body |= {"routed_dp_rank": rank, "bootstrap_room": 2 * self._room + rank}
         post = asyncio.create_task(self._post("/generate", body))
         event = await asyncio.wait_for(done, 60)
         await self._post("/abort_request", {"rid": rid})

@@ -49,6 +49,41 @@ def test_all_problems_come_at_once(tmp_path):
     assert len(found) == 3
 
 
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("tau: 1.5", "less than or equal to 1"),
+        ("tau: -0.1", "greater than or equal to 0"),
+        ("tau: wide", "valid number"),
+        ("tau: .nan", "equal to"),
+        ("decode_policy: nearest", "unknown decode policy 'nearest'; known: random, "),
+        ("decode_policy: eldr@2", "tau = 2 must lie in [0, 1]; known: random, "),
+        ("decode_policy: random@2", "takes no parameter"),
+        ("prefill_policy: eldr", "unknown prefill policy 'eldr'; known: random, "),
+        ("refit_on_drift: perhaps", "valid boolean"),
+    ],
+)
+def test_a_bad_policy_or_tau_is_found_with_its_line(tmp_path, line, wrong):
+    (problem,) = problems_of(tmp_path, f"name: a\nrouter:\n  kind: toolkit\n  {line}\n")
+    assert f"d.yaml:4: router.{line.split(':')[0]}: " in problem
+    assert wrong in problem
+
+
+@pytest.mark.parametrize("kind", ["sglang", "none"])
+def test_other_routers_have_their_own_policies_but_not_eldr(tmp_path, kind):
+    other = load(tmp_path, f"name: a\nrouter: {{kind: {kind}, decode_policy: cache_aware}}\n")
+    assert other.router.decode_policy == "cache_aware"
+    (problem,) = problems_of(
+        tmp_path, f"name: a\nrouter:\n  decode_policy: eldr@0.2\n  kind: {kind}\n"
+    )
+    assert "d.yaml:3" in problem and "use kind: toolkit" in problem
+
+
+def test_a_wrong_kind_is_the_only_complaint(tmp_path):
+    (problem,) = problems_of(tmp_path, "name: a\nrouter: {kind: nginx, decode_policy: eldr}\n")
+    assert "router.kind" in problem
+
+
 def test_sizes_that_do_not_divide(tmp_path):
     (problem,) = problems_of(tmp_path, "name: a\ndecode:\n  tp: 4\n  dp: 3\n  dp_attention: true\n")
     assert "d.yaml:2" in problem and "multiple of dp" in problem

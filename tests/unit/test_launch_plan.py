@@ -12,6 +12,7 @@ from tests.unit.launch_stand_ins import deployment, tiny_model
 from toolkit.launch import checks
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
+from toolkit.launch.locality import locality
 from toolkit.launch.placement import Request, place
 from toolkit.launch.plan import Plan, resolve
 from toolkit.launch.ports import CountedPorts, FreePorts
@@ -32,9 +33,10 @@ def used_ports(plan: Plan, host: str) -> list[int]:
     return ports
 
 
-def test_there_are_the_four_recipes():
+def test_there_are_the_five_recipes():
     names = {r.stem for r in RECIPES}
-    assert names == {"cpu-demo", "one-gpu", "qwen3-30b-a3b-8gpu", "deepseek-v3-multinode"}
+    gpu = {"one-gpu", "qwen3-30b-a3b-8gpu", "deepseek-v3-multinode"}
+    assert names == {"cpu-demo", "cpu-eldr"} | gpu
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.stem)
@@ -43,6 +45,7 @@ def test_recipe_resolves(recipe):
     assert {w.role for w in plan.workers} == {"prefill", "decode"}
     assert plan.dispatch == "late"
     assert not checks.routing(plan)
+    assert not locality(plan)
     for host in {w.host for w in plan.workers}:
         ports = used_ports(plan, host)
         assert len(ports) == len(set(ports))

@@ -10,6 +10,7 @@ from typing import Any
 from toolkit.launch import command, hardware
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.locality import Locality
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
@@ -28,12 +29,18 @@ class Builder:
     """Builds workers and router; holds what they share."""
 
     def __init__(
-        self, deployment: Deployment, model: ModelFacts, addresses: Mapping[str, str], local: str
+        self,
+        deployment: Deployment,
+        model: ModelFacts,
+        addresses: Mapping[str, str],
+        local: str,
+        locality: Locality | None = None,
     ) -> None:
         self.deployment = deployment
         self.model = model
         self.addresses = addresses
         self.local = local
+        self.locality = locality
         self.dispatch = dispatch_of(deployment)
         fixed = {deployment.router.port} if deployment.router.port else set()
         for role in deployment.roles.values():
@@ -64,6 +71,8 @@ class Builder:
         bootstrap = None
         if role_name == "prefill":
             bootstrap = role.bootstrap_port + replica if role.bootstrap_port else self.ports.take()
+        # Where a decode worker is chosen by experts, prefill has to say which they are.
+        layers = self.locality.layers if self.locality and role_name == "prefill" else ()
         needs_dist = role.nodes > 1 or role.dp_attention
         dist = self.ports.take(DIST_PORTS) if needs_dist else None
         head = self.addresses[nodes[0].host]
@@ -80,6 +89,7 @@ class Builder:
                 port=port,
                 bootstrap_port=bootstrap,
                 dispatch=self.dispatch,
+                record=bool(layers),
             )
             if dist:
                 flags["dist-init-addr"] = f"{head}:{dist}"
@@ -123,6 +133,7 @@ class Builder:
                         address=address,
                         devices=_devices(node.gpus, node.host == self.local),
                         cores=os.cpu_count() or 1,
+                        signature_layers=layers,
                     ),
                     local=node.host == self.local,
                 )
@@ -165,6 +176,8 @@ class Builder:
                 "api_key_env",
                 "prefill_policy",
                 "decode_policy",
+                "tau",
+                "refit_on_drift",
                 "max_inflight",
                 "max_queue",
                 "parked_per_prefill",
@@ -172,6 +185,8 @@ class Builder:
                 "request_timeout_s",
             )
         }
+        if self.locality:
+            optional["profile"] = self.locality.folder
         return {
             "host": router.host,
             "port": port,

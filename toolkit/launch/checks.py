@@ -10,6 +10,7 @@ from toolkit.launch import hardware
 from toolkit.launch.agreement import agreement
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.flags import check_flags
+from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import is_free
 from toolkit.launch.readiness import api_key_env
@@ -22,7 +23,8 @@ CPU_PROCESS = 1.3 * GIB
 def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
     """Every problem of the plan. A dry run does without the weights and without free memory."""
     flags, resolved = check_flags(plan, dry_run)
-    problems = [*model(plan, dry_run), *routing(plan), *flags, *agreement(plan, resolved)]
+    problems = [*model(plan, dry_run), *routing(plan), *locality(plan), *flags]
+    problems += agreement(plan, resolved)
     problems += ports(plan)
     if not dry_run:
         problems += memory(plan)
@@ -31,7 +33,7 @@ def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
 
 def quick(plan: Plan) -> list[Problem]:
     """The checks that take no time."""
-    return [*model(plan, False), *routing(plan), *ports(plan), *memory(plan)]
+    return [*model(plan, False), *routing(plan), *locality(plan), *ports(plan), *memory(plan)]
 
 
 def refuse(problems: Iterable[Problem]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import Problem
 from toolkit.launch.model import ModelFacts
+from toolkit.launch.recording import LAYERS_VARIABLE, RECORD
 
 # Flags that follow from the deployment file's own keys: key -> where to set it instead.
 RESERVED = {
@@ -94,8 +95,10 @@ def worker_flags(
     port: int,
     bootstrap_port: int | None,
     dispatch: str,
+    record: bool = False,
 ) -> Flags:
-    """SGLang flags of one worker as a mapping, the file's `args` last. True means a bare flag."""
+    """SGLang flags of one worker as a mapping, the file's `args` last. True means a bare flag.
+    `record`: it makes signatures, whatever `capture_experts` says."""
     cpu = deployment.device == "cpu"
     flags: Flags = {
         "model-path": model.path,
@@ -117,7 +120,7 @@ def worker_flags(
         # Policies need fresh load: SGLang's default publishes every 15 decode steps.
         "load-snapshot-publish-interval": 1,
     }
-    flags["enable-return-routed-experts"] = deployment.capture_experts
+    flags[RECORD] = deployment.capture_experts or record
     if cpu:
         flags |= {"attention-backend": "torch_native", "dtype": "float32"}
         # An idle CPU scheduler polls a whole core. Under DP attention a sleeping one costs 2 s on
@@ -176,10 +179,14 @@ def worker_env(
     address: str,
     devices: tuple[str, ...],
     cores: int,
+    signature_layers: tuple[int, ...] = (),
 ) -> dict[str, str]:
-    """Variables set on top of the launcher's environment."""
+    """Variables set on top of the launcher's environment. `signature_layers`: the model's layers
+    whose experts the worker is to record."""
     env = {"TOOLKIT_PATCHES": "1", "TOOLKIT_DEVICE": deployment.device, "SGLANG_HOST_IP": address}
     env |= python_env()
+    if signature_layers:
+        env[LAYERS_VARIABLE] = ",".join(map(str, signature_layers))
     if role_name == "decode":
         # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
         # decode never learns that its address changed (`patches/prefill_restart.py`).

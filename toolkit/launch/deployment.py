@@ -10,10 +10,20 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from toolkit.launch.document import line_of, read_document
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.policies import check_policy
 
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -98,6 +108,16 @@ class Router(_Strict):
     dispatch: Literal["late", "concurrent"] | None = None
     prefill_policy: str | None = None
     decode_policy: str | None = None
+    profile: str | None = Field(
+        default=None,
+        description="folder of `toolkit profile`, for expert locality; `embedded`: the shipped one",
+    )
+    tau: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="width of ELDR's locality band in cosine"
+    )
+    refit_on_drift: bool | None = Field(
+        default=None, description="new centroids when the traffic's experts have changed"
+    )
     seed: int = 0
     api_key_env: str | None = Field(
         default=None, description="name of the variable that holds the key"
@@ -108,6 +128,18 @@ class Router(_Strict):
     park_timeout_s: Seconds | None = None
     request_timeout_s: Seconds | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
+
+    @field_validator("prefill_policy", "decode_policy")
+    @classmethod
+    def _known_policy(cls, name: str | None, info: ValidationInfo) -> str | None:
+        kind = info.data.get("kind")
+        if name is None or kind is None:
+            return name
+        if kind == "toolkit":
+            check_policy(name, str(info.field_name).removesuffix("_policy"))
+        elif name.partition("@")[0] == "eldr":
+            raise ValueError(f"router: {kind} cannot do {name}: use kind: toolkit")
+        return name
 
 
 class Host(_Strict):

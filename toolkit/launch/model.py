@@ -36,6 +36,39 @@ class ModelFacts:
         dtype = str(self.config.get("dtype") or self.config.get("torch_dtype") or "bfloat16")
         return 4 if "float32" in dtype else 2
 
+    @property
+    def _text(self) -> dict[str, Any]:
+        """The language model's part of a config that describes several."""
+        part = self.config.get("text_config")
+        return part if isinstance(part, dict) else self.config
+
+    @property
+    def experts(self) -> int | None:
+        """Routed experts of a MoE layer; None where the config does not tell."""
+        # As `patches.event_stream.expert_count` finds them in the worker.
+        names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+        return next((int(self._text[name]) for name in names if self._text.get(name)), None)
+
+    @property
+    def top_k(self) -> int | None:
+        """Experts of a token; None where the config does not tell."""
+        found = self._text.get("num_experts_per_tok")
+        return int(found) if found else None
+
+    @property
+    def moe_layers(self) -> int | None:
+        """How many layers have experts; None for a config that says it in a way unknown here."""
+        text = self._text
+        count = int(text.get("num_hidden_layers", 0))
+        if text.get("decoder_sparse_step"):  # Qwen2 and Qwen3 MoE
+            step, dense = int(text["decoder_sparse_step"]), text.get("mlp_only_layers") or ()
+            return sum((i + 1) % step == 0 and i not in dense for i in range(count))
+        if "first_k_dense_replace" in text:  # DeepSeek V2, V3 and those after it
+            first, step = text["first_k_dense_replace"] or 0, text.get("moe_layer_freq") or 1
+            if isinstance(step, int):
+                return sum(i >= first and i % step == 0 for i in range(count))
+        return None
+
     def kv_bytes_per_token(self, item: int) -> int:
         """KV bytes of one token over all layers and heads, `item` bytes a number."""
         layers = int(self.config.get("num_hidden_layers", 0))
@@ -56,11 +89,11 @@ def read_model(deployment: Deployment) -> ModelFacts:
     if model.path == "embedded":
         path, name = _embedded(), "embedded"
     else:
-        path = _relative(deployment, model.path)
+        path = from_folder(deployment, model.path)
         name = model.path.rstrip("/").rsplit("/", 1)[-1]
     check = path
     if model.config and not (path / "config.json").is_file():
-        check = _relative(deployment, model.config)
+        check = from_folder(deployment, model.config)
     try:
         config = json.loads((check / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -86,6 +119,7 @@ def _embedded() -> Path:
     return Path(embedded.model_path())
 
 
-def _relative(deployment: Deployment, text: str) -> Path:
+def from_folder(deployment: Deployment, text: str) -> Path:
+    """A path of the deployment file: relative ones start at the file's folder."""
     path = Path(text).expanduser()
     return path if path.is_absolute() else deployment.folder / path

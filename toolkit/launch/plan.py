@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from toolkit.launch import command, hardware
 from toolkit.launch.deployment import Deployment, Restart, Role, Timeouts
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.locality import Locality, read_locality
 from toolkit.launch.model import ModelFacts, read_model
 from toolkit.launch.placement import Request, place
 
@@ -97,6 +98,7 @@ class Plan:
     timeouts: Timeouts
     restart: Restart
     problems: tuple[Problem, ...] = ()
+    locality: Locality | None = None
 
     @property
     def entry_url(self) -> str:
@@ -107,7 +109,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data (written to plan.json)."""
-        data = asdict(self)
+        data = asdict(replace(self, locality=None))
+        data["locality"] = self.locality.to_json() if self.locality else None
         data["timeouts"] = self.timeouts.model_dump()
         data["restart"] = self.restart.model_dump()
         data["problems"] = [str(p) for p in self.problems]
@@ -118,12 +121,13 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
     """Turn a deployment into a plan as seen from `host` (a name in `hosts`; default: the one with
     this machine's name or address, else the first).
 
-    Raises LaunchError when there is no such plan (no model, no host, not enough GPUs).
+    Raises LaunchError when there is no such plan (no model, no host, not enough GPUs, no profile).
     """
     problems = [p for name, role in deployment.roles.items() for p in _role_problems(name, role)]
     if problems:
         raise LaunchError(problems)
     model = read_model(deployment)
+    locality = read_locality(deployment)
     addresses = {n: h.address for n, h in deployment.hosts.items()} or {"local": "127.0.0.1"}
     local = _local_host(addresses, host)
     requests = list(_requests(deployment))
@@ -136,7 +140,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
     places = place(requests, gpus, needs_gpus=deployment.device == "cuda")
     from toolkit.launch.builder import Builder
 
-    builder = Builder(deployment, model, addresses, local)
+    builder = Builder(deployment, model, addresses, local, locality)
     workers = builder.workers(places)
     return Plan(
         name=deployment.name,
@@ -150,6 +154,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
         router=builder.router(workers),
         timeouts=deployment.timeouts,
         restart=deployment.restart,
+        locality=locality,
     )
 
 

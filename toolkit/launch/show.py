@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from toolkit.launch.locality import decode_ranks
 from toolkit.launch.plan import Plan, WorkerPlan
 
 
@@ -34,9 +35,29 @@ def summary(plan: Plan) -> Any:
     return table
 
 
+def locality(plan: Plan) -> str:
+    """One line on routing by experts; "" where the deployment has no profile."""
+    found = plan.locality
+    if found is None:
+        return ""
+    config = (plan.router.config if plan.router else None) or {}
+    name = str(config.get("decode_policy", "the router's default"))
+    text = f"expert locality: decode policy {name}"
+    if name.partition("@")[0] == "eldr":
+        from toolkit.policies import make_policy
+
+        tau = make_policy(name, tau=config.get("tau")).tau  # type: ignore[attr-defined]
+        refit = "follow drift" if config.get("refit_on_drift", True) else "stay (refit_on_drift)"
+        text += f", tau {tau:g}, centroids {refit}"
+    ranks, fitted = decode_ranks(plan), found.profile.centroids.k
+    again = "" if ranks == fitted else f", refitted from {fitted} to {ranks} decode workers"
+    layers = ",".join(map(str, found.layers))
+    return f"{text}; profile {found.folder}, layers {layers}{again}"
+
+
 def commands(plan: Plan) -> str:
     """Every command, ready for a shell, grouped by host."""
-    blocks = []
+    blocks = [f"# {line}" for line in [locality(plan)] if line]
     for host in dict.fromkeys(w.host for w in plan.workers):
         whose = "this launcher" if host == plan.local_host else f"toolkit launch ... --host {host}"
         blocks.append(f"# {host} ({whose})")

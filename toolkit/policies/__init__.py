@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from toolkit.policies.base import Decision, Load, Policy, RequestView, Side, WorkerView
+from toolkit.policies.eldr import EldrPolicy, check_tau
+from toolkit.policies.label_oracle import LabelOraclePolicy
 from toolkit.policies.least_tokens import LeastTokensPolicy
 from toolkit.policies.power_of_two import PowerOfTwoPolicy
 from toolkit.policies.prefix_affinity import PrefixAffinityPolicy
@@ -15,36 +18,91 @@ from toolkit.policies.shortest_queue import ShortestQueuePolicy
 __all__ = [
     "POLICIES",
     "Decision",
+    "Known",
     "Load",
     "Policy",
     "RequestView",
     "Side",
     "WorkerView",
+    "check_policy",
     "make_policy",
     "policy_names",
 ]
 
 _BOTH = ("prefill", "decode")
 
-POLICIES: dict[str, tuple[Callable[[int], Policy], tuple[str, ...]]] = {
-    "random": (RandomPolicy, _BOTH),
-    "round_robin": (RoundRobinPolicy, _BOTH),
-    "shortest_queue": (ShortestQueuePolicy, _BOTH),
-    "power_of_two": (PowerOfTwoPolicy, _BOTH),
-    "least_tokens": (LeastTokensPolicy, _BOTH),
-    "prefix_affinity": (PrefixAffinityPolicy, ("prefill",)),
+
+class Known(NamedTuple):
+    """A registered policy: `make(seed, **options)`, and the sides it may be used on.
+
+    `parameter` is the option that a name may carry after "@", as `eldr@0.05` does; `check` reads
+    its text (ValueError says what is wrong with it)."""
+
+    make: Callable[..., Policy]
+    sides: tuple[str, ...] = _BOTH
+    parameter: str = ""
+    check: Callable[[str], float] | None = None
+
+
+POLICIES: dict[str, Known] = {
+    "random": Known(RandomPolicy),
+    "round_robin": Known(RoundRobinPolicy),
+    "shortest_queue": Known(ShortestQueuePolicy),
+    "power_of_two": Known(PowerOfTwoPolicy),
+    "least_tokens": Known(LeastTokensPolicy),
+    "prefix_affinity": Known(PrefixAffinityPolicy, ("prefill",)),
+    "eldr": Known(EldrPolicy, ("decode",), "tau", check_tau),
+    "label_oracle": Known(LabelOraclePolicy, ("decode",)),
 }
-"""Name -> (constructor taking a seed, the sides it may be used on)."""
 
 
 def policy_names(side: str | None = None) -> list[str]:
-    """Known policies, those of one side if given."""
-    return [name for name, (_, sides) in POLICIES.items() if side is None or side in sides]
+    """Known policies, those of one side if given, without parameters."""
+    return [name for name, known in POLICIES.items() if side is None or side in known.sides]
 
 
-def make_policy(name: str, seed: int = 0, side: str | None = None) -> Policy:
-    """A fresh policy object. ValueError names the known ones."""
-    if name not in policy_names(side):
+def check_policy(name: str, side: str | None = None) -> None:
+    """Return when `make_policy` would take this name, which may carry a parameter.
+
+    ValueError: one sentence that says what is wrong and what is known.
+    """
+    _parse(name, side)
+
+
+def make_policy(
+    name: str, seed: int = 0, side: str | None = None, tau: float | None = None
+) -> Policy:
+    """A fresh policy object, called as it was asked for (`eldr@0.05`).
+
+    `tau` is for a policy that has one where its name does not carry it; None is the policy's own
+    default. ValueError: as `check_policy`, or a tau outside [0, 1].
+    """
+    known, options = _parse(name, side)
+    if known.parameter == "tau" and tau is not None:
+        options = {"tau": tau} | options
+    policy = known.make(seed, **options)
+    policy.name = name
+    return policy
+
+
+def _parse(name: str, side: str | None) -> tuple[Known, dict[str, float]]:
+    base, at, text = name.partition("@")
+    if base not in policy_names(side):
         where = f"{side} " if side else ""
-        raise ValueError(f"unknown {where}policy {name!r}; known: {', '.join(policy_names(side))}")
-    return POLICIES[name][0](seed)
+        raise ValueError(f"unknown {where}policy {name!r}; known: {_shown(side)}")
+    known = POLICIES[base]
+    if not at:
+        return known, {}
+    if known.check is None:
+        raise ValueError(f"policy {base!r} takes no parameter, got {name!r}; known: {_shown(side)}")
+    try:
+        value = known.check(text)
+    except ValueError as error:
+        raise ValueError(f"policy {name!r}: {error}; known: {_shown(side)}") from error
+    return known, {known.parameter: value}
+
+
+def _shown(side: str | None) -> str:
+    """The known names, with what they may carry."""
+    names = policy_names(side)
+    return ", ".join(n + (f"[@{p.upper()}]" if (p := POLICIES[n].parameter) else "") for n in names)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Side = Literal["prefill", "decode"]
 
@@ -67,14 +70,17 @@ class RequestView:
     """What is known of a request. After the prefill, `prompt_tokens` is exact.
 
     `blocks` are chained hashes of the prompt's leading blocks (block i covers blocks 0..i), filled
-    only for a policy with `needs_blocks`. `signature` is what the prefill learned, if anything.
+    only for a policy with `needs_blocks`. `signature` is a unit float32 vector [D] of the experts
+    that the prefill used, or the words that say why there is none. `label` is the client's own name
+    for the kind of request (a domain), where it gave one.
     """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     blocks: tuple[int, ...] = ()
     user: str | None = None
-    signature: object | None = None
+    signature: np.ndarray | str | None = None
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,17 @@ class Counters:
     fallbacks: Counter[str] = field(default_factory=Counter)
 
 
+def check_tau(tau: float | str) -> float:
+    """The band's width as a number. ValueError: no number, or outside [0, 1]."""
+    try:
+        value = float(tau)
+    except ValueError as error:
+        raise ValueError(f"tau = {tau} must be a number in [0, 1]") from error
+    if not 0 <= value <= 1:
+        raise ValueError(f"tau = {tau} must lie in [0, 1]")
+    return value
+
+
 class EldrPolicy:
     """Locality band, then the shortest queue inside it.
 
@@ -56,8 +67,9 @@ class EldrPolicy:
     experts belong together; the band keeps that from overloading a worker. Cosines of counts lie
     in [0, 1]: tau = 0 is locality only, tau = 1 the shortest queue. Ties go to the nearer centroid
     (at tau = 1 not even they look at it), then to the least recently chosen.
-    Degraded: without a signature, without centroids, with a signature of another length, or where
-    no healthy worker has a centroid, the shortest queue decides and `counters.fallbacks` says why.
+    Degraded: without a signature (a str in its place says why), without centroids, with a signature
+    of another length, or where no healthy worker has a centroid, the shortest queue decides and
+    `counters.fallbacks` says why.
     Knobs: `tau` (0.1), `centroids` (swapped whole while running).
     Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing".
     """
@@ -66,9 +78,7 @@ class EldrPolicy:
     needs_blocks = False
 
     def __init__(self, seed: int = 0, tau: float = 0.1, centroids: Centroids | None = None) -> None:
-        if not 0 <= tau <= 1:
-            raise ValueError(f"tau = {tau:g} must lie in [0, 1]")
-        self.tau = tau
+        self.tau = check_tau(tau)
         self.centroids = centroids
         self.counters = Counters()
         self._rotation = Rotation()
@@ -90,7 +100,7 @@ class EldrPolicy:
         return decision
 
     def _similarities(
-        self, workers: Sequence[WorkerView], healthy: list[int], signature: object | None
+        self, workers: Sequence[WorkerView], healthy: list[int], signature: np.ndarray | str | None
     ) -> tuple[dict[int, float], str]:
         """Cosine by worker index, or the reason why there is none."""
         import numpy as np
@@ -98,6 +108,8 @@ class EldrPolicy:
         known = self.centroids
         if known is None:
             return {}, "no centroids"
+        if isinstance(signature, str):
+            return {}, signature or "no signature"
         if not isinstance(signature, np.ndarray):
             return {}, "no signature"
         if signature.shape != known.rows.shape[1:]:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies import POLICIES, Load, RequestView, WorkerView, make_policy, policy_names
+from toolkit.policies import (
+    POLICIES,
+    Load,
+    RequestView,
+    WorkerView,
+    check_policy,
+    make_policy,
+    policy_names,
+)
 
 names = st.sampled_from(sorted(POLICIES))
 loads = st.none() | st.builds(
@@ -42,6 +50,7 @@ requests = st.builds(
     RequestView,
     prompt_tokens=st.integers(1, 8192),
     blocks=st.lists(st.integers(0, 5), max_size=6).map(tuple),
+    label=st.sampled_from([None, "law", "code", "math"]),
 )
 
 
@@ -159,6 +168,59 @@ def test_registry_names_the_known_policies():
         make_policy("rund_robin")
     with pytest.raises(ValueError, match="decode policy"):
         make_policy("prefix_affinity", side="decode")
+
+
+def test_a_name_may_carry_a_parameter():
+    made = make_policy("eldr@0.05", 3, "decode")
+    assert (made.name, made.tau) == ("eldr@0.05", 0.05)
+    assert make_policy("eldr@0.05", tau=0.3).tau == 0.05, "the name is the closer word"
+    assert (make_policy("eldr", tau=0.3).name, make_policy("eldr", tau=0.3).tau) == ("eldr", 0.3)
+    assert make_policy("eldr").tau == 0.1
+    assert make_policy("round_robin", tau=0.3).name == "round_robin"
+    assert [make_policy(name).name for name in POLICIES] == list(POLICIES)
+    assert not [name for name in policy_names() if "@" in name]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("nearest", "unknown decode policy 'nearest'"),
+        ("nearest@0.1", "unknown decode policy 'nearest@0.1'"),
+        ("prefix_affinity", "unknown decode policy"),
+        ("", "unknown decode policy ''"),
+        ("random@1", "'random' takes no parameter"),
+        ("random@", "'random' takes no parameter"),
+        ("eldr@", "must be a number"),
+        ("eldr@x", "tau = x must be a number"),
+        ("eldr@0.1@0.2", "must be a number"),
+        ("eldr@-0.1", r"tau = -0.1 must lie in \[0, 1\]"),
+        ("eldr@1.01", "must lie in"),
+        ("eldr@nan", "must lie in"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused_with_what_is_known(name, wrong):
+    for ask in (check_policy, lambda name, side: make_policy(name, 0, side)):
+        with pytest.raises(ValueError, match=wrong) as caught:
+            ask(name, "decode")
+        text = str(caught.value)
+        assert "\n" not in text and "round_robin" in text and "eldr[@TAU]" in text
+
+
+@pytest.mark.parametrize("name", [*policy_names("decode"), "eldr@0", "eldr@1", "eldr@1e-1"])
+def test_what_can_be_made_passes_the_check(name):
+    check_policy(name, "decode")
+    make_policy(name, 0, "decode")
+
+
+def test_locality_is_for_the_decode_side():
+    for name in ("eldr", "label_oracle"):
+        with pytest.raises(ValueError, match="unknown prefill policy"):
+            check_policy(name, "prefill")
+
+
+def test_a_tau_of_the_configuration_is_checked_too():
+    with pytest.raises(ValueError, match="must lie in"):
+        make_policy("eldr", tau=1.5)
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

@@ -1,0 +1,143 @@
+"""Expert locality (ELDR): what a deployment's profile asks of its plan, and whether it fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.launch.deployment import Deployment
+from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.model import from_folder
+from toolkit.launch.recording import recording
+
+if TYPE_CHECKING:
+    from toolkit.launch.plan import Plan
+    from toolkit.profile.schema import Profile
+
+KEY = "router.profile"
+
+
+@dataclass(frozen=True)
+class Locality:
+    """`router.profile` as it was read; `folder` is absolute."""
+
+    folder: str
+    profile: Profile
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The mask's layers in the model's own numbering, ascending: what prefill records."""
+        model = self.profile.model
+        return tuple(sorted(model.layers[place] for place in self.profile.rho.mask))
+
+    @property
+    def fitted(self) -> int:
+        """Requests that centroids can be fitted to: no more clusters than these."""
+        return self.profile.data.requests - self.profile.data.held_out
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for plan.json."""
+        return {
+            "profile": self.folder,
+            "model": self.profile.model.name,
+            "layers": list(self.layers),
+            "fitted": self.fitted,
+            "k": self.profile.centroids.k,
+        }
+
+
+def read_locality(deployment: Deployment) -> Locality | None:
+    """The deployment's profile; None when it names none.
+
+    LaunchError: no such profile, or a damaged one.
+    """
+    text = deployment.router.profile
+    if text is None:
+        return None
+    from toolkit.profile.errors import ProfileError
+    from toolkit.profile.store import read
+    from toolkit.resources import profiles_dir
+
+    folder = profiles_dir() / text if text == "embedded" else from_folder(deployment, text)
+    try:
+        profile, _ = read(folder)
+    except ProfileError as error:
+        # The same file may be meant for measuring the profile, which must not need it.
+        mend = f"while it is not measured yet, leave {KEY} out" if not folder.exists() else ""
+        raise LaunchError([Problem(KEY, str(error), mend)]) from error
+    return Locality(str(folder.absolute()), profile)
+
+
+def decode_ranks(plan: Plan) -> int:
+    """Decode workers as the router sees them: a server and a DP rank each."""
+    return sum(w.dp for w in plan.workers if w.role == "decode" and w.url)
+
+
+def locality(plan: Plan) -> list[Problem]:
+    """Whether the plan can route by experts, and whether the profile is this model's."""
+    problems = _policy(plan)
+    if plan.locality is None:
+        return problems
+    if plan.mode != "pd":
+        mend = f"use mode: pd, or remove {KEY}"
+        return [*problems, Problem(KEY, "only prefill workers record signatures", mend)]
+    return [*problems, *_readers(plan), *_fit(plan, plan.locality), *recording(plan)]
+
+
+def _policy(plan: Plan) -> list[Problem]:
+    """What `decode_policy: eldr` needs."""
+    config = (plan.router.config if plan.router else None) or {}
+    name = str(config.get("decode_policy"))
+    if name.partition("@")[0] != "eldr":
+        return []
+    problems = []
+    if plan.locality is None:
+        what = f"{name} needs a profile: what prefill workers record, and what it is compared with"
+        mend = f"set {KEY} to embedded (the embedded model's), or to a folder of `toolkit profile`"
+        problems.append(Problem("router.decode_policy", what, mend))
+    if plan.dispatch != "late":
+        what = f"{name} needs what the prefill has learned, dispatch is {plan.dispatch}"
+        mend = "use mode: pd with dispatch: late, or another decode_policy"
+        problems.append(Problem("router.dispatch", what, mend))
+    return problems
+
+
+def _readers(plan: Plan) -> list[Problem]:
+    """Signatures that nobody uses are no error, yet hardly meant."""
+    kind = plan.router.kind if plan.router else "none"
+    if kind != "toolkit":
+        what = f"prefill workers record signatures, router: {kind} does not read them"
+    elif plan.dispatch != "late":
+        what = f"prefill workers record signatures, too late for dispatch: {plan.dispatch}"
+    else:
+        return []
+    return [Problem(KEY, what, f"remove {KEY}, or use our router with dispatch: late", fatal=False)]
+
+
+def _fit(plan: Plan, found: Locality) -> list[Problem]:
+    """The profile against the model and the number of decode workers."""
+    from toolkit.fingerprint import model_fingerprint
+    from toolkit.profile.check import problems
+
+    fingerprint = None
+    if plan.model.weights_here:
+        try:
+            fingerprint = model_fingerprint(plan.model.path)
+        except (OSError, ValueError) as error:
+            what = f"the model cannot be compared with it: {error}"
+            return [Problem(KEY, what, f"make {Path(plan.model.path)} readable")]
+    wrong = problems(
+        found.profile,
+        fingerprint=fingerprint,
+        layers=plan.model.moe_layers,
+        experts=plan.model.experts,
+        top_k=plan.model.top_k,
+    )
+    ranks = decode_ranks(plan)
+    if ranks > found.fitted:
+        wrong.append(
+            f"{ranks} decode workers need as many clusters, the profile has only {found.fitted} "
+            "requests to fit them to: measure it with more prompts"
+        )
+    return [Problem(KEY, what) for what in wrong]

@@ -1,0 +1,72 @@
+"""Label oracle: every label has a decode worker of its own. ELDR's baseline "Domain"."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+
+from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.rotation import Rotation
+
+Key = tuple[str, int]
+
+
+class LabelOraclePolicy:
+    """The decode worker that the request's label belongs to.
+
+    Formula: home(label), fixed when a label is first seen: argmin over healthy workers of the
+    labels (a count) that live there, the first of equals. Requests of one domain use similar
+    experts, so keeping a domain together loads fewer distinct experts a step. Labels come from the
+    client, and queues are not looked at: this is what a router could do that is told the domain of
+    each request, the bound that signatures are measured against, and nothing for serving, since one
+    popular label overloads its worker.
+
+    Degraded: a label whose worker is unhealthy goes to the shortest queue (requests running +
+    waiting + sent since the reading, the least recently chosen of equals) until its worker is
+    back, and stays at home there; a request without a label goes to the shortest queue.
+    Knobs: `capacity` (labels remembered, the least recently seen out first: it then gets a home
+    anew). Source: ELDR (arXiv 2607.00466), "Baselines", the oracle label-based router "Domain".
+    """
+
+    name = "label_oracle"
+    needs_blocks = False
+
+    def __init__(self, seed: int = 0, capacity: int = 1024) -> None:
+        self._rotation = Rotation()
+        self._capacity = capacity
+        self._homes: OrderedDict[str, Key] = OrderedDict()
+        self._labels: Counter[Key] = Counter()
+
+    def __len__(self) -> int:
+        """Labels remembered now."""
+        return len(self._homes)
+
+    def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
+        healthy = healthy_indices(workers)
+        if not healthy:
+            return None
+        if not request.label:
+            return self._shortest(workers, healthy, "no label")
+        home = self._home(request.label, workers, healthy)
+        for index in healthy:
+            if workers[index].key == home:
+                return Decision(index, f"home of {request.label[:40]!r}")
+        return self._shortest(workers, healthy, f"home of {request.label[:40]!r} is down")
+
+    def _home(self, label: str, workers: Sequence[WorkerView], healthy: list[int]) -> Key:
+        home = self._homes.get(label)
+        if home is None:
+            keys = [workers[index].key for index in healthy]
+            home = min(keys, key=lambda key: self._labels[key])
+            self._homes[label] = home
+            self._labels[home] += 1
+        self._homes.move_to_end(label)
+        if len(self._homes) > self._capacity:
+            _, old = self._homes.popitem(last=False)
+            self._labels[old] -= 1
+        return home
+
+    def _shortest(self, workers: Sequence[WorkerView], healthy: list[int], reason: str) -> Decision:
+        shortest = min(workers[i].requests for i in healthy)
+        ties = [i for i in healthy if workers[i].requests == shortest]
+        return Decision(self._rotation.take(workers, ties), f"{reason}, {shortest} requests")
