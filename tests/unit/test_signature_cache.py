@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import patches.signature
+import patches.signature_cache
 from patches.base import PatchError
-from patches.signature import SignatureCache, State, wanted_layers
+from patches.signature import State, wanted_layers
+from patches.signature_cache import SignatureCache
 
 torch = pytest.importorskip("torch")
 
@@ -80,7 +82,7 @@ def test_what_was_not_captured_is_counted_as_unknown(experts: int) -> None:
 
 
 def test_a_long_prompt_is_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patches.signature, "BLOCK_TOKENS", 7)
+    monkeypatch.setattr(patches.signature_cache, "BLOCK_TOKENS", 7)
     ids = routed(np.random.default_rng(2), 50, 2, 16, 4)
     cache = SignatureCache.create(64, [0, 1], 16, 4, "cpu")
     cache.record(torch.arange(50), torch.from_numpy(ids))
