@@ -45,7 +45,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One choice: a (server, DP rank). `inflight*` is this router's own count."""
+    """One choice: a (server, DP rank). `inflight*` is this router's own count; `slots` how many
+    requests it runs at a time at most, 0 where it does not say."""
 
     name: str
     url: str = ""
@@ -54,6 +55,7 @@ class WorkerView:
     inflight: int = 0
     inflight_tokens: int = 0
     load: Load | None = None
+    slots: int = 0
 
     @property
     def key(self) -> tuple[str, int]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Key = tuple[str, int]
+OVERLOAD = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +39,14 @@ class Centroids:
 @dataclass
 class Counters:
     """What the decisions were. `band` sums the band's width over `located` decisions; `moved` are
-    those that left the nearest centroid for a shorter queue inside the band; `fallbacks` counts by
-    reason the requests that were routed by load alone."""
+    those that left the nearest centroid for a shorter queue inside the band, `crowded` those whose
+    nearest worker was out of the question; `fallbacks` counts by reason the requests that were
+    routed by load alone."""
 
     located: int = 0
     band: int = 0
     moved: int = 0
+    crowded: int = 0
     fallbacks: Counter[str] = field(default_factory=Counter)
 
 
@@ -61,24 +64,38 @@ def check_tau(tau: float | str) -> float:
 class EldrPolicy:
     """Locality band, then the shortest queue inside it.
 
-    Formula: s_k = cos(signature, centroid_k), s* = max s_k over healthy workers; among those with
-    s_k >= s* - tau the one with the fewest requests (running + waiting + sent since the reading).
-    Decode is bound by the distinct experts that a batch loads, so requests that use the same
-    experts belong together; the band keeps that from overloading a worker. Cosines of counts lie
-    in [0, 1]: tau = 0 is locality only, tau = 1 the shortest queue. Ties go to the nearer centroid
-    (at tau = 1 not even they look at it), then to the least recently chosen.
+    Formula: s_k = cos(signature, centroid_k), s* = max s_k over healthy workers that are not
+    crowded; among those with s_k >= s* - tau the one with the fewest requests (running + waiting +
+    sent since the reading). Decode is bound by the distinct experts that a batch loads, so
+    requests that use the same experts belong together; the band keeps that from overloading a
+    worker. Cosines of counts lie in [0, 1]: tau = 0 is locality only, tau = 1 the shortest queue.
+    Ties go to the nearer centroid (at tau = 1 not even they look at it), then to the least
+    recently chosen.
+    Crowded (*ours*): a worker whose slots are all taken, or that this request would give more than
+    `overload` times the mean requests of the workers, and one more. Where clusters lie far apart
+    the band never opens, and a flood of one kind would melt its worker beside idle ones. Not at
+    tau = 0, which is the paper's locality only; nor when all are crowded.
     Degraded: without a signature (a str in its place says why), without centroids, with a signature
     of another length, or where no healthy worker has a centroid, the shortest queue decides and
     `counters.fallbacks` says why.
-    Knobs: `tau` (0.1), `centroids` (swapped whole while running).
-    Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing".
+    Knobs: `tau` (0.1), `overload` (1.5; infinite is the paper's rule), `centroids` (swapped whole
+    while running). Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing".
     """
 
     name = "eldr"
     needs_blocks = False
 
-    def __init__(self, seed: int = 0, tau: float = 0.1, centroids: Centroids | None = None) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        tau: float = 0.1,
+        centroids: Centroids | None = None,
+        overload: float = OVERLOAD,
+    ) -> None:
+        if not overload >= 1:
+            raise ValueError(f"overload = {overload:g} must be at least 1")
         self.tau = check_tau(tau)
+        self.overload = overload
         self.centroids = centroids
         self.counters = Counters()
         self._rotation = Rotation()
@@ -91,13 +108,27 @@ class EldrPolicy:
         if reason:
             self.counters.fallbacks[reason] += 1
             return self._shortest(workers, healthy, f"by load ({reason})")
-        best = max(near.values())
-        band = [i for i in near if near[i] >= best - self.tau]
+        open_to = self._not_crowded(workers, list(near))
+        best = max(near[i] for i in open_to)
+        band = [i for i in open_to if near[i] >= best - self.tau]
         self.counters.located += 1
         self.counters.band += len(band)
         decision = self._shortest(workers, band, f"band of {len(band)}", near)
         self.counters.moved += near[decision.index] < best
+        self.counters.crowded += max(near.values()) > best
         return decision
+
+    def _not_crowded(self, workers: Sequence[WorkerView], among: list[int]) -> list[int]:
+        if self.tau == 0:
+            return among
+        requests = {i: workers[i].requests for i in among}
+        most = self.overload * (sum(requests.values()) + 1) / len(among) + 1
+        fit = [
+            i
+            for i, there in requests.items()
+            if there + 1 <= most and not 0 < workers[i].slots <= there
+        ]
+        return fit or among
 
     def _similarities(
         self, workers: Sequence[WorkerView], healthy: list[int], signature: np.ndarray | str | None

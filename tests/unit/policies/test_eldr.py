@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,7 +46,7 @@ def cosines(case: tuple[list[WorkerView], Centroids, np.ndarray]) -> dict[int, f
 @given(cases(), st.floats(0, 1))
 def test_the_choice_is_in_the_band_and_nobody_there_has_fewer_requests(case, tau) -> None:
     workers, centroids, signature = case
-    policy = EldrPolicy(0, tau, centroids)
+    policy = EldrPolicy(0, tau, centroids, overload=math.inf)
     decision = policy.choose(workers, RequestView(signature=signature))
     near = cosines(case)
     if not near:
@@ -112,7 +114,7 @@ def test_fallbacks_go_by_load_and_are_counted(centroids, signature, reason) -> N
 
 def test_a_request_leaves_its_first_choice_inside_the_band_only() -> None:
     nearly = np.array([0.70, 0.66, 0, 0, 0, 0], np.float32)
-    policy = EldrPolicy(0, 0.1, AXES)
+    policy = EldrPolicy(0, 0.1, AXES, overload=math.inf)
     assert policy.choose(fleet(3, 0), RequestView(signature=nearly)).index == 1
     assert policy.counters.moved == 1
     clear = np.array([0.9, 0.1, 0, 0, 0, 0], np.float32)
@@ -131,3 +133,48 @@ def test_centroids_that_do_not_fit_are_refused() -> None:
         Centroids(np.zeros(3, np.float32), {})
     with pytest.raises(ValueError, match="no such centroid"):
         Centroids(np.eye(2, dtype=np.float32), {("w0", 0): 2})
+
+
+def flood(policy: EldrPolicy, requests: int, slots: int = 0) -> list[int]:
+    """Queue lengths of four workers after a flood of requests that are all like the first one's."""
+    policy.centroids = Centroids(
+        np.eye(4, D, dtype=np.float32), {(f"w{i}", 0): i for i in range(4)}
+    )
+    queues = [0, 0, 0, 0]
+    for _ in range(requests):
+        workers = [WorkerView(f"w{i}", inflight=n, slots=slots) for i, n in enumerate(queues)]
+        signature = unit([90, 60, 40, 20, 0, 0])
+        decision = policy.choose(workers, RequestView(signature=signature))
+        assert decision is not None
+        queues[decision.index] += 1
+    return queues
+
+
+def test_a_flood_of_one_kind_does_not_melt_its_worker() -> None:
+    assert flood(EldrPolicy(0, 0.1, overload=math.inf), 40) == [40, 0, 0, 0], "the paper's rule"
+    assert flood(EldrPolicy(0, 0.0), 40) == [40, 0, 0, 0], "locality only"
+    queues = flood(EldrPolicy(0, 0.1), 40)
+    assert max(queues) <= 1.5 * 10 + 1
+    assert queues == sorted(queues, reverse=True), "what overflows goes where it fits next best"
+
+
+def test_a_full_worker_is_passed_over_unless_all_are() -> None:
+    assert flood(EldrPolicy(0, 0.1, overload=math.inf), 8, slots=6) == [6, 2, 0, 0]
+    assert sum(flood(EldrPolicy(0, 0.1), 30, slots=6)) == 30
+
+
+@given(cases(), st.floats(0.01, 1), st.floats(1, 3))
+def test_the_chosen_worker_is_crowded_only_when_all_are(case, tau, overload) -> None:
+    workers, centroids, signature = case
+    policy = EldrPolicy(0, tau, centroids, overload=overload)
+    decision = policy.choose(workers, RequestView(signature=signature))
+    if decision is None:
+        return
+    queues = [w.requests for w in workers if w.healthy]
+    most = overload * (sum(queues) + 1) / len(queues) + 1
+    assert workers[decision.index].requests + 1 <= most or min(queues) + 1 > most
+
+
+def test_overload_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        EldrPolicy(0, overload=0.9)
