@@ -5,11 +5,13 @@ A response of frames: one line of JSON that says what follows and how many bytes
     {"type": "experts", "rid", "phase", "dp_rank", "start", "shape", "prompt_tokens",
      "cached_tokens", "whole", "end", "bytes"}\n  int16 [rows, layers, top_k]
     {"type": "steps", "dp_rank", "origin", "fields", "shape", "bytes"}\n   float32 [rows, columns]
+    {"type": "finished", "dp_rank", "origin", "fields", "shape", "bytes"}\n  float32, of requests
     {"type": "ping", "bytes": 0}\n
 
 Experts come for requests that asked for them. With `?share=0.1` a tenth of all requests is asked
 for as long as somebody listens so: the choice is by request id, so that prefill and decode workers
-pick the same ones. Neither text nor token ids ever pass here.
+pick the same ones. `finished` follows the `steps` in which requests ended; sums of decode steps go
+to the event stream too (`patches.step_summary`). Neither text nor token ids ever pass here.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve
 from patches.expert_capture import CAPTURE_KEY, ExpertsCaptured
+from patches.request_times import FIELDS as FINISHED_FIELDS
 from patches.step_log import FIELDS, StepBlock
+from patches.step_summary import SUMMARY
 
 PATH = "/toolkit/experts"
 APP = "sglang.srt.entrypoints.http_server.app"
@@ -66,10 +70,16 @@ class ExpertHub:
 
     def publish_steps(self, block: StepBlock) -> None:
         """Handler of the scheduler's message."""
-        if self._queues:
-            head = asdict(block)
-            rows = head.pop("rows")
-            self.publish({"type": "steps", "fields": FIELDS} | head, rows)
+        SUMMARY.add(block)
+        if not self._queues:
+            return
+        head = {"dp_rank": block.dp_rank, "origin": block.origin}
+        steps = {"type": "steps", "fields": FIELDS, "shape": block.shape}
+        self.publish(steps | head, block.rows)
+        if block.finished:
+            shape = (len(block.finished) // (4 * len(FINISHED_FIELDS)), len(FINISHED_FIELDS))
+            finished = {"type": "finished", "fields": FINISHED_FIELDS, "shape": shape}
+            self.publish(finished | head, block.finished)
 
     async def subscribe(self, share: float) -> AsyncIterator[bytes]:
         """Frames for one listener until it goes away."""

@@ -8,11 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.e2e import calls
+from toolkit.bench.runner import Load, Outcome, check, new_session, play
+from toolkit.bench.target import discover
+from toolkit.bench.workload import Item, Workload
+from toolkit.embedded import load_prompts
 from toolkit.launch.running import Running
 
 pytestmark = pytest.mark.e2e
+
+CLOCK_S = 1e-3
+"""How far apart two clocks may be read."""
 
 MOONCAKE = "\n".join(
     json.dumps(
@@ -56,6 +65,16 @@ def test_prompts_in_a_closed_loop(deployment: Running, tmp_path: Path, endpoint:
     assert sum(n for name, n in result["requests_per_worker"].items() if "decode" in name) == 12
     assert result["policies"]["decode"]
     assert result["versions"]["sglang"] == "0.5.21"
+    assert "distinct experts" in done.stdout
+    assert "TPOT in the worker, own core" in done.stdout
+    assert result["remarks"] == []
+    assert 4 <= metrics["distinct_experts"] <= 48
+    assert 0 < metrics["median_worker_tpot_ms"] < metrics["p99_worker_tpot_wall_ms"]
+    workers = result["decode_workers"].values()
+    assert sum(w["finished"] for w in workers) == 12
+    # The prefill makes the first token of each request; the overlap scheduler may run a request
+    # that has ended once more in a batch that goes on.
+    assert 12 * 5 <= round(metrics["decode_steps"] * metrics["mean_batch"]) <= 12 * 6
 
 
 def test_a_trace_keeps_its_lengths_and_prefixes(deployment: Running, tmp_path: Path) -> None:
@@ -85,8 +104,10 @@ def test_a_comparison_prints_ratios_and_restores_the_policies(
     comparison = json.loads(output.read_text())["comparison"]
     assert comparison["arms"] == ["late:random", "concurrent:round_robin"]
     assert [len(rounds) for rounds in comparison["rounds"].values()] == [3, 3]
-    ratio = comparison["ratios"]["late:random / concurrent:round_robin"]["mean_ttft_ms"]
-    assert ratio["low"] < ratio["value"] < ratio["high"]
+    ratios = comparison["ratios"]["late:random / concurrent:round_robin"]
+    for key in ("mean_ttft_ms", "distinct_experts", "p99_worker_tpot_ms"):
+        assert ratios[key]["low"] < ratios[key]["value"] < ratios[key]["high"], key
+    assert "distinct experts" in done.stdout
     again = bench(
         *("--url", deployment.router_url, "--num-requests", "2", "--max-tokens", "2"),
         *("--warmup", "0", "--output", str(output)),
@@ -96,11 +117,70 @@ def test_a_comparison_prints_ratios_and_restores_the_policies(
     assert (result["dispatch"], result["policies"]["decode"]) == ("late", "shortest_queue")
 
 
+def test_the_steps_and_times_of_the_workers_are_those_of_the_requests(
+    deployment: Running,
+) -> None:
+    """One request at a time, then many: every token is one of a step, and CPU time is in time."""
+    prompts = [prompt.text for prompt in load_prompts()][:24]
+    items = tuple(Item(text, 4 + 3 * (n % 5)) for n, text in enumerate(prompts))
+    workload = Workload("inside", items)
+    sent = sum(item.output_tokens for item in items)
+
+    async def main() -> list[Outcome]:
+        async with new_session() as session:
+            target = await discover(session, deployment.router_url)
+            loads = [Load(concurrency=concurrency) for concurrency in (1, 12)]
+            return [await play(session, target, workload, load) for load in loads]
+
+    alone, together = calls.run(main())
+    for outcome in (alone, together):
+        check(outcome, len(items))
+        decode = outcome.decode
+        assert decode is not None, outcome.note
+        done = np.concatenate([rank.finished for rank in decode.ranks])
+        steps = np.concatenate([rank.steps for rank in decode.ranks])
+        at = decode.finished_columns.index
+        assert sorted(done[:, at("output_tokens")]) == sorted(s.output_len for s in outcome.samples)
+        assert sorted(done[:, at("prompt_tokens")]) == sorted(s.prompt_len for s in outcome.samples)
+        assert (done[:, at("timed_tokens")] == done[:, at("output_tokens")] - 2).all()
+        assert (done[:, at("cpu_seconds")] <= done[:, at("seconds")] + CLOCK_S).all()
+        column = decode.columns.index
+        assert sent - len(items) <= steps[:, column("requests")].sum() <= sent
+        assert (steps[:, column("cpu_seconds")] > 0).all()
+        assert (steps[:, column("cpu_seconds")] <= steps[:, column("seconds")] + CLOCK_S).all()
+        # A request's time is that of the steps it was in; the client saw no less.
+        slowest = max(s.latency for s in outcome.samples)
+        assert done[:, at("seconds")].max() <= slowest
+        metrics = decode.metrics()
+        assert metrics["worker_clock"] == "cpu"
+        assert 4 <= metrics["distinct_experts"] <= 4 * metrics["mean_batch"]
+    assert alone.decode.metrics()["mean_batch"] == 1
+    assert alone.decode.metrics()["distinct_experts"] == 4, "top-4 of one token"
+    assert together.decode.metrics()["mean_batch"] > 1
+
+
+def test_a_mix_that_switches_is_told_by_phase(deployment: Running, tmp_path: Path) -> None:
+    output = tmp_path / "result.json"
+    done = bench(
+        *("--url", deployment.router_url, "--max-tokens", "6", "--label", "cell"),
+        *("--phase", "requests=10 languages=en", "--phase", "requests=6 domains=code,math"),
+        *("--output", str(output)),
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(output.read_text())
+    assert [phase["completed"] for phase in result["phases"]] == [10, 6]
+    assert all(phase["distinct_experts"] >= 4 for phase in result["phases"])
+    assert "domains=code,math" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("--trace", "{trace}", "--scale-lengths", "0"), "above 0"),
-        (("--compare", "late:nonsense,random"), "unknown decode policy"),
+        (("--compare", "random,late:nonsense"), "unknown decode policy"),
+        (("--phase", "languages=en"), "requests=200"),
+        (("--trace", "{trace}", "--label", "cell"), "no domains"),
+        (("--label", "colour"), "domain, language or cell"),
         (("--compare", "random"), "two or more"),
         (("--domains", "poetry"), "unknown domain"),
         (("--trace", "/nowhere.csv"), "cannot read the trace"),

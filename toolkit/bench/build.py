@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.bench import arrivals, mix, traces
 from toolkit.bench.errors import BenchError
+from toolkit.bench.phases import Phase
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
@@ -26,6 +27,7 @@ class Source:
 
     `rate` in requests/s, None: trace arrivals (or none at all for prompts). `scale` multiplies
     lengths, None: as much as it takes for the longest request to fit the model's context.
+    `phases`, one after the other, take the place of `num_requests`, `domains` and `languages`.
     """
 
     num_requests: int = 64
@@ -40,6 +42,7 @@ class Source:
     speedup: float = 1.0
     tokenizer: Path | None = None
     as_text: bool = False
+    phases: tuple[Phase, ...] = ()
 
 
 def build(source: Source, target: Target, open_loop: bool) -> Workload:
@@ -49,10 +52,12 @@ def build(source: Source, target: Target, open_loop: bool) -> Workload:
     """
     if source.num_requests < 1:
         raise BenchError("--num-requests must be at least 1")
+    stamps: list[float] | None = None
     if source.trace is None:
         items = _prompt_items(source)
-        name = f"prompts domains={source.domains} languages={source.languages}"
-        stamps: list[float] | None = None
+        name = "prompts " + ", then ".join(phase.mix for phase in _phases(source))
+    elif source.phases:
+        raise BenchError("--phase is for the project's prompts; a --trace has no domains")
     else:
         rows = fit(traces.load(source.trace, source.num_requests), source, target.context)
         items = _trace_items(rows, source, target)
@@ -61,7 +66,7 @@ def build(source: Source, target: Target, open_loop: bool) -> Workload:
         stamps = arrivals.spread_grid(known, source.seed) if len(known) == len(rows) else None
     if not open_loop:
         return Workload(name, tuple(items))
-    times = _times(source, stamps, len(items))
+    times = _times(source, stamps, items)
     return Workload(
         name,
         tuple(replace(item, arrival_s=when) for item, when in zip(items, times, strict=True)),
@@ -89,20 +94,42 @@ def fit(
     return fitted
 
 
-def _times(source: Source, stamps: list[float] | None, count: int) -> list[float]:
-    if source.rate is not None:
-        return arrivals.poisson(source.rate * source.speedup, count, source.seed)
-    if stamps is None:
-        raise BenchError("an open loop needs --rate, or a --trace that has timestamps")
-    return arrivals.from_trace(stamps, source.speedup)
+def _times(source: Source, stamps: list[float] | None, items: Sequence[Item]) -> list[float]:
+    if stamps is not None and source.rate is None:
+        return arrivals.from_trace(stamps, source.speedup)
+    times: list[float] = []
+    start = 0.0
+    for number, phase in enumerate(_phases(source)):
+        rate = phase.rate or source.rate
+        if rate is None:
+            raise BenchError(
+                "an open loop needs --rate (or rate= in every --phase), or a --trace that has "
+                "timestamps"
+            )
+        count = sum(item.phase == number for item in items)
+        drawn = arrivals.poisson(rate * source.speedup, count + 1, source.seed + number)
+        times += [start + when for when in drawn[:count]]
+        start += drawn[count]
+    return times
+
+
+def _phases(source: Source) -> tuple[Phase, ...]:
+    """The phases, or all of an even run as one."""
+    even = Phase(source.num_requests, source.domains, source.languages)
+    return source.phases or (even,)
 
 
 def _prompt_items(source: Source) -> list[Item]:
     prompts = project_prompts()
-    domains = mix.parse_mix(source.domains, (p.domain for p in prompts), "domain")
-    languages = mix.parse_mix(source.languages, (p.language for p in prompts), "language")
-    tokens = source.max_tokens or PROMPT_TOKENS
-    return mix.draw(prompts, domains, languages, source.num_requests, tokens, source.seed)
+    deck = mix.Deck(prompts, source.seed)
+    items = []
+    for number, phase in enumerate(_phases(source)):
+        domains = mix.parse_mix(phase.domains, (p.domain for p in prompts), "domain")
+        languages = mix.parse_mix(phase.languages, (p.language for p in prompts), "language")
+        tokens = phase.max_tokens or source.max_tokens or PROMPT_TOKENS
+        drawn = deck.draw(domains, languages, phase.requests, tokens)
+        items += [replace(item, phase=number) for item in drawn]
+    return items
 
 
 def _trace_items(rows: Sequence[traces.TraceRow], source: Source, target: Target) -> list[Item]:

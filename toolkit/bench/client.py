@@ -22,6 +22,7 @@ PATHS: dict[str, str] = {
     "chat": "/v1/chat/completions",
     "completions": "/v1/completions",
 }
+LABEL_HEADER = "x-toolkit-label"
 _COUNT = b'"completion_tokens":'
 _ABORTS = (b'"type":"abort"', b'"type": "abort"', b'"finish_reason":"abort"')
 
@@ -139,18 +140,23 @@ async def send(
     endpoint: Endpoint,
     body: dict[str, Any],
     domain: str = "",
+    label: str = "",
 ) -> Sample:
-    """Send one request and time its answer. Never raises: a failure is in `Sample.error`."""
+    """Send one request and time its answer. Never raises: a failure is in `Sample.error`.
+
+    `label` tells the router what the request is, for the policy `label_oracle`.
+    """
     import aiohttp
     import orjson
 
     sample = Sample(start_time=time.perf_counter(), domain=domain)
     timer = StreamTimer(sample)
     raw = orjson.dumps(body)
+    headers = {"Content-Type": "application/json"}
+    if label:
+        headers[LABEL_HEADER] = label
     try:
-        async with session.post(
-            url + PATHS[endpoint], data=raw, headers={"Content-Type": "application/json"}
-        ) as response:
+        async with session.post(url + PATHS[endpoint], data=raw, headers=headers) as response:
             sample.status = response.status
             if response.status != 200:
                 text = (await response.text())[:300]

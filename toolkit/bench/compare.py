@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from toolkit.bench.decode import SERIES
 from toolkit.bench.errors import BenchError
 from toolkit.bench.metrics import LATENCIES, Slo, summarise
 from toolkit.bench.runner import Load, Outcome, check, play
@@ -17,11 +19,15 @@ if TYPE_CHECKING:
     import aiohttp
 
 STATISTICS = ("mean", "median", "p90", "p99")
+PLAIN = ("output_throughput", "distinct_experts", "mean_batch", "mean_kv_tokens")
+"""Metrics with one value a round."""
+LABELLED = "label_oracle"
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One side of a comparison, written `[late:|concurrent:][PREFILL+]DECODE`."""
+    """One side of a comparison, written `[late:|concurrent:][PREFILL+]DECODE`; a policy may carry
+    a parameter, as in `eldr@0.05`."""
 
     text: str
     body: dict[str, str]
@@ -47,11 +53,17 @@ class Arm:
 
 @dataclass(slots=True)
 class Comparison:
-    """Per arm, a metrics dictionary a round; and the ratios of the first arm to each other one."""
+    """Per arm, a metrics dictionary a round; and the ratios of the first arm to each other one.
+
+    Where decode workers can be listened to, a round also has what `Decode.metrics` gives, and
+    under "decode_workers" the same of each worker and under "decode_by_batch" by batch size; else
+    `remarks` say why not.
+    """
 
     arms: list[Arm]
     rounds: list[list[dict[str, Any]]]
     flushed: bool = True
+    remarks: list[str] = field(default_factory=list)
     ratios: dict[str, dict[str, Ratio]] = field(default_factory=dict)
 
     def conclude(self) -> None:
@@ -60,16 +72,23 @@ class Comparison:
             name = f"{self.arms[0].text} / {self.arms[index].text}"
             self.ratios[name] = {}
             for key in ratio_keys():
-                ours = [metrics[key] for metrics in self.rounds[0]]
-                other = [metrics[key] for metrics in self.rounds[index]]
+                ours = [metrics.get(key) or 0 for metrics in self.rounds[0]]
+                other = [metrics.get(key) or 0 for metrics in self.rounds[index]]
                 if min(*ours, *other) > 0:
                     self.ratios[name][key] = paired_ratio(ours, other)
+
+    def median(self, arm: int, key: str) -> float | None:
+        """The median over an arm's rounds; None when a round lacks the metric."""
+        values = [metrics.get(key) for metrics in self.rounds[arm]]
+        known = [value for value in values if value is not None]
+        return statistics.median(known) if known and len(known) == len(values) else None
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for the JSON file."""
         return {
             "arms": [arm.text for arm in self.arms],
             "caches_flushed": self.flushed,
+            "remarks": self.remarks,
             "rounds": {
                 arm.text: rounds for arm, rounds in zip(self.arms, self.rounds, strict=True)
             },
@@ -84,10 +103,10 @@ class Comparison:
 
 
 def ratio_keys() -> list[str]:
-    """The metrics that are compared: four latencies by four statistics, and the throughput."""
-    return [f"{stat}_{name}_ms" for name in LATENCIES for stat in STATISTICS] + [
-        "output_throughput"
-    ]
+    """The metrics that are compared: four statistics of each latency, at the client and in the
+    decode workers, and those with one value a round."""
+    latencies = [f"{stat}_{name}_ms" for name in (*LATENCIES, *SERIES) for stat in STATISTICS]
+    return [*latencies, *PLAIN]
 
 
 async def compare(
@@ -105,24 +124,25 @@ async def compare(
     Restores the router's policies at the end. Raises BenchError on the first play that is no
     result, naming its arm and round.
     """
+    if load.label is None and any(LABELLED in arm.body["decode"] for arm in arms):
+        raise BenchError(f"{LABELLED} needs to be told: --label domain, language or cell")
     state = await get_json(session, target.url + "/workers")
     if not state:
         raise BenchError("--compare needs this project's router: GET /workers is missing here")
     urls = [worker["url"] for worker in state["workers"]]
     result = Comparison(arms, [[] for _ in arms])
     try:
+        for arm in arms:  # a policy that the router refuses is an error now, not in mid-run
+            await set_policy(session, target.url, arm.body)
         for number, order in enumerate(orders(len(arms), len(rounds), seed)):
             for index in order:
                 await set_policy(session, target.url, arms[index].body)
                 result.flushed &= await flush_caches(session, urls)
                 outcome = await play(session, target, rounds[number], load)
                 metrics = _judge(outcome, rounds[number], arms[index], number, slo)
+                result.remarks += [r for r in outcome.remarks() if r not in result.remarks]
                 result.rounds[index].append(metrics)
-                report(
-                    f"round {number + 1}/{len(rounds)} {arms[index].text}: "
-                    f"TTFT {metrics['median_ttft_ms']:.1f} ms, "
-                    f"TPOT {metrics['median_tpot_ms']:.2f} ms"
-                )
+                report(f"round {number + 1}/{len(rounds)} {arms[index].text}: {_line(metrics)}")
     finally:
         await set_policy(session, target.url, _restore(state))
     result.conclude()
@@ -136,7 +156,21 @@ def _judge(
         check(outcome, len(workload))
     except BenchError as error:
         raise BenchError(f"round {number + 1}, {arm.text}: {error}") from error
-    return summarise(outcome.samples, outcome.duration_s, slo)
+    metrics = summarise(outcome.samples, outcome.duration_s, slo)
+    if outcome.decode is not None:
+        metrics |= outcome.decode.metrics()
+        metrics["decode_workers"] = outcome.decode.by_worker()
+        metrics["decode_by_batch"] = outcome.decode.by_batch()
+    return metrics
+
+
+def _line(metrics: dict[str, Any]) -> str:
+    parts = [f"TTFT {metrics['median_ttft_ms']:.1f} ms, TPOT {metrics['median_tpot_ms']:.2f} ms"]
+    if (inside := metrics.get("median_worker_tpot_ms")) is not None:
+        parts.append(f"{inside:.2f} ms in the worker")
+    if (distinct := metrics.get("distinct_experts")) is not None:
+        parts.append(f"{distinct:.1f} distinct experts")
+    return ", ".join(parts)
 
 
 def _restore(state: dict[str, Any]) -> dict[str, str]:

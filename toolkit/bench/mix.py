@@ -51,26 +51,40 @@ def draw(
     output_tokens: int,
     seed: int,
 ) -> list[Item]:
-    """`count` items: a cell (domain, language) by the weights' product, then a prompt of that cell.
+    """`count` items of one mix; see `Deck.draw`."""
+    return Deck(prompts, seed).draw(domains, languages, count, output_tokens)
 
-    A cell hands out all of its prompts before it repeats one, so prefix hits stay rare.
-    """
-    cells: dict[tuple[str, str], list[Prompt]] = {}
-    for prompt in prompts:
-        if prompt.domain in domains and prompt.language in languages:
-            cells.setdefault((prompt.domain, prompt.language), []).append(prompt)
-    if not cells:
-        raise BenchError("no prompt fits the domains and languages asked for")
-    source = random.Random(f"prompts-{seed}")
-    names = sorted(cells)
-    weights = [domains[domain] * languages[language] for domain, language in names]
-    decks: dict[tuple[str, str], list[Prompt]] = {}
-    items = []
-    for name in source.choices(names, weights, k=count):
-        if not decks.get(name):
-            decks[name] = source.sample(cells[name], len(cells[name]))
-        prompt = decks[name].pop()
-        items.append(
-            Item(prompt.text, output_tokens, domain=prompt.domain, language=prompt.language)
-        )
-    return items
+
+class Deck:
+    """Hands out prompts by domain and language. A cell (domain, language) gives all of its prompts
+    before it repeats one, over all draws together, so prefix hits stay rare."""
+
+    def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:
+        self._cells: dict[tuple[str, str], list[Prompt]] = {}
+        for prompt in prompts:
+            self._cells.setdefault((prompt.domain, prompt.language), []).append(prompt)
+        self._left: dict[tuple[str, str], list[Prompt]] = {}
+        self._source = random.Random(f"prompts-{seed}")
+
+    def draw(
+        self,
+        domains: Mapping[str, float],
+        languages: Mapping[str, float],
+        count: int,
+        output_tokens: int,
+    ) -> list[Item]:
+        """`count` items: a cell by the weights' product, then a prompt of that cell."""
+        names = sorted(n for n in self._cells if n[0] in domains and n[1] in languages)
+        if not names:
+            raise BenchError("no prompt fits the domains and languages asked for")
+        weights = [domains[domain] * languages[language] for domain, language in names]
+        items = []
+        for name in self._source.choices(names, weights, k=count):
+            if not self._left.get(name):
+                cell = self._cells[name]
+                self._left[name] = self._source.sample(cell, len(cell))
+            prompt = self._left[name].pop()
+            items.append(
+                Item(prompt.text, output_tokens, domain=prompt.domain, language=prompt.language)
+            )
+        return items

@@ -1,4 +1,4 @@
-"""The table on the screen and the JSON file."""
+"""The tables of one run on the screen, and the JSON file."""
 
 from __future__ import annotations
 
@@ -7,27 +7,91 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.bench.compare import STATISTICS, Comparison
-from toolkit.bench.metrics import LATENCIES
+from toolkit.bench.compare import STATISTICS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e_latency": "E2E"}
+_INSIDE = {"worker_tpot": "TPOT in the worker", "step": "decode step"}
 
 
 def metrics_table(metrics: dict[str, Any], title: str) -> Table:
-    """Latencies of one run."""
+    """Latencies of one run: at the client, and in the decode workers where they were heard."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
     table.add_column("ms")
     for name in ("mean", "p50", "p90", "p99"):
         table.add_column(name, justify="right")
-    for name in LATENCIES:
-        values = [metrics[f"{stat}_{name}_ms"] for stat in STATISTICS]
-        table.add_row(_TITLES[name], *(f"{value:.1f}" for value in values))
+    for name, label in latency_titles(metrics).items():
+        values = [metrics.get(f"{stat}_{name}_ms") for stat in STATISTICS]
+        digits = 1 if name in _TITLES else 2
+        table.add_row(label, *("-" if v is None else f"{v:.{digits}f}" for v in values))
     return table
+
+
+def latency_titles(metrics: dict[str, Any]) -> dict[str, str]:
+    """The latencies that a run (or a round) has, by metric name. On CPU a worker has two clocks."""
+    found = dict(_TITLES)
+    clock = metrics.get("worker_clock")
+    for name, label in _INSIDE.items():
+        if clock == "cpu":
+            found[name] = f"{label}, own core"
+            found[f"{name}_wall"] = f"{label}, wall"
+        elif clock is not None:
+            found[name] = label
+    return found
+
+
+def decode_table(metrics: dict[str, Any], workers: dict[str, dict[str, Any]]) -> Table:
+    """What the decode workers did, each and together."""
+    from rich.table import Table
+
+    clock = " (own core)" if metrics["worker_clock"] == "cpu" else ""
+    table = Table(title=f"decode steps, times in ms{clock}", title_justify="left")
+    heads = ("steps", "batch", "KV tokens", "distinct experts", "step p50", "TPOT p50", "p99")
+    table.add_column("worker")
+    for name in heads:
+        table.add_column(name, justify="right")
+    for name, each in [*workers.items(), ("all", metrics)]:
+        cells = [
+            f"{each['decode_steps']}",
+            _number(each.get("mean_batch"), 1),
+            _number(each.get("mean_kv_tokens"), 0),
+            _number(each.get("distinct_experts"), 2),
+            _number(each.get("median_step_ms"), 2),
+            _number(each.get("median_worker_tpot_ms"), 2),
+            _number(each.get("p99_worker_tpot_ms"), 2),
+        ]
+        table.add_row(name, *cells)
+    return table
+
+
+def phase_table(phases: list[dict[str, Any]]) -> Table:
+    """One line a phase of a workload whose mix changes."""
+    from rich.table import Table
+
+    table = Table(title="phases (p50, ms)", title_justify="left")
+    heads = ("requests", "TTFT", "TPOT", "TPOT in the worker", "batch", "distinct experts")
+    table.add_column("mix")
+    for name in heads:
+        table.add_column(name, justify="right")
+    for phase in phases:
+        table.add_row(
+            phase["mix"],
+            f"{phase['completed']}",
+            _number(phase["median_ttft_ms"], 1),
+            _number(phase["median_tpot_ms"], 1),
+            _number(phase.get("median_worker_tpot_ms"), 2),
+            _number(phase.get("mean_batch"), 1),
+            _number(phase.get("distinct_experts"), 2),
+        )
+    return table
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def summary_lines(metrics: dict[str, Any], workers: dict[str, int] | None) -> list[str]:
@@ -46,37 +110,6 @@ def summary_lines(metrics: dict[str, Any], workers: dict[str, int] | None) -> li
     if workers:
         lines.append("requests: " + ", ".join(f"{name} {n}" for name, n in workers.items()))
     return lines
-
-
-def ratio_tables(comparison: Comparison) -> list[Table]:
-    """One table a pair of arms; an interval that excludes 1 is marked with *."""
-    from rich.table import Table
-
-    tables = []
-    for pair, ratios in comparison.ratios.items():
-        count = len(comparison.rounds[0])
-        table = Table(
-            title=f"{pair}, {count} paired rounds, 95 % interval (below 1: the first is faster)",
-            title_justify="left",
-        )
-        table.add_column("ratio")
-        for name in ("mean", "p50", "p90", "p99"):
-            table.add_column(name, justify="right")
-        for name in LATENCIES:
-            cells = [_cell(ratios.get(f"{stat}_{name}_ms")) for stat in STATISTICS]
-            table.add_row(_TITLES[name], *cells)
-        table.add_row("tokens/s", _cell(ratios.get("output_throughput")), "", "", "")
-        tables.append(table)
-    return tables
-
-
-def _cell(ratio: Any) -> str:
-    if ratio is None:
-        return "-"
-    if math.isnan(ratio.low):
-        return f"{ratio.value:.3f}"
-    mark = "" if ratio.low <= 1 <= ratio.high else " *"
-    return f"{ratio.value:.3f} ({ratio.low:.3f}-{ratio.high:.3f}){mark}"
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.client import Endpoint, Sample, payload, send
+from toolkit.bench.decode import Decode
 from toolkit.bench.errors import BenchError
+from toolkit.bench.listen import DecodeWatch
 from toolkit.bench.target import Target
 from toolkit.bench.watch import WorkerWatch
-from toolkit.bench.workload import Item, Workload
+from toolkit.bench.workload import Item, Label, Workload
 
 if TYPE_CHECKING:
     import aiohttp
+
+BUSY_CLIENT = 0.7
+"""Above this share of a core the client may have kept answers waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,8 @@ class Load:
     """How a workload is played.
 
     `concurrency` alone: closed loop, so many in flight, arrivals ignored. `open_loop`: each item
-    is sent at its arrival; `concurrency` then caps what is in flight (None: no cap).
+    is sent at its arrival; `concurrency` then caps what is in flight (None: no cap). `label` is
+    what the router is told of each request, for the policy `label_oracle`; None: nothing.
     """
 
     endpoint: Endpoint = "generate"
@@ -31,11 +37,16 @@ class Load:
     concurrency: int | None = 4
     ignore_eos: bool = True
     timeout_s: float = 600.0
+    label: Label | None = None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came back. `late_ms` is how far the client fell behind the arrivals at worst."""
+    """What came back. `late_ms` is how far the client fell behind the arrivals at worst.
+
+    `decode` is what the decode workers logged meanwhile; None when they (or the router) cannot be
+    listened to, and `note` says why. `client_cpu` is the share of a core that this process used.
+    """
 
     samples: list[Sample]
     duration_s: float
@@ -43,6 +54,21 @@ class Outcome:
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     faults: list[str]
+    decode: Decode | None = None
+    note: str = ""
+    client_cpu: float = 0.0
+
+    def remarks(self) -> list[str]:
+        """What a reader of the numbers has to know of how they were taken."""
+        said = []
+        if self.note:
+            said.append(f"no (or not all) numbers from inside the decode workers: {self.note}")
+        if self.client_cpu > BUSY_CLIENT and self.duration_s > 1:  # else it is its start
+            said.append(
+                f"this client used more than {100 * BUSY_CLIENT:.0f} % of a core: the times that "
+                "it measured are partly its own; play the load with several clients"
+            )
+        return said
 
 
 def new_session(timeout_s: float = 600.0, api_key: str | None = None) -> aiohttp.ClientSession:
@@ -62,23 +88,46 @@ def new_session(timeout_s: float = 600.0, api_key: str | None = None) -> aiohttp
 async def play(
     session: aiohttp.ClientSession, target: Target, workload: Workload, load: Load
 ) -> Outcome:
-    """Run the workload once. Does not judge the outcome: `check` does."""
+    """Run the workload once and listen to the decode workers. Does not judge the outcome: `check`
+    does."""
     bodies = [payload(load.endpoint, target.model, item, load.ignore_eos) for item in workload]
     samples: list[Sample | None] = [None] * len(bodies)
     late = 0.0
 
     async def one(index: int, item: Item) -> None:
-        samples[index] = await send(session, target.url, load.endpoint, bodies[index], item.domain)
+        samples[index] = await send(
+            session,
+            target.url,
+            load.endpoint,
+            bodies[index],
+            item.domain,
+            item.label(load.label),
+        )
 
-    async with WorkerWatch(session, target.url) as watch:
-        start = time.perf_counter()
+    async with (
+        WorkerWatch(session, target.url) as watch,
+        DecodeWatch(session, watch.before) as listener,
+    ):
+        start, cpu = time.perf_counter(), time.process_time()
         if load.open_loop:
             late = await _open(workload, one, load.concurrency, start)
         else:
             await _closed(workload, one, load.concurrency or 1)
-        duration = time.perf_counter() - start
-    done = [sample for sample in samples if sample is not None]
-    return Outcome(done, duration, late * 1000, watch.before, watch.after, watch.faults)
+        duration, cpu = time.perf_counter() - start, time.process_time() - cpu
+        done = [sample for sample in samples if sample is not None]
+        # A request of one token is over with its prefill.
+        decode = await listener.take(sum(s.success and s.output_len > 1 for s in done))
+    return Outcome(
+        done,
+        duration,
+        late * 1000,
+        watch.before,
+        watch.after,
+        watch.faults,
+        decode,
+        listener.note,
+        cpu / duration,
+    )
 
 
 async def _closed(workload: Workload, one: Any, concurrency: int) -> None:

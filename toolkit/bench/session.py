@@ -6,12 +6,14 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.build import Source, build
 from toolkit.bench.compare import Arm, Comparison, compare
+from toolkit.bench.errors import BenchError
 from toolkit.bench.metrics import Slo, summarise
+from toolkit.bench.phases import by_phase
 from toolkit.bench.runner import Load, check, new_session, play
 from toolkit.bench.target import Target, discover
 from toolkit.bench.watch import requests_per_worker
@@ -41,6 +43,10 @@ class Report:
     document: dict[str, Any]
     metrics: dict[str, Any] | None = None
     workers: dict[str, int] | None = None
+    decode: dict[str, dict[str, Any]] | None = None
+    """By decode worker, what `toolkit.bench.decode` gives; None: `remarks` say why."""
+    phases: list[dict[str, Any]] | None = None
+    remarks: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
 
 
@@ -51,13 +57,17 @@ async def measure(
 
     Raises BenchError when the run is no result; see `runner.check`.
     """
+    if settings.load.label is not None and settings.source.trace is not None:
+        raise BenchError("--label is for the project's prompts; a --trace has no domains")
     async with new_session(settings.load.timeout_s, settings.api_key) as session:
         target = await discover(session, url.rstrip("/"))
         workload = build(settings.source, target, settings.load.open_loop)
         say(f"{len(workload)} requests, workload {workload.digest}, model {target.model}")
+        # Cut before anything is sent: rounds that cannot be filled are an error at once.
+        rounds = _rounds(workload, settings) if settings.arms else []
         await _warm_up(session, target, workload, settings)
         if settings.arms:
-            return await _compare(session, target, workload, settings, say)
+            return await _compare(session, target, workload, rounds, settings, say)
         return await _single(session, target, workload, settings)
 
 
@@ -78,32 +88,51 @@ async def _single(
     outcome = await play(session, target, workload, settings.load)
     check(outcome, len(workload))
     metrics = summarise(outcome.samples, outcome.duration_s, settings.slo)
+    decode = phases = None
+    if outcome.decode is not None:
+        metrics |= outcome.decode.metrics()
+        decode = outcome.decode.by_worker()
+    if settings.source.phases:
+        phases = by_phase(workload, outcome, settings.source.phases, settings.slo)
     workers = requests_per_worker(outcome.before, outcome.after)
     document = describe(target, workload, settings, outcome.before)
     document |= {
         "metrics": metrics,
         "requests_per_worker": workers,
+        "decode_workers": decode,
+        "decode_by_batch": outcome.decode.by_batch() if outcome.decode is not None else None,
+        "remarks": outcome.remarks(),
+        "phases": phases,
         "client_late_ms": outcome.late_ms,
+        "client_cpu": outcome.client_cpu,
         "ttfts": [sample.ttft for sample in outcome.samples],
         "e2e_latencies": [sample.latency for sample in outcome.samples],
         "input_lens": [sample.prompt_len for sample in outcome.samples],
         "output_lens": [sample.output_len for sample in outcome.samples],
         "domains": [sample.domain for sample in outcome.samples],
     }
-    return Report(document, metrics, workers)
+    return Report(document, metrics, workers, decode, phases, outcome.remarks())
+
+
+def _rounds(workload: Workload, settings: Settings) -> list[Workload]:
+    try:
+        return workload.rounds(settings.rounds)
+    except ValueError as error:
+        raise BenchError(f"{error}; ask for more requests or fewer --rounds") from error
 
 
 async def _compare(
     session: aiohttp.ClientSession,
     target: Target,
     workload: Workload,
+    rounds: list[Workload],
     settings: Settings,
     say: Callable[[str], None],
 ) -> Report:
     comparison = await compare(
         session,
         target,
-        workload.rounds(settings.rounds),
+        rounds,
         settings.load,
         list(settings.arms),
         settings.source.seed,
@@ -111,7 +140,7 @@ async def _compare(
         say,
     )
     document = describe(target, workload, settings, None) | {"comparison": comparison.as_json()}
-    return Report(document, comparison=comparison)
+    return Report(document, remarks=comparison.remarks, comparison=comparison)
 
 
 def describe(

@@ -19,13 +19,29 @@ def bench(
         Path | None, typer.Option(help="Deployment file to start, measure and stop.")
     ] = None,
     endpoint: Annotated[str, typer.Option(help="generate, chat or completions.")] = "generate",
-    num_requests: Annotated[int, typer.Option(help="Requests in all.")] = 64,
+    num_requests: Annotated[
+        int, typer.Option(help="Requests in all (with --phase: each phase says its own).")
+    ] = 64,
     max_tokens: Annotated[
         int | None,
         typer.Option(help="Output tokens a request [default: 32; for traces: as recorded]."),
     ] = None,
     domains: Annotated[str, typer.Option(help="Prompt mix, as code:2,math:1.")] = "all",
     languages: Annotated[str, typer.Option(help="Language mix, as en:3,zh:1.")] = "all",
+    phase: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A mix that follows the one before, as 'requests=200 languages=en:1,zh:1'; may "
+            "also have domains=, max_tokens= and rate=. Repeat it for each."
+        ),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="Tell the router each request's domain, language or cell (domain/language), for "
+            "the policy label_oracle."
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Azure CSV, Mooncake JSONL or lengths CSV (.gz is fine).")
     ] = None,
@@ -56,7 +72,8 @@ def bench(
         str | None,
         typer.Option(
             help="Policies to compare in paired rounds: A,B[,C]; each is "
-            "[late:|concurrent:][PREFILL+]DECODE. Ratios are A's to each other one's."
+            "[late:|concurrent:][PREFILL+]DECODE, as eldr, eldr@0.05 or late:shortest_queue. "
+            "Ratios are A's to each other one's."
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Paired rounds of a comparison.")] = 6,
@@ -68,14 +85,18 @@ def bench(
         Path | None, typer.Option(help="JSON file [default: ~/.cache/toolkit/bench/DATE.json].")
     ] = None,
 ) -> None:
-    """Measure TTFT, TPOT, ITL, E2E, throughput and goodput of a deployment.
+    """Measure TTFT, TPOT, ITL, E2E, throughput and goodput of a deployment, and inside its decode
+    workers distinct experts, batch size, KV tokens, step time and TPOT.
 
     A run that made no tokens, lost requests or lost a worker is an error (exit code 1), not a
-    result. Without --rate or --open-loop the loop is closed.
+    result. Without --rate or --open-loop the loop is closed. On CPU a worker's times are given
+    twice: by the wall, and on a core of its own (the CPU time of the thread that ran the steps),
+    since busy workers may share cores here.
     """
     from toolkit.bench.build import Source
     from toolkit.bench.errors import BenchError
     from toolkit.bench.metrics import Slo
+    from toolkit.bench.phases import Phase
     from toolkit.bench.runner import Load
     from toolkit.bench.session import Settings
 
@@ -83,7 +104,10 @@ def bench(
         arms = _arms(compare, rounds)
         if endpoint not in ("generate", "chat", "completions"):
             raise BenchError(f"--endpoint is generate, chat or completions, not {endpoint!r}")
-        is_open = open_loop or rate is not None
+        if label not in (None, "domain", "language", "cell"):
+            raise BenchError(f"--label is domain, language or cell, not {label!r}")
+        phases = tuple(Phase.parse(text) for text in phase or ())
+        is_open = open_loop or rate is not None or any(each.rate for each in phases)
         if concurrency is not None and concurrency < 1:
             raise BenchError("--concurrency must be at least 1")
         settings = Settings(
@@ -100,12 +124,14 @@ def bench(
                 speedup=speedup,
                 tokenizer=tokenizer,
                 as_text=endpoint == "chat",
+                phases=phases,
             ),
             load=Load(
                 endpoint=endpoint,  # type: ignore[arg-type]  # checked above
                 open_loop=is_open,
                 concurrency=concurrency if is_open else concurrency or 4,
                 ignore_eos=not stop_at_eos,
+                label=label,  # type: ignore[arg-type]  # checked above
             ),
             slo=Slo(slo_ttft_ms, slo_tpot_ms),
             warmup=warmup,
@@ -192,18 +218,31 @@ def _show(report: Report, output: Path | None) -> None:
 
     from rich.console import Console
 
-    from toolkit.bench.report import metrics_table, ratio_tables, summary_lines, write_json
+    from toolkit.bench.ratios import arms_table, ratio_tables
+    from toolkit.bench.report import (
+        decode_table,
+        metrics_table,
+        phase_table,
+        summary_lines,
+        write_json,
+    )
 
     console = Console()
     if report.metrics is not None:
         console.print(metrics_table(report.metrics, report.document["workload"]["name"]))
         for line in summary_lines(report.metrics, report.workers):
             console.print(line, highlight=False)
+        if report.decode is not None:
+            console.print(decode_table(report.metrics, report.decode))
+        if report.phases is not None:
+            console.print(phase_table(report.phases))
     if report.comparison is not None:
-        for table in ratio_tables(report.comparison):
+        for table in (*ratio_tables(report.comparison), arms_table(report.comparison)):
             console.print(table)
         if not report.comparison.flushed:
             console.print("note: a worker did not empty its prefix cache between the rounds")
+    for remark in report.remarks:
+        console.print(f"note: {remark}", highlight=False)
     default = Path.home() / ".cache/toolkit/bench" / time.strftime("%Y%m%d-%H%M%S.json")
     path = output or default
     write_json(path, report.document)

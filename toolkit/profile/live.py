@@ -81,8 +81,8 @@ def _keep(tap: Tap, known: Facts, shards: Shards, prompts: list[Prompt]) -> None
     indices = list(range(first, len(prompts)))
     nothing = [float("nan")] * len(complete)
     shards.add(reduce(tap, known, shards, prompts, indices, nothing, complete, seed=0))
-    for steps in tap.heard.steps.values():
-        steps.clear()
+    for blocks in (*tap.heard.steps.values(), *tap.heard.finished.values()):
+        blocks.clear()
 
 
 def _forget(experts: dict[str, dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Listen to every worker of a deployment: experts, steps, KV transfers, and who they are."""
+"""Listen to every worker: experts, steps, times of requests, KV transfers, and who they are."""
 
 from __future__ import annotations
 
@@ -38,27 +38,47 @@ class Rows:
 
 @dataclass
 class Heard:
-    """Everything that came in. `steps` per rank: float64 rows as `columns`, `end` absolute."""
+    """Everything that came in. `steps` per rank: float64 rows as `columns`, `end` absolute.
+
+    `finished` per rank: float64 rows as `finished_columns` (see `patches.request_times`), `end`
+    absolute.
+    """
 
     experts: dict[str, dict[str, Rows]] = field(default_factory=dict)
     steps: dict[tuple[str, int], list[np.ndarray]] = field(default_factory=dict)
     steps_at: dict[tuple[str, int], float] = field(default_factory=dict)
     """Our own monotonic clock when a rank's last block of steps came in."""
     columns: tuple[str, ...] = ()
+    behind: dict[tuple[str, int], float] = field(default_factory=dict)
+    """What to add to a rank's clock to get ours, in seconds; too much by the fastest delivery of a
+    block that was seen, which is milliseconds."""
+    finished: dict[tuple[str, int], list[np.ndarray]] = field(default_factory=dict)
+    finished_columns: tuple[str, ...] = ()
     transfers: list[tuple[float, float, float]] = field(default_factory=list)
 
 
 class Tap:
-    """`async with Tap(session, urls) as tap`: connected to every worker, or ProfileError."""
+    """`async with Tap(session, urls) as tap`: connected to every worker, or ProfileError.
 
-    def __init__(self, session: aiohttp.ClientSession, urls: list[str], share: float = 0.0) -> None:
+    Without `events` only the greeting is read of a worker's events: no transfers are heard of, and
+    neither side works for a stream that nobody reads.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        urls: list[str],
+        share: float = 0.0,
+        events: bool = True,
+    ) -> None:
         self._session = session
         self._urls = list(dict.fromkeys(urls))
         self._share = share
+        self._events = events
         self._tasks: list[asyncio.Task[None]] = []
         self._responses: list[aiohttp.ClientResponse] = []
         self._waiting: dict[str, asyncio.Future[None]] = {}
-        self._lost: str | None = None
+        self.lost: str | None = None
         self.heard = Heard()
         self.hellos: dict[str, dict[str, Any]] = {}
 
@@ -85,8 +105,8 @@ class Tap:
         """Wait for a request's rows of `phases` and take them out."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not all(phase in self.heard.experts.get(rid, {}) for phase in phases):
-            if self._lost is not None:
-                raise ProfileError(self._lost)
+            if self.lost is not None:
+                raise ProfileError(self.lost)
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 got = sorted(self.heard.experts.get(rid, {})) or "nothing"
@@ -112,10 +132,15 @@ class Tap:
                 )
             self.hellos[url] = json.loads(await events.content.readline())
             await anext(_frames(frames))  # its first ping: from here on nothing is missed
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ProfileError(f"no answer from the worker at {url}: {error}") from error
-        for work in (self._follow_events(url, events), self._follow_frames(url, frames)):
-            self._tasks.append(asyncio.create_task(work))
+        except StopAsyncIteration:
+            raise ProfileError(f"the worker at {url} went away") from None
+        if self._events:
+            self._tasks.append(asyncio.create_task(self._follow_events(url, events)))
+        else:
+            events.close()
+        self._tasks.append(asyncio.create_task(self._follow_frames(url, frames)))
 
     async def _follow_events(self, url: str, response: aiohttp.ClientResponse) -> None:
         try:
@@ -134,11 +159,13 @@ class Tap:
                     self._take_experts(url, head, body)
                 elif head["type"] == "steps":
                     self._take_steps(url, head, body)
+                elif head["type"] == "finished":
+                    self._take_finished(url, head, body)
         finally:
             self._fail(f"the worker at {url} went away")
 
     def _fail(self, what: str) -> None:
-        self._lost = what
+        self.lost = what
         for future in self._waiting.values():
             if not future.done():
                 future.set_result(None)
@@ -187,14 +214,25 @@ class Tap:
             future.set_result(None)
 
     def _take_steps(self, url: str, head: dict[str, Any], body: bytes) -> None:
-        import numpy as np
+        rows, rank, heard = _rows(head, body), (url, head["dp_rank"]), self.heard
+        heard.columns = tuple(head["fields"])
+        heard.steps.setdefault(rank, []).append(rows)
+        heard.steps_at[rank] = now = time.monotonic()
+        behind = now - float(rows[:, heard.columns.index("end")].max())
+        heard.behind[rank] = min(behind, heard.behind.get(rank, behind))
 
-        rows = np.frombuffer(body, dtype=np.float32).reshape(head["shape"]).astype(np.float64)
-        self.heard.columns = tuple(head["fields"])
-        rows[:, self.heard.columns.index("end")] += head["origin"]
-        rank = (url, head["dp_rank"])
-        self.heard.steps.setdefault(rank, []).append(rows)
-        self.heard.steps_at[rank] = time.monotonic()
+    def _take_finished(self, url: str, head: dict[str, Any], body: bytes) -> None:
+        self.heard.finished_columns = tuple(head["fields"])
+        self.heard.finished.setdefault((url, head["dp_rank"]), []).append(_rows(head, body))
+
+
+def _rows(head: dict[str, Any], body: bytes) -> np.ndarray:
+    """A frame's float32 rows as float64, `end` absolute."""
+    import numpy as np
+
+    rows = np.frombuffer(body, dtype=np.float32).reshape(head["shape"]).astype(np.float64)
+    rows[:, head["fields"].index("end")] += head["origin"]
+    return rows
 
 
 async def _frames(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[dict[str, Any], bytes]]:

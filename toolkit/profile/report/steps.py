@@ -45,8 +45,10 @@ def columns(profile: Profile, arrays: Mapping[str, NDArray]) -> Steps | None:
     if len(rows) < 2:
         return None
     time, batch = names.index(SECONDS), names.index(BATCH)
-    # A column that never changes says nothing, and the intercept is there already.
-    keep = [i for i in range(len(names)) if i != time and np.ptp(rows[:, i]) > 0]
+    # A column that never changes says nothing, and the intercept is there already; CPU time is the
+    # step's time once more.
+    causes = [i for i, name in enumerate(names) if name not in (SECONDS, "cpu_seconds")]
+    keep = [i for i in causes if np.ptp(rows[:, i]) > 0]
     return Steps(1e3 * rows[:, time], rows[:, batch], rows[:, len(names) :].mean(1), rows[:, keep])
 
 

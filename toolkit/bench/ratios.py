@@ -1,0 +1,100 @@
+"""The tables of a comparison."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from toolkit.bench.compare import STATISTICS, Comparison
+from toolkit.bench.report import latency_titles
+from toolkit.bench.stats import Ratio
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_PLAIN = {
+    "output_throughput": "tokens/s",
+    "distinct_experts": "distinct experts",
+    "mean_batch": "batch",
+    "mean_kv_tokens": "KV tokens",
+}
+_COMPACT = (("ttft", "median"), ("tpot", "median"), ("tpot", "p99"), ("e2e_latency", "median"))
+_COMPACT_INSIDE = (("worker_tpot", "median"), ("worker_tpot", "p90"), ("worker_tpot", "p99"))
+_SHORT = {"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"}
+
+
+def arms_table(comparison: Comparison) -> Table:
+    """Every arm as a column: medians over the rounds, and below them the ratio of the first arm to
+    this one with its 95 % interval."""
+    from rich.table import Table
+
+    first = comparison.arms[0].text
+    table = Table(
+        title=f"medians of {len(comparison.rounds[0])} rounds; below: {first} / this one, 95 % "
+        "interval (* excludes 1)",
+        title_justify="left",
+        show_lines=True,
+    )
+    table.add_column("")
+    for arm in comparison.arms:
+        table.add_column(arm.text, justify="right")
+    for key, label in _compact_rows(comparison).items():
+        cells = []
+        for index, arm in enumerate(comparison.arms):
+            middle = comparison.median(index, key)
+            shown = "-" if middle is None else f"{middle:.4g}"
+            ratio = comparison.ratios.get(f"{first} / {arm.text}", {}).get(key)
+            cells.append(shown if ratio is None else f"{shown}\n{_cell(ratio)}")
+        table.add_row(label, *cells)
+    return table
+
+
+def _compact_rows(comparison: Comparison) -> dict[str, str]:
+    """Metric -> label, of those that every arm has."""
+    titles = latency_titles(comparison.rounds[0][0])
+    rows = {
+        f"{stat}_{name}_ms": f"{titles[name]} {_SHORT[stat]}, ms"
+        for name, stat in (*_COMPACT, *_COMPACT_INSIDE)
+        if name in titles
+    }
+    rows |= _PLAIN
+    arms = range(len(comparison.arms))
+    return {
+        key: label
+        for key, label in rows.items()
+        if all(comparison.median(index, key) is not None for index in arms)
+    }
+
+
+def ratio_tables(comparison: Comparison) -> list[Table]:
+    """One table a pair of arms; an interval that excludes 1 is marked with *."""
+    from rich.table import Table
+
+    tables = []
+    for pair, ratios in comparison.ratios.items():
+        count = len(comparison.rounds[0])
+        table = Table(
+            title=f"{pair}, {count} paired rounds, 95 % interval (below 1: the first is faster)",
+            title_justify="left",
+        )
+        table.add_column("ratio")
+        for name in _SHORT.values():
+            table.add_column(name, justify="right")
+        for name, label in latency_titles(comparison.rounds[0][0]).items():
+            cells = [_cell(ratios.get(f"{stat}_{name}_ms")) for stat in STATISTICS]
+            if any(cell != "-" for cell in cells):
+                table.add_row(label, *cells)
+        for key, label in _PLAIN.items():
+            if key in ratios:
+                table.add_row(label, _cell(ratios[key]), "", "", "")
+        tables.append(table)
+    return tables
+
+
+def _cell(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "-"
+    if math.isnan(ratio.low):
+        return f"{ratio.value:.3f}"
+    mark = "" if ratio.low <= 1 <= ratio.high else " *"
+    return f"{ratio.value:.3f} ({ratio.low:.3f}-{ratio.high:.3f}){mark}"
