@@ -11,6 +11,15 @@ from toolkit.signatures.calibration import Calibration
 from toolkit.signatures.centroids import CentroidFit, fit, fit_space, match_fits, refit
 from toolkit.signatures.clusters import Clusters, balanced_kmeans, nearest, vanilla_kmeans
 from toolkit.signatures.distinct import DistinctExperts, distinct_reduction, expected_distinct
+from toolkit.signatures.drift import (
+    DriftRules,
+    DriftWatch,
+    Nearness,
+    Recent,
+    Refit,
+    refit_recent,
+    refit_workers,
+)
 from toolkit.signatures.idf import idf_weights
 from toolkit.signatures.mask import LayerMask, greedy_mask, signature_rho
 from toolkit.signatures.matching import match_centroids
@@ -24,7 +33,12 @@ __all__ = [
     "CentroidFit",
     "Clusters",
     "DistinctExperts",
+    "DriftRules",
+    "DriftWatch",
     "LayerMask",
+    "Nearness",
+    "Recent",
+    "Refit",
     "SignatureSpace",
     "VariantRho",
     "balanced_assignment",
@@ -40,6 +54,8 @@ __all__ = [
     "match_fits",
     "nearest",
     "refit",
+    "refit_recent",
+    "refit_workers",
     "signature_rho",
     "vanilla_kmeans",
 ]

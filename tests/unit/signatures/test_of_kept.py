@@ -1,0 +1,73 @@
+"""The router's short way to a signature gives what the long way gives."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from toolkit.signatures import SignatureSpace
+from toolkit.signatures.wire import pack, unpack
+
+LAYERS, EXPERTS = 5, 7
+counts_of = arrays.arrays(np.int64, (LAYERS, EXPERTS), elements=st.integers(0, 900) | st.just(0))
+weights_of = arrays.arrays(
+    np.float32, (LAYERS, EXPERTS), elements=st.sampled_from([0.0, 0.125, 0.5, 1.0, 3.0])
+)
+masks = st.lists(st.integers(0, LAYERS - 1), min_size=1, unique=True).map(tuple)
+dtypes = st.sampled_from([np.uint16, np.float32])
+
+
+@given(counts_of, weights_of, masks, st.booleans(), dtypes)
+@settings(deadline=None)
+def test_equals_the_signature_of_all_layers(counts, weights, layers, binary, dtype):
+    space = SignatureSpace(weights, layers, binary=binary)
+    kept = counts[sorted(layers)].reshape(-1).astype(dtype)
+    found = space.of_kept(kept)
+    assert found.dtype == np.float32
+    assert found == pytest.approx(space.signature(counts), abs=1e-6)
+    assert np.linalg.norm(found) == pytest.approx(1.0 if found.any() else 0.0, abs=1e-5)
+
+
+@given(counts_of, weights_of, masks)
+@settings(deadline=None)
+def test_over_the_wire_the_direction_hardly_moves(counts, weights, layers):
+    space = SignatureSpace(weights, layers)
+    wire = pack(counts[sorted(layers)], 1000, True)
+    found = space.of_kept(
+        unpack(
+            {
+                "counts": b64encode(wire.counts),
+                "scale": wire.scale,
+                "tokens": wire.tokens,
+                "complete": wire.complete,
+            }
+        )[0]
+    )
+    exact = space.signature(counts)
+    # An expert that counts little beside others of no weight may be rounded away.
+    largest = float(counts[sorted(layers)].max())
+    raw = np.linalg.norm(counts[sorted(layers)] * space.weights[space.kept])
+    error = 0.5 * largest / 255 * np.linalg.norm(space.weights[space.kept])
+    if largest <= 255 or raw == 0:
+        assert found == pytest.approx(exact, abs=1e-6)
+    elif error < raw / 2:
+        assert float(found @ exact) >= 1 - (error / raw) ** 2 * 2
+
+
+def test_it_does_not_change_the_counts():
+    counts = np.arange(6, dtype=np.float32)
+    space = SignatureSpace(np.full((2, 3), 2.0), (0, 1))
+    assert not np.shares_memory(space.of_kept(counts), counts)
+    assert (counts == np.arange(6)).all()
+
+
+@pytest.mark.parametrize("shape", [(5,), (7,), (2, 3), (1, 6), ()])
+def test_another_length_is_refused(shape):
+    space = SignatureSpace(np.ones((4, 3)), (0, 2))
+    with pytest.raises(ValueError, match="this space has 6"):
+        space.of_kept(np.ones(shape))
