@@ -139,7 +139,7 @@ async def compare(
                 await set_policy(session, target.url, arms[index].body)
                 result.flushed &= await flush_caches(session, urls)
                 outcome = await play(session, target, rounds[number], load)
-                metrics = _judge(outcome, rounds[number], arms[index], number, slo)
+                metrics = _judge(outcome, rounds[number], load, arms[index], number, slo)
                 result.remarks += [r for r in outcome.remarks() if r not in result.remarks]
                 result.rounds[index].append(metrics)
                 report(f"round {number + 1}/{len(rounds)} {arms[index].text}: {_line(metrics)}")
@@ -150,17 +150,18 @@ async def compare(
 
 
 def _judge(
-    outcome: Outcome, workload: Workload, arm: Arm, number: int, slo: Slo | None
+    outcome: Outcome, workload: Workload, load: Load, arm: Arm, number: int, slo: Slo | None
 ) -> dict[str, Any]:
     try:
         check(outcome, len(workload))
     except BenchError as error:
         raise BenchError(f"round {number + 1}, {arm.text}: {error}") from error
     metrics = summarise(outcome.samples, outcome.duration_s, slo)
-    if outcome.decode is not None:
-        metrics |= outcome.decode.metrics()
-        metrics["decode_workers"] = outcome.decode.by_worker()
-        metrics["decode_by_batch"] = outcome.decode.by_batch()
+    decode = outcome.while_full(load)
+    if decode is not None:
+        metrics |= decode.metrics()
+        metrics["decode_workers"] = decode.by_worker()
+        metrics["decode_by_batch"] = decode.by_batch()
     return metrics
 
 

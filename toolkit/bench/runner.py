@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 BUSY_CLIENT = 0.7
 """Above this share of a core the client may have kept answers waiting."""
+FEW_STEPS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,20 @@ class Outcome:
     decode: Decode | None = None
     note: str = ""
     client_cpu: float = 0.0
+
+    def while_full(self, load: Load) -> Decode | None:
+        """`decode` of the time in which a closed loop had all its requests in flight: from the
+        first answer's end to the last request's start. Filling and running dry have batches that
+        no policy is about. All of it for an open loop, and where that time has few steps.
+        """
+        if self.decode is None or load.open_loop or not self.samples:
+            return self.decode
+        # On Linux perf_counter, which samples have, is the clock that monotonic is.
+        since = min(sample.start_time + sample.latency for sample in self.samples)
+        until = max(sample.start_time for sample in self.samples)
+        full = self.decode.between(since, until)
+        enough = all(len(rank.steps) >= FEW_STEPS for rank in full.ranks)
+        return full if enough else self.decode
 
     def remarks(self) -> list[str]:
         """What a reader of the numbers has to know of how they were taken."""

@@ -66,6 +66,9 @@ class Role(_Strict):
     kv_tokens: Count | None = Field(default=None, description="KV budget in tokens, per DP rank")
     max_running: Count | None = Field(default=None, description="requests in flight, per server")
     mem_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    nice: Annotated[int, Field(ge=0, le=19)] = Field(
+        default=0, description="niceness, where workers share cores: others go first"
+    )
     port: Port | None = None
     bootstrap_port: Port | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more SGLang flags")
@@ -127,6 +130,8 @@ class Router(_Strict):
     parked_per_prefill: Count | None = None
     park_timeout_s: Seconds | None = None
     request_timeout_s: Seconds | None = None
+    silent_s: Seconds | None = None
+    hung_s: Seconds | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
 
     @field_validator("prefill_policy", "decode_policy")
