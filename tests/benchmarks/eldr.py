@@ -146,8 +146,8 @@ def main() -> None:
         ("--set", {"default": "main", "choices": SETS}),
         ("--seeds", {"type": int, "default": 3}),
         ("--rounds", {"type": int, "default": 2, "help": "of each seed"}),
-        ("--requests", {"type": int, "default": 144, "help": "of each round"}),
-        ("--tokens", {"type": int, "default": 128, "help": "mean output tokens; half to 1.5 x"}),
+        ("--requests", {"type": int, "default": 192, "help": "of each round"}),
+        ("--tokens", {"type": int, "default": 96, "help": "mean output tokens; half to 1.5 x"}),
         ("--concurrency", {"type": int, "default": 48}),
         ("--url", {"help": "a router that is up"}),
     )

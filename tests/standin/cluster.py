@@ -84,6 +84,8 @@ class Cluster:
     decodes: int = 2
     plains: int = 0
     worker_args: list[str] = field(default_factory=list)
+    role_args: dict[str, list[str]] = field(default_factory=dict)
+    role_config: dict[str, dict[str, Any]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     workers: list[Standin] = field(default_factory=list)
@@ -96,7 +98,8 @@ class Cluster:
         for role in roles:
             index = seen.setdefault(role, 0)
             seen[role] += 1
-            worker = Standin(f"{role}-{index}", role, self.worker_args)
+            args = [*self.worker_args, *self.role_args.get(role, [])]
+            worker = Standin(f"{role}-{index}", role, args)
             worker.start()
             self.workers.append(worker)
         self.port = free_port()
@@ -105,7 +108,7 @@ class Cluster:
         config = {
             "port": self.port,
             "rerun_wait_s": 10,
-            "workers": [worker.config() for worker in self.workers],
+            "workers": [{**w.config(), **self.role_config.get(w.role, {})} for w in self.workers],
             **self.config,
         }
         path.write_text(json.dumps(config))

@@ -7,6 +7,10 @@ A raw uvloop protocol, since in the relay benchmark it must not cost more than w
 
 Faults on demand: the request field `crash_after` (tokens) with `crash_role` makes the process kill
 itself with SIGKILL; `fail_status` answers an error; SIGSTOP and SIGKILL work as on anything else.
+
+With `--signature-layers` prefills send signatures: of the counts in the request's field
+`standin_counts`, or of counts that are a fixed function of the prompt; `standin_signature` is sent
+as it is. With `--steps` decodes say what their steps were.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import httptools
 import orjson
 import uvloop
 
+from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, prompt_of, resumed_ids, seed_of, token_id
 
 HEAD_STREAM = (
@@ -46,6 +51,10 @@ class Server:
         self.bodies: list[dict[str, Any]] = []
         self.rooms: dict[int, asyncio.Event] = {}
         self.step: asyncio.Future[None] | None = None
+        layers = args.signature_layers
+        self.layers = [int(layer) for layer in layers.split(",")] if layers else []
+        self.stepped = 0
+        self.batched = 0
 
     async def next_step(self) -> None:
         """The next decode step's end: a batch gives every running request its token then."""
@@ -79,6 +88,27 @@ class Server:
             }
         )
 
+    def signature(self) -> dict[str, Any] | None:
+        if not self.layers or self.role != "prefill":
+            return None
+        return {"layers": self.layers, "experts": self.args.experts}
+
+    def publish_steps(self) -> None:
+        """A token is taken for a step of all that run, of 16 KV tokens and 4 experts each."""
+        if not self.stepped:
+            return
+        event = {
+            "type": "steps",
+            "dp_rank": 0,
+            "steps": self.stepped,
+            "requests": self.batched,
+            "kv_tokens": self.batched * 16,
+            "seconds": self.stepped / 1e3,
+            "distinct": self.stepped * 4.0,
+        }
+        self.stepped = self.batched = 0
+        self.publish(event)
+
     def hello(self) -> bytes:
         return (
             orjson.dumps(
@@ -89,10 +119,11 @@ class Server:
                     "model": "standin",
                     "context_length": 8192,
                     "max_total_tokens": 16384,
-                    "max_running_requests": 64,
+                    "max_running_requests": self.args.slots,
                     "page_size": 1,
                     "patches": [],
                     "fingerprint": self.args.fingerprint,
+                    "signature": self.signature(),
                 }
             )
             + b"\n"
@@ -207,8 +238,9 @@ class Protocol(asyncio.Protocol):
         self.chunk(self.server.hello())
         self.server.subscribers.add(self)
         while True:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.25 if self.server.args.steps else 0.5)
             self.chunk(b'{"type":"ping"}\n')
+            self.server.publish_steps()
 
     async def generate(self) -> None:
         server = self.server
@@ -252,7 +284,7 @@ class Protocol(asyncio.Protocol):
                 "dp_rank": 0,
                 "prompt_tokens": len(str(prompt)) + len(resumed),
                 "cached_tokens": 0,
-                "signature": None,
+                "signature": signature_event(body, len(server.layers) * server.args.experts),
             }
         )
         if server.args.transfer_ms:
@@ -315,6 +347,9 @@ class Protocol(asyncio.Protocol):
                 if delay > 0:
                     await asyncio.sleep(delay)
             self.crash(body, rid, first)
+            if args.steps:
+                self.server.stepped += 1
+                self.server.batched += len(self.server.running)
             new = b""
             if self.ids:
                 joined = " ".join(str(token_id(seed, i)) for i in range(first, upto))
@@ -360,6 +395,10 @@ def main() -> None:
     parser.add_argument("--transfer-ms", type=float, default=0.0)
     parser.add_argument("--no-events", action="store_true")
     parser.add_argument("--fingerprint", default="sha256:1", help="of the model, in hello")
+    parser.add_argument("--signature-layers", default="", help="of the model, as in 0,3,5")
+    parser.add_argument("--experts", type=int, default=8)
+    parser.add_argument("--slots", type=int, default=64, help="max_running_requests in hello")
+    parser.add_argument("--steps", action="store_true", help="decodes publish their steps")
     parser.add_argument("--record", action="store_true", help="keep request bodies for /stats")
     if sys.platform == "linux":
         import ctypes

@@ -20,14 +20,19 @@ def status(
     state = read_state(folder)
     alive = launcher_alive(state)
     phase = state["phase"] if alive or state["phase"] in ("stopped", "failed") else "launcher gone"
-    routed = _routed(state) if alive else {}
+    known = _router_knows(state) if alive else {}
+    routed = _by_name(known)
+    eldr = known.get("eldr")
     rows = [_row(p, alive, routed) for p in [*state["workers"], state.get("router")] if p]
     if as_json:
         import json
 
-        print(json.dumps({"run": str(folder), "phase": phase, "processes": rows}, indent=1))
+        shown = {"run": str(folder), "phase": phase, "processes": rows}
+        print(json.dumps(shown | ({"eldr": eldr} if eldr else {}), indent=1))
     else:
         _show(folder, state, phase, rows)
+        if isinstance(eldr, dict):
+            print(eldr_line(eldr))
     if phase != "ready":
         raise typer.Exit(3)
 
@@ -39,8 +44,8 @@ def launcher_alive(state: dict[str, Any]) -> bool:
     return sessions.is_running(state["pid"], state["start_ticks"])
 
 
-def _routed(state: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """What the router says about each worker, by name."""
+def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
+    """What the router says in `GET /workers`; empty when it does not answer."""
     import json
     import os
 
@@ -54,14 +59,45 @@ def _routed(state: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     if code != 200:
         return {}
     try:
-        rows = json.loads(body)["workers"]
-    except (ValueError, KeyError, TypeError):
+        answer = json.loads(body)
+    except ValueError:
         return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _by_name(known: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     result: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
+    for row in known.get("workers") or ():
         if isinstance(row, dict):
             result.setdefault(str(row.get("name")), []).append(row)
     return result
+
+
+def eldr_line(eldr: dict[str, Any]) -> str:
+    """The `eldr` block of `GET /workers` in one line."""
+    fallbacks = eldr["fallbacks"]
+    by_load = sum(fallbacks.values())
+    parts = [
+        f"eldr: {eldr['centroids']} centroids, tau {eldr['tau']:g}"
+        + ("" if eldr["active"] else " (not the decode policy now)"),
+        f"{eldr['located']} of {eldr['located'] + by_load} requests by signature",
+    ]
+    if eldr["located"]:
+        parts[-1] += (
+            f" (band {eldr['band_mean']:.1f} workers, {eldr['moved']} moved in it, "
+            f"{eldr['crowded']} passed a crowded worker)"
+        )
+    if fallbacks:
+        why = ", ".join(f"{count} {reason}" for reason, count in fallbacks.items())
+        parts.append(f"{by_load} by load: {why}")
+    if eldr["fit"] is not None:
+        parts.append(f"cosine {eldr['fit']:.3f}, {eldr['expected']:.3f} expected")
+    if eldr["refits"]:
+        last = eldr["refits"][-1]
+        parts.append(f"last refit: {last['cause']}, {last['result']}")
+    if eldr["problems"]:
+        parts.append("does not fit the profile: " + ", ".join(eldr["problems"]))
+    return "; ".join(parts)
 
 
 def _row(process: dict[str, Any], alive: bool, routed: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`python -m toolkit.demo`: start the CPU recipe, ask, measure, stop."""
+"""`python -m toolkit.demo`: start the ELDR recipe, ask, compare policies, stop."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from typing import NoReturn
 from toolkit.launch.running import Running
 
 TOKENS = 48
+BENCH_TOKENS = 96
+ARMS = ("eldr", "round_robin", "shortest_queue", "power_of_two", "label_oracle")
 
 
 def main() -> int:
     """Exit status 0 only when every request was answered and every process has ended."""
     parser = argparse.ArgumentParser(prog="python3 -m toolkit.setup demo")
-    parser.add_argument("--requests", type=int, default=48, help="of the benchmark")
-    parser.add_argument("--concurrency", type=int, default=4, help="of the benchmark")
+    parser.add_argument("--requests", type=int, default=96, help="of each round and policy")
+    parser.add_argument("--concurrency", type=int, default=40, help="requests in flight")
+    parser.add_argument("--rounds", type=int, default=2, help="paired rounds")
     options = parser.parse_args()
-    if options.requests < 1 or options.concurrency < 1:
-        parser.error("--requests and --concurrency are at least 1")
+    if min(options.requests, options.concurrency, options.rounds) < 1:
+        parser.error("--requests, --concurrency and --rounds are at least 1")
 
     from toolkit.bench.errors import BenchError
     from toolkit.demo.ask import DemoError
@@ -29,7 +32,7 @@ def main() -> int:
 
     _interrupt_on_terminate()
     try:
-        _demo(options.requests, options.concurrency)
+        _demo(options.requests, options.concurrency, options.rounds)
     except (LaunchError, DemoError, BenchError) as error:
         print(f"\nthe demo failed: {error}", file=sys.stderr)
         return 1
@@ -49,7 +52,7 @@ def _interrupt_on_terminate() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
-def _demo(requests: int, concurrency: int) -> None:
+def _demo(requests: int, concurrency: int, rounds: int) -> None:
     from rich.console import Console
 
     from toolkit.launch.deployment import load_deployment
@@ -62,21 +65,26 @@ def _demo(requests: int, concurrency: int) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=110)
-    recipe = recipes_dir() / "cpu-demo.yaml"
+    recipe = recipes_dir() / "cpu-eldr.yaml"
     plan = resolve(load_deployment(recipe))
-    _title(f"1. Start {recipe.name}: real SGLang workers (about a minute on two cores)")
+    _title(f"1. Start {recipe.name}: five real SGLang workers (100 s on two cores)")
     console.print(summary(plan))
     start = time.monotonic()
     with running(plan, reporter=reporter_for()) as deployment:
         print(f"up in {time.monotonic() - start:.0f} s: {deployment.router_url}")
-        _title("2. Requests: prefill runs first, then the router chooses the decode worker")
+        _title(
+            "2. Requests: prefill leaves a signature, the router chooses the decode worker by it"
+        )
         asyncio.run(_answer(deployment.router_url))
-        _title(f"3. Benchmark: {requests} requests, {concurrency} in flight")
-        _bench(console, deployment, requests, concurrency)
+        _title(
+            f"3. ELDR against load balancers: {rounds} paired rounds of {requests} requests, "
+            f"{concurrency} in flight"
+        )
+        _compare(console, deployment, requests, concurrency, rounds)
         _title("4. Stop")
         run_dir = deployment.run_dir
     print(f"every process has ended; plan and logs: {run_dir}")
-    print("Start it yourself: .venv/bin/toolkit launch cpu-demo")
+    print("Start it yourself: .venv/bin/toolkit launch cpu-eldr")
 
 
 def _title(text: str) -> None:
@@ -105,26 +113,38 @@ async def _answer(url: str) -> None:
     print("\n(A very small model: the routing and the speed are real, its wisdom is not.)")
 
 
-def _bench(console: object, deployment: Running, requests: int, concurrency: int) -> None:
+def _compare(
+    console: object, deployment: Running, requests: int, concurrency: int, rounds: int
+) -> None:
     from rich.console import Console
 
     from toolkit.bench.build import Source
+    from toolkit.bench.compare import Arm
     from toolkit.bench.metrics import Slo
-    from toolkit.bench.report import metrics_table, summary_lines
+    from toolkit.bench.ratios import arms_table
     from toolkit.bench.runner import Load
     from toolkit.bench.session import Settings, measure
 
     assert isinstance(console, Console)
     settings = Settings(
-        source=Source(num_requests=requests, max_tokens=32),
-        load=Load("generate", concurrency=concurrency),
+        source=Source(
+            num_requests=requests * rounds,
+            max_tokens=BENCH_TOKENS,
+            domains="code,math,medical,legal",
+        ),
+        load=Load("generate", concurrency=concurrency, label="language"),
         slo=Slo(None, None),
+        warmup=2 * concurrency,
+        arms=tuple(Arm.parse(name) for name in ARMS),
+        rounds=rounds,
     )
     report = asyncio.run(measure(deployment.router_url, settings, print))
-    assert report.metrics is not None
-    console.print(metrics_table(report.metrics, "through the router"))
-    for line in summary_lines(report.metrics, report.workers):
-        print(line)
+    assert report.comparison is not None
+    console.print(arms_table(report.comparison))
+    print(
+        "TPOT in the worker is the time that a step's thread computes: five workers share the\n"
+        "cores of this machine, which no fleet does, so the client's times contain the waiting."
+    )
 
 
 if __name__ == "__main__":

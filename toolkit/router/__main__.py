@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -70,6 +71,8 @@ def main() -> int:
         return 2
     import uvloop
 
+    # Numpy, where a profile brings it in: for a decision, threads only cost.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     return uvloop.run(serve(sys.argv[1]))
 
 

@@ -7,7 +7,7 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from aiohttp import web
@@ -26,10 +26,14 @@ from toolkit.router.relay import Relay
 from toolkit.router.request import PATHS, Job, parse
 from toolkit.router.worker import Fleet
 
+if TYPE_CHECKING:
+    from toolkit.router.locality import Locality
+
 log = logging.getLogger("toolkit.router")
 
 DONE = b"data: [DONE]\n\n"
 OPEN_PATHS = frozenset({"/health", "/readiness", "/metrics"})
+LABEL = "x-toolkit-label"
 FORWARDED = ("traceparent", "tracestate", "x-request-id", "x-smg-routing-key")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -43,7 +47,9 @@ class Router:
         self.fleet = Fleet(config, config.secret(config.worker_api_key_env))
         for worker in self.fleet.workers:
             worker.on_transfer = self.metrics.transferred
-        self.dispatcher = Dispatcher(config, self.fleet, self.metrics)
+        self.locality = load_locality(config, self.fleet)
+        self.metrics.watch(self.fleet, self.locality)
+        self.dispatcher = Dispatcher(config, self.fleet, self.metrics, self.locality)
         self.admission = Admission(config.max_inflight, config.max_queue)
         self.jobs: dict[str, set[asyncio.Task[Any]]] = {}
         self._key = config.secret(config.api_key_env)
@@ -61,6 +67,8 @@ class Router:
         return app
 
     async def _start(self, _: web.Application) -> None:
+        if self.locality is not None:
+            self.locality.start()
         for worker in self.fleet.workers:
             task = asyncio.create_task(Watcher(worker, self.config).run())
             self._watchers.append(task)
@@ -69,6 +77,8 @@ class Router:
         for task in self._watchers:
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
+        if self.locality is not None:
+            await self.locality.stop()
 
     async def drain(self) -> None:
         """Refuse new requests and wait, bounded, for those that run."""
@@ -140,6 +150,7 @@ class Router:
             headers=_forwarded(request),
             limit=self.config.max_inflight + self.config.max_queue,
             vocabulary=self.fleet.vocabulary(),
+            label=request.headers.get(LABEL),
         )
         self.admission.check(len(job.singles))
         task = asyncio.current_task()
@@ -200,6 +211,19 @@ class Router:
             answer = await self.dispatcher.run(job.singles[index], None, None, arrived)
         assert answer is not None
         return answer
+
+
+def load_locality(config: RouterConfig, fleet: Fleet) -> Locality | None:
+    """ELDR's part of the router; without a profile nothing of it is imported (numpy is memory).
+
+    Raises:
+        ConfigError: the profile cannot be read or used.
+    """
+    if config.profile is None:
+        return None
+    from toolkit.router.locality import Locality
+
+    return Locality(config, fleet)
 
 
 async def _all(runs: Any) -> list[Any]:

@@ -19,9 +19,12 @@ from toolkit.router.upstream import Call
 from toolkit.router.worker import Rank
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from toolkit.router.client import ClientStream
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.relay import Relay
+    from toolkit.router.signature_reader import Sample
 
 PREFILL_LINGER_S = 10.0
 """A prefill may answer this long after its decode has finished; then its call is closed."""
@@ -76,6 +79,7 @@ class Attempt:
         self._late = False
         self._done_at = 0.0
         self._ok = False
+        self._sample: Sample | None = None
         view = single.view
         if single.resume_ids:
             view = replace(view, prompt_tokens=view.prompt_tokens + len(single.resume_ids))
@@ -117,7 +121,7 @@ class Attempt:
         decode = None
         if not late:
             decode = await d.pick("decode", self._single, self._view, self._wait_s)
-        room = new_room()
+        room = new_room(prefill.worker.config.dp_size, prefill.dp_rank)
         self._timing.queue = monotonic() - self._arrived
         body = self._pd_body(prefill, room)
         done = prefill.worker.expect_prefill(self._rid) if late else None
@@ -137,6 +141,8 @@ class Attempt:
         self._set_rank(body, decode)
         decode_leg = self._post(decode, body, decode=True)
         self._return_credit()
+        if self._sample is not None and self._d.locality is not None:
+            self._d.locality.observe(self._sample)  # now that the decode is on its way
         if late:
             self._timing.prefill = self._done_at - posted_at
             self._timing.decide = decided_at - self._done_at
@@ -159,7 +165,7 @@ class Attempt:
                 self._view,
                 prompt_tokens=int(event.get("prompt_tokens") or self._view.prompt_tokens),
                 cached_tokens=int(event.get("cached_tokens") or 0),
-                signature=event.get("signature"),
+                signature=self._signature(leg, event),
             )
         # Without an event (lost with its stream, or late beyond reason) bind at once: SGLang's
         # own flow also registers the decode before the prefill has run.
@@ -177,6 +183,17 @@ class Attempt:
             return await picking
         finally:
             picking.cancel()
+
+    def _signature(self, leg: _Leg, event: dict[str, Any]) -> np.ndarray | str | None:
+        locality = self._d.locality
+        if locality is None or not locality.active:
+            return None
+        read = locality.read(leg.rank.worker.name, event)
+        if isinstance(read, str):
+            return read
+        if self._number == 0:  # a request counts once, however often it is run
+            self._sample = read
+        return read.vector
 
     async def _follow(self, leg: _Leg, prefill: _Leg | None) -> Answer | None:
         """From the decode's POST to the end; a prefill that fails before the first byte counts."""

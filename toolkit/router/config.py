@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from toolkit.policies import policy_names
+from toolkit.policies import check_policy
 
 Role = Literal["prefill", "decode", "plain"]
 Dispatch = Literal["late", "concurrent"]
@@ -65,6 +65,9 @@ class RouterConfig(BaseModel):
     takes a worker out of new decisions, `hung_s` also gives up the requests that it runs.
     `rerun_wait_s` is how long a request that already ran somewhere waits for a worker to come
     back; a new one waits `no_worker_wait_s` and then gets 503.
+
+    `profile` is the absolute path of a profile folder (`toolkit profile`), which `eldr` needs;
+    `tau` its locality band; `refit_on_drift` lets it follow traffic that changes its experts.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -76,6 +79,9 @@ class RouterConfig(BaseModel):
     prefill_policy: str = "round_robin"
     decode_policy: str = "shortest_queue"
     seed: int = 0
+    profile: str | None = None
+    tau: float = Field(default=0.1, ge=0, le=1, allow_inf_nan=False)
+    refit_on_drift: bool = True
     workers: tuple[WorkerConfig, ...]
     worker_api_key_env: str | None = None
     max_inflight: int = Field(default=256, ge=1)
@@ -100,12 +106,21 @@ class RouterConfig(BaseModel):
     @field_validator("prefill_policy")
     @classmethod
     def _known_prefill(cls, name: str) -> str:
-        return _known_policy(name, "prefill")
+        check_policy(name, "prefill")
+        return name
 
     @field_validator("decode_policy")
     @classmethod
     def _known_decode(cls, name: str) -> str:
-        return _known_policy(name, "decode")
+        check_policy(name, "decode")
+        return name
+
+    @field_validator("profile")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        if path is not None and not Path(path).is_absolute():
+            raise ValueError(f"{path!r} must be the absolute path of a profile folder")
+        return path
 
     @model_validator(mode="after")
     def _workers_fit_together(self) -> RouterConfig:
@@ -118,6 +133,18 @@ class RouterConfig(BaseModel):
                 "workers must be all 'plain', or at least one 'prefill' and one 'decode'; "
                 f"got roles {sorted(roles)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _eldr_has_what_it_needs(self) -> RouterConfig:
+        if self.profile is not None and not self.disaggregated:
+            raise ValueError(
+                "profile is of use only with prefill and decode workers: remove it, since plain "
+                "workers send no signatures"
+            )
+        wrong = why_not(self.decode_policy, self, self.dispatch)
+        if wrong is not None:
+            raise ValueError(wrong)
         return self
 
     @property
@@ -134,11 +161,26 @@ class RouterConfig(BaseModel):
         return value
 
 
-def _known_policy(name: str, side: str) -> str:
-    known = policy_names(side)
-    if name not in known:
-        raise ValueError(f"unknown {side} policy {name!r}; known: {', '.join(known)}")
-    return name
+def why_not(decode_policy: str, config: RouterConfig, dispatch: str) -> str | None:
+    """Why this decode policy cannot work in this deployment, and what to do; None when it can."""
+    if decode_policy.partition("@")[0] != "eldr":
+        return None
+    if not config.disaggregated:
+        return (
+            "decode_policy eldr routes by what a prefill worker learned: use prefill and decode "
+            "workers, or another decode_policy"
+        )
+    if config.profile is None:
+        return (
+            "decode_policy eldr needs `profile`, the absolute path of a profile folder (make one "
+            "with `toolkit profile`), or use another decode_policy"
+        )
+    if dispatch != "late":
+        return (
+            "decode_policy eldr chooses after the prefill, which dispatch 'concurrent' does not "
+            "wait for: set dispatch to 'late', or use another decode_policy"
+        )
+    return None
 
 
 def load_config(path: str | Path) -> RouterConfig:

@@ -22,6 +22,7 @@ from toolkit.router.worker import Fleet, Rank
 if TYPE_CHECKING:
     from toolkit.router.attempt import Answer
     from toolkit.router.client import ClientStream
+    from toolkit.router.locality import Locality
     from toolkit.router.relay import Relay
 
 log = logging.getLogger("toolkit.router")
@@ -32,10 +33,17 @@ RETRY_PAUSE_S = 0.02
 class Dispatcher:
     """Chooses workers for single requests and runs them to the end."""
 
-    def __init__(self, config: RouterConfig, fleet: Fleet, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        config: RouterConfig,
+        fleet: Fleet,
+        metrics: Metrics,
+        locality: Locality | None = None,
+    ) -> None:
         self.config = config
         self.fleet = fleet
         self.metrics = metrics
+        self.locality = locality
         self.dispatch: Dispatch = config.dispatch
         self.parked = 0
         self.policies: dict[str, Policy] = {}
@@ -44,7 +52,10 @@ class Dispatcher:
 
     def set_policy(self, side: str, name: str) -> None:
         """A fresh policy for `side`. ValueError names the known ones."""
-        self.policies[side] = make_policy(name, self.config.seed, side)
+        policy = make_policy(name, self.config.seed, side, self.config.tau)
+        self.policies[side] = policy
+        if self.locality is not None and side == "decode":
+            self.locality.attach(policy)
 
     @property
     def needs_blocks(self) -> bool:

@@ -154,13 +154,23 @@ class Watcher:
             rank = int(event.get("dp_rank") or 0)
             if 0 <= rank < len(self.worker.ranks):
                 self.worker.ranks[rank].read(event, now)
+        elif kind == "steps":
+            self._take_steps(event)
         elif kind == "down":
             self._hello = False  # nothing that it still says brings it back
             self.worker.mark_down(str(event.get("reason") or "it says that it is going down"))
         elif kind == "hello":
             self._hello = True
-            self.worker.hello = event
-            self.worker.down_since = 0.0
+            self.worker.greeted(event)
+
+    def _take_steps(self, event: dict[str, Any]) -> None:
+        rank = event.get("dp_rank") or 0
+        if not isinstance(rank, int) or not 0 <= rank < len(self.worker.ranks):
+            return
+        try:
+            self.worker.ranks[rank].stepped(event)
+        except ValueError as error:
+            log.warning("worker %s sent %s", self.worker.name, error)
 
 
 async def fetch(worker: Worker, path: str, timeout_s: float = 5.0) -> tuple[int, bytes]:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from toolkit.router.collectors import LocalityCollector, StepCollector
+from toolkit.router.worker import Fleet
+
+if TYPE_CHECKING:
+    from toolkit.router.locality import Locality
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 RING = 4096
@@ -65,6 +71,12 @@ class Metrics:
         self.transfers: deque[float] = deque(maxlen=RING)
         self.resumed = 0
         self.retried = 0
+
+    def watch(self, fleet: Fleet, locality: Locality | None) -> None:
+        """Export what decode workers say of their steps, and ELDR's part where there is one."""
+        self.registry.register(StepCollector(fleet))
+        if locality is not None:
+            self.registry.register(LocalityCollector(locality))
 
     def timing(self, timing: Timing, late: bool) -> None:
         self.ring.append(timing)

@@ -31,6 +31,9 @@ MAX_BLOCKS = 256
 BYTES_PER_TOKEN = 4
 """A guess for texts, which the router cannot tokenize; the prefill's event has the true count."""
 
+MAX_LABEL = 64
+"""Characters of a label that are looked at."""
+
 _REQUIRED = {"chat": "messages", "completions": "prompt"}
 
 _BATCHED = (
@@ -79,9 +82,14 @@ class Job:
     include_usage: bool = False
 
 
-def new_room() -> int:
-    """A bootstrap room: 63 random bits, never 0 (which some code paths take for "none")."""
-    return random.getrandbits(63) | 1
+def new_room(dp_size: int = 1, dp_rank: int = 0) -> int:
+    """A bootstrap room: 63 random bits, never 0 (which some code paths take for "none").
+
+    A prefill server with DP ranks takes a room only on rank `room % dp_size`: one that was sent to
+    another rank fails there (`srt/disaggregation/common/conn.py`, "follow_bootstrap_room").
+    """
+    room = random.getrandbits(62) | 1
+    return room - room % dp_size + dp_rank + (dp_size if room < dp_size else 0)
 
 
 def parse(
@@ -92,8 +100,12 @@ def parse(
     headers: str = "",
     limit: int = 1024,
     vocabulary: int = 0,
+    label: str | None = None,
 ) -> Job:
     """Split a body into singles. `vocabulary` is the number of token ids, 0 when unknown.
+
+    `label` is the client's own name for the kind of request, if it gave one: it may tell of the
+    prompt, so it is never logged.
 
     Raises:
         ApiError: 400 for malformed JSON and for combinations that cannot work here.
@@ -130,7 +142,7 @@ def parse(
         rid = job.rid if not job.merged else f"{job.rid}_{index}"
         if isinstance(one.get("rid"), str) and isinstance(body.get("rid"), list):
             rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
-        view = _view(endpoint, one, blocks)
+        view = _view(endpoint, one, blocks, label)
         job.singles.append(Single(endpoint, path, one, rid, index, stream, view, headers))
     return job
 
@@ -281,7 +293,7 @@ def _single_body(
     return one
 
 
-def _view(endpoint: Endpoint, body: dict[str, Any], blocks: bool) -> RequestView:
+def _view(endpoint: Endpoint, body: dict[str, Any], blocks: bool, label: str | None) -> RequestView:
     if endpoint == "chat":
         prompt: Any = body.get("messages")
     elif endpoint == "completions":
@@ -303,6 +315,7 @@ def _view(endpoint: Endpoint, body: dict[str, Any], blocks: bool) -> RequestView
         prompt_tokens=size,
         blocks=_blocks(text) if blocks else (),
         user=user if isinstance(user, str) else None,
+        label=label[:MAX_LABEL] if label else None,
     )
 
 

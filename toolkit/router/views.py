@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from toolkit.policies import policy_names
+from toolkit.policies import check_policy
+from toolkit.router.config import why_not
 from toolkit.router.events import fetch
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def add_routes(app: web.Application, router: Router) -> None:
     app.router.add_post("/abort_request", view.abort)
     app.router.add_post("/admin/policy", view.policy)
     app.router.add_post("/admin/drain", view.drain)
+    app.router.add_post("/admin/refit", view.refit)
     for path in PROXIED:
         app.router.add_get(path, view.proxy)
     app.router.add_get("/v1/models/{model:.*}", view.proxy)
@@ -57,6 +59,7 @@ class Views:
                 "running": router.admission.running,
                 "queued": router.admission.queued,
                 "parked": router.dispatcher.parked,
+                **({} if router.locality is None else {"eldr": router.locality.describe()}),
                 "resumed": router.metrics.resumed,
                 "retried": router.metrics.retried,
                 "draining": router.admission.draining,
@@ -105,19 +108,48 @@ class Views:
         if not isinstance(body, dict) or not set(body) <= {"prefill", "decode", "dispatch"}:
             return _error(400, 'the body must be {"prefill": .., "decode": .., "dispatch": ..}')
         dispatcher = self._r.dispatcher
-        for side in ("prefill", "decode"):
-            if side in body and body[side] not in policy_names(side):
-                known = ", ".join(policy_names(side))
-                return _error(400, f"unknown {side} policy {body[side]!r}; known: {known}")
-        if body.get("dispatch", "late") not in ("late", "concurrent"):
+        dispatch = body.get("dispatch", dispatcher.dispatch)
+        if dispatch not in ("late", "concurrent"):
             return _error(400, "dispatch must be 'late' or 'concurrent'")
+        try:
+            for side in ("prefill", "decode"):
+                check_policy(str(body.get(side, dispatcher.policies[side].name)), side)
+        except ValueError as error:
+            return _error(400, str(error))
+        decode = str(body.get("decode", dispatcher.policies["decode"].name))
+        wrong = why_not(decode, self._r.config, dispatch)
+        if wrong is not None:
+            return _error(400, wrong)
         for side in ("prefill", "decode"):
             if side in body:
                 dispatcher.set_policy(side, body[side])
-        dispatcher.dispatch = body.get("dispatch", dispatcher.dispatch)
+        dispatcher.dispatch = dispatch
         self._r.metrics.clear_rings()  # the ring then describes one setting
         names = {s: p.name for s, p in dispatcher.policies.items()}
         return _json({**names, "dispatch": dispatcher.dispatch})
+
+    async def refit(self, request: web.Request) -> web.Response:
+        """Refit ELDR's centroids on recent requests now; {"force": true} adopts in any case."""
+        raw = await request.read()
+        body = await _body(request) if raw else {}
+        if not isinstance(body, dict) or not set(body) <= {"force"}:
+            return _error(400, 'the body must be empty or {"force": true}')
+        locality = self._r.locality
+        if locality is None:
+            return _error(
+                409,
+                "there is no profile to refit in: give the router's configuration a `profile` and "
+                "decode_policy eldr",
+            )
+        from toolkit.router.drift_refits import TooFew
+        from toolkit.router.refits import RefitError
+
+        try:
+            return _json(await locality.refit_now(body.get("force") is True))
+        except TooFew as error:
+            return _error(409, str(error))
+        except RefitError as error:
+            return _error(500, f"the refit failed: {error}")
 
     async def drain(self, _: web.Request) -> web.Response:
         """Refuse new requests from now on; those that run go on."""

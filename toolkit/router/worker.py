@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from time import monotonic
 from typing import Any
 
 from toolkit.policies.base import Load, WorkerView
 from toolkit.router.config import RouterConfig, WorkerConfig
+from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call, Pool
 
 GRACE_S = 0.03
@@ -36,6 +38,7 @@ class Rank:
         self._read_at = 0.0
         self._sent: dict[int, tuple[float, int]] = {}
         self._leases = 0
+        self.steps: StepSums | None = None
 
     def begin(self, tokens: int, now: float) -> int:
         """A request of `tokens` KV tokens was posted; the lease that `end` takes."""
@@ -61,6 +64,12 @@ class Rank:
         if "capacity_tokens" in event:
             self._reading["total_tokens"] = int(event["capacity_tokens"] or 0)
         self._read_at = now
+
+    def stepped(self, event: dict[str, Any]) -> None:
+        """Take a `steps` event of a decode rank. ValueError when it is not one."""
+        sums = self.steps or StepSums()
+        sums.add(event)
+        self.steps = sums
 
     def forget_load(self) -> None:
         self._reading = None
@@ -93,10 +102,12 @@ class Rank:
             inflight=self.inflight,
             inflight_tokens=self.inflight_tokens,
             load=self.load(now),
+            slots=self.worker.slots,
         )
 
     def describe(self, now: float) -> dict[str, Any]:
         load = self.load(now)
+        steps = {} if self.steps is None else {"steps": asdict(self.steps)}
         return {
             "name": self.worker.name,
             "role": self.worker.config.role,
@@ -114,6 +125,7 @@ class Rank:
             },
             "completed": self.completed,
             "failed": self.failed,
+            **steps,
         }
 
 
@@ -131,6 +143,8 @@ class Worker:
         self.healthy = False
         self.has_events = True
         self.hello: dict[str, Any] = {}
+        self.slots = 0
+        """Requests that one rank runs at a time at most; 0 where it does not say."""
         self.down_since = 0.0
         self.last_event = 0.0
         self.pool = Pool(
@@ -145,6 +159,7 @@ class Worker:
         self.ranks = [Rank(self, rank, credit) for rank in range(config.dp_size)]
         self.calls: set[Call] = set()
         self.on_change: Callable[[], None] = lambda: None
+        self.on_hello: Callable[[], None] = lambda: None
         self.on_transfer: Callable[[float, int], None] = lambda seconds, size: None
         self.judge: Callable[[str], str | None] = lambda fingerprint: None
         """Why a worker with this model's fingerprint must not serve here; None when it may."""
@@ -173,6 +188,13 @@ class Worker:
         self._prefills[rid] = future
         future.add_done_callback(lambda _: self._prefills.pop(rid, None))
         return future
+
+    def greeted(self, hello: dict[str, Any]) -> None:
+        """The worker says what it is; it may have changed with a restart."""
+        self.hello = hello
+        self.slots = int(hello.get("max_running_requests") or 0)
+        self.down_since = 0.0
+        self.on_hello()
 
     def prefill_done(self, event: dict[str, Any]) -> None:
         future = self._prefills.get(event.get("rid", ""))
@@ -258,12 +280,15 @@ class Fleet:
         self.workers = [Worker(worker, config, api_key) for worker in config.workers]
         self._queues: dict[str, Turnstile] = {w.role: Turnstile() for w in config.workers}
         self._sides: dict[str, list[Rank]] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Some worker's health has changed."""
         for worker in self.workers:
             self._sides.setdefault(worker.config.role, []).extend(worker.ranks)
-            worker.on_change = self._wake_all
+            worker.on_change = self._changed
             worker.judge = partial(self._judge, worker)
 
-    def _wake_all(self) -> None:
+    def _changed(self) -> None:
+        self.on_change()
         for queue in self._queues.values():
             queue.wake_all()
 

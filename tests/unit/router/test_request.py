@@ -117,3 +117,11 @@ def test_resumed_ids_keep_the_client_s_own_custom_params():
 
 def test_rooms_are_63_bits_and_not_zero():
     assert all(0 < new_room() < 2**63 for _ in range(1000))
+
+
+@given(st.integers(1, 16), st.data())
+def test_a_room_belongs_to_its_prefill_rank(size: int, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, size - 1))
+    room = new_room(size, rank)
+    assert 0 < room < 2**63
+    assert room % size == rank

@@ -1,0 +1,117 @@
+"""Metrics that are read where they are kept, when somebody asks: nothing is paid a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from toolkit.router.worker import Fleet
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from toolkit.router.locality import Locality
+
+PREFIX = "toolkit_router_"
+
+_STEPS = {
+    "steps": ("decode_steps", "Decode steps"),
+    "seconds": ("decode_step_seconds", "Wall time of decode steps"),
+    "requests": ("decode_step_requests", "Sum of batch sizes over decode steps"),
+    "kv_tokens": ("decode_step_kv_tokens", "Sum of KV tokens over decode steps"),
+    "distinct": (
+        "decode_distinct_experts",
+        "Sum over decode steps of distinct experts a layer (mean over layers)",
+    ),
+}
+
+
+class StepCollector(Collector):
+    """What decode ranks say of their steps; only those that say anything."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        ranks = [r for worker in self._fleet.workers for r in worker.ranks if r.steps is not None]
+        for field, (name, text) in _STEPS.items():
+            family = CounterMetricFamily(PREFIX + name, text, labels=["worker", "dp_rank"])
+            for rank in ranks:
+                value = getattr(rank.steps, field)
+                family.add_metric([rank.worker.name, str(rank.dp_rank)], value)
+            yield family
+
+
+class LocalityCollector(Collector):
+    """ELDR's decisions, centroids and refits."""
+
+    def __init__(self, locality: Locality) -> None:
+        self._locality = locality
+
+    def collect(self) -> Iterator[Metric]:
+        counters = self._locality.counters
+        decisions = CounterMetricFamily(
+            PREFIX + "eldr_decisions",
+            "Decode decisions by signature, or by load and why",
+            labels=["result", "reason"],
+        )
+        decisions.add_metric(["located", ""], counters.located)
+        for reason, count in counters.fallbacks.items():
+            decisions.add_metric(["fallback", reason], count)
+        yield decisions
+        yield CounterMetricFamily(
+            PREFIX + "eldr_band_workers",
+            "Sum of the band's width over located decisions",
+            value=counters.band,
+        )
+        yield CounterMetricFamily(
+            PREFIX + "eldr_moved",
+            "Located decisions that left the nearest centroid for a shorter queue",
+            value=counters.moved,
+        )
+        yield CounterMetricFamily(
+            PREFIX + "eldr_crowded",
+            "Located decisions that passed over the nearest centroid, its worker being crowded",
+            value=counters.crowded,
+        )
+        yield from self._fit()
+        yield from self._refits()
+
+    def _fit(self) -> Iterator[Metric]:
+        fit, watch = self._locality.keeper.fit, self._locality.drift.watch
+        rows = 0 if fit is None else len(fit.centroids.rows)
+        yield GaugeMetricFamily(PREFIX + "eldr_centroids", "Centroids now", value=rows)
+        if fit is not None:
+            yield GaugeMetricFamily(
+                PREFIX + "eldr_expected_cosine",
+                "Mean cosine to the nearest centroid that is expected",
+                value=watch.expected,
+            )
+        if watch.fit is not None:
+            yield GaugeMetricFamily(
+                PREFIX + "eldr_fit_cosine",
+                "Mean cosine of the last requests to their nearest centroid",
+                value=watch.fit,
+            )
+
+    def _refits(self) -> Iterator[Metric]:
+        history = self._locality.history
+        refits = CounterMetricFamily(
+            PREFIX + "eldr_refits", "Changes of centroids", labels=["cause", "result"]
+        )
+        for labels, count in history.totals.items():
+            refits.add_metric(list(labels), count)
+        yield refits
+        yield SummaryMetricFamily(
+            PREFIX + "eldr_refit_seconds",
+            "Time of refit processes, those that fit ahead too",
+            count_value=history.jobs,
+            sum_value=history.seconds,
+        )

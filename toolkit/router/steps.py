@@ -1,0 +1,40 @@
+"""What a decode rank says of its own steps, summed up: is ELDR's promise kept where it lives?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class StepSums:
+    """Sums over a rank's decode steps since the router started; divide by `steps` for means.
+
+    `requests` of batch sizes, `kv_tokens` of KV tokens attended to, `seconds` of step wall times,
+    `distinct` of the mean over layers of distinct experts.
+    """
+
+    steps: int = 0
+    requests: int = 0
+    kv_tokens: int = 0
+    seconds: float = 0.0
+    distinct: float = 0.0
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Take a `steps` event. ValueError when it is not one; nothing is added then."""
+        try:
+            steps, requests, kv_tokens = (
+                int(event[name]) for name in ("steps", "requests", "kv_tokens")
+            )
+            seconds, distinct = float(event["seconds"]), float(event["distinct"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"not a steps event: {error!r}") from error
+        numbers = (steps, requests, kv_tokens, seconds, distinct)
+        if min(numbers) < 0 or not math.isfinite(seconds + distinct):
+            raise ValueError(f"not a steps event: {numbers}")
+        self.steps += steps
+        self.requests += requests
+        self.kv_tokens += kv_tokens
+        self.seconds += seconds
+        self.distinct += distinct
