@@ -184,3 +184,11 @@ def test_memory_and_missing_weights_are_found(model, tmp_path):
 def test_missing_model_says_how_to_mend(tmp_path):
     with pytest.raises(LaunchError, match=r"set model\.path"):
         resolve(deployment(tmp_path / "nowhere"))
+
+
+def test_background_is_for_cpu_workers_of_its_role_only(model):
+    plan = resolve(deployment(model, decode={"background": True}))
+    variables = {worker.role: worker.env.get("TOOLKIT_BACKGROUND") for worker in plan.workers}
+    assert variables == {"prefill": None, "decode": "1"}
+    plan = resolve(deployment(model, decode={"background": True}, device="cuda"))
+    assert not any("TOOLKIT_BACKGROUND" in worker.env for worker in plan.workers)

@@ -125,7 +125,7 @@ class Builder:
                         if w.host == node.host and set(w.gpus) & set(node.gpus)
                     ),
                     argv=argv,
-                    command=(*_niceness(role), sys.executable, "-m", "patches.worker", *argv),
+                    command=(sys.executable, "-m", "patches.worker", *argv),
                     env=command.worker_env(
                         self.deployment,
                         role_name,
@@ -208,10 +208,6 @@ def _router_entry(worker: WorkerPlan) -> dict[str, Any]:
     if worker.role == "prefill":
         entry |= {"bootstrap_host": worker.address, "bootstrap_port": worker.bootstrap_port}
     return entry
-
-
-def _niceness(role: Role) -> tuple[str, ...]:
-    return ("nice", "-n", str(role.nice)) if role.nice else ()
 
 
 def _devices(gpus: tuple[int, ...], local: bool) -> tuple[str, ...]:

@@ -199,6 +199,8 @@ def worker_env(
         if role.ranks > 1:
             binding = "|".join(str(rank % cores) for rank in range(role.ranks))
             env["SGLANG_CPU_OMP_THREADS_BIND"] = binding
+        if role.background:
+            env["TOOLKIT_BACKGROUND"] = "1"
     else:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     return env | deployment.env | role.env

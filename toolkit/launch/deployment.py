@@ -66,8 +66,9 @@ class Role(_Strict):
     kv_tokens: Count | None = Field(default=None, description="KV budget in tokens, per DP rank")
     max_running: Count | None = Field(default=None, description="requests in flight, per server")
     mem_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
-    nice: Annotated[int, Field(ge=0, le=19)] = Field(
-        default=0, description="niceness, where workers share cores: others go first"
+    background: bool = Field(
+        default=False,
+        description="CPU: the model computes while nothing else wants the core (workers share few)",
     )
     port: Port | None = None
     bootstrap_port: Port | None = None
