@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.residents import Residents
 from toolkit.policies.rotation import Rotation
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def check_tau(tau: float | str) -> float:
 class EldrPolicy:
     """Locality band, then the shortest queue inside it.
 
-    Formula: s_k = cos(signature, centroid_k), s* = max s_k over healthy workers that are not
+    Formula: s_k = cos(signature, centroid_k), or the cosine with the mean signature of what is in
+    flight on k where that is greater (*ours*), s* = max s_k over healthy workers that are not
     crowded; among those with s_k >= s* - tau the one with the fewest requests (running + waiting +
     sent since the reading). Decode is bound by the distinct experts that a batch loads, so
     requests that use the same experts belong together; the band keeps that from overloading a
@@ -73,13 +75,15 @@ class EldrPolicy:
     recently chosen.
     Crowded (*ours*): a worker whose slots are all taken, or that this request would give more than
     `overload` times the mean requests of the workers, and one more. Where clusters lie far apart
-    the band never opens, and a flood of one kind would melt its worker beside idle ones. Not at
-    tau = 0, which is the paper's locality only; nor when all are crowded.
+    the band never opens, and a flood of one kind would melt its worker beside idle ones. Who came
+    so to another worker then makes it near to the next of its kind: a flood ends up level. Neither
+    at tau = 0, which is the paper's locality only; nor is anybody crowded when all are.
     Degraded: without a signature (a str in its place says why), without centroids, with a signature
     of another length, or where no healthy worker has a centroid, the shortest queue decides and
     `counters.fallbacks` says why.
     Knobs: `tau` (0.1), `overload` (1.5; infinite is the paper's rule), `centroids` (swapped whole
-    while running). Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing".
+    while running), `residents` (None: the paper's rule).
+    Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing".
     """
 
     name = "eldr"
@@ -97,6 +101,7 @@ class EldrPolicy:
         self.tau = check_tau(tau)
         self.overload = overload
         self.centroids = centroids
+        self.residents: Residents | None = None
         self.counters = Counters()
         self._rotation = Rotation()
 
@@ -151,7 +156,11 @@ class EldrPolicy:
         if not signature.any():
             return {}, "empty signature"
         scores = known.rows @ signature
-        return {i: float(scores[known.owner[workers[i].key]]) for i in owned}, ""
+        near = {i: float(scores[known.owner[workers[i].key]]) for i in owned}
+        if self.residents is None or self.tau == 0:
+            return near, ""
+        beside = self.residents.cosines(signature)
+        return {i: max(near[i], beside.get(workers[i].key, 0.0)) for i in owned}, ""
 
     def _shortest(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -47,6 +48,8 @@ class _Leg:
     call: Call
     tokens: int
     lease: int
+    leave: Callable[[], None] | None = None
+    """To be called when it has ended."""
 
 
 class Attempt:
@@ -141,8 +144,7 @@ class Attempt:
         self._set_rank(body, decode)
         decode_leg = self._post(decode, body, decode=True)
         self._return_credit()
-        if self._sample is not None and self._d.locality is not None:
-            self._d.locality.observe(self._sample)  # now that the decode is on its way
+        self._note_signature(decode_leg)
         if late:
             self._timing.prefill = self._done_at - posted_at
             self._timing.decide = decided_at - self._done_at
@@ -191,9 +193,17 @@ class Attempt:
         read = locality.read(leg.rank.worker.name, event)
         if isinstance(read, str):
             return read
-        if self._number == 0:  # a request counts once, however often it is run
-            self._sample = read
+        self._sample = read
         return read.vector
+
+    def _note_signature(self, leg: _Leg) -> None:
+        """Now that the decode is on its way."""
+        locality, sample = self._d.locality, self._sample
+        if locality is None or sample is None:
+            return
+        leg.leave = locality.settle(leg.rank, sample.vector)
+        if self._number == 0:  # a request counts once, however often it is run
+            locality.observe(sample)
 
     async def _follow(self, leg: _Leg, prefill: _Leg | None) -> Answer | None:
         """From the decode's POST to the end; a prefill that fails before the first byte counts."""
@@ -350,3 +360,5 @@ def _end_later(leg: _Leg, _: asyncio.Future[bool]) -> None:
 
 def _end(leg: _Leg) -> None:
     leg.rank.end(leg.lease, leg.tokens, leg.call.answered and leg.call.status < 500)
+    if leg.leave is not None:
+        leg.leave()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from toolkit.policies.base import Policy
 from toolkit.policies.eldr import Counters, EldrPolicy
+from toolkit.policies.residents import Residents
 from toolkit.router.calibrated import calibrated
 from toolkit.router.centroid_sets import Fit, Rows, in_order
 from toolkit.router.config import RouterConfig
@@ -19,7 +20,8 @@ from toolkit.router.refit_queue import RefitQueue
 from toolkit.router.refits import Base
 from toolkit.router.roster import Roster, shown
 from toolkit.router.signature_reader import Sample, SignatureReader
-from toolkit.router.worker import Fleet, Worker
+from toolkit.router.worker import Fleet, Rank, Worker
+from toolkit.signatures.calibration import Floats
 from toolkit.signatures.nearness import nearness
 from toolkit.signatures.space import SignatureSpace
 
@@ -40,6 +42,7 @@ class Locality:
         keys = tuple((rank.worker.name, rank.dp_rank) for rank in ranks)
         near = nearness(known.requests.judged, known.centroids)
         self.counters = Counters()
+        self.residents = Residents(known.space.dimensions)
         self.history = RefitHistory()
         self._tau = config.tau
         self._policy: EldrPolicy | None = None
@@ -86,11 +89,18 @@ class Locality:
         self._policy = policy if isinstance(policy, EldrPolicy) else None
         if self._policy is not None:
             self._policy.counters = self.counters
+            self._policy.residents = self.residents
             self._policy.centroids = None if self.keeper.fit is None else self.keeper.fit.centroids
 
     def read(self, worker: str, event: Mapping[str, Any]) -> Sample | str:
         """The sample of a `prefill_done` event, or in a few words why there is none."""
         return self.reader.read(worker, event)
+
+    def settle(self, rank: Rank, vector: Floats) -> Callable[[], None]:
+        """A request with this signature runs on a decode rank until what is returned is called."""
+        key = (rank.worker.name, rank.dp_rank)
+        self.residents.add(key, vector)
+        return partial(self.residents.remove, key, vector)
 
     def observe(self, sample: Sample) -> None:
         """A request that was routed by ELDR."""

@@ -1,0 +1,69 @@
+"""What the requests in flight on each worker use: the sum of their signatures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Key = tuple[str, int]
+FEW = 2
+"""Fewer requests than this say nothing of a worker."""
+
+
+class Residents:
+    """Signatures that were added and not yet removed, summed for each worker. State of a policy;
+    whoever sends the requests keeps it. One addition or removal costs O(D), a look O(workers * D).
+    """
+
+    def __init__(self, dimensions: int) -> None:
+        import numpy as np
+
+        # float64: a long-lived sum of additions and removals must come back to where it was.
+        self._sums = np.zeros((0, dimensions), dtype=np.float64)
+        self._rows = np.zeros((0, dimensions), dtype=np.float32)
+        self._counts: list[int] = []
+        self._index: dict[Key, int] = {}
+
+    def count(self, key: Key) -> int:
+        """Requests on the worker."""
+        return self._counts[self._index[key]] if key in self._index else 0
+
+    def add(self, key: Key, signature: np.ndarray) -> None:
+        """A request with this unit signature [D] was sent to the worker."""
+        self._move(self._row(key), signature, 1)
+
+    def remove(self, key: Key, signature: np.ndarray) -> None:
+        """It has ended. ValueError: more have ended than were sent."""
+        if self.count(key) < 1:
+            raise ValueError(f"no request is on {key}")
+        self._move(self._row(key), signature, -1)
+
+    def cosines(self, signature: np.ndarray) -> dict[Key, float]:
+        """Of a unit signature [D] with the mean of each worker that has at least FEW requests."""
+        if not self._index:
+            return {}
+        found = self._rows @ signature
+        return {
+            key: float(found[row]) for key, row in self._index.items() if self._counts[row] >= FEW
+        }
+
+    def _row(self, key: Key) -> int:
+        import numpy as np
+
+        if key not in self._index:
+            self._index[key] = len(self._counts)
+            self._counts.append(0)
+            self._sums = np.pad(self._sums, ((0, 1), (0, 0)))
+            self._rows = np.pad(self._rows, ((0, 1), (0, 0)))
+        return self._index[key]
+
+    def _move(self, row: int, signature: np.ndarray, sign: int) -> None:
+        self._counts[row] += sign
+        total = self._sums[row]
+        total += sign * signature
+        if not self._counts[row]:
+            total[:] = 0.0
+        length = float((total @ total) ** 0.5)
+        self._rows[row] = total / length if length > 1e-9 else 0.0
