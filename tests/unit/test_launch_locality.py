@@ -12,6 +12,7 @@ import pytest
 
 from patches import signature
 from tests.unit.launch_stand_ins import tiny_model
+from toolkit.cli.profile import to_measure
 from toolkit.launch import checks, show
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError, Problem
@@ -138,7 +139,7 @@ def test_what_the_gpu_recipes_show_in_comments_is_a_deployment(name, tmp_path):
 def test_a_missing_profile_says_how_to_get_one(tmp_path):
     with pytest.raises(LaunchError, match="toolkit profile") as caught:
         plan(router={"profile": str(tmp_path / "none")})
-    assert "leave router.profile out" in str(caught.value)
+    assert "--out " + str(tmp_path / "none") in str(caught.value)
 
 
 def test_a_damaged_profile_says_how_to_mend_it(tmp_path):
@@ -287,3 +288,17 @@ def test_what_a_config_says_of_experts(tmp_path, config, layers, experts, top_k)
     router = {"profile": None, "decode_policy": "random"}
     facts = plan(model=str(tmp_path), router=router).model
     assert (facts.moe_layers, facts.experts, facts.top_k) == (layers, experts, top_k)
+
+
+def test_a_deployment_is_measured_without_the_profile_that_it_waits_for(tmp_path):
+    file = tmp_path / "mine.yaml"
+    router = {"profile": "not-yet", "decode_policy": "eldr", "tau": 0.2, "port": 4321}
+    file.write_text(json.dumps({"name": "mine", "router": router}))
+    deployment = load_deployment(file)
+    with pytest.raises(LaunchError, match="measure it first: toolkit profile") as refused:
+        resolve(deployment)
+    assert str(tmp_path / "not-yet") in str(refused.value)
+    measured = to_measure(deployment)
+    assert resolve(measured).locality is None
+    assert measured.capture_experts
+    assert measured.router.port == 4321

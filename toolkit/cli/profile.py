@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from toolkit.launch.deployment import Deployment
     from toolkit.profile.measure import Measured
 
 app = typer.Typer(
@@ -148,8 +149,20 @@ def _measure(
     return measured, sum(int(hellos[u].get("dp_size") or 1) for u in decode)
 
 
+def to_measure(deployment: Deployment) -> Deployment:
+    """The deployment with its experts captured, and without a profile of its own, which may be what
+    is to be measured."""
+    data = deployment.model_dump(exclude_unset=True)
+    router = data.get("router", {})
+    if router.pop("profile", None) is not None:
+        router.pop("tau", None)
+        router["decode_policy"] = "shortest_queue"
+    data |= {"capture_experts": True, "folder": deployment.folder}
+    return type(deployment).model_validate(data)
+
+
 def _started(deployment: str) -> Any:
-    """The deployment with its experts captured, as a context with the router's URL."""
+    """The deployment as it is measured, as a context with the router's URL."""
     from contextlib import contextmanager
 
     from toolkit.cli.launch import find_deployment
@@ -157,9 +170,7 @@ def _started(deployment: str) -> Any:
     from toolkit.launch.progress import reporter_for
     from toolkit.launch.running import running
 
-    loaded = find_deployment(deployment)
-    data = loaded.model_dump(exclude_unset=True) | {"capture_experts": True}
-    plan = resolve(type(loaded).model_validate(data | {"folder": loaded.folder}))
+    plan = resolve(to_measure(find_deployment(deployment)))
 
     @contextmanager
     def started() -> Any:

@@ -63,8 +63,8 @@ def read_locality(deployment: Deployment) -> Locality | None:
     try:
         profile, _ = read(folder)
     except ProfileError as error:
-        # The same file may be meant for measuring the profile, which must not need it.
-        mend = f"while it is not measured yet, leave {KEY} out" if not folder.exists() else ""
+        measure = f"measure it first: toolkit profile --deployment THIS_FILE --out {folder}"
+        mend = "" if folder.exists() else measure
         raise LaunchError([Problem(KEY, str(error), mend)]) from error
     return Locality(str(folder.absolute()), profile)
 

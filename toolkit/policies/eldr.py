@@ -66,18 +66,19 @@ class EldrPolicy:
     """Locality band, then the shortest queue inside it.
 
     Formula: s_k = cos(signature, centroid_k), or the cosine with the mean signature of what is in
-    flight on k where that is greater (*ours*), s* = max s_k over healthy workers that are not
-    crowded; among those with s_k >= s* - tau the one with the fewest requests (running + waiting +
-    sent since the reading). Decode is bound by the distinct experts that a batch loads, so
-    requests that use the same experts belong together; the band keeps that from overloading a
+    flight on k where that is greater (*ours*), less what k is crowded (*ours*), s* = max s_k over
+    healthy workers; among those with s_k >= s* - tau the one with the fewest requests (running +
+    waiting + sent since the reading). Decode is bound by the distinct experts that a batch loads,
+    so requests that use the same experts belong together; the band keeps that from overloading a
     worker. Cosines of counts lie in [0, 1]: tau = 0 is locality only, tau = 1 the shortest queue.
-    Ties go to the nearer centroid (at tau = 1 not even they look at it), then to the least
-    recently chosen.
-    Crowded (*ours*): a worker whose slots are all taken, or that this request would give more than
-    `overload` times the mean requests of the workers, and one more. Where clusters lie far apart
-    the band never opens, and a flood of one kind would melt its worker beside idle ones. Who came
-    so to another worker then makes it near to the next of its kind: a flood ends up level. Neither
-    at tau = 0, which is the paper's locality only; nor is anybody crowded when all are.
+    Ties go to the nearer worker (at tau = 1 not even they look at it), then to the least recently
+    chosen.
+    Crowded (*ours*): q times the mean queue of the workers takes (q - 1) / (overload - 1) off s_k
+    where q > 1, so that `overload` times the mean weighs as much as having nothing in common, and a
+    worker whose slots are all taken is out of the question unless all are. Where clusters lie far
+    apart the band never opens, and a flood of one kind would melt its worker beside idle ones. Who
+    came so to another worker then makes it near to the next of its kind: a flood ends up level.
+    Neither at tau = 0, which is the paper's locality only.
     Degraded: without a signature (a str in its place says why), without centroids, with a signature
     of another length, or where no healthy worker has a centroid, the shortest queue decides and
     `counters.fallbacks` says why.
@@ -96,8 +97,8 @@ class EldrPolicy:
         centroids: Centroids | None = None,
         overload: float = OVERLOAD,
     ) -> None:
-        if not overload >= 1:
-            raise ValueError(f"overload = {overload:g} must be at least 1")
+        if not overload > 1:
+            raise ValueError(f"overload = {overload:g} must be above 1")
         self.tau = check_tau(tau)
         self.overload = overload
         self.centroids = centroids
@@ -113,27 +114,29 @@ class EldrPolicy:
         if reason:
             self.counters.fallbacks[reason] += 1
             return self._shortest(workers, healthy, f"by load ({reason})")
-        open_to = self._not_crowded(workers, list(near))
-        best = max(near[i] for i in open_to)
-        band = [i for i in open_to if near[i] >= best - self.tau]
+        scores = self._less_crowded(workers, near)
+        best = max(scores.values())
+        band = [i for i, score in scores.items() if score >= best - self.tau]
         self.counters.located += 1
         self.counters.band += len(band)
         decision = self._shortest(workers, band, f"band of {len(band)}", near)
-        self.counters.moved += near[decision.index] < best
-        self.counters.crowded += max(near.values()) > best
+        nearest = max(near.values())
+        out = max(near[i] for i in band) < nearest
+        self.counters.crowded += out
+        self.counters.moved += not out and near[decision.index] < nearest
         return decision
 
-    def _not_crowded(self, workers: Sequence[WorkerView], among: list[int]) -> list[int]:
+    def _less_crowded(
+        self, workers: Sequence[WorkerView], near: dict[int, float]
+    ) -> dict[int, float]:
+        """The scores of the workers that are not full."""
         if self.tau == 0:
-            return among
-        requests = {i: workers[i].requests for i in among}
-        most = self.overload * (sum(requests.values()) + 1) / len(among) + 1
-        fit = [
-            i
-            for i, there in requests.items()
-            if there + 1 <= most and not 0 < workers[i].slots <= there
-        ]
-        return fit or among
+            return near
+        queues = {i: workers[i].requests for i in near}
+        mean = sum(queues.values()) / len(queues)
+        unit = max(mean, 1.0) * (self.overload - 1)
+        fit = [i for i, queue in queues.items() if not 0 < workers[i].slots <= queue]
+        return {i: near[i] - max(0.0, queues[i] - mean) / unit for i in fit or near}
 
     def _similarities(
         self, workers: Sequence[WorkerView], healthy: list[int], signature: np.ndarray | str | None

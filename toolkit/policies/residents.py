@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 Key = tuple[str, int]
-FEW = 2
-"""Fewer requests than this say nothing of a worker."""
 
 
 class Residents:
@@ -41,13 +39,11 @@ class Residents:
         self._move(self._row(key), signature, -1)
 
     def cosines(self, signature: np.ndarray) -> dict[Key, float]:
-        """Of a unit signature [D] with the mean of each worker that has at least FEW requests."""
+        """Of a unit signature [D] with the mean of each worker that has requests."""
         if not self._index:
             return {}
         found = self._rows @ signature
-        return {
-            key: float(found[row]) for key, row in self._index.items() if self._counts[row] >= FEW
-        }
+        return {key: float(found[row]) for key, row in self._index.items() if self._counts[row]}
 
     def _row(self, key: Key) -> int:
         import numpy as np

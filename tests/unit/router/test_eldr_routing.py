@@ -126,7 +126,8 @@ def test_a_worker_whose_slots_are_taken_gets_no_more(profile):
             await asyncio.gather(*(traffic.send(0, tokens=60) for _ in range(6)))
             served = await traffic.completed()
             eldr = (await cluster.state())["eldr"]
-            assert served["decode-0"] == 6 - eldr["crowded"] < 6, served
+            assert max(served.values()) <= 2, served
+            assert eldr["crowded"] >= 1
             assert (await metrics(cluster))["eldr_crowded_total"] == eldr["crowded"]
 
     run(check())
