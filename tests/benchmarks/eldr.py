@@ -25,69 +25,39 @@ languages) | flood (one language only, the centroids as they are) | domain (one 
 from __future__ import annotations
 
 import asyncio
-import random
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.eldr_rounds import (
+    DOMAINS,
+    RECIPE,
+    SKEW,
+    against,
+    medians,
+    ratio,
+    say,
+    warm_up,
+    workload,
+)
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.hosted import hosted
-from toolkit.bench.mix import Deck, parse_mix
-from toolkit.bench.runner import Load, check, new_session, play
-from toolkit.bench.stats import Ratio, paired_ratio
-from toolkit.bench.target import Target, discover, get_json
-from toolkit.bench.workload import Workload
+from toolkit.bench.runner import Load, new_session
+from toolkit.bench.target import discover, get_json
 
-RECIPE = Path(__file__).resolve().parents[2] / "launch" / "cpu-eldr.yaml"
 BALANCERS = ("round_robin", "shortest_queue", "power_of_two")
 SWEEP = tuple(f"eldr@{tau:g}" for tau in (0.1, 0, 0.05, 0.2, 1))
-DOMAINS = "code:1,math:1,medical:1,legal:1"
 # name: (arms, domains, languages)
 SETS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "main": (("eldr", *BALANCERS, "label_oracle"), DOMAINS, "all"),
     "tau": ((*SWEEP, "round_robin", "shortest_queue"), DOMAINS, "all"),
-    "skew": (("eldr", "eldr@0", "shortest_queue"), DOMAINS, "en:3,zh:3,ru:1,fr:1"),
+    "skew": (("eldr", "eldr@0", "shortest_queue"), DOMAINS, SKEW),
     "flood": (("eldr", "eldr@0", "shortest_queue"), DOMAINS, "en"),
     "domain": (("eldr", "eldr@0", "shortest_queue"), "code", "all"),
 }
-SHOWN = (
-    "median_worker_tpot_ms", "p99_worker_tpot_ms", "distinct_experts", "mean_batch",
-    "median_step_ms", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "output_throughput",
-)  # fmt: skip
-
-
-def unseen() -> list[Any]:
-    """The project's prompts whose experts no fit of the shipped profile has seen."""
-    from toolkit.embedded import load_prompts
-    from toolkit.profile.store import read
-    from toolkit.resources import profiles_dir
-
-    profile, arrays = read(profiles_dir() / "embedded")
-    rows = zip(profile.requests, arrays["held_out"], strict=True)
-    fitted = {request.id for request, held_out in rows if not held_out}
-    return [prompt for prompt in load_prompts() if prompt.id not in fitted]
-
-
-def workload(seed: int, rounds: int, each: int, tokens: int, domains: str, languages: str) -> Any:
-    """Rounds of `each` requests; no prompt comes twice before all of its kind have come."""
-    prompts = unseen()
-    deck = Deck(prompts, seed)
-    mixes = (
-        parse_mix(domains, (p.domain for p in prompts), "domain"),
-        parse_mix(languages, (p.language for p in prompts), "language"),
-    )
-    # Equal lengths would end together and start together for ever.
-    lengths = random.Random(f"lengths-{seed}")
-    items = [
-        replace(item, output_tokens=lengths.randint(tokens // 2, tokens * 3 // 2))
-        for item in deck.draw(*mixes, rounds * each, tokens)
-    ]
-    return Workload(f"unseen-{seed}", tuple(items)).rounds(rounds)
 
 
 async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, Any], int]:
@@ -110,23 +80,6 @@ async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, Any], i
             samples += sum(map(len, rounds)) * len(arms)
         state = await get_json(session, url + "/workers")
     return whole, state.get("eldr") or {}, samples
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-async def warm_up(session: Any, target: Target, first: Workload, load: Load) -> None:
-    """Connections, and first-call costs of every worker."""
-    part = Workload("warm-up", first.items[:32])
-    check(await play(session, target, part, load), len(part))
-
-
-def ratio(whole: Comparison, arm: int, key: str, other: int) -> Ratio:
-    return paired_ratio(
-        [metrics[key] for metrics in whole.rounds[arm]],
-        [metrics[key] for metrics in whole.rounds[other]],
-    )
 
 
 def best(whole: Comparison, among: Sequence[str]) -> int:
@@ -179,18 +132,8 @@ def main() -> None:
         "best_baseline": names[baseline],
         "set": options.set,
         "batch": whole.median(0, "mean_batch"),
-        "arms": {
-            name: {key: whole.median(index, key) for key in SHOWN}
-            for index, name in enumerate(names)
-        },
-        "against_best": {
-            name: {
-                "tpot_p50": ratio(whole, index, "median_worker_tpot_ms", baseline).value,
-                "tpot_p99": ratio(whole, index, "p99_worker_tpot_ms", baseline).value,
-                "distinct": ratio(whole, index, "distinct_experts", baseline).value,
-            }
-            for index, name in enumerate(names)
-        },
+        "arms": medians(whole, names),
+        "against_best": against(whole, names, baseline),
         "router": {key: router.get(key) for key in ("located", "band_mean", "moved", "fallbacks")},
     }
     result.emit(samples)
