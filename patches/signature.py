@@ -41,12 +41,39 @@ def wanted_layers() -> list[int]:
     PatchError: the variable does not hold numbers.
     """
     text = os.environ.get(LAYERS_VARIABLE, "")
-    try:
-        return sorted({int(part) for part in text.split(",") if part.strip()})
-    except ValueError as error:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts):
         raise PatchError(
             f"{LAYERS_VARIABLE}={text} must be layer numbers with commas between, such as 0,3,5"
-        ) from error
+        )
+    return sorted({int(part) for part in parts})
+
+
+def check_worker(server_args: Any) -> None:
+    """Refuse a worker that cannot record the layers that its environment asks for.
+
+    In the main process, before it has started anything: when a scheduler ends, all that SGLang's
+    main process says is that it died, with a status after which the launcher would try again.
+    """
+    try:
+        layers = wanted_layers()
+    except PatchError as error:
+        refuse(str(error))
+    if not layers or server_args.disaggregation_mode != "prefill":
+        return
+    if not server_args.enable_return_routed_experts:
+        refuse(
+            f"{LAYERS_VARIABLE} is set but the worker runs without --enable-return-routed-experts: "
+            "add the flag (or `router.profile` in the deployment file, which sets both)"
+        )
+    from sglang.srt.configs.model_config import ModelConfig
+
+    count = ModelConfig.from_server_args(server_args).hf_text_config.num_hidden_layers
+    if layers[-1] >= count:
+        refuse(
+            f"{LAYERS_VARIABLE} names layer {layers[-1]}, the model's are 0 to {count - 1}: "
+            "name layers that it has (`router.profile` in the deployment file does)"
+        )
 
 
 @dataclass
@@ -101,13 +128,7 @@ def _create_cache(original: Any, runner: Any) -> None:
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
     capturer = get_global_experts_capturer()
-    if capturer is None:
-        refuse(
-            f"{LAYERS_VARIABLE} is set but the worker runs without --enable-return-routed-experts: "
-            "add the flag (or `router.profile` in the deployment file, which sets both)"
-        )
-    if layers[-1] >= capturer.num_layers:
-        refuse(f"{LAYERS_VARIABLE} names layer {layers[-1]}, the model has {capturer.num_layers}")
+    assert capturer is not None, "check_worker has seen the flag"
     STATE.cache = SignatureCache.create(
         capturer.host_cache.num_tokens,
         layers,
@@ -233,6 +254,7 @@ PATCH = Patch(
     ),
     requires=(
         "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",
+        "sglang.srt.configs.model_config.ModelConfig.from_server_args",
         "sglang.srt.runtime_context.get_parallel",
         "sglang.srt.managers.scheduler_components.ipc_channels.SchedulerIpcChannels.create",
     ),

@@ -1,4 +1,5 @@
-"""One deployment of real CPU workers for all end-to-end tests: starting one takes a minute."""
+"""One deployment of real CPU workers for all end-to-end tests: starting one takes a minute. And
+what their answers are compared with."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.reference import Reference
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
@@ -22,3 +24,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     plan = resolve(load_deployment(recipes_dir() / "cpu-demo.yaml"))
     with running(plan, tmp_path_factory.mktemp("cpu-demo")) as up:
         yield up
+
+
+@pytest.fixture(scope="session")
+def reference() -> Reference:
+    """The same model in transformers."""
+    return Reference()

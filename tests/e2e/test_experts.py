@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.reference import Reference
 from toolkit.embedded import load_prompts, model_path
 from toolkit.launch.running import Running
 from toolkit.profile.measure import new_session
@@ -47,32 +48,11 @@ async def captured(
     return found
 
 
-@pytest.fixture(scope="module")
-def reference() -> Any:
-    """ids -> sets of experts [tokens, layers, k], sorted, by transformers in fp32."""
-    import torch
-
-    from toolkit.embedded.evaluate import declare_vision_operators
-
-    library = declare_vision_operators()
-    from transformers import Qwen3MoeForCausalLM
-
-    del library
-    model = Qwen3MoeForCausalLM.from_pretrained(model_path(), dtype=torch.float32).eval()
-    top_k = model.config.num_experts_per_tok
-
-    def routed(ids: list[int]) -> np.ndarray:
-        with torch.no_grad():
-            logits = model(torch.tensor([ids]), output_router_logits=True).router_logits
-        layers = [layer.topk(top_k, dim=-1).indices for layer in logits]
-        return torch.stack(layers, dim=1).sort(dim=-1).values.numpy()
-
-    return routed
-
-
-def check(reference: Any, prompt: list[int], output: list[int], rows: dict[str, Rows]) -> None:
+def check(
+    reference: Reference, prompt: list[int], output: list[int], rows: dict[str, Rows]
+) -> None:
     # The last output token was never run.
-    expected = reference([*prompt, *output[:-1]])
+    expected = reference.experts([*prompt, *output[:-1]])
     for phase, wanted in (
         ("prefill", expected[: len(prompt)]),
         ("decode", expected[len(prompt) :]),
@@ -92,7 +72,7 @@ def token_ids() -> list[list[int]]:
 
 @pytest.mark.parametrize("together", [1, 5], ids=["alone", "concurrent"])
 def test_experts_are_those_of_transformers(
-    deployment: Running, reference: Any, together: int
+    deployment: Running, reference: Reference, together: int
 ) -> None:
     prompts = token_ids()
     answers = calls.run(captured(deployment, prompts, together))
@@ -101,7 +81,7 @@ def test_experts_are_those_of_transformers(
         check(reference, prompt, output, rows)
 
 
-def test_experts_of_a_prefix_hit_are_whole(deployment: Running, reference: Any) -> None:
+def test_experts_of_a_prefix_hit_are_whole(deployment: Running, reference: Reference) -> None:
     head = calls.prompt("experts-prefix", 120)
     prompts = [head + calls.prompt(f"experts-tail-{n}", 30) for n in range(4)] + [head[:80]]
     answers = calls.run(captured(deployment, prompts, 1))
@@ -110,7 +90,7 @@ def test_experts_of_a_prefix_hit_are_whole(deployment: Running, reference: Any) 
     assert [rows["prefill"].cached_tokens >= 79 for _, rows in answers] == [False] + [True] * 4
 
 
-def test_a_chunked_prompt_is_whole(deployment: Running, reference: Any) -> None:
+def test_a_chunked_prompt_is_whole(deployment: Running, reference: Reference) -> None:
     prompts = [calls.prompt(f"experts-long-{n}", 1500) for n in range(2)]
     for prompt, (output, rows) in zip(
         prompts, calls.run(captured(deployment, prompts, 2)), strict=True

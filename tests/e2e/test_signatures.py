@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from tests.e2e import calls
-from tests.e2e.worker_process import free_port, worker
+from tests.e2e.reference import Reference
+from tests.e2e.worker_process import prefill_mode, worker
 from toolkit.embedded import model_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -29,7 +30,7 @@ CONFIG = json.loads((model_path() / "config.json").read_text())
 EXPERTS = CONFIG["num_experts"]
 LAYERS = list(range(CONFIG["num_hidden_layers"]))
 MASK = LAYERS[1::2]
-TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+TWO_RANKS: dict[str, Any] = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 
 
 @dataclass(frozen=True)
@@ -105,36 +106,10 @@ async def connected(url: str, layers: list[int]) -> AsyncIterator[Prefill]:
 def prefill(
     folder: Path, name: str, *flags: str, layers: list[int] = LAYERS, **env: str
 ) -> Iterator[str]:
-    mode = [
-        "--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "mooncake_tcp",
-        "--disaggregation-bootstrap-port", str(free_port()),
-        "--optimistic-prefill-attempts", "1000", "--enable-return-routed-experts",
-    ]  # fmt: skip
+    mode = (*prefill_mode(), "--enable-return-routed-experts")
     env["TOOLKIT_SIGNATURE_LAYERS"] = ",".join(map(str, layers))
     with worker(*mode, *flags, log=folder / f"{name}.log", **env) as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-def reference() -> Any:
-    """(ids, layers) -> counts [layers, experts] by transformers in fp32."""
-    import torch
-
-    from toolkit.embedded.evaluate import declare_vision_operators
-
-    library = declare_vision_operators()
-    from transformers import Qwen3MoeForCausalLM
-
-    del library
-    model = Qwen3MoeForCausalLM.from_pretrained(model_path(), dtype=torch.float32).eval()
-
-    def counts(ids: list[int], layers: list[int]) -> np.ndarray:
-        with torch.no_grad():
-            logits = model(torch.tensor([ids]), output_router_logits=True).router_logits
-        chosen = [logits[layer].topk(model.config.num_experts_per_tok).indices for layer in layers]
-        return np.stack([np.bincount(ids.flatten().numpy(), minlength=EXPERTS) for ids in chosen])
-
-    return counts
 
 
 def check(found: Signature, wanted: np.ndarray, prompt: list[int]) -> None:
@@ -146,31 +121,33 @@ def check(found: Signature, wanted: np.ndarray, prompt: list[int]) -> None:
         assert np.abs(found.counts - wanted).max() <= wanted.max() / 255 / 2 + 1e-9
 
 
-async def fresh_hit_chunked_concurrent(client: Prefill, layers: list[int], reference: Any) -> None:
+async def fresh_hit_chunked_concurrent(
+    client: Prefill, layers: list[int], reference: Reference
+) -> None:
     """The ways in which a prompt can come to its KV."""
     head = calls.prompt("signature-head", 160)
     fresh = await client.signature(head)
-    check(fresh, reference(head, layers), head)
+    check(fresh, reference.counts(head, layers), head)
     assert fresh.cached == 0
 
     again = await client.signature(head)  # all of it but the last token (or page)
-    check(again, reference(head, layers), head)
+    check(again, reference.counts(head, layers), head)
     assert again.cached >= 144
 
     half = head + calls.prompt("signature-tail", 160)
     found = await client.signature(half)
-    check(found, reference(half, layers), half)
+    check(found, reference.counts(half, layers), half)
     assert 144 <= found.cached <= 160
 
     long = calls.prompt("signature-long", 1100)
-    check(await client.signature(long), reference(long, layers), long)
+    check(await client.signature(long), reference.counts(long, layers), long)
 
     prompts = [calls.prompt(f"signature-{n}", 30 + 70 * n) for n in range(6)]
     prompts += [head + calls.prompt(f"signature-shared-{n}", 40) for n in range(4)]
     for prompt, found in zip(
         prompts, await asyncio.gather(*map(client.signature, prompts)), strict=True
     ):
-        check(found, reference(prompt, layers), prompt)
+        check(found, reference.counts(prompt, layers), prompt)
 
 
 # Page sizes above 1 need a Triton allocator, so they cannot run on the CPU: rows are per slot, and
@@ -189,7 +166,9 @@ SETTINGS: dict[str, tuple[tuple[str, ...], list[int], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_signatures_are_transformers_counts(setting: str, tmp_path: Path, reference: Any) -> None:
+def test_signatures_are_transformers_counts(
+    setting: str, tmp_path: Path, reference: Reference
+) -> None:
     flags, layers, env = SETTINGS[setting]
 
     async def main(url: str) -> None:
@@ -200,7 +179,7 @@ def test_signatures_are_transformers_counts(setting: str, tmp_path: Path, refere
         calls.run(main(url))
 
 
-def test_each_dp_attention_rank_speaks_for_its_own(tmp_path: Path, reference: Any) -> None:
+def test_each_dp_attention_rank_speaks_for_its_own(tmp_path: Path, reference: Reference) -> None:
     flags = ("--tp-size", "2", "--dp-size", "2", "--enable-dp-attention", "--enable-dp-lm-head")
 
     async def main(url: str) -> None:
@@ -211,7 +190,7 @@ def test_each_dp_attention_rank_speaks_for_its_own(tmp_path: Path, reference: An
             # Again, each on the rank that has it: its own radix cache and signature cache.
             found += await asyncio.gather(*map(client.signature, prompts, ranks))
             for prompt, each in zip(prompts * 2, found, strict=True):
-                check(each, reference(prompt, LAYERS), prompt)
+                check(each, reference.counts(prompt, LAYERS), prompt)
             assert all(each.cached for each in found[6:])
 
     with prefill(tmp_path, "dp", *flags, **TWO_RANKS) as url:

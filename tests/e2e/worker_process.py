@@ -37,10 +37,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def worker(*flags: str, log: Path, **environment: str) -> Iterator[str]:
-    """Start a worker with extra SGLang `flags`; yields its URL once it answers."""
-    port = free_port()
+def prefill_mode() -> tuple[str, ...]:
+    """Flags of a prefill worker that runs a prompt before its decode worker is chosen."""
+    return (
+        "--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "mooncake_tcp",
+        "--disaggregation-bootstrap-port", str(free_port()),
+        "--optimistic-prefill-attempts", "1000",
+    )  # fmt: skip
+
+
+def start(port: int, *flags: str, log: Path, **environment: str) -> subprocess.Popen[bytes]:
+    """Start a worker with extra SGLang `flags`, as the leader of a session; does not wait."""
     command = [
         sys.executable, "-m", "patches.worker", "--model-path", str(model_path()),
         "--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32",
@@ -48,13 +55,20 @@ def worker(*flags: str, log: Path, **environment: str) -> Iterator[str]:
         "--max-running-requests", "16", "--load-snapshot-publish-interval", "1", *flags,
     ]  # fmt: skip
     with log.open("wb") as sink:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdout=sink,
             stderr=subprocess.STDOUT,
             env=os.environ | CPU_ENVIRONMENT | environment,
             start_new_session=True,
         )
+
+
+@contextmanager
+def worker(*flags: str, log: Path, **environment: str) -> Iterator[str]:
+    """Start a worker with extra SGLang `flags`; yields its URL once it answers."""
+    port = free_port()
+    process = start(port, *flags, log=log, **environment)
     try:
         _wait_until_ready(process, f"http://127.0.0.1:{port}/toolkit/events", log)
         yield f"http://127.0.0.1:{port}"

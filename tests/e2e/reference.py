@@ -1,0 +1,53 @@
+"""The embedded model in transformers, fp32, in this process: what workers are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from toolkit.embedded import model_path
+
+
+class Reference:
+    """Loads the model (a second); about 100 MB."""
+
+    def __init__(self) -> None:
+        import torch
+
+        from toolkit.embedded.evaluate import declare_vision_operators
+
+        library = declare_vision_operators()
+        from transformers import Qwen3MoeForCausalLM
+
+        del library
+        self._model = Qwen3MoeForCausalLM.from_pretrained(model_path(), dtype=torch.float32).eval()
+
+    def experts(self, ids: Sequence[int]) -> np.ndarray:
+        """What each token is routed to: [tokens, layers, k], ascending in k."""
+        import torch
+
+        top_k = self._model.config.num_experts_per_tok
+        with torch.no_grad():
+            logits = self._model(torch.tensor([list(ids)]), output_router_logits=True).router_logits
+        layers = [layer.topk(top_k, dim=-1).indices for layer in logits]
+        return torch.stack(layers, dim=1).sort(dim=-1).values.numpy()
+
+    def counts(self, ids: Sequence[int], layers: Sequence[int]) -> np.ndarray:
+        """How many tokens each expert of these layers gets: [layers, experts]."""
+        chosen, experts = self.experts(ids), self._model.config.num_experts
+        return np.stack(
+            [np.bincount(chosen[:, layer].ravel(), minlength=experts) for layer in layers]
+        )
+
+    def greedy(self, ids: Sequence[int], tokens: int) -> list[int]:
+        """The most likely `tokens` tokens after `ids`, past any end of text."""
+        import torch
+
+        step, past, found = list(ids), None, []
+        for _ in range(tokens):
+            with torch.no_grad():
+                out = self._model(torch.tensor([step]), past_key_values=past, use_cache=True)
+            past, step = out.past_key_values, [int(out.logits[0, -1].argmax())]
+            found += step
+        return found

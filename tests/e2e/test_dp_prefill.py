@@ -1,0 +1,84 @@
+"""DP attention behind our router: both ranks of a worker serve, and the other side finds them.
+
+A prefill rank takes only bootstrap rooms of its own (`toolkit.router.request.new_room`), and a
+decode worker must fetch the KV from the rank that has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import calls
+from tests.e2e.reference import Reference
+from toolkit.launch.deployment import load_deployment
+from toolkit.launch.plan import resolve
+from toolkit.launch.running import Running, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+TOKENS = 12
+CONCURRENCY = 6
+ONE_RANK: dict[str, Any] = {"kv_tokens": 8192, "max_running": 8}
+TWO_RANKS = ONE_RANK | {"tp": 2, "dp": 2, "dp_attention": True}
+
+
+@pytest.fixture(params=["prefill", "decode"])
+def up(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
+    """One prefill and one decode worker, of which this one has two ranks; late dispatch."""
+    roles = {"prefill": ONE_RANK, "decode": ONE_RANK} | {request.param: TWO_RANKS}
+    router = {"dispatch": "late", "prefill_policy": "round_robin", "decode_policy": "round_robin"}
+    recipe = {"name": "dp", "device": "cpu", "model": "embedded", **roles, "router": router}
+    file = tmp_path / "dp.yaml"
+    file.write_text(json.dumps(recipe))  # JSON is YAML
+    with running(resolve(load_deployment(file)), tmp_path) as deployment:
+        yield deployment
+
+
+async def state(url: str) -> dict[str, Any]:
+    """What the router knows; a row for each worker and DP rank."""
+    async with calls.session() as http, http.get(url + "/workers") as answer:
+        return await answer.json()
+
+
+def counted(now: dict[str, Any], what: str) -> dict[tuple[str, int], int]:
+    """`completed` or `failed`, by worker and DP rank."""
+    return {(row["name"], row["dp_rank"]): row[what] for row in now["workers"]}
+
+
+def prompts() -> list[list[int]]:
+    """Short ones, one of several chunks, and some that share a beginning."""
+    head = calls.prompt("dp-head", 90)
+    own = [calls.prompt(f"dp-{n}", 10 + 35 * n) for n in range(9)]
+    shared = [head + calls.prompt(f"dp-tail-{n}", 5 + n) for n in range(6)]
+    return [*own, calls.prompt("dp-long", 2100), *shared]
+
+
+def test_both_ranks_serve_and_tokens_stay(up: Running, reference: Reference) -> None:
+    url = up.router_url
+    before = calls.run(state(url))
+    assert len(before["workers"]) == 3
+    asked = prompts()
+    bodies = [calls.greedy(ids, TOKENS, stream=n % 2 == 0) for n, ids in enumerate(asked)]
+    answers = calls.run(calls.all_of(url, bodies, CONCURRENCY))
+    assert [answer.error for answer in answers] == [""] * len(bodies)
+    assert [answer.ids for answer in answers] == [reference.greedy(ids, TOKENS) for ids in asked]
+
+    async def off_the_books() -> bool:
+        return not any(row["inflight"] for row in (await state(url))["workers"])
+
+    calls.run(calls.until(off_the_books, "every request is off the books"))
+    after = calls.run(state(url))
+    # The router runs a request again that a worker refused: its client would not notice.
+    assert after["retried"] == before["retried"]
+    assert counted(after, "failed") == counted(before, "failed")
+    first = counted(before, "completed")
+    took = {who: count - first[who] for who, count in counted(after, "completed").items()}
+    for role in ("prefill", "decode"):
+        of_role = [count for (name, _), count in took.items() if name.startswith(role)]
+        assert sum(of_role) == len(bodies), took
+        assert all(of_role), took
