@@ -84,8 +84,8 @@ def eldr_line(eldr: dict[str, Any]) -> str:
     ]
     if eldr["located"]:
         parts[-1] += (
-            f" (band {eldr['band_mean']:.1f} workers, {eldr['moved']} moved in it, "
-            f"{eldr['crowded']} passed a crowded worker)"
+            f" (band {eldr['band_mean']:.1f} workers; {eldr['moved']} to another in it than the "
+            f"nearest centroid's, {eldr['crowded']} as that one was full or crowded)"
         )
     if fallbacks:
         why = ", ".join(f"{count} {reason}" for reason, count in fallbacks.items())

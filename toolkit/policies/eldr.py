@@ -39,9 +39,10 @@ class Centroids:
 
 @dataclass
 class Counters:
-    """What the decisions were. `band` sums the band's width over `located` decisions; `moved` are
-    those that left the nearest centroid for a shorter queue inside the band, `crowded` those whose
-    nearest worker was out of the question; `fallbacks` counts by reason the requests that were
+    """What the decisions were. `band` sums the band's width over `located` decisions. `moved` are
+    those for another worker than that of the nearest centroid, though this one was in the band;
+    `crowded` those where it was not, being full or too crowded. (In neither: what runs on another
+    one was nearer by more than the band.) `fallbacks` counts by reason the requests that were
     routed by load alone."""
 
     located: int = 0
@@ -110,21 +111,36 @@ class EldrPolicy:
         healthy = healthy_indices(workers)
         if not healthy:
             return None
-        near, reason = self._similarities(workers, healthy, request.signature)
+        own, reason = self._similarities(workers, healthy, request.signature)
         if reason:
             self.counters.fallbacks[reason] += 1
             return self._shortest(workers, healthy, f"by load ({reason})")
+        near = self._beside_others(workers, own, request.signature)
         scores = self._less_crowded(workers, near)
         best = max(scores.values())
         band = [i for i, score in scores.items() if score >= best - self.tau]
         self.counters.located += 1
         self.counters.band += len(band)
         decision = self._shortest(workers, band, f"band of {len(band)}", near)
-        nearest = max(near.values())
-        out = max(near[i] for i in band) < nearest
-        self.counters.crowded += out
-        self.counters.moved += not out and near[decision.index] < nearest
+        self._count(own, near, best, band, decision.index)
         return decision
+
+    def _count(
+        self,
+        own: dict[int, float],
+        near: dict[int, float],
+        best: float,
+        band: list[int],
+        chosen: int,
+    ) -> None:
+        """`moved` and `crowded`; `own` are cosines with centroids alone."""
+        nearest = max(own.values())
+        if own[chosen] == nearest:
+            return
+        if max(own[i] for i in band) == nearest:
+            self.counters.moved += 1
+        elif max(near[i] for i, cosine in own.items() if cosine == nearest) >= best - self.tau:
+            self.counters.crowded += 1
 
     def _less_crowded(
         self, workers: Sequence[WorkerView], near: dict[int, float]
@@ -141,7 +157,7 @@ class EldrPolicy:
     def _similarities(
         self, workers: Sequence[WorkerView], healthy: list[int], signature: np.ndarray | str | None
     ) -> tuple[dict[int, float], str]:
-        """Cosine by worker index, or the reason why there is none."""
+        """Cosine with the centroid by worker index, or the reason why there is none."""
         import numpy as np
 
         known = self.centroids
@@ -159,11 +175,20 @@ class EldrPolicy:
         if not signature.any():
             return {}, "empty signature"
         scores = known.rows @ signature
-        near = {i: float(scores[known.owner[workers[i].key]]) for i in owned}
-        if self.residents is None or self.tau == 0:
-            return near, ""
+        return {i: float(scores[known.owner[workers[i].key]]) for i in owned}, ""
+
+    def _beside_others(
+        self,
+        workers: Sequence[WorkerView],
+        own: dict[int, float],
+        signature: np.ndarray | str | None,
+    ) -> dict[int, float]:
+        """The same, or the cosine with what is in flight where that is greater."""
+        if self.residents is None or self.tau == 0 or signature is None:
+            return own
+        assert not isinstance(signature, str)  # then there would be no similarities
         beside = self.residents.cosines(signature)
-        return {i: max(near[i], beside.get(workers[i].key, 0.0)) for i in owned}, ""
+        return {i: max(s, beside.get(workers[i].key, 0.0)) for i, s in own.items()}
 
     def _shortest(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.relay import Relay
     from toolkit.router.signature_reader import Sample
+
+log = logging.getLogger("toolkit.router")
 
 PREFILL_LINGER_S = 10.0
 """A prefill may answer this long after its decode has finished; then its call is closed."""
@@ -76,6 +79,8 @@ class Attempt:
         self._rid = single.rid if number == 0 else f"r{number}~{single.rid}"
         self._legs: list[_Leg] = []
         self._credit: Rank | None = None
+        self._news: asyncio.Future[dict[str, Any] | None] | None = None
+        """Of the prefill being done."""
         self._loop = asyncio.get_running_loop()
         self._arrived = arrived
         self._timing = Timing()
@@ -127,7 +132,7 @@ class Attempt:
         room = new_room(prefill.worker.config.dp_size, prefill.dp_rank)
         self._timing.queue = monotonic() - self._arrived
         body = self._pd_body(prefill, room)
-        done = prefill.worker.expect_prefill(self._rid) if late else None
+        done = self._news = prefill.worker.expect_prefill(self._rid) if late else None
         prefill_leg = self._post(prefill, self._prefill_body(body, prefill), decode=False)
         decided_at = posted_at = monotonic()
         if decode is None:
@@ -202,7 +207,8 @@ class Attempt:
         if locality is None or sample is None:
             return
         leg.leave = locality.settle(leg.rank, sample.vector)
-        if self._number == 0:  # a request counts once, however often it is run
+        # A prompt counts once, however often it is run, and however many samples are wanted.
+        if self._number == 0 and self._single.first_sample:
             locality.observe(sample)
 
     async def _follow(self, leg: _Leg, prefill: _Leg | None) -> Answer | None:
@@ -328,8 +334,8 @@ class Attempt:
         sink = self._relay.feed if decode and self._relay is not None else None
         headers = self._single.headers + (IDS_HEADER if sink is not None else "")
         tokens = self._view.prompt_tokens
-        lease = rank.begin(tokens, monotonic())
         call = rank.worker.post(self._single.path, encode(body), sink, headers)
+        lease = rank.begin(tokens, monotonic())  # last: what was not sent is not counted
         leg = _Leg(rank, call, tokens, lease)
         self._legs.append(leg)
         return leg
@@ -341,6 +347,8 @@ class Attempt:
 
     def _clean_up(self) -> None:
         self._return_credit()
+        if self._news is not None:
+            self._news.cancel()
         for leg in self._legs:
             call = leg.call
             if self._ok and not call.done.done():
@@ -349,7 +357,10 @@ class Attempt:
                 call.done.add_done_callback(partial(_end_later, leg))
                 continue
             if not self._ok and not call.answered:
-                leg.rank.worker.abort(self._rid)
+                try:
+                    leg.rank.worker.abort(self._rid)
+                except Exception:  # best effort, as it is; the counts must go back
+                    log.exception("%s could not be told to drop a request", leg.rank.worker.name)
                 call.close()
             _end(leg)
 

@@ -73,12 +73,12 @@ class LocalityCollector(Collector):
         )
         yield CounterMetricFamily(
             PREFIX + "eldr_moved",
-            "Located decisions that left the nearest centroid for a shorter queue",
+            "Located decisions for another worker in the band than the nearest centroid's",
             value=counters.moved,
         )
         yield CounterMetricFamily(
             PREFIX + "eldr_crowded",
-            "Located decisions that passed over the nearest centroid, its worker being crowded",
+            "Located decisions whose nearest centroid's worker was full or too crowded",
             value=counters.crowded,
         )
         yield from self._fit()
@@ -104,7 +104,9 @@ class LocalityCollector(Collector):
     def _refits(self) -> Iterator[Metric]:
         history = self._locality.history
         refits = CounterMetricFamily(
-            PREFIX + "eldr_refits", "Changes of centroids", labels=["cause", "result"]
+            PREFIX + "eldr_refits",
+            "Changes of centroids, and tries that were declined or failed",
+            labels=["cause", "result"],
         )
         for labels, count in history.totals.items():
             refits.add_metric(list(labels), count)

@@ -82,9 +82,10 @@ class DriftRefits:
             log.info("ELDR: drift, %s; refit_on_drift is off, so nothing is done", self._due)
 
     def reset(self, expected: Nearness) -> None:
-        """Other centroids: what was seen of the old ones says nothing of them."""
+        """Other centroids: what was seen of the old ones says nothing of them. They are of the same
+        requests, though: a provisional fit stays one for any number of workers."""
         self._due = ""
-        self.watch.reset(expected.cosine, expected.workers)
+        self.watch.reset(expected.cosine, expected.workers, self.watch.provisional)
 
     async def refit_now(self, force: bool = False) -> dict[str, Any]:
         """Refit on recent requests; what came of it. `force` adopts it even if it gains little.
@@ -113,16 +114,19 @@ class DriftRefits:
     async def _refit(self, fit: Fit) -> None:
         asked = list(self._asked)
         cause: Cause = "manual" if asked else "drift"
+        # Now: when a worker comes or goes meanwhile, nothing is due any more.
+        why = "somebody asks for a refit" if asked else self._due
         recent, begin = self.watch.recent(), monotonic()
         try:
             refit = await self._fitted(fit, recent)
             adopt = refit.worthwhile or any(force for _, force in asked)
             renewed = await self._renewed(fit, refit, recent) if adopt else None
-        except (RefitError, TooFew) as error:
-            self._fail(cause, error)
-            outcome: dict[str, Any] | Exception = error
-        else:
-            outcome = self._settle(cause, refit, renewed, monotonic() - begin)
+            seconds = monotonic() - begin
+            outcome: dict[str, Any] | Exception = self._settle(
+                cause, why, fit, refit, renewed, seconds
+            )
+        except Exception as error:  # whatever it is: whoever asked waits for an answer
+            outcome = self._fail(cause, error)
         for future, _ in asked:
             if not future.done():
                 if isinstance(outcome, Exception):
@@ -141,6 +145,8 @@ class DriftRefits:
             "weights": self._space.weights,
             "old": fit.centroids.rows,
         }
+        if recent.scales is not None:
+            arrays["scales"] = recent.scales
         begin = monotonic()
         try:
             result = await run_job(job, arrays)
@@ -163,7 +169,6 @@ class DriftRefits:
         most = refit.fitted + refit.held_out
         make = partial(_base_of, self._space, recent, most, self._seed)
         base = await in_thread(make, Base.close)
-        begin = monotonic()
         try:
             rows = await self._keeper.rows_near(new, base)
         except RefitError as error:
@@ -172,21 +177,26 @@ class DriftRefits:
         except BaseException:
             base.close()
             raise
-        self._history.took(monotonic() - begin)
         return new, base, rows
 
     def _settle(
-        self, cause: Cause, refit: Refit, renewed: Renewed | None, seconds: float
+        self,
+        cause: Cause,
+        why: str,
+        fit: Fit,
+        refit: Refit,
+        renewed: Renewed | None,
+        seconds: float,
     ) -> dict[str, Any]:
-        """Adopt or decline; what to tell."""
-        why = "somebody asks for a refit" if cause == "manual" else self._due
+        """Adopt or decline a refit of `fit`, which may be served no more; what to tell."""
         result: Result = "declined" if renewed is None else "adopted"
         if renewed is not None:
+            # Comes back to `reset`, at last with the fit of the workers that are there by now.
             self._keeper.replace(*renewed)
-            self.watch.reset(refit.cosine_new, refit.workers_new, refit.provisional)
-        else:
+            self.watch.provisional = refit.provisional
+        elif self._keeper.fit is fit:
             self.watch.settle(refit)
-        self._due = ""
+            self._due = ""
         log.info("ELDR: %s; %s: %s, took %.1f s", why, result, refit.summary, seconds)
         figures = asdict(refit)
         del figures["centroids"]
@@ -195,13 +205,20 @@ class DriftRefits:
         self._history.add(cause, result, **numbers)
         return {"result": result, "summary": refit.summary, **numbers}
 
-    def _fail(self, cause: Cause, error: Exception) -> None:
-        """The old centroids stay; the next try has to wait its patience out."""
+    def _fail(self, cause: Cause, error: Exception) -> TooFew | RefitError:
+        """The old centroids stay; the next try has to wait its patience out. What to raise."""
+        if cause == "manual" and isinstance(error, TooFew):  # asked too early: nothing is wrong
+            log.info("ELDR: no refit: %s", error)
+            return error
         if cause == "drift":
-            self.watch.reset(self.watch.expected, self.watch.expected_workers)
-            self._due = ""
-        self._history.add(cause, "failed", error=str(error))
-        log.error("ELDR: the refit on recent requests failed: %s", error)
+            self.reset(Nearness(self.watch.expected, self.watch.expected_workers))
+        if isinstance(error, TooFew | RefitError):
+            known, trace = error, None
+        else:
+            known, trace = RefitError(f"unexpected error: {error!r}"), error
+        self._history.add(cause, "failed", error=str(known))
+        log.error("ELDR: the refit on recent requests failed: %s", known, exc_info=trace)
+        return known
 
 
 def _base_of(space: SignatureSpace, recent: Recent, most: int, seed: int) -> Base:

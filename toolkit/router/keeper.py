@@ -18,6 +18,8 @@ log = logging.getLogger("toolkit.router")
 
 SETTLE_S = 0.25
 """A worker that is back within this time was never gone."""
+MOST_SETTLE_S = 1.0
+"""Workers that come and go all the time are taken as they are after so long."""
 RETRY_S = 60.0
 MOST_FITS = 256
 
@@ -49,6 +51,7 @@ class Keeper:
         self._fits: OrderedDict[Keys, Fit] = OrderedDict()
         self._failed: set[int] = set()
         self._settling: asyncio.TimerHandle | None = None
+        self._unsettled_at = 0.0
         self.on_wish: Callable[[], None] = lambda: None
         """`urgent` has a job."""
         self.on_idle: Callable[[], None] = lambda: None
@@ -65,25 +68,41 @@ class Keeper:
     async def rows_near(self, fit: Fit, base: Base) -> dict[int, Rows]:
         """What `ahead` would fit from `base` beside `fit`."""
         sizes = self._roster.sizes_near(fit.keys) - {len(fit.keys)}
-        return await fit_rows(base, sizes, self._seed)
+        if not sizes:
+            return {}
+        begin = monotonic()
+        try:
+            return await fit_rows(base, sizes, self._seed)
+        finally:
+            self._history.took(monotonic() - begin)
 
     def replace(self, fit: Fit, base: Base, rows: dict[int, Rows]) -> None:
         """Other centroids of other requests, which refits for other workers will use too."""
+        followed = () if self.fit is None else self.fit.keys
         old, self._base = self._base, base
         old.close()
         self._rows = dict(rows)
         self._fits.clear()
         self._failed.clear()
         self._adopt(fit)
+        now = self._rows.get(len(followed))
+        if now is not None and followed == self._wanted():
+            # Workers came or went while `fit` was made: that is in the history already.
+            self._adopt(match(fit, followed, now))
         self._follow()
 
     def health_changed(self) -> None:
-        """Some worker came or went. Acts when it has stayed so for SETTLE_S."""
+        """Some worker came or went. Acts when it has stayed so for SETTLE_S, or after
+        MOST_SETTLE_S."""
         loop = asyncio.get_running_loop()
         if self._roster.note(monotonic()):
             loop.call_later(START_GRACE_S + SETTLE_S, self._follow)
         if self._settling is None:
-            self._settling = loop.call_later(SETTLE_S, self._settled)
+            self._unsettled_at = loop.time()
+        else:
+            self._settling.cancel()
+        at = min(loop.time() + SETTLE_S, self._unsettled_at + MOST_SETTLE_S)
+        self._settling = loop.call_at(at, self._settled)
 
     def urgent(self) -> Job | None:
         want = self._wanted()

@@ -47,7 +47,8 @@ _BATCHED = (
 
 @dataclass(slots=True)
 class Single:
-    """One prompt, one continuation: the unit that runs on workers. `index` is its choice."""
+    """One prompt, one continuation: the unit that runs on workers. `index` is its choice.
+    `first_sample`: of the n continuations of its prompt."""
 
     endpoint: Endpoint
     path: str
@@ -57,6 +58,7 @@ class Single:
     stream: bool
     view: RequestView
     headers: str = ""
+    first_sample: bool = True
     resume_ids: list[int] = field(default_factory=list)
     avoid: set[str] = field(default_factory=set)
 
@@ -140,10 +142,11 @@ def parse(
         if index % n == 0:
             _check_vocabulary(endpoint, one, vocabulary)
         rid = job.rid if not job.merged else f"{job.rid}_{index}"
-        if isinstance(one.get("rid"), str) and isinstance(body.get("rid"), list):
+        if isinstance(body.get("rid"), list) and _usable(one.get("rid")):
             rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
         view = _view(endpoint, one, blocks, label)
-        job.singles.append(Single(endpoint, path, one, rid, index, stream, view, headers))
+        first = index % n == 0
+        job.singles.append(Single(endpoint, path, one, rid, index, stream, view, headers, first))
     return job
 
 
@@ -215,9 +218,11 @@ def _check_vocabulary(endpoint: Endpoint, single: dict[str, Any], vocabulary: in
 
 def _base_rid(body: dict[str, Any]) -> str:
     rid = body.get("rid")
-    if isinstance(rid, str) and 0 < len(rid) <= 256 and rid.isprintable() and '"' not in rid:
-        return rid
-    return uuid.uuid4().hex
+    return str(rid) if _usable(rid) else uuid.uuid4().hex
+
+
+def _usable(rid: Any) -> bool:
+    return isinstance(rid, str) and 0 < len(rid) <= 256 and rid.isprintable() and '"' not in rid
 
 
 def _samples(endpoint: Endpoint, body: dict[str, Any]) -> int:

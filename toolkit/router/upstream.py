@@ -64,6 +64,11 @@ def _retrieve(future: asyncio.Future[bool]) -> None:
         future.exception()
 
 
+def _bytes(head: str) -> bytes:
+    """As aiohttp decodes it: a client's header goes on byte for byte."""
+    return head.encode("utf-8", "surrogateescape")
+
+
 class Connection(asyncio.Protocol):
     """One keep-alive connection; at most one call at a time."""
 
@@ -210,10 +215,10 @@ class Pool:
             f"POST {path}{self._common}{headers}"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        return self._begin(head.encode("latin-1") + body, sink)
+        return self._begin(_bytes(head) + body, sink)
 
     def get(self, path: str, sink: Sink | None = None) -> Call:
-        return self._begin(f"GET {path}{self._common}\r\n".encode("latin-1"), sink)
+        return self._begin(_bytes(f"GET {path}{self._common}\r\n"), sink)
 
     def _begin(self, request: bytes, sink: Sink | None) -> Call:
         call = Call(self._worker, request, sink)

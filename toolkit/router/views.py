@@ -134,6 +134,9 @@ class Views:
         body = await _body(request) if raw else {}
         if not isinstance(body, dict) or not set(body) <= {"force"}:
             return _error(400, 'the body must be empty or {"force": true}')
+        force = body.get("force", False)
+        if not isinstance(force, bool):
+            return _error(400, "force must be true or false")
         locality = self._r.locality
         if locality is None:
             return _error(
@@ -145,7 +148,7 @@ class Views:
         from toolkit.router.refits import RefitError
 
         try:
-            return _json(await locality.refit_now(body.get("force") is True))
+            return _json(await locality.refit_now(force))
         except TooFew as error:
             return _error(409, str(error))
         except RefitError as error:

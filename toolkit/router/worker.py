@@ -10,8 +10,11 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+import orjson
+
 from toolkit.policies.base import Load, WorkerView
 from toolkit.router.config import RouterConfig, WorkerConfig
+from toolkit.router.errors import ApiError
 from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call, Pool
 
@@ -177,17 +180,26 @@ class Worker:
         """Ask the worker to drop a request and free its KV. Best effort, nobody waits for it."""
         if not self.healthy:
             return
-        call = self.pool.post("/abort_request", b'{"rid":"%s"}' % rid.encode())
+        call = self.pool.post("/abort_request", orjson.dumps({"rid": rid}))
         self._aborts.add(call)
         call.done.add_done_callback(lambda _: self._aborts.discard(call))
         asyncio.get_running_loop().call_later(5.0, call.close)
 
     def expect_prefill(self, rid: str) -> asyncio.Future[dict[str, Any] | None]:
-        """Ends with the `prefill_done` event, or None when that event may have been missed."""
+        """Ends with the `prefill_done` event, or None when that event may have been missed.
+
+        ApiError: 400, as SGLang's, for the rid of a request whose prefill still runs here.
+        """
+        if rid in self._prefills and not self._prefills[rid].done():
+            raise ApiError(400, f"Duplicate request ID detected: {rid}")
         future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
         self._prefills[rid] = future
-        future.add_done_callback(lambda _: self._prefills.pop(rid, None))
+        future.add_done_callback(partial(self._expected, rid))
         return future
+
+    def _expected(self, rid: str, future: asyncio.Future[dict[str, Any] | None]) -> None:
+        if self._prefills.get(rid) is future:  # not that of a later request with the same rid
+            del self._prefills[rid]
 
     def greeted(self, hello: dict[str, Any]) -> None:
         """The worker says what it is; it may have changed with a restart."""

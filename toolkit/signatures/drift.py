@@ -143,7 +143,7 @@ class DriftWatch:
         self.expected = float(expected)
         self.expected_workers = workers
         self.reason = ""
-        self._provisional = provisional
+        self.provisional = provisional
         self._observed = 0
 
     def _judge(self) -> str:
@@ -154,7 +154,7 @@ class DriftWatch:
             self.expected_workers = self.workers
         if self._observed < self._patience:
             return ""
-        if self._provisional:
+        if self.provisional:
             return "the last refit had few requests of the new traffic to go by"
         return self._far() or self._crowded()
 

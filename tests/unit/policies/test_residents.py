@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, deque
 
@@ -46,6 +47,39 @@ def test_more_cannot_leave_than_came() -> None:
     residents = Residents(D)
     with pytest.raises(ValueError, match="no request"):
         residents.remove(KEYS[0], np.ones(D, np.float32))
+
+
+TWO = Centroids(np.eye(2, D, dtype=np.float32), {key: row for row, key in enumerate(KEYS[:2])})
+
+
+@pytest.mark.parametrize(
+    ("overload", "slots", "queues", "moved", "crowded"),
+    [(math.inf, 0, (3, 0), 1, 0), (1.5, 0, (6, 0), 0, 1), (1.5, 2, (2, 0), 0, 1),
+     (1.5, 0, (0, 3), 0, 0)],
+)  # fmt: skip
+def test_who_goes_to_its_own_kind_on_another_worker_is_counted(
+    overload, slots, queues, moved, crowded
+) -> None:
+    """What runs there makes that worker as near as the centroid's; it is another one still."""
+    policy = EldrPolicy(0, 0.1, TWO, overload)
+    policy.residents = Residents(D)
+    vector = unit(np.array([0.9, 0.1] + [0.0] * (D - 2)))
+    for key in KEYS[:2]:
+        policy.residents.add(key, vector)
+    workers = [WorkerView(f"w{i}", inflight=n, slots=slots) for i, n in enumerate(queues)]
+    decision = policy.choose(workers, RequestView(signature=vector))
+    assert decision is not None and decision.index == moved + crowded
+    assert (policy.counters.moved, policy.counters.crowded) == (moved, crowded)
+
+
+def test_a_worker_that_is_nearer_by_what_runs_there_is_no_sign_of_a_crowd() -> None:
+    policy = EldrPolicy(0, 0.1, TWO)
+    policy.residents = Residents(D)
+    vector = unit(np.array([0.7, 0.6, 0.6] + [0.0] * (D - 3)))
+    policy.residents.add(KEYS[1], vector)
+    decision = policy.choose([WorkerView("w0"), WorkerView("w1")], RequestView(signature=vector))
+    assert decision is not None and decision.index == 1
+    assert (policy.counters.moved, policy.counters.crowded) == (0, 0)
 
 
 class Fleet:

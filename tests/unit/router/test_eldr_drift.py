@@ -109,6 +109,9 @@ def test_a_refit_that_gains_nothing_is_declined_unless_forced(profile):
             await traffic.many([0, 1])
             status, answer = await admin(cluster, "refit")
             assert status == 409 and "too few" in answer["error"]["message"]
+            # Too early is no failure.
+            assert not refits(await cluster.state())
+            assert "ERROR" not in cluster.log.read_text()
             await traffic.many(KNOWN * 20)
             status, answer = await admin(cluster, "refit")
             assert (status, answer["result"]) == (200, "declined")
@@ -118,6 +121,21 @@ def test_a_refit_that_gains_nothing_is_declined_unless_forced(profile):
                 assert await traffic.served_by(kind) == {f"decode-{kind}"}
             status, answer = await admin(cluster, "refit", {"now": True})
             assert status == 400
+            status, answer = await admin(cluster, "refit", {"force": 1})
+            assert status == 400 and "true or false" in answer["error"]["message"]
+
+    run(check())
+
+
+def test_a_prompt_counts_once_however_many_samples_are_wanted(profile):
+    async def check() -> None:
+        async with eldr_cluster(profile) as cluster:
+            traffic = Traffic(cluster)
+            for kind in (0, 1):
+                await traffic.send(kind, n=3)
+            status, answer = await admin(cluster, "refit")
+            assert status == 409 and answer["error"]["message"].startswith("2 recent requests")
+            assert (await cluster.state())["eldr"]["located"] == 6
 
     run(check())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,24 @@ def test_generate_takes_each_prompt_s_own_fields():
     assert [s.rid for s in job.singles] == ["a", "b"]
     assert [s.body["sampling_params"]["max_new_tokens"] for s in job.singles] == [1, 2]
     assert all(s.body["return_logprob"] is True for s in job.singles)
+
+
+@pytest.mark.parametrize("rid", ['a"b', "\ud800", "a\nb", "", "x" * 257, 7])
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_rid_that_cannot_be_used_is_replaced_in_a_list_too(rid, n):
+    params = {"n": n}
+    alone = split("/generate", {"text": "a", "rid": rid, "sampling_params": params})
+    body = {"text": ["a", "b"], "rid": ["good", rid], "sampling_params": params}
+    rids = [single.rid for single in split("/generate", body).singles]
+    assert len(set(rids)) == 2 * n
+    assert all(found.startswith("good") for found in rids[:n])
+    for found in [*rids[n:], alone.rid]:
+        assert re.fullmatch(r"[0-9a-f]{32}(_\d)?", found)
+
+
+def test_of_the_samples_of_a_prompt_one_is_the_first():
+    job = split("/v1/completions", {"prompt": ["a", "b"], "n": 3})
+    assert [single.first_sample for single in job.singles] == [True, False, False] * 2
 
 
 @pytest.mark.parametrize(
