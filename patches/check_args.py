@@ -20,13 +20,14 @@ RESOLVED_FIELDS = (
     "enable_dp_attention", "context_length", "max_total_tokens", "max_running_requests",
     "chunked_prefill_size", "served_model_name", "disaggregation_mode",
     "disaggregation_transfer_backend", "attention_backend", "optimistic_prefill_attempts",
+    "enable_return_routed_experts", "enable_two_batch_overlap", "moe_a2a_backend",
+    "moe_runner_backend", "disable_radix_cache",
 )  # fmt: skip
 
 
 def check(argv: list[str]) -> dict[str, Any]:
     """SGLang's verdict on one command line: `ok`, its `error` in SGLang's words, and the values
     that it resolved."""
-    from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.srt.server_args import prepare_server_args
 
     said = io.StringIO()
@@ -35,15 +36,29 @@ def check(argv: list[str]) -> dict[str, Any]:
             server_args = prepare_server_args(argv)
             server_args.resolve_once()
             server_args.check_server_args()
-            view = resolving_view(server_args)
-            resolved = {name: _plain(getattr(view, name, None)) for name in RESOLVED_FIELDS}
+            found = resolved(server_args)
     except SystemExit:
         # argparse prints the usage, then one line `prog: error: ...`.
         lines = said.getvalue().strip().splitlines() or ["SGLang refused the flags"]
         return {"ok": False, "error": lines[-1].split("error: ", 1)[-1], "resolved": {}}
     except Exception as error:
         return {"ok": False, "error": f"{type(error).__name__}: {error}", "resolved": {}}
-    return {"ok": True, "error": None, "resolved": resolved}
+    return {"ok": True, "error": None, "resolved": found}
+
+
+def resolved(server_args: Any) -> dict[str, Any]:
+    """What SGLang made of the flags, plain: RESOLVED_FIELDS; `prefill_cuda_graph`, the backend or
+    "disabled"; `only_sliding_window`, whether every layer's KV is in the sliding-window pool.
+    `server_args` must have been resolved."""
+    from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
+
+    view = resolving_view(server_args)
+    model = model_config_of(server_args)
+    graphs = view.cuda_graph_config
+    return {name: _plain(getattr(view, name, None)) for name in RESOLVED_FIELDS} | {
+        "prefill_cuda_graph": graphs and graphs.prefill.backend,
+        "only_sliding_window": model.is_hybrid_swa and model.full_attention_layer_ids == [],
+    }
 
 
 def _plain(value: Any) -> Any:

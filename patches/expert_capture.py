@@ -7,7 +7,8 @@ request that carries `custom_params: {"toolkit_capture": true}` has its prompt r
 prefill worker and its generated rows by the decode worker, each the rows it computed itself.
 
 Buffers start as -1 instead of 0: a layer that never writes (dense layers, top-k backends that
-bypass the capturer) then shows, instead of counting for expert 0.
+bypass the capturer) then shows, instead of counting for expert 0. So do slots whose KV hierarchical
+cache brings back: what lies in them is of the tokens that had them before.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ExpertsCaptured:
 
     `ids` holds int16 [rows, layers, top_k] of logical expert ids, row 0 being the token at position
     `start`; -1 where nothing was captured. `whole` is False when rows are missing or may be stale
-    (a retracted or resumed request).
+    (a retracted or resumed request, KV that came back from host memory).
     """
 
     rid: str
@@ -63,6 +64,15 @@ def captured_rows(req: Any, pool: Any, start: int, stop: int) -> Any:
     return rows.numpy().astype(np.int16)
 
 
+def all_known(rows: Any) -> bool:
+    """False when some of these tokens have no experts in any layer; int16 [rows, layers, top_k].
+
+    True when none has: that is a backend which bypasses the capturer.
+    """
+    unknown = (rows < 0).all(axis=(1, 2))
+    return bool(unknown.all() or not unknown.any())
+
+
 def _send(scheduler: Any, req: Any, phase: str, start: int, rows: Any, whole: bool) -> None:
     from sglang.srt.runtime_context import get_parallel
 
@@ -77,7 +87,7 @@ def _send(scheduler: Any, req: Any, phase: str, start: int, rows: Any, whole: bo
             ids=rows.tobytes(),
             prompt_tokens=len(req.origin_input_ids),
             cached_tokens=req.cached_tokens,
-            whole=whole and not req.retraction_count,
+            whole=whole and not req.retraction_count and all_known(rows),
             end=time.monotonic(),
         ),
         req,
@@ -129,6 +139,16 @@ def _mark_unwritten(original: Any, runner: Any) -> None:
         capturer.host_cache.buffer.fill_(-1)
 
 
+def _forget_loaded(original: Any, controller: Any, *args: Any, **kwargs: Any) -> Any:
+    from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
+
+    loaded = original(controller, *args, **kwargs)
+    capturer = get_global_experts_capturer()
+    if capturer is not None and loaded is not None:
+        capturer.host_cache.buffer[loaded.cpu()] = -1
+    return loaded
+
+
 _PROCESSOR = (
     "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
 )
@@ -154,6 +174,16 @@ PATCH = Patch(
             "sglang.srt.model_executor.model_runner.ModelRunner.init_routed_experts_capturer",
             _mark_unwritten,
             ("self",),
+        ),
+        Hook(
+            "sglang.srt.managers.cache_controller.HiCacheController.load",
+            _forget_loaded,
+            ("self", "host_indices"),
+        ),
+        Hook(
+            "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController.load",
+            _forget_loaded,
+            ("self", "host_indices"),
         ),
     ),
     requires=(

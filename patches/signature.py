@@ -18,6 +18,7 @@ cache loads back from host memory is marked unknown, as are layers that the capt
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
 
     from toolkit.signatures.wire import WireSignature
 
+log = logging.getLogger("toolkit.signature")
+
 LAYERS_VARIABLE = "TOOLKIT_SIGNATURE_LAYERS"
+LARGE_SHARE = 0.01
+"""Of the KV pool. The cache is made after SGLang has sized the pool by the memory that was free."""
 _COUNTED = "_toolkit_counted"
 
 
@@ -50,7 +55,7 @@ def wanted_layers() -> list[int]:
 
 
 def check_worker(server_args: Any) -> None:
-    """Refuse a worker that cannot record the layers that its environment asks for.
+    """Refuse a worker that cannot keep the experts that are asked of it.
 
     In the main process, before it has started anything: when a scheduler ends, all that SGLang's
     main process says is that it died, with a status after which the launcher would try again.
@@ -59,21 +64,33 @@ def check_worker(server_args: Any) -> None:
         layers = wanted_layers()
     except PatchError as error:
         refuse(str(error))
-    if not layers or server_args.disaggregation_mode != "prefill":
-        return
+    if server_args.disaggregation_mode != "prefill":
+        layers = []
     if not server_args.enable_return_routed_experts:
-        refuse(
-            f"{LAYERS_VARIABLE} is set but the worker runs without --enable-return-routed-experts: "
-            "add the flag (or `router.profile` in the deployment file, which sets both)"
-        )
-    from sglang.srt.configs.model_config import ModelConfig
+        if layers:
+            refuse(
+                f"{LAYERS_VARIABLE} is set but the worker runs without "
+                "--enable-return-routed-experts: add the flag (or `router.profile` in the "
+                "deployment file, which sets both)"
+            )
+        return
+    from sglang.srt.arg_groups.overrides import model_config_of
 
-    count = ModelConfig.from_server_args(server_args).hf_text_config.num_hidden_layers
-    if layers[-1] >= count:
+    from patches.check_args import resolved
+    from toolkit.launch.capturing import worker_problems
+
+    server_args.resolve_once()
+    count = model_config_of(server_args).hf_text_config.num_hidden_layers
+    if layers and layers[-1] >= count:
         refuse(
             f"{LAYERS_VARIABLE} names layer {layers[-1]}, the model's are 0 to {count - 1}: "
             "name layers that it has (`router.profile` in the deployment file does)"
         )
+    for problem in worker_problems(resolved(server_args)):
+        said = f"{problem.what} (--{problem.where}: {problem.mend})"
+        if problem.fatal:
+            refuse(said)
+        log.warning("toolkit: %s", said)
 
 
 @dataclass
@@ -135,6 +152,21 @@ def _create_cache(original: Any, runner: Any) -> None:
         _experts(runner.model_config.hf_text_config),
         capturer.topk_size,
         capturer.device_cache.buffer.device,
+    )
+    log_size(STATE.cache, getattr(runner.token_to_kv_pool, "mem_usage", 0.0))
+
+
+def log_size(cache: SignatureCache, pool_gib: float) -> None:
+    """Say what the cache takes of this rank's KV pool, a warning above 1 %."""
+    if not pool_gib:  # a pool that does not say
+        return
+    share = cache.rows.nbytes / (pool_gib * 2**30)
+    log.log(
+        logging.WARNING if share > LARGE_SHARE else logging.INFO,
+        "Signature cache: %.1f MiB, %.2f %% of this rank's KV pool, beside what "
+        "--mem-fraction-static allows.",
+        cache.rows.nbytes / 2**20,
+        100 * share,
     )
 
 
@@ -254,7 +286,9 @@ PATCH = Patch(
     ),
     requires=(
         "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",
-        "sglang.srt.configs.model_config.ModelConfig.from_server_args",
+        "sglang.srt.arg_groups.overrides.model_config_of",
+        "sglang.srt.arg_groups.overrides.resolving_view",
+        "sglang.srt.server_args.ServerArgs.resolve_once",
         "sglang.srt.runtime_context.get_parallel",
         "sglang.srt.managers.scheduler_components.ipc_channels.SchedulerIpcChannels.create",
     ),

@@ -168,6 +168,27 @@ def test_on_an_accelerator_the_thread_says_nothing(clock: Clock) -> None:
     assert done[0]["seconds"] == pytest.approx(0.025)
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+def test_distinct_experts_are_those_of_decode_steps(clock: Clock, overlap: bool) -> None:
+    torch = pytest.importorskip("torch")
+    worker, req = Worker(clock, on_cpu=False, overlap=overlap), Req([1] * 5, limit=9)
+    ids = torch.tensor([[[0, 3], [-1, -1]], [[3, 5], [-1, -1]]])
+    for decode in (False, True):
+        batch = worker.launch([req], 0.0, 0.0, idle=True)
+        batch.forward_mode.is_decode = lambda decode=decode: decode
+        batch.forward_mode.is_extend_without_speculative = lambda decode=decode: not decode
+        batch.extend_num_tokens = 5
+
+        def original(*_: Any) -> None:
+            step_log.LOG.ids = ids  # the capturer's, when its copy is there
+
+        step_log._log_step(original, worker.scheduler, batch, None)
+    block = step_log.LOG.take(0)
+    rows = np.frombuffer(block.rows, np.float32).reshape(block.shape)
+    assert rows[:, 0].tolist() == [0, 1]
+    assert rows[:, len(FIELDS) :].tolist() == [[0, 0], [3, 0]], "as wide as ever"
+
+
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(2, 9)), min_size=1, max_size=8))
 def test_every_request_has_the_steps_between_its_first_and_last(
     plan: list[tuple[int, int]],

@@ -151,6 +151,30 @@ def test_cpu_flags_and_environment_of_the_roles(model):
     assert "--optimistic-prefill-attempts" not in decode.argv
 
 
+@pytest.mark.parametrize(
+    ("device", "role", "without_graphs"),
+    [
+        ("cuda", {}, True),
+        ("cuda", {"args": {"moe_a2a_backend": "deepep"}}, False),
+        ("cuda", {"dp_attention": False, "dp": 1}, False),
+        ("cuda", {"dp": 1}, False),
+        ("cuda", {"args": {"disable-prefill-cuda-graph": False}}, False),
+        ("cuda", {"args": {"enable_return_routed_experts": False}}, False),
+        ("cpu", {}, False),
+    ],
+)
+def test_captured_experts_of_dp_ranks_need_prefills_without_graphs(
+    model, device, role, without_graphs
+):
+    ranks = {"tp": 2, "dp": 2, "dp_attention": True} | role
+    fields = {"device": device, "prefill": ranks, "decode": {"tp": 2}}
+    prefill, decode = resolve(deployment(model, capture_experts=True, **fields)).workers
+    assert ("--disable-prefill-cuda-graph" in prefill.argv) == without_graphs
+    assert "--disable-prefill-cuda-graph" not in decode.argv
+    for worker in resolve(deployment(model, **fields)).workers:
+        assert "--disable-prefill-cuda-graph" not in worker.argv
+
+
 @pytest.mark.parametrize("router", ["sglang", "none"])
 def test_late_dispatch_needs_our_router(model, router):
     plan = resolve(deployment(model, router={"kind": router, "dispatch": "late"}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,11 @@ for patch in ALL:
 """
 
 
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    code: str, arguments: Sequence[str] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         cwd=PROJECT,
@@ -150,3 +153,88 @@ def test_worker_refuses_when_its_plugin_is_kept_out() -> None:
     )
     assert finished.returncode == REFUSED_EXIT_CODE
     assert "SGLANG_PLUGINS=somebody_elses" in finished.stderr.strip().splitlines()[-1]
+
+
+CHECKED = """
+import sys
+from patches.worker import CPU_STUBS, declare_torchvision_operators
+sys.path.insert(0, str(CPU_STUBS))
+declare_torchvision_operators()
+from patches import signature
+from sglang.srt.server_args import prepare_server_args
+from toolkit.embedded import model_path
+class Refused(Exception): pass
+def refuse(reason): raise Refused(reason)
+signature.refuse = refuse
+for flags in sys.argv[1:]:
+    common = f"--model-path {model_path()} --device cpu --attention-backend torch_native "
+    sys.stderr = sys.stdout
+    try:
+        signature.check_worker(prepare_server_args((common + flags).split()))
+        print("verdict", "taken")
+    except Refused as error:
+        print("verdict", error)
+"""
+CAPTURE = "--enable-return-routed-experts"
+DP = "--tp 2 --dp 2 --enable-dp-attention"
+VERDICTS = {
+    CAPTURE: "taken",
+    f"{CAPTURE} {DP}": "taken",
+    "--chunked-prefill-size -1": "taken",
+    f"{CAPTURE} --chunked-prefill-size -1": "chunked prefill is off",
+    f"{CAPTURE} --enable-two-batch-overlap {DP}": "overwrites the first's",
+    f"{CAPTURE} --moe-runner-backend triton_kernel": "taken",
+}
+
+
+def test_a_worker_refuses_to_capture_wrong_experts_and_warns_of_none() -> None:
+    done = run_python(CHECKED, arguments=list(VERDICTS))
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    found = [line.removeprefix("verdict ") for line in lines if line.startswith("verdict ")]
+    assert len(found) == len(VERDICTS)
+    assert [
+        says for says, line in zip(VERDICTS.values(), found, strict=True) if says not in line
+    ] == []
+    assert [line for line in lines if "toolkit: triton_kernel may choose experts" in line]
+
+
+LOADED = """
+import sys
+from types import SimpleNamespace
+from patches.worker import CPU_STUBS, declare_torchvision_operators
+sys.path.insert(0, str(CPU_STUBS))
+declare_torchvision_operators()
+import patches
+patches.register()
+import torch
+from patches.expert_capture import all_known, captured_rows
+from sglang.srt.managers.cache_controller import HiCacheController
+from sglang.srt.state_capturer import routed_experts
+from sglang.srt.state_capturer.base import BaseTopkCapturer
+capturer = BaseTopkCapturer(16, 4, 2, 3, "cpu", "routed_experts")
+routed_experts.set_global_experts_capturer(capturer)
+capturer.host_cache.buffer[:] = 5  # of the tokens that had these slots before
+capturer.host_cache.buffer[:, 1] = -1  # a dense layer
+req = SimpleNamespace(kv=SimpleNamespace(req_pool_idx=0))
+pool = SimpleNamespace(req_to_token=torch.tensor([[3, 4, 9, 10, 11, 12]]))
+print(all_known(captured_rows(req, pool, 0, 5)))
+alloc = lambda count: torch.arange(9, 9 + count)
+controller = SimpleNamespace(mem_pool_device_allocator=SimpleNamespace(alloc=alloc), load_queue=[])
+print(HiCacheController.load(controller, torch.arange(2)).tolist())
+rows = captured_rows(req, pool, 0, 5)
+print(rows[:, 0, 0].tolist(), all_known(rows), all_known(rows[:2]), all_known(rows[2:4]))
+controller.mem_pool_device_allocator.alloc = lambda count: None
+print(HiCacheController.load(controller, torch.arange(2)))
+"""
+
+
+def test_slots_that_hierarchical_cache_fills_have_no_experts() -> None:
+    done = run_python(LOADED)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-4:] == [
+        "True",
+        "[9, 10]",
+        "[5, 5, -1, -1, 5] False True True",
+        "None",
+    ]

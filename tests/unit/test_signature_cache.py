@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,6 +108,25 @@ def test_it_takes_less_than_a_hundredth_of_the_kv(
 ) -> None:
     cache = SignatureCache.create(16, list(range(layers)), experts, k, "cpu")
     assert cache.rows.nbytes / 16 < 0.01 * kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("layers", "kv_bytes", "level", "share"),
+    [
+        (48, 48 * 4 * 128 * 2 * 2, logging.INFO, "0.40 %"),  # Qwen3-30B-A3B, bf16
+        (58, 61 * 576, logging.WARNING, "1.34 %"),  # DeepSeek-V3, FP8
+        (94, 94 * 1 * 128 * 2 * 2, logging.WARNING, "1.58 %"),  # Qwen3-235B-A22B, bf16, TP 4
+    ],
+)
+def test_a_worker_says_what_the_cache_takes(
+    layers: int, kv_bytes: int, level: int, share: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = SignatureCache.create(1000, list(range(layers)), 256, 8, "cpu")
+    with caplog.at_level(logging.INFO, "toolkit"):
+        patches.signature.log_size(cache, 1000 * kv_bytes / 2**30)
+        patches.signature.log_size(cache, 0.0)
+    (record,) = caplog.records
+    assert record.levelno == level and share in record.getMessage()
 
 
 def finished(prompts: list[int], ends: list[tuple[int, int]]) -> list[str]:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from toolkit.launch import hardware
 from toolkit.launch.agreement import agreement
+from toolkit.launch.capturing import capturing
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.flags import check_flags
+from toolkit.launch.flags import Resolved, check_flags
 from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import is_free
@@ -24,6 +25,7 @@ def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
     """Every problem of the plan. A dry run does without the weights and without free memory."""
     flags, resolved = check_flags(plan, dry_run)
     problems = [*model(plan, dry_run), *routing(plan), *locality(plan), *flags]
+    problems += [*optimistic(plan, resolved), *capturing(plan, resolved)]
     problems += agreement(plan, resolved)
     problems += ports(plan)
     if not dry_run:
@@ -70,6 +72,23 @@ def routing(plan: Plan) -> list[Problem]:
         what = f"the variable {key} is not set"
         problems.append(Problem("router.api_key_env", what, f"export {key}=... first"))
     return problems
+
+
+def optimistic(plan: Plan, resolved: Resolved) -> list[Problem]:
+    """With late dispatch a prefill must run before it has a decode worker: SGLang only logs that
+    some flags do not go with that (arg_groups/serving_hook.py), and then no request ends."""
+    if plan.dispatch != "late" or plan.mode != "pd":
+        return []
+    worker = next(w for w in plan.workers if w.role == "prefill")
+    if resolved.get(worker.name, {}).get("optimistic_prefill_attempts") != 0:
+        return []
+    what = "is 0 with these flags: prefills would wait for a decode worker, which late dispatch "
+    what += "chooses after them, until they time out"
+    mend = (
+        "leave pp-size out; with hierarchical cache use hicache-write-policy write_through, and "
+        "hicache-host-memory-mode buffer_only if it has a storage backend; or dispatch: concurrent"
+    )
+    return [Problem("prefill.args.optimistic-prefill-attempts", what, mend)]
 
 
 def ports(plan: Plan) -> list[Problem]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolkit.launch.capturing import SCATTERED
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import Problem
 from toolkit.launch.model import ModelFacts
@@ -142,7 +143,18 @@ def worker_flags(
             flags["disaggregation-bootstrap-port"] = bootstrap_port
             # The forward runs before a decode worker is chosen; 1 attempt stalls in mixed traffic.
             flags["optimistic-prefill-attempts"] = 1000 if dispatch == "late" else None
-    return flags | {k.lstrip("-").replace("_", "-"): v for k, v in role.args.items()}
+    own = {k.lstrip("-").replace("_", "-"): v for k, v in role.args.items()}
+    if (
+        (flags | own)[RECORD]
+        and not cpu
+        and role_name != "decode"
+        and role.dp_attention
+        and role.dp > 1
+        and own.get("moe-a2a-backend") not in SCATTERED
+    ):
+        # They and the capturer do not go together (`toolkit.launch.capturing`).
+        flags["disable-prefill-cuda-graph"] = True
+    return flags | own
 
 
 def to_argv(flags: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,8 @@
 """Can the prefill workers record signatures? Flags of SGLang under which they would be wrong.
 
 Signatures come from SGLang's routed-experts capturer and lie beside the KV pool, a row for a slot
-(`patches/signature.py`). Checked against SGLang 0.5.21; files are those of `sglang/srt`.
+(`patches/signature.py`). What the capturer itself cannot do is in `capturing`. Checked against
+SGLang 0.5.21; files are those of `sglang/srt`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from toolkit.launch.capturing import SCATTERED
 from toolkit.launch.errors import Problem
 
 if TYPE_CHECKING:
@@ -55,11 +57,9 @@ RULES = (
     ),
 )
 
-GATHERED = ("none", "deepep", "deepep_v2")
+GATHERED = ("none", *SCATTERED)
 """--moe-a2a-backend: the capturer puts the ranks' tokens together for these only
 (state_capturer/routed_experts.py)."""
-BYPASS = ("triton_kernel", "flashinfer_trtllm", "flashinfer_mxfp4", "experimental_sgl_trtllm")
-"""--moe-runner-backend: kernels that may choose the experts themselves (layers/moe/topk.py)."""
 
 
 def recording(plan: Plan) -> list[Problem]:
@@ -70,7 +70,7 @@ def recording(plan: Plan) -> list[Problem]:
     problems = [
         *_switched_off(plan, worker, flags),
         *_rules(flags),
-        *_experts_backend(worker, flags),
+        *_exchange(worker, flags),
     ]
     if "enable-hierarchical-cache" in flags:
         what = "what comes back from host memory has no experts: such prompts are routed by load"
@@ -110,16 +110,10 @@ def _rules(flags: dict[str, str]) -> list[Problem]:
     return problems
 
 
-def _experts_backend(worker: WorkerPlan, flags: dict[str, str]) -> list[Problem]:
-    problems = []
+def _exchange(worker: WorkerPlan, flags: dict[str, str]) -> list[Problem]:
     a2a = flags.get("moe-a2a-backend", "none")
-    if a2a not in GATHERED and worker.tp > 1:
-        what = f"signatures would be wrong: under {a2a} SGLang mixes up the tokens of several ranks"
-        mend = "use deepep; or remove router.profile"
-        problems.append(Problem("prefill.args.moe-a2a-backend", what, mend))
-    runner = flags.get("moe-runner-backend", "auto")
-    if runner in BYPASS:
-        what = f"{runner} may choose experts inside its kernel: then all requests go by load"
-        mend = "watch the router's fallbacks, or use --moe-runner-backend triton"
-        problems.append(Problem("prefill.args.moe-runner-backend", what, mend, fatal=False))
-    return problems
+    if a2a in GATHERED or worker.tp == 1:
+        return []
+    what = f"signatures would be wrong: under {a2a} SGLang mixes up the tokens of several ranks"
+    mend = "use deepep; or remove router.profile"
+    return [Problem("prefill.args.moe-a2a-backend", what, mend)]

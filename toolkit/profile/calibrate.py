@@ -137,8 +137,9 @@ class Calibration:
         rows = await self._tap.request(rid, PHASES, settings.timeout_s)
         if not all(phase.whole for phase in rows.values()):
             raise ProfileError(
-                f"prompt {prompt.id} was retracted or resumed in mid-run: give the workers more "
-                "kv_tokens, or profile with smaller waves (--concurrency)"
+                f"prompt {prompt.id} was retracted or resumed in mid-run, or its KV came back from "
+                "host memory: give the workers more kv_tokens, or profile with smaller waves "
+                "(--concurrency), and without --enable-hierarchical-cache"
             )
         return seconds, rows
 

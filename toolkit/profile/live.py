@@ -35,7 +35,7 @@ async def listen(
     """Sample the traffic of a running deployment for `seconds`.
 
     `progress(requests, seconds left)` is called about once a second. Requests that were retracted
-    or resumed are left out.
+    or resumed, or whose KV came back from host memory, are left out.
 
     Raises:
         ProfileError: the workers will not do, or nothing came.
