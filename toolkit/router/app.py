@@ -91,7 +91,8 @@ class Router:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self._key is not None and request.path not in OPEN_PATHS:
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._key.encode()):
+            raw = given.encode("utf-8", "surrogateescape")  # the bytes as they came
+            if not hmac.compare_digest(raw, self._key.encode()):
                 return web.json_response({"error": "Unauthorized"}, status=401)
         return await handler(request)
 

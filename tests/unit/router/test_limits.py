@@ -111,6 +111,19 @@ def test_a_slow_client_does_not_fill_the_router_s_memory():
     run(check())
 
 
+def test_a_key_that_is_no_text_is_a_wrong_key():
+    async def check() -> None:
+        env = {"TEST_ROUTER_KEY": "secret-key"}
+        async with Cluster(env=env, config={"api_key_env": "TEST_ROUTER_KEY"}) as cluster:
+            reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
+            head = b"POST /admin/drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n"
+            writer.write(head + b"Authorization: Bearer \xff\xfe\r\n\r\n")
+            assert b" 401 " in await reader.readline()
+            writer.close()
+
+    run(check())
+
+
 def test_api_key_and_admin():
     async def check() -> None:
         env = {"TEST_ROUTER_KEY": "secret-key"}
