@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -54,7 +55,7 @@ async def generate(
     http: aiohttp.ClientSession,
     url: str,
     body: dict[str, Any],
-    on_chunk: Callable[[int], None] = lambda count: None,
+    on_tokens: Callable[[int], None] = lambda count: None,
 ) -> Answer:
     """POST /generate. Never raises for what the server does: see `Answer.error`."""
     answer = Answer()
@@ -64,7 +65,7 @@ async def generate(
                 answer.error = f"HTTP {response.status}: {await response.text()}"
                 answer.retry_after = response.headers.get("Retry-After")
             elif body.get("stream"):
-                await _read_stream(response, answer, on_chunk)
+                await _read_stream(response, answer, on_tokens)
             else:
                 _take(answer, await response.json())
     except (aiohttp.ClientError, TimeoutError) as error:
@@ -73,7 +74,7 @@ async def generate(
 
 
 async def _read_stream(
-    response: aiohttp.ClientResponse, answer: Answer, on_chunk: Callable[[int], None]
+    response: aiohttp.ClientResponse, answer: Answer, on_tokens: Callable[[int], None]
 ) -> None:
     ended = False
     async for line in response.content:
@@ -88,7 +89,7 @@ async def _read_stream(
             continue
         _take(answer, json.loads(data[6:]))
         answer.chunks += 1
-        on_chunk(answer.chunks)
+        on_tokens(len(answer.ids))
     if not ended and not answer.error:
         answer.error = f"the stream broke off after {len(answer.ids)} tokens"
 
@@ -107,8 +108,15 @@ def _take(answer: Answer, data: dict[str, Any]) -> None:
     answer.ids, answer.text = ids, data["text"]
 
 
-async def all_of(url: str, bodies: Sequence[dict[str, Any]], concurrency: int) -> list[Answer]:
+async def all_of(
+    url: str,
+    bodies: Sequence[dict[str, Any]],
+    concurrency: int,
+    on_tokens: Callable[[int, int], None] = lambda index, count: None,
+) -> list[Answer]:
     """Send all bodies, `concurrency` at a time; answers in the order of the bodies.
+
+    `on_tokens` is told which body got how many tokens by now.
 
     Like any well-behaved client (the `openai` one too), a request that was turned away with 503
     and Retry-After, before a byte of its answer, is sent again after that time.
@@ -116,15 +124,15 @@ async def all_of(url: str, bodies: Sequence[dict[str, Any]], concurrency: int) -
     gate = asyncio.Semaphore(concurrency)
     async with session() as http:
 
-        async def one(body: dict[str, Any]) -> Answer:
+        async def one(index: int, body: dict[str, Any]) -> Answer:
             async with gate:
                 while True:
-                    answer = await generate(http, url, body)
+                    answer = await generate(http, url, body, partial(on_tokens, index))
                     if not (answer.error.startswith("HTTP 503") and answer.retry_after):
                         return answer
                     await asyncio.sleep(float(answer.retry_after))
 
-        return list(await asyncio.gather(*(one(body) for body in bodies)))
+        return list(await asyncio.gather(*(one(n, body) for n, body in enumerate(bodies))))
 
 
 async def until(condition: Callable[[], Coroutine[Any, Any, bool]], what: str) -> None:

@@ -70,23 +70,45 @@ def victim(deployment: Running, name: str, process: str) -> int:
     return next(child.pid for child in children if "scheduler" in " ".join(child.cmdline()))
 
 
-def busy(row: dict[str, Any]) -> bool:
-    """Two requests in the worker's hands; on a decode worker, two that generate already."""
-    if row["role"] == "decode":
-        return row["load"] is not None and row["load"]["running"] >= 2
-    return row["inflight"] >= 2
+class Streams:
+    """How far the clients' streams are."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, int] = {}
+
+    def __call__(self, index: int, count: int) -> None:
+        self.tokens[index] = count
+
+    async def stuck(self) -> bool:
+        """Whether a stream in its middle stands still while others go on."""
+        await asyncio.sleep(0.2)  # what was on its way has come
+        before = dict(self.tokens)
+        await asyncio.sleep(0.3)
+        return any(
+            count < TOKENS and self.tokens[index] == count for index, count in before.items()
+        )
 
 
 async def kill_under_load(deployment: Running, name: str, pid: int) -> list[calls.Answer]:
-    """Send all requests; SIGKILL once a third is done and the victim has work in its hands."""
+    """Send all requests; SIGKILL once a third is done and the victim has work in its hands.
+
+    A decode worker is stopped first, until it is seen that the kill will cut a stream: its reports
+    are too old to tell.
+    """
     url = deployment.router_url
-    sending = asyncio.create_task(calls.all_of(url, bodies(), CONCURRENCY))
+    streams = Streams()
+    sending = asyncio.create_task(calls.all_of(url, bodies(), CONCURRENCY, streams))
     start = {row["name"]: row["completed"] for row in (await state(url))["workers"]}
     while True:
         rows = {row["name"]: row for row in (await state(url))["workers"]}
         done = sum(row["completed"] - start[other] for other, row in rows.items())
-        if done > REQUESTS / 3 and busy(rows[name]):
-            break
+        if done > REQUESTS / 3 and rows[name]["inflight"] >= 2:
+            if rows[name]["role"] == "prefill":
+                break
+            os.kill(pid, signal.SIGSTOP)
+            if await streams.stuck():
+                break
+            os.kill(pid, signal.SIGCONT)
         assert not sending.done(), "the load ended before the kill"
         await asyncio.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
