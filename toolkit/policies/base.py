@@ -74,7 +74,9 @@ class RequestView:
     `blocks` are chained hashes of the prompt's leading blocks (block i covers blocks 0..i), filled
     only for a policy with `needs_blocks`. `signature` is a unit float32 vector [D] of the experts
     that the prefill used, or the words that say why there is none. `label` is the client's own name
-    for the kind of request (a domain), where it gave one.
+    for the kind of request (a domain), where it gave one. `max_new_tokens` and `min_new_tokens`
+    bound what it may generate, 0 where it does not say; who ignores the end of the text has both
+    equal. `prompt_hash` is the same for equal prompts, None where nobody hashed it.
     """
 
     prompt_tokens: int = 0
@@ -83,6 +85,9 @@ class RequestView:
     user: str | None = None
     signature: np.ndarray | str | None = None
     label: str | None = None
+    max_new_tokens: int = 0
+    min_new_tokens: int = 0
+    prompt_hash: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

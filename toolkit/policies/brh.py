@@ -1,0 +1,143 @@
+"""BR-H: BR-0 that also looks at the loads of the next H steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from toolkit.policies.balance_route import BalanceRoute
+from toolkit.policies.readings import Ranks
+from toolkit.policies.two_stage import PATIENCE, R_MAX
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from toolkit.policies.inflight_lengths import InflightLengths
+
+HORIZON = 80
+GAMMA = 0.9
+BETA_PER_RANK = 6.0
+
+
+class BrHPolicy(BalanceRoute):
+    """Assign finished prefills so that ranks stay level while requests end.
+
+    Formula, tokens, h = 0..H steps ahead, G healthy ranks, discounts d_h = gamma^h:
+
+        L_{g,h} = L_g + P_{g,h} - P_{g,0}     (not below 0)
+        m_{g,h} = max over ranks of L_{.,h} - L_{g,h}
+        F_g(Q)  = alpha * (sum_h d_h) * D - beta * sum_h d_h * max(0, D - m_{g,h})
+
+    - D: KV tokens that the set Q adds, taken as constant over the horizon as in the paper.
+    - P_{g,h}: what the requests that run on g are predicted to hold in h steps, each growing by a
+      token a step until it ends (`InflightLengths`). Only its change counts: L_g, the corrected
+      reading, stays the anchor, and what other routers sent there is assumed to stay.
+    - alpha: worth of a token below the margin; beta: price of one above it, in any of the steps.
+      beta > G * alpha is more cautious than BR-0: a token may fit now and not in ten steps.
+    - gamma: predictions far ahead are worth less.
+    - H = 0 and (alpha, beta) = (1, G) is BR-0, decision by decision.
+
+    Ranks are popped in the order of free slots, then of the discounted load sum_h d_h * L_{g,h}
+    (*ours*; at H = 0 the margin). A rank without a reading has no margin at any h.
+    Degraded: without `inflight`, or with nothing tracked on any rank, loads are assumed to stay.
+    Knobs: `horizon` H (80 steps), `alpha` (1), `beta` (None: 6 G, which is the paper's 48 at G = 8;
+    its value for other G is not in our text), `gamma` (0.9), and those of `TwoStage`.
+    Source: BalanceRoute (arXiv 2605.06113), BR-H.
+    """
+
+    name = "brh"
+
+    def __init__(
+        self,
+        seed: int = 0,
+        horizon: int = HORIZON,
+        alpha: float = 1.0,
+        beta: float | None = None,
+        gamma: float = GAMMA,
+        inflight: InflightLengths | None = None,
+        s_greedy: int | None = None,
+        r_max: int = R_MAX,
+        patience: float = PATIENCE,
+    ) -> None:
+        import numpy as np
+
+        super().__init__(s_greedy, r_max, patience)
+        if horizon < 0:
+            raise ValueError(f"horizon = {horizon} must not be negative")
+        if not 0 < gamma <= 1:
+            raise ValueError(f"gamma = {gamma:g} must lie in (0, 1]")
+        if not alpha > 0 or not (beta is None or beta > 0):
+            raise ValueError(f"alpha = {alpha:g} and beta = {beta} must be above 0")
+        self.horizon = horizon
+        self.alpha = alpha
+        self.beta = beta
+        self.inflight = inflight
+        self._discounts: np.ndarray = gamma ** np.arange(horizon + 1, dtype=np.float64)
+
+    def _envelope(self, ranks: Ranks) -> MarginAhead:
+        beta = BETA_PER_RANK * len(ranks.load) if self.beta is None else self.beta
+        return MarginAhead(self._ahead(ranks), self._discounts, self.alpha, beta)
+
+    def _ahead(self, ranks: Ranks) -> np.ndarray:
+        """L_{g,h}, tokens [G, H + 1]."""
+        import numpy as np
+
+        now = np.array(ranks.load)[:, None]
+        if self.inflight is None:
+            return np.repeat(now, self.horizon + 1, axis=1)
+        held = self.inflight.projections(ranks.keys, self.horizon)
+        ahead = now + (held - held[:, :1])
+        np.maximum(ahead, 0.0, out=ahead)
+        if any(ranks.silent):
+            silent = np.array(ranks.silent)
+            ahead[silent] = np.maximum(ahead[silent], ahead[~silent].max(axis=0))
+        return ahead
+
+
+class MarginAhead:
+    """BR-H's `Envelope`: `loads` [G, H + 1] of this step and the next ones, changed in place."""
+
+    def __init__(self, loads: np.ndarray, discounts: np.ndarray, alpha: float, beta: float) -> None:
+        self.loads = loads
+        self.discounts = discounts
+        self.weight = float(discounts.sum())
+        self.worth = alpha * self.weight
+        """Of a token below every margin."""
+        self.prices = beta * discounts
+        """Of a token above the margin at each h [H + 1]."""
+        self.heaviest: np.ndarray = loads.max(axis=0)
+        self._burdens: list[float] = (loads @ discounts).tolist()
+
+    def burden(self, g: int) -> float:
+        return self._burdens[g]
+
+    def peak(self, g: int) -> float:
+        """F_g rises by alpha * sum d a token, and by beta * d_h less past each m_{g,h}: it is
+        highest at the margin where the sum of those passed has caught up."""
+        margins = self.heaviest - self.loads[g]
+        order = margins.argsort()
+        at = int(self.prices[order].cumsum().searchsorted(self.worth))
+        return float(margins[order[at]]) if at < len(order) else float("inf")
+
+    def values(self, g: int, sizes: Sequence[float]) -> list[float]:
+        import numpy as np
+
+        over = np.array(sizes)[:, None] - (self.heaviest - self.loads[g])
+        np.maximum(over, 0.0, out=over)
+        lost: list[float] = (over @ self.prices).tolist()
+        worth = self.worth
+        return [worth * size - price for size, price in zip(sizes, lost, strict=True)]
+
+    def across(self, size: float) -> list[float]:
+        import numpy as np
+
+        over = np.maximum(size - (self.heaviest - self.loads), 0.0)
+        values: list[float] = (self.worth * size - over @ self.prices).tolist()
+        return values
+
+    def add(self, g: int, size: float) -> None:
+        import numpy as np
+
+        self.loads[g] += size
+        np.maximum(self.heaviest, self.loads[g], out=self.heaviest)
+        self._burdens[g] += size * self.weight

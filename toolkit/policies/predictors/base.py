@@ -1,0 +1,118 @@
+"""What a predictor of output lengths sees and answers. Pure data, arrays over many requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from toolkit.policies.base import RequestView
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from toolkit.policies.predictors.errors import Errors
+
+LONGEST = 131_072
+"""Tokens. Longer outputs count as this long."""
+
+
+class Placed(NamedTuple):
+    """What a predictor decided of a request when it was sent.
+
+    `row` of its distributions; `point` the length that it is sure of, tokens, 0 where it is not;
+    `note` what it needs again when the request has ended.
+    """
+
+    row: int = 0
+    point: float = 0.0
+    note: Any = None
+
+
+class Outlook(NamedTuple):
+    """For each of n requests: `p_fin` [n], the probability that it ends within the horizon, and
+    `mu_rem` [n], the steps that it then has left, on average."""
+
+    p_fin: np.ndarray
+    mu_rem: np.ndarray
+
+    def steps(self, horizon: int) -> np.ndarray:
+        """c = (1 - p_fin) * H + p_fin * mu_rem, the expected steps within the horizon [n]."""
+        return horizon + self.p_fin * (self.mu_rem - horizon)
+
+
+@dataclass(slots=True)
+class Flight:
+    """Requests in flight, a column each [n]: `age` tokens generated, `row` and `point` as in
+    `Placed`, `limit` tokens at which it is cut off (LONGEST where it has none), `least` tokens that
+    it generates in any case."""
+
+    age: np.ndarray
+    row: np.ndarray
+    point: np.ndarray
+    limit: np.ndarray
+    least: np.ndarray
+
+    @classmethod
+    def empty(cls, size: int) -> Flight:
+        import numpy as np
+
+        return cls(
+            age=np.zeros(size, dtype=np.int64),
+            row=np.zeros(size, dtype=np.int64),
+            point=np.zeros(size, dtype=np.float64),
+            limit=np.zeros(size, dtype=np.int64),
+            least=np.zeros(size, dtype=np.int64),
+        )
+
+    @classmethod
+    def of(cls, request: RequestView, placed: Placed, age: int = 0) -> Flight:
+        """One request."""
+        one = cls.empty(1)
+        one.set(0, request, placed, age)
+        return one
+
+    def set(self, slot: int, request: RequestView, placed: Placed, age: int) -> None:
+        limit = request.max_new_tokens
+        self.age[slot] = age
+        self.row[slot] = placed.row
+        self.point[slot] = placed.point
+        self.limit[slot] = limit if 0 < limit < LONGEST else LONGEST
+        least = request.min_new_tokens
+        self.least[slot] = min(least, self.limit[slot]) if least > 0 else 0
+
+    def columns(self) -> list[np.ndarray]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+    def head(self, count: int) -> Flight:
+        """The first `count` rows, a view."""
+        return Flight(*(column[:count] for column in self.columns()))
+
+    def one(self, slot: int, age: int) -> Flight:
+        """A copy of one row at another age."""
+        row = Flight(*(column[slot : slot + 1].copy() for column in self.columns()))
+        row.age[0] = age
+        return row
+
+    def grown(self, size: int) -> Flight:
+        """A copy with room for `size` rows."""
+        import numpy as np
+
+        return Flight(*(np.resize(column, size) for column in self.columns()))
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Remaining output lengths. Learns from requests that have ended; memory is bounded."""
+
+    name: str
+    errors: Errors
+
+    def place(self, request: RequestView) -> Placed:
+        """What is known of a request that is being sent."""
+
+    def outlook(self, flight: Flight, horizon: int) -> Outlook:
+        """p_fin and mu_rem over the next `horizon` steps (at least 0)."""
+
+    def ended(self, placed: Placed, length: int, by_itself: bool) -> None:
+        """The request has generated `length` tokens in all. Not `by_itself`: it was cut off, by its
+        limit or by an abort, and would have gone on. To be called once for each `place`."""

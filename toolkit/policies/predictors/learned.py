@@ -1,0 +1,189 @@
+"""Learned: distributions by what is known of a request; those that predict best decide."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from toolkit.policies.base import RequestView
+from toolkit.policies.predictors.base import LONGEST, Flight, Outlook, Placed
+from toolkit.policies.predictors.errors import Errors
+from toolkit.policies.predictors.lengths import MEMORY, Lengths
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ROWS = 512
+BACK_OFF = 8.0
+KEEP = 0.998
+TRIED = 16
+"""Least recently used rows that are looked at for one that no request in flight stands on."""
+
+VIEWS: tuple[tuple[str, ...], ...] = (
+    ("label",),
+    ("user",),
+    ("prompt",),
+    ("limit",),
+    ("label", "prompt"),
+    ("label", "limit"),
+    ("user", "prompt"),
+    ("user", "label"),
+)
+Key = tuple[int, tuple[Hashable, ...]]
+
+
+@dataclass(slots=True)
+class View:
+    """One choice of features; `gain` is how much better than the root it has predicted lately:
+    the running mean of log likelihood ratios, judged before learning."""
+
+    features: tuple[str, ...]
+    gain: float = 0.0
+    judged: int = 0
+
+    def judge(self, gain: float) -> None:
+        self.judged += 1
+        self.gain += max(1 - KEEP, 1 / self.judged) * (gain - self.gain)
+
+
+class _Stand(NamedTuple):
+    """The row that a view has for a request."""
+
+    view: int
+    row: int
+
+
+def nearest_centroid(rows: np.ndarray) -> Callable[[RequestView], Hashable]:
+    """A `domain` for `Learned`: the client's label, else the nearest row [K, D] to the request's
+    signature, else None."""
+
+    def domain(request: RequestView) -> Hashable:
+        signature = request.signature
+        if request.label is not None:
+            return request.label
+        if signature is None or isinstance(signature, str) or signature.shape != rows.shape[1:]:
+            return None
+        return int((rows @ signature).argmax())
+
+    return domain
+
+
+def _label(request: RequestView) -> Hashable:
+    return request.label
+
+
+class Learned:
+    """Survival distributions for groups of requests, smoothed by the one for all (*ours*).
+
+    A *view* is a choice of features: domain (label or nearest centroid), user, prompt length and
+    limit (both by powers of two). Each view keeps a distribution (`Lengths`) for every value of its
+    features that it has seen, mixed with `back_off` requests' worth of the distribution for all
+    (the root), so that a group of which little is known predicts what the root does. When a request
+    has ended, each view is judged by how likely it held that length beside the root, *before* it
+    learns it. A request is placed in the view with the highest mean gain among those that know its
+    features, in the root when none gains.
+
+    Why this and not a regression or a network: it has no learning rate, nothing to train and no
+    step that can diverge; it answers with a distribution conditional on the age, which is what
+    p_fin needs (a mean length does not tell a certain 200 from a coin toss between 10 and 390); a
+    feature that says nothing here loses to the root by itself; and it follows what changes, since
+    counts and gains fade.
+    Memory: `rows` distributions (10 KB each), the least recently used that no request in flight
+    stands on goes first; where there is none, the view sits this request out. Knobs: `rows` (512),
+    `back_off` (8 requests), `memory` (2000 a row), `domain`.
+    """
+
+    name = "learned"
+
+    def __init__(
+        self,
+        rows: int = ROWS,
+        back_off: float = BACK_OFF,
+        memory: float = MEMORY,
+        domain: Callable[[RequestView], Hashable] = _label,
+    ) -> None:
+        if rows < 2 or not back_off > 0:
+            raise ValueError(f"rows = {rows} must be 2 or more, back_off = {back_off:g} above 0")
+        self.errors = Errors()
+        self.lengths = Lengths(rows, memory)
+        self.views = [View(features) for features in VIEWS]
+        self._domain = domain
+        self._back_off = back_off
+        self._keys: OrderedDict[Key, int] = OrderedDict()
+        self._standing = [0] * rows
+        self._root_at = [0.0] * rows
+        self._free = list(range(rows - 1, 0, -1))
+
+    def place(self, request: RequestView) -> Placed:
+        """Notes every view's row, for `ended`."""
+        features = self._features(request)
+        stands: list[_Stand] = []
+        for at, view in enumerate(self.views):
+            values = tuple(features[name] for name in view.features)
+            if None in values:
+                continue
+            row = self._row((at, values))
+            if row is not None:
+                self._standing[row] += 1
+                stands.append(_Stand(at, row))
+        best = max(stands, key=lambda stand: self.views[stand.view].gain, default=None)
+        if best is None or self.views[best.view].gain <= 0:
+            return Placed(0, 0.0, stands)
+        self._smooth(best.row)
+        return Placed(best.row, 0.0, stands)
+
+    def outlook(self, flight: Flight, horizon: int) -> Outlook:
+        return self.lengths.outlook(flight, horizon)
+
+    def ended(self, placed: Placed, length: int, by_itself: bool) -> None:
+        lengths = self.lengths
+        base = lengths.share(0, length, 1 / LONGEST, 1.0)
+        for at, row in placed.note:
+            if by_itself:
+                share = lengths.share(row, length, base, self._back_off)
+                self.views[at].judge(math.log(share / base))
+            self._standing[row] -= 1
+            lengths.learn(row, length, by_itself)
+        lengths.learn(0, length, by_itself)
+        lengths.refresh(0)
+
+    def _features(self, request: RequestView) -> dict[str, Hashable]:
+        """What is not known is None."""
+        return {
+            "label": self._domain(request),
+            "user": request.user,
+            "prompt": max(0, request.prompt_tokens).bit_length(),
+            "limit": request.max_new_tokens.bit_length() if request.max_new_tokens > 0 else None,
+        }
+
+    def _row(self, key: Key) -> int | None:
+        row = self._keys.get(key)
+        if row is not None:
+            self._keys.move_to_end(key)
+            return row
+        if not self._free:
+            self._evict()
+        if not self._free:
+            return None
+        row = self._free.pop()
+        self._keys[key] = row
+        self.lengths.forget(row)
+        return row
+
+    def _evict(self) -> None:
+        for key, _ in zip(self._keys, range(TRIED), strict=False):
+            row = self._keys[key]
+            if not self._standing[row]:
+                del self._keys[key]
+                self._free.append(row)
+                return
+
+    def _smooth(self, row: int) -> None:
+        """Make the row's tables again when it, or the root under it, has learned enough."""
+        root = float(self.lengths.seen[0])
+        changed = not 0.9 * root <= self._root_at[row] <= 1.1 * root
+        if self.lengths.refresh(row, self.lengths.masses(0), self._back_off, changed):
+            self._root_at[row] = root

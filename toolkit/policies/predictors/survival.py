@@ -1,0 +1,34 @@
+"""Survival: one distribution for all requests, conditional on the age."""
+
+from __future__ import annotations
+
+from toolkit.policies.base import RequestView
+from toolkit.policies.predictors.base import Flight, Outlook, Placed
+from toolkit.policies.predictors.errors import Errors
+from toolkit.policies.predictors.lengths import MEMORY, Lengths
+
+
+class Survival:
+    """What requests of this age had left, of all that ended here lately.
+
+    Formula: p_fin = 1 - S(a + H) / S(a), S the share of outputs longer than that (`Lengths`). Looks
+    at nothing of the request but its age and limits. Degraded: before anything has ended, every
+    order of magnitude of the length is as likely. Knobs: `memory` (2000 requests, then halved).
+    Source: BalanceRoute (arXiv 2605.06113), predictor *Survival*.
+    """
+
+    name = "survival"
+
+    def __init__(self, memory: float = MEMORY) -> None:
+        self.errors = Errors()
+        self.lengths = Lengths(1, memory)
+
+    def place(self, request: RequestView) -> Placed:
+        return Placed()
+
+    def outlook(self, flight: Flight, horizon: int) -> Outlook:
+        return self.lengths.outlook(flight, horizon)
+
+    def ended(self, placed: Placed, length: int, by_itself: bool) -> None:
+        self.lengths.learn(0, length, by_itself)
+        self.lengths.refresh(0)

@@ -1,0 +1,104 @@
+"""What the ranks carry at the start of a round, and what a request will add."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolkit.policies.base import Load, RequestView, WorkerView
+
+HUGE = float(2**40)
+"""No load and no prompt is that long; what is longer, negative or NaN is no number to act on."""
+
+
+@dataclass(slots=True)
+class Ranks:
+    """The healthy ranks, one entry of each list for each.
+
+    - `index`: where it stands among the workers that were given; `keys`: its (name, DP rank)
+    - `load`: L_g, KV tokens that are on it or on their way to it
+    - `slots`: requests that it can still take, infinite where it does not say
+    - `room`: KV tokens that it can still take, infinite where the pool's size is unknown
+    - `silent`: has no reading while others have one; counts as loaded
+    - `pool`: the largest KV pool among them, tokens
+    """
+
+    index: list[int]
+    keys: list[tuple[str, int]]
+    load: list[float]
+    slots: list[float]
+    room: list[float]
+    silent: list[bool]
+    pool: float
+
+
+def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
+    """The healthy ranks, with L_g = used + waiting + sent since the reading.
+
+    A rank whose reading is missing (too old, never came) or impossible (negative, NaN) is *silent*:
+    L_g is then the heaviest rank's, or this router's own count where that is more, so that it has
+    no margin; and it comes after all others. What stopped publishing may hang, and an empty-looking
+    rank would draw everything. Where all are silent, own counts are all there is. A used part above
+    the pool counts as the full pool.
+    """
+    ranks = Ranks([], [], [], [], [], [], 0.0)
+    heaviest, biggest = 0.0, 0.0
+    for at, worker in enumerate(workers):
+        if not worker.healthy:
+            continue
+        load = worker.load
+        room = math.inf
+        silent = load is None or not possible(load)
+        if silent or load is None:
+            tokens = float(worker.inflight_tokens) if 0 <= worker.inflight_tokens < HUGE else 0.0
+            requests = worker.inflight if 0 <= worker.inflight < HUGE else 0
+            total = 0
+        else:
+            used, total = load.used_tokens, load.total_tokens
+            tokens = float(min(used, total) if total else used)
+            tokens += load.waiting_tokens + load.sent_tokens
+            requests = load.running + load.waiting + load.sent_requests
+            heaviest = max(heaviest, tokens)
+        if total:
+            room = max(0.0, total - tokens)
+        biggest = max(biggest, total or math.inf)
+        ranks.index.append(at)
+        ranks.keys.append((worker.name, worker.dp_rank))
+        ranks.load.append(tokens)
+        ranks.slots.append(max(0.0, worker.slots - requests) if worker.slots > 0 else math.inf)
+        ranks.room.append(room)
+        ranks.silent.append(silent)
+    ranks.pool = biggest
+    if all(ranks.silent):
+        ranks.silent = [False] * len(ranks.silent)
+    for g, silent in enumerate(ranks.silent):
+        if silent:
+            ranks.load[g] = max(ranks.load[g], heaviest)
+    return ranks
+
+
+def kv_tokens(request: RequestView) -> float:
+    """KV tokens that it brings: its whole prompt, cached or not. 0 for an impossible number."""
+    return kv_sizes([request])[0]
+
+
+def kv_sizes(waiting: Sequence[RequestView]) -> list[float]:
+    """`kv_tokens` of each."""
+    return [
+        float(tokens) if 0 < (tokens := request.prompt_tokens) < HUGE else 0.0
+        for request in waiting
+    ]
+
+
+def possible(load: Load) -> bool:
+    """Whether every number of a reading could be true."""
+    return (
+        0 <= load.used_tokens < HUGE
+        and 0 <= load.total_tokens < HUGE
+        and 0 <= load.waiting_tokens < HUGE
+        and 0 <= load.sent_tokens < HUGE
+        and 0 <= load.running < HUGE
+        and 0 <= load.waiting < HUGE
+        and 0 <= load.sent_requests < HUGE
+    )
