@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.base import Decision, RequestView, WorkerView
 from toolkit.policies.residents import Residents
 from toolkit.policies.rotation import Rotation
 
@@ -108,20 +108,23 @@ class EldrPolicy:
         self._rotation = Rotation()
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
-        healthy = healthy_indices(workers)
-        if not healthy:
+        queues = {i: worker.requests for i, worker in enumerate(workers) if worker.healthy}
+        if not queues:
             return None
-        own, reason = self._similarities(workers, healthy, request.signature)
-        if reason:
-            self.counters.fallbacks[reason] += 1
-            return self._shortest(workers, healthy, f"by load ({reason})")
-        near = self._beside_others(workers, own, request.signature)
-        scores = self._less_crowded(workers, near)
+        signature = self._usable(request.signature)
+        if isinstance(signature, str):
+            return self._by_load(workers, queues, signature)
+        own = self._similarities(workers, queues, signature)
+        if not own:
+            return self._by_load(workers, queues, "no worker with a centroid")
+        near = self._beside_others(workers, own, signature)
+        scores = self._less_crowded(workers, queues, near)
         best = max(scores.values())
-        band = [i for i, score in scores.items() if score >= best - self.tau]
+        least = best - self.tau
+        band = [i for i, score in scores.items() if score >= least]
         self.counters.located += 1
         self.counters.band += len(band)
-        decision = self._shortest(workers, band, f"band of {len(band)}", near)
+        decision = self._shortest(workers, queues, band, f"band of {len(band)}", near)
         self._count(own, near, best, band, decision.index)
         return decision
 
@@ -143,63 +146,75 @@ class EldrPolicy:
             self.counters.crowded += 1
 
     def _less_crowded(
-        self, workers: Sequence[WorkerView], near: dict[int, float]
+        self, workers: Sequence[WorkerView], queues: dict[int, int], near: dict[int, float]
     ) -> dict[int, float]:
         """The scores of the workers that are not full."""
         if self.tau == 0:
             return near
-        queues = {i: workers[i].requests for i in near}
-        mean = sum(queues.values()) / len(queues)
+        mean = sum([queues[i] for i in near]) / len(near)
         unit = max(mean, 1.0) * (self.overload - 1)
-        fit = [i for i, queue in queues.items() if not 0 < workers[i].slots <= queue]
-        return {i: near[i] - max(0.0, queues[i] - mean) / unit for i in fit or near}
+        fit = [i for i in near if not 0 < workers[i].slots <= queues[i]] or near
+        return {
+            i: near[i] if queues[i] <= mean else near[i] - (queues[i] - mean) / unit for i in fit
+        }
 
-    def _similarities(
-        self, workers: Sequence[WorkerView], healthy: list[int], signature: np.ndarray | str | None
-    ) -> tuple[dict[int, float], str]:
-        """Cosine with the centroid by worker index, or the reason why there is none."""
+    def _usable(self, signature: np.ndarray | str | None) -> np.ndarray | str:
+        """The signature, or the reason why it says nothing of how near the workers are."""
         import numpy as np
 
         known = self.centroids
         if known is None:
-            return {}, "no centroids"
+            return "no centroids"
         if isinstance(signature, str):
-            return {}, signature or "no signature"
+            return signature or "no signature"
         if not isinstance(signature, np.ndarray):
-            return {}, "no signature"
+            return "no signature"
         if signature.shape != known.rows.shape[1:]:
-            return {}, "signature of another length"
-        owned = [i for i in healthy if workers[i].key in known.owner]
-        if not owned:
-            return {}, "no worker with a centroid"
-        if not signature.any():
-            return {}, "empty signature"
-        scores = known.rows @ signature
-        return {i: float(scores[known.owner[workers[i].key]]) for i in owned}, ""
+            return "signature of another length"
+        return signature if signature.any() else "empty signature"
+
+    def _by_load(
+        self, workers: Sequence[WorkerView], queues: dict[int, int], reason: str
+    ) -> Decision:
+        self.counters.fallbacks[reason] += 1
+        return self._shortest(workers, queues, list(queues), f"by load ({reason})")
+
+    def _similarities(
+        self, workers: Sequence[WorkerView], healthy: Iterable[int], signature: np.ndarray
+    ) -> dict[int, float]:
+        """Cosine with the centroid, by worker index, of those who have one."""
+        known = self.centroids
+        assert known is not None
+        row_of = known.owner.get
+        rows = [(i, row_of((workers[i].name, workers[i].dp_rank))) for i in healthy]
+        scores = (known.rows @ signature).tolist()
+        return {i: scores[row] for i, row in rows if row is not None}
 
     def _beside_others(
-        self,
-        workers: Sequence[WorkerView],
-        own: dict[int, float],
-        signature: np.ndarray | str | None,
+        self, workers: Sequence[WorkerView], own: dict[int, float], signature: np.ndarray
     ) -> dict[int, float]:
         """The same, or the cosine with what is in flight where that is greater."""
-        if self.residents is None or self.tau == 0 or signature is None:
+        if self.residents is None or self.tau == 0:
             return own
-        assert not isinstance(signature, str)  # then there would be no similarities
         beside = self.residents.cosines(signature)
-        return {i: max(s, beside.get(workers[i].key, 0.0)) for i, s in own.items()}
+        near = own.copy()
+        for i, score in own.items():
+            other = beside.get((workers[i].name, workers[i].dp_rank), 0.0)
+            if other > score:
+                near[i] = other
+        return near
 
     def _shortest(
         self,
         workers: Sequence[WorkerView],
+        queues: dict[int, int],
         among: list[int],
         reason: str,
         near: dict[int, float] | None = None,
     ) -> Decision:
-        shortest = min(workers[i].requests for i in among)
-        ties = [i for i in among if workers[i].requests == shortest]
+        shortest = min([queues[i] for i in among])
+        ties = [i for i in among if queues[i] == shortest]
         if near is not None and self.tau < 1:
-            nearest = max(near[i] for i in ties)
+            nearest = max([near[i] for i in ties])
             ties = [i for i in ties if near[i] == nearest]
         return Decision(self._rotation.take(workers, ties), f"{reason}, {shortest} requests")

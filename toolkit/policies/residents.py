@@ -42,8 +42,9 @@ class Residents:
         """Of a unit signature [D] with the mean of each worker that has requests."""
         if not self._index:
             return {}
-        found = self._rows @ signature
-        return {key: float(found[row]) for key, row in self._index.items() if self._counts[row]}
+        found = (self._rows @ signature).tolist()
+        counts = self._counts
+        return {key: found[row] for key, row in self._index.items() if counts[row]}
 
     def _row(self, key: Key) -> int:
         import numpy as np
