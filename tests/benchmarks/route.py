@@ -36,7 +36,7 @@ def main() -> None:
     signatures /= np.linalg.norm(signatures, axis=1, keepdims=True)
     names = [f"decode-{i}" for i in range(WORKERS)]
     fleets = [
-        [WorkerView(name, inflight=int(n)) for name, n in zip(names, queue, strict=True)]
+        [WorkerView(name, inflight=int(n), slots=48) for name, n in zip(names, queue, strict=True)]
         for queue in rng.integers(0, 40, (64, WORKERS))
     ]
     owner = {(name, 0): row for row, name in enumerate(names)}

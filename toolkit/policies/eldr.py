@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -153,7 +154,9 @@ class EldrPolicy:
             return near
         mean = sum([queues[i] for i in near]) / len(near)
         unit = max(mean, 1.0) * (self.overload - 1)
-        fit = [i for i in near if not 0 < workers[i].slots <= queues[i]] or near
+        # The router's own count too: a reading may be older than what was sent.
+        slots = {i: workers[i].slots or math.inf for i in near}
+        fit = [i for i in near if slots[i] > queues[i] and slots[i] > workers[i].inflight] or near
         return {
             i: near[i] if queues[i] <= mean else near[i] - (queues[i] - mean) / unit for i in fit
         }
