@@ -13,7 +13,9 @@ More: the medians by length, the same with four in flight (`c4_`), and `breakdow
 (to the decode POST) first (decode POST to its first byte: handshake, transfer, first step), and
 transfer (the KV transfer alone, a part of first).
 
-`--url` measures a router that is up instead of starting a deployment.
+`--url` measures a router that is up instead of starting a deployment. `--eldr`: 1 prefill + 4
+decode (launch/cpu-eldr.yaml), late by signatures against concurrent round robin, since nothing else
+can be done before the prefill.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.common import RECIPE, Result, arguments, median_difference, percentile
+from tests.benchmarks.eldr_rounds import RECIPE as ELDR_RECIPE
 from toolkit.bench.client import Sample, payload, send
 from toolkit.bench.errors import BenchError
 from toolkit.bench.hosted import hosted
@@ -36,6 +39,7 @@ from toolkit.bench.workload import Item
 LENGTHS = (40, 160, 400)
 TOKENS = 8
 DISPATCH = ("late", "concurrent")
+ELDR = {"late": "eldr", "concurrent": "round_robin"}
 PARTS = ("queue", "prefill", "decide", "first", "transfer")
 
 
@@ -57,9 +61,14 @@ async def timing(session: Any, url: str) -> dict[str, float]:
     return {part: given[f"{part}_ms"]["p50"] for part in PARTS if f"{part}_ms" in given}
 
 
-async def serve(session: Any, url: str, dispatch: str, items: list[Item]) -> list[Sample]:
-    """Switch the dispatch and send the items at once."""
-    await set_policy(session, url, {"dispatch": dispatch})
+async def serve(
+    session: Any, url: str, dispatch: str, policies: dict[str, str], items: list[Item]
+) -> list[Sample]:
+    """Switch the dispatch (and its decode policy, if it has one) and send the items at once."""
+    setting = {"dispatch": dispatch}
+    if dispatch in policies:
+        setting["decode"] = policies[dispatch]
+    await set_policy(session, url, setting)
     bodies = [payload("generate", "", item, True) for item in items]
     samples = await asyncio.gather(*(send(session, url, "generate", body) for body in bodies))
     lost = [sample.error for sample in samples if not sample.success]
@@ -68,7 +77,9 @@ async def serve(session: Any, url: str, dispatch: str, items: list[Item]) -> lis
     return list(samples)
 
 
-async def measure(url: str, rounds: int, flight: int) -> tuple[dict[str, Any], int]:
+async def measure(
+    url: str, rounds: int, flight: int, policies: dict[str, str]
+) -> tuple[dict[str, Any], int]:
     """The paired rounds with `flight` requests at a time; keys and the number of samples."""
     prompts = Prompts(seed=flight)
     ttfts: dict[str, list[float]] = {name: [] for name in DISPATCH}
@@ -77,17 +88,19 @@ async def measure(url: str, rounds: int, flight: int) -> tuple[dict[str, Any], i
     async with new_session(120.0) as session:
         state = await get_json(session, url + "/workers")
         for dispatch in DISPATCH:  # connections and first-call costs
-            await serve(session, url, dispatch, [prompts.item(40) for _ in range(4)])
+            items = [prompts.item(40) for _ in range(4)]
+            await serve(session, url, dispatch, policies, items)
         for number in range(rounds):
             length = LENGTHS[number % len(LENGTHS)]
             for dispatch in DISPATCH if (number // 3) % 2 == 0 else DISPATCH[::-1]:
                 items = [prompts.item(length) for _ in range(flight)]
-                samples = await serve(session, url, dispatch, items)
+                samples = await serve(session, url, dispatch, policies, items)
                 mean = statistics.fmean(sample.ttft * 1000 for sample in samples)
                 ttfts[dispatch].append(mean)
                 by_length.setdefault((dispatch, length), []).append(mean)
                 parts[dispatch].append(await timing(session, url))
-        await set_policy(session, url, {"dispatch": state["dispatch"]})
+        before = {"dispatch": state["dispatch"], "decode": state["policies"]["decode"]}
+        await set_policy(session, url, before)
     value, low, high = median_difference(ttfts["late"], ttfts["concurrent"])
     keys: dict[str, Any] = {
         "ttft_added_ms": value,
@@ -114,24 +127,29 @@ async def measure(url: str, rounds: int, flight: int) -> tuple[dict[str, Any], i
 
 def main() -> None:
     """Run the benchmark and print its line."""
-    options = arguments(__doc__, ("--url", {"help": "a router that is up"}))
+    options = arguments(
+        __doc__,
+        ("--url", {"help": "a router that is up"}),
+        ("--eldr", {"action": "store_true", "help": "late by signatures (launch/cpu-eldr.yaml)"}),
+    )
     result = Result()
     if options.url:
-        samples = run(options.url, result, options.quick)
+        samples = run(options.url, result, options)
     else:
         with (
             tempfile.TemporaryDirectory(prefix="late-binding-") as folder,
-            hosted(RECIPE, Path(folder)) as deployment,
+            hosted(ELDR_RECIPE if options.eldr else RECIPE, Path(folder)) as deployment,
         ):
-            samples = run(deployment.router_url, result, options.quick)
+            samples = run(deployment.router_url, result, options)
     result.emit(samples)
 
 
-def run(url: str, result: Result, quick: bool) -> int:
+def run(url: str, result: Result, options: Any) -> int:
     """Both numbers of requests in flight; returns how many requests were timed."""
-    keys, one = asyncio.run(measure(url, rounds=18 if quick else 120, flight=1))
+    quick, policies = options.quick, ELDR if options.eldr else {}
+    keys, one = asyncio.run(measure(url, 18 if quick else 120, 1, policies))
     result.keys |= keys
-    keys, four = asyncio.run(measure(url, rounds=6 if quick else 45, flight=4))
+    keys, four = asyncio.run(measure(url, 6 if quick else 45, 4, policies))
     result.keys |= {f"c4_{name}": value for name, value in keys.items()}
     return one + four
 
