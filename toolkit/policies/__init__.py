@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toolkit.policies.base import Decision, Load, Policy, RequestView, Side, WorkerView
+from toolkit.policies.br0 import Br0Policy
+from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.eldr import EldrPolicy, check_tau
+from toolkit.policies.gimbal import GimbalPolicy, Thresholds
 from toolkit.policies.label_oracle import LabelOraclePolicy
 from toolkit.policies.least_tokens import LeastTokensPolicy
 from toolkit.policies.power_of_two import PowerOfTwoPolicy
+from toolkit.policies.predictors import check_predictor
 from toolkit.policies.prefix_affinity import PrefixAffinityPolicy
 from toolkit.policies.random import RandomPolicy
 from toolkit.policies.round_robin import RoundRobinPolicy
@@ -41,7 +45,7 @@ class Known(NamedTuple):
     make: Callable[..., Policy]
     sides: tuple[str, ...] = _BOTH
     parameter: str = ""
-    check: Callable[[str], float] | None = None
+    check: Callable[[str], Any] | None = None
 
 
 POLICIES: dict[str, Known] = {
@@ -52,6 +56,9 @@ POLICIES: dict[str, Known] = {
     "least_tokens": Known(LeastTokensPolicy),
     "prefix_affinity": Known(PrefixAffinityPolicy, ("prefill",)),
     "eldr": Known(EldrPolicy, ("decode",), "tau", check_tau),
+    "br0": Known(Br0Policy, ("decode",)),
+    "brh": Known(BrHPolicy, ("decode",), "predictor", check_predictor),
+    "gimbal": Known(GimbalPolicy, _BOTH, "thresholds", Thresholds.parse),
     "label_oracle": Known(LabelOraclePolicy, ("decode",)),
 }
 
@@ -85,7 +92,7 @@ def make_policy(
     return policy
 
 
-def _parse(name: str, side: str | None) -> tuple[Known, dict[str, float]]:
+def _parse(name: str, side: str | None) -> tuple[Known, dict[str, Any]]:
     base, at, text = name.partition("@")
     if base not in policy_names(side):
         where = f"{side} " if side else ""

@@ -76,7 +76,8 @@ class RequestView:
     that the prefill used, or the words that say why there is none. `label` is the client's own name
     for the kind of request (a domain), where it gave one. `max_new_tokens` and `min_new_tokens`
     bound what it may generate, 0 where it does not say; who ignores the end of the text has both
-    equal. `prompt_hash` is the same for equal prompts, None where nobody hashed it.
+    equal. `prompt_hash` is the same for equal prompts, None where nobody hashed it. `now` is the
+    caller's monotonic time in seconds: a value, so that a recorded run can be played again.
     """
 
     prompt_tokens: int = 0
@@ -88,6 +89,7 @@ class RequestView:
     max_new_tokens: int = 0
     min_new_tokens: int = 0
     prompt_hash: int | None = None
+    now: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

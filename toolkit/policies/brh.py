@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.policies.balance_route import BalanceRoute
+from toolkit.policies.inflight_lengths import InflightLengths
+from toolkit.policies.predictors import make_predictor
 from toolkit.policies.readings import Ranks
 from toolkit.policies.two_stage import PATIENCE, R_MAX
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from toolkit.policies.inflight_lengths import InflightLengths
 
 HORIZON = 80
 GAMMA = 0.9
@@ -39,9 +39,12 @@ class BrHPolicy(BalanceRoute):
 
     Ranks are popped in the order of free slots, then of the discounted load sum_h d_h * L_{g,h}
     (*ours*; at H = 0 the margin). A rank without a reading has no margin at any h.
-    Degraded: without `inflight`, or with nothing tracked on any rank, loads are assumed to stay.
-    Knobs: `horizon` H (80 steps), `alpha` (1), `beta` (None: 6 G, which is the paper's 48 at G = 8;
-    its value for other G is not in our text), `gamma` (0.9), and those of `TwoStage`.
+    `inflight` is kept by whoever sends the requests. Degraded: with nothing tracked on any rank
+    loads are assumed to stay.
+    Knobs: `predictor` of output lengths (learned, survival, exact_match, oracle; `brh@PREDICTOR`)
+    or an `inflight` that has one, `horizon` H (80 steps), `alpha` (1), `beta` (None: 6 G, which is
+    the paper's 48 at G = 8; its value for other G is not in our text), `gamma` (0.9), and those of
+    `TwoStage`.
     Source: BalanceRoute (arXiv 2605.06113), BR-H.
     """
 
@@ -58,6 +61,7 @@ class BrHPolicy(BalanceRoute):
         s_greedy: int | None = None,
         r_max: int = R_MAX,
         patience: float = PATIENCE,
+        predictor: str = "learned",
     ) -> None:
         import numpy as np
 
@@ -71,6 +75,8 @@ class BrHPolicy(BalanceRoute):
         self.horizon = horizon
         self.alpha = alpha
         self.beta = beta
+        if inflight is None:
+            inflight = InflightLengths(make_predictor(predictor))
         self.inflight = inflight
         self._discounts: np.ndarray = gamma ** np.arange(horizon + 1, dtype=np.float64)
 
@@ -83,8 +89,6 @@ class BrHPolicy(BalanceRoute):
         import numpy as np
 
         now = np.array(ranks.load)[:, None]
-        if self.inflight is None:
-            return np.repeat(now, self.horizon + 1, axis=1)
         held = self.inflight.projections(ranks.keys, self.horizon)
         ahead = now + (held - held[:, :1])
         np.maximum(ahead, 0.0, out=ahead)

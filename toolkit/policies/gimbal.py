@@ -116,13 +116,11 @@ class GimbalPolicy:
         healthy = healthy_indices(workers)
         if not healthy:
             return None
-        # The caller's monotonic time: a value, so that a recorded run can be played again.
-        now = getattr(request, "now", 0.0)
-        branch, among = self._branch(workers, healthy, request.user, now)
+        branch, among = self._branch(workers, healthy, request.user, request.now)
         index = self._rotation.take(workers, among)
         self.counters.decisions[branch] += 1
         if request.user:
-            self.users.store(request.user, workers[index].key, now)
+            self.users.store(request.user, workers[index].key, request.now)
         return Decision(index, f"{branch}, one of {len(among)}")
 
     def _branch(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, nan
 
@@ -16,11 +15,6 @@ from toolkit.policies.gimbal import GimbalPolicy, Thresholds
 from toolkit.policies.gimbal_reading import read
 
 POOL = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Timed(RequestView):
-    now: float = 0.0
 
 
 def load(used: float, waiting: float = 0, sent: float = 0, total: float = POOL) -> Load:
@@ -36,7 +30,7 @@ def fleet(*loads: Load | None, down: tuple[int, ...] = ()) -> list[WorkerView]:
 def choose(policy: GimbalPolicy, workers: list[WorkerView], user: str | None = None,
            now: float = 0.0) -> tuple[str, int]:  # fmt: skip
     """(branch, index)"""
-    decision = policy.choose(workers, Timed(user=user, now=now))
+    decision = policy.choose(workers, RequestView(user=user, now=now))
     assert decision is not None
     return decision.reason.split(",")[0], decision.index
 
@@ -179,7 +173,7 @@ def test_readings_that_cannot_be_never_attract(
     policy, seen, wrong = GimbalPolicy(), 0, 0
     for loads, down, user in steps:
         workers = fleet(*loads, down=tuple(down))
-        decision = policy.choose(workers, Timed(user=user))
+        decision = policy.choose(workers, RequestView(user=user))
         healthy = [worker for worker in workers if worker.healthy]
         if not healthy:
             assert decision is None

@@ -22,6 +22,7 @@ __all__ = [
     "Placed",
     "Predictor",
     "Survival",
+    "check_predictor",
     "make_predictor",
 ]
 
@@ -33,8 +34,13 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
 }
 
 
-def make_predictor(name: str) -> Predictor:
-    """A fresh predictor with its own defaults. ValueError: unknown name."""
+def check_predictor(name: str) -> str:
+    """The name of a predictor. ValueError: unknown name."""
     if name not in PREDICTORS:
         raise ValueError(f"unknown predictor {name!r}; known: {', '.join(PREDICTORS)}")
-    return PREDICTORS[name]()
+    return name
+
+
+def make_predictor(name: str) -> Predictor:
+    """A fresh predictor with its own defaults. ValueError: unknown name."""
+    return PREDICTORS[check_predictor(name)]()
