@@ -19,7 +19,11 @@ def arguments(doc: str | None, *extra: tuple[str, dict[str, Any]]) -> argparse.N
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a short run: under a minute, without the start of real workers")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a short run: under a minute, without the start of real workers",
+    )
     for name, options in extra:
         parser.add_argument(name, **options)
     return parser.parse_args()

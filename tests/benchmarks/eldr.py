@@ -6,17 +6,25 @@ of about a quarter; decode is measured while the loop is full. Every round plays
 once an arm, in balanced random order, prefix caches emptied before each; `--seeds` seeds draw other
 requests and orders.
 
-Two cores cannot run five busy workers at once, so the wall clock of a step contains the wait for a
-core, which no fleet has. TPOT here is what the decode worker's scheduler thread *computed* between
-a request's first and last token there, per token: the CPU time of the one thread that runs the
-model (`patches.step_log`), which is the time that it would take on a core of its own. TTFT is the
-client's and does contain the waiting, for every arm alike.
+Two cores cannot run five busy workers at once: the wall clock of a step contains the wait for a
+core, and even its CPU time the caches that its neighbours (and other machines on the same host)
+took from it. So TPOT is measured in turn, on what the policies did: at `--moments` moments of every
+round, evenly spread over the time in which the loop was full, the batch of each decode worker is
+taken down (which requests, and how far they were), and afterwards all these batches are replayed on
+one worker that has the machine for itself, 20 steps each, arm after arm in random order, a second
+apart. A request's TPOT is the step of its batch: the CPU time of the one thread that runs the model
+(`patches.step_log`). TTFT is the client's from the live rounds, and does contain the waiting for
+cores, for every arm alike.
 
-keys: distinct_ratio_rr (distinct experts a step and layer against round robin), tpot_p50_ratio,
-tpot_p99_ratio, ttft_ratio (p50): ours against `best_baseline`, the load balancer of the lowest TPOT
-p50 (round robin, shortest queue, power of two), each with its 95 % interval over paired rounds.
-More: `arms`, the medians of every arm; `against_best`, each arm against that balancer; `batch`, the
-mean decode batch of ours; `router`, its counters.
+keys: distinct_ratio_rr (distinct experts a step and layer against round robin, live),
+tpot_p50_ratio, tpot_p99_ratio (replayed), ttft_ratio (p50): ours against `best_baseline`, the load
+balancer of the lowest TPOT p50 (round robin, shortest queue, power of two), each with its 95 %
+interval, over paired rounds and, where replayed, over blocks of moments.
+More: `arms`, the medians of every arm live; `replayed`, TPOT, batch and distinct experts of every
+arm there, and its step times against that balancer's in batches of equal size; `against_best`, each
+arm live against that balancer; `live_tpot_p50_ratio`, `live_tpot_p99_ratio`, TPOT inside the five
+busy workers; `throughput_ratio`, output tokens a second of the live closed loop; `batch`, the mean
+decode batch of ours; `router`, its counters.
 
 --set main (default) | tau (eldr at 0, 0.05, 0.1, 0.2, 1) | skew (75 % of the traffic in two
 languages) | flood (one language only, the centroids as they are) | domain (one domain only).
@@ -25,13 +33,17 @@ languages) | flood (one language only, the centroids as they are) | domain (one 
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import tempfile
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.common import Result, arguments, percentile
+from tests.benchmarks.eldr_batches import Batch, batches
+from tests.benchmarks.eldr_replay import Played, by_token, one_worker, replay
 from tests.benchmarks.eldr_rounds import (
     DOMAINS,
     RECIPE,
@@ -45,7 +57,8 @@ from tests.benchmarks.eldr_rounds import (
 )
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.hosted import hosted
-from toolkit.bench.runner import Load, new_session
+from toolkit.bench.runner import Load, Outcome, new_session
+from toolkit.bench.stats import paired_ratio
 from toolkit.bench.target import discover, get_json
 
 BALANCERS = ("round_robin", "shortest_queue", "power_of_two")
@@ -60,12 +73,24 @@ SETS: dict[str, tuple[tuple[str, ...], str, str]] = {
 }
 
 
-async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, Any], int]:
-    """All seeds' rounds in one comparison, and the router's own account of ELDR."""
+BLOCK = 4
+"""Moments that make one value of a replayed TPOT: with four workers a hundred requests or more."""
+Moments = list[list[list[Batch]]]
+"""Batches by moment, arm and worker."""
+
+
+async def measure(url: str, options: Any) -> tuple[Comparison, list[Moments], dict[str, Any], int]:
+    """All seeds' rounds in one comparison; the batches of each round; and the router's own account
+    of ELDR."""
+    from transformers import AutoTokenizer
+
+    from toolkit.embedded import model_path
+
     arms, domains, languages = SETS[options.set]
     whole = Comparison([Arm.parse(arm) for arm in arms], [[] for _ in arms])
     load = Load(concurrency=options.concurrency, label="language")
-    samples = 0
+    samples, recorded = 0, []
+    encode = AutoTokenizer.from_pretrained(model_path()).encode
     async with new_session(300.0) as session:
         target = await discover(session, url)
         for seed in range(options.seeds):
@@ -74,22 +99,98 @@ async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, Any], i
             )
             if not seed:
                 await warm_up(session, target, rounds[0], load)
-            one = await compare(session, target, rounds, load, whole.arms, seed, report=say)
+            prompts = [[tuple(encode(item.prompt)) for item in one] for one in rounds]
+            of_round: list[list[list[list[Batch]]]] = [[[] for _ in arms] for _ in rounds]
+
+            def keep(arm: int, number: int, outcome: Outcome) -> None:
+                if options.moments:
+                    found = batches(outcome, prompts[number], options.moments)  # noqa: B023
+                    of_round[number][arm] = found  # noqa: B023
+
+            one = await compare(
+                session, target, rounds, load, whole.arms, seed, report=say, keep=keep
+            )
             for mine, more in zip(whole.rounds, one.rounds, strict=True):
                 mine.extend(more)
+            recorded += [[list(at) for at in zip(*by_arm, strict=True)] for by_arm in of_round]
             samples += sum(map(len, rounds)) * len(arms)
         state = await get_json(session, url + "/workers")
-    return whole, state.get("eldr") or {}, samples
+    return whole, recorded, state.get("eldr") or {}, samples
 
 
-def best(whole: Comparison, among: Sequence[str]) -> int:
-    """The arm of the lowest TPOT p50."""
-    found = [index for index, arm in enumerate(whole.arms) if arm.text in among]
+async def replayed(recorded: list[Moments]) -> list[list[list[Played]]]:
+    """What the batches' steps take on a worker of its own; by arm and block of moments."""
+    blocks: list[list[list[Played]]] = []
+    with one_worker() as row:
+        async with new_session(300.0) as session:
+            for number, moments in enumerate(recorded):
+                found = await replay(session, row, moments, number)
+                for at in range(0, len(found), BLOCK):
+                    part = found[at : at + BLOCK]
+                    blocks.append([list(chain(*one)) for one in zip(*part, strict=True)])
+                say(f"replayed round {number + 1}/{len(recorded)}")
+    return [list(arm) for arm in zip(*blocks, strict=True)]
 
-    def tpot(index: int) -> float:
-        return statistics.median(m["median_worker_tpot_ms"] for m in whole.rounds[index])
 
-    return min(found, key=tpot)
+def best(names: Sequence[str], tpots: Sequence[float]) -> int:
+    """The load balancer of the lowest TPOT p50."""
+    return min((i for i, name in enumerate(names) if name in BALANCERS), key=tpots.__getitem__)
+
+
+def tpot(blocks: Sequence[Sequence[Played]], percent: float) -> list[float]:
+    """A percentile of the replayed TPOT in each block, ms."""
+    return [percentile(by_token(block), percent) for block in blocks]
+
+
+def same_batch(ours: Sequence[Played], other: Sequence[Played]) -> float | None:
+    """Mean ratio of step times at equal batch sizes, those that both had often counting more."""
+    logs, weights = [], []
+    for size in {one.size for one in ours} & {one.size for one in other}:
+        mine, theirs = ([p.step_ms for p in side if p.size == size] for side in (ours, other))
+        logs.append(math.log(statistics.fmean(mine) / statistics.fmean(theirs)))
+        weights.append(min(len(mine), len(theirs)))
+    return math.exp(statistics.fmean(logs, weights)) if logs else None
+
+
+def replay_keys(found: list[list[list[Played]]], names: list[str]) -> dict[str, Any]:
+    """The keys of the replay: by arm and block."""
+    half = [statistics.median(tpot(blocks, 50)) for blocks in found]
+    baseline = best(names, half)
+    keys: dict[str, Any] = {"best_baseline": names[baseline]}
+    for name, percent in (("tpot_p50_ratio", 50), ("tpot_p99_ratio", 99)):
+        ours, other = tpot(found[0], percent), tpot(found[baseline], percent)
+        keys |= paired_ratio(ours, other).keys(name)
+    table = {}
+    rival = list(chain(*found[baseline]))
+    for name, blocks in zip(names, found, strict=True):
+        every = list(chain(*blocks))
+        table[name] = {
+            "tpot_p50_ms": percentile(by_token(every), 50),
+            "tpot_p99_ms": percentile(by_token(every), 99),
+            "against_best_p50": paired_ratio(tpot(blocks, 50), tpot(found[baseline], 50)).value,
+            "against_best_p99": paired_ratio(tpot(blocks, 99), tpot(found[baseline], 99)).value,
+            "against_best_same_batch": same_batch(every, rival),
+            "batch": statistics.fmean(one.size for one in every),
+            "distinct_experts": statistics.fmean(one.distinct for one in every),
+        }
+    return keys | {"replayed": table, "replays": sum(len(b) for arm in found for b in arm)}
+
+
+def live_keys(whole: Comparison, names: list[str], baseline: int) -> dict[str, Any]:
+    """What was measured inside the five busy workers and by the client."""
+    keys: dict[str, Any] = {}
+    if "round_robin" in names:
+        keys |= ratio(whole, 0, "distinct_experts", names.index("round_robin")).keys(
+            "distinct_ratio_rr"
+        )
+    for name, key in (
+        ("live_tpot_p50_ratio", "median_worker_tpot_ms"),
+        ("live_tpot_p99_ratio", "p99_worker_tpot_ms"),
+        ("ttft_ratio", "median_ttft_ms"),
+        ("throughput_ratio", "output_throughput"),
+    ):
+        keys |= ratio(whole, 0, key, baseline).keys(name)
+    return keys
 
 
 def main() -> None:
@@ -98,14 +199,15 @@ def main() -> None:
         __doc__,
         ("--set", {"default": "main", "choices": SETS}),
         ("--seeds", {"type": int, "default": 3}),
-        ("--rounds", {"type": int, "default": 2, "help": "of each seed"}),
+        ("--rounds", {"type": int, "default": 1, "help": "of each seed"}),
         ("--requests", {"type": int, "default": 192, "help": "of each round"}),
         ("--tokens", {"type": int, "default": 96, "help": "mean output tokens; half to 1.5 x"}),
         ("--concurrency", {"type": int, "default": 48}),
+        ("--moments", {"type": int, "default": 12, "help": "of each round; 0: no replay"}),
         ("--url", {"help": "a router that is up"}),
     )
     if options.quick:
-        options.seeds, options.rounds, options.requests, options.tokens = 1, 1, 96, 64
+        options.seeds, options.requests, options.tokens, options.moments = 1, 96, 64, 4
     result = Result()
     if options.url:
         found = asyncio.run(measure(options.url, options))
@@ -115,21 +217,17 @@ def main() -> None:
             hosted(RECIPE, Path(folder)) as up,
         ):
             found = asyncio.run(measure(up.router_url, options))
-    whole, router, samples = found
+    whole, recorded, router, samples = found
     names = [arm.text for arm in whole.arms]
-    baseline = best(whole, BALANCERS)
-    if "round_robin" in names:
-        result.keys |= ratio(whole, 0, "distinct_experts", names.index("round_robin")).keys(
-            "distinct_ratio_rr"
-        )
-    for name, key in (
-        ("tpot_p50_ratio", "median_worker_tpot_ms"),
-        ("tpot_p99_ratio", "p99_worker_tpot_ms"),
-        ("ttft_ratio", "median_ttft_ms"),
-    ):
-        result.keys |= ratio(whole, 0, key, baseline).keys(name)
+    if options.moments:
+        result.keys |= replay_keys(asyncio.run(replayed(recorded)), names)
+        baseline = names.index(result.keys["best_baseline"])
+    else:
+        medians_live = [whole.median(i, "median_worker_tpot_ms") for i in range(len(names))]
+        baseline = best(names, [value or 0.0 for value in medians_live])
+        result.keys["best_baseline"] = names[baseline]
+    result.keys |= live_keys(whole, names, baseline)
     result.keys |= {
-        "best_baseline": names[baseline],
         "set": options.set,
         "batch": whole.median(0, "mean_batch"),
         "arms": medians(whole, names),

@@ -42,6 +42,8 @@ class Sample:
     error: str = ""
     status: int = 0
     generated_text: str = ""
+    output_ids: tuple[int, ...] = ()
+    """Of the endpoint that tells them (`generate`)."""
     domain: str = ""
 
 
@@ -188,4 +190,5 @@ def _finish(sample: Sample, timer: StreamTimer) -> None:
     details = usage.get("prompt_tokens_details") or {}
     sample.cached_tokens = int(usage.get("cached_tokens") or details.get("cached_tokens") or 0)
     sample.generated_text = str(final.get("text") or "")
+    sample.output_ids = tuple(final.get("output_ids") or ())
     sample.success = True

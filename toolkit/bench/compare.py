@@ -118,11 +118,12 @@ async def compare(
     seed: int,
     slo: Slo | None = None,
     report: Callable[[str], None] = lambda line: None,
+    keep: Callable[[int, int, Outcome], None] = lambda arm, number, outcome: None,
 ) -> Comparison:
     """Play every round once an arm, prefix caches emptied before each, in balanced random order.
 
-    Restores the router's policies at the end. Raises BenchError on the first play that is no
-    result, naming its arm and round.
+    `keep` gets the outcome of each arm and round. Restores the router's policies at the end.
+    Raises BenchError on the first play that is no result, naming its arm and round.
     """
     if load.label is None and any(LABELLED in arm.body["decode"] for arm in arms):
         raise BenchError(f"{LABELLED} needs to be told: --label domain, language or cell")
@@ -140,6 +141,7 @@ async def compare(
                 result.flushed &= await flush_caches(session, urls)
                 outcome = await play(session, target, rounds[number], load)
                 metrics = _judge(outcome, rounds[number], load, arms[index], number, slo)
+                keep(index, number, outcome)
                 result.remarks += [r for r in outcome.remarks() if r not in result.remarks]
                 result.rounds[index].append(metrics)
                 report(f"round {number + 1}/{len(rounds)} {arms[index].text}: {_line(metrics)}")

@@ -59,17 +59,21 @@ class Outcome:
     note: str = ""
     client_cpu: float = 0.0
 
+    def full(self) -> tuple[float, float]:
+        """The time in which a closed loop had all its requests in flight, seconds of
+        `time.monotonic`: from the first answer's end to the last request's start."""
+        # On Linux perf_counter, which samples have, is the clock that monotonic is.
+        since = min(sample.start_time + sample.latency for sample in self.samples)
+        return since, max(sample.start_time for sample in self.samples)
+
     def while_full(self, load: Load) -> Decode | None:
-        """`decode` of the time in which a closed loop had all its requests in flight: from the
-        first answer's end to the last request's start. Filling and running dry have batches that
-        no policy is about. All of it for an open loop, and where that time has few steps.
+        """`decode` of the time in which a closed loop was full. Filling and running dry have
+        batches that no policy is about. All of it for an open loop, and where that time has few
+        steps.
         """
         if self.decode is None or load.open_loop or not self.samples:
             return self.decode
-        # On Linux perf_counter, which samples have, is the clock that monotonic is.
-        since = min(sample.start_time + sample.latency for sample in self.samples)
-        until = max(sample.start_time for sample in self.samples)
-        full = self.decode.between(since, until)
+        full = self.decode.between(*self.full())
         enough = all(len(rank.steps) >= FEW_STEPS for rank in full.ranks)
         return full if enough else self.decode
 
