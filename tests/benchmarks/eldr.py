@@ -154,7 +154,7 @@ def same_batch(ours: Sequence[Played], other: Sequence[Played]) -> float | None:
 
 def replay_keys(found: list[list[list[Played]]], names: list[str]) -> dict[str, Any]:
     """The keys of the replay: by arm and block."""
-    half = [statistics.median(tpot(blocks, 50)) for blocks in found]
+    half = [statistics.geometric_mean(tpot(blocks, 50)) for blocks in found]
     baseline = best(names, half)
     keys: dict[str, Any] = {"best_baseline": names[baseline]}
     for name, percent in (("tpot_p50_ratio", 50), ("tpot_p99_ratio", 99)):
