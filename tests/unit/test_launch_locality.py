@@ -25,6 +25,9 @@ from toolkit.resources import profiles_dir, recipes_dir
 from toolkit.router.config import RouterConfig
 
 EMBEDDED = profiles_dir() / "embedded"
+MASK = sorted(store.read(EMBEDDED)[0].rho.mask)
+"""What a measurement found: another one may find others."""
+SHOWN = ",".join(map(str, MASK))
 
 
 def plan(**fields: Any) -> Plan:
@@ -42,7 +45,7 @@ def test_the_prefill_workers_record_the_layers_of_the_mask():
     made = plan(prefill={"replicas": 2}, decode={"replicas": 4})
     for worker in made.workers:
         prefill = worker.role == "prefill"
-        assert worker.env.get(LAYERS_VARIABLE) == ("0,3,4,5" if prefill else None)
+        assert worker.env.get(LAYERS_VARIABLE) == (SHOWN if prefill else None)
         assert ("--enable-return-routed-experts" in worker.argv) == prefill
     assert not locality(made)
 
@@ -50,7 +53,7 @@ def test_the_prefill_workers_record_the_layers_of_the_mask():
 def test_the_variable_is_the_one_that_workers_read(monkeypatch):
     assert LAYERS_VARIABLE == signature.LAYERS_VARIABLE
     monkeypatch.setenv(LAYERS_VARIABLE, plan().workers[0].env[LAYERS_VARIABLE])
-    assert signature.wanted_layers() == [0, 3, 4, 5]
+    assert signature.wanted_layers() == MASK
 
 
 def test_without_a_profile_nothing_is_recorded():
@@ -69,8 +72,8 @@ def test_layers_are_in_the_models_own_numbering(tmp_path):
     model = profile.model.model_copy(update={"layers": layers, "hidden_layers": deep})
     store.write(tmp_path / "p", profile.model_copy(update={"model": model}), arrays)
     made = plan(router={"profile": str(tmp_path / "p")})
-    assert sorted(profile.rho.mask) == [0, 3, 4, 5]
-    assert made.workers[0].env[LAYERS_VARIABLE] == "3,9,11,13"
+    wanted = ",".join(str(layers[layer]) for layer in MASK)
+    assert made.workers[0].env[LAYERS_VARIABLE] == wanted
 
 
 def test_the_router_takes_what_the_plan_gives_it():
@@ -97,7 +100,7 @@ def test_a_dry_run_says_it_in_one_line():
     (line,) = [x for x in show.commands(made).splitlines() if "expert locality" in x]
     assert line == (
         "# expert locality: decode policy eldr, tau 0.3, centroids follow drift; profile "
-        f"{EMBEDDED}, layers 0,3,4,5, refitted from 2 to 4 decode workers"
+        f"{EMBEDDED}, layers {SHOWN}, refitted from 2 to 4 decode workers"
     )
     named = show.locality(plan(router={"decode_policy": "eldr@0.05", "refit_on_drift": False}))
     assert "tau 0.05, centroids stay" in named
@@ -107,7 +110,7 @@ def test_a_dry_run_says_it_in_one_line():
 
 def test_the_plan_is_plain_data():
     found = json.loads(json.dumps(plan().to_json()))["locality"]
-    assert found["profile"] == str(EMBEDDED) and found["layers"] == [0, 3, 4, 5]
+    assert found["profile"] == str(EMBEDDED) and found["layers"] == MASK
 
 
 def test_the_recipe():
@@ -247,7 +250,7 @@ def test_a_switched_off_capturer_or_other_layers_are_refused():
     (found,) = fatal(locality(off))
     assert "enable-return-routed-experts" in found and "remove the line" in found
     (found,) = fatal(locality(plan(env={LAYERS_VARIABLE: "1,2"})))
-    assert "is 1,2, the profile's layers are 0,3,4,5" in found
+    assert f"is 1,2, the profile's layers are {SHOWN}" in found
 
 
 def test_several_ranks_need_an_exchange_that_keeps_their_tokens_in_order():
