@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.loaded_kv import on_load
 
 CAPTURE_KEY = "toolkit_capture"
 _ROWS = "_toolkit_captured_rows"
@@ -139,14 +140,12 @@ def _mark_unwritten(original: Any, runner: Any) -> None:
         capturer.host_cache.buffer.fill_(-1)
 
 
-def _forget_loaded(original: Any, controller: Any, *args: Any, **kwargs: Any) -> Any:
+def _forget_loaded(slots: Any) -> None:
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
-    loaded = original(controller, *args, **kwargs)
     capturer = get_global_experts_capturer()
-    if capturer is not None and loaded is not None:
-        capturer.host_cache.buffer[loaded.cpu()] = -1
-    return loaded
+    if capturer is not None:
+        capturer.host_cache.buffer[slots.cpu()] = -1
 
 
 _PROCESSOR = (
@@ -175,16 +174,7 @@ PATCH = Patch(
             _mark_unwritten,
             ("self",),
         ),
-        Hook(
-            "sglang.srt.managers.cache_controller.HiCacheController.load",
-            _forget_loaded,
-            ("self", "host_indices"),
-        ),
-        Hook(
-            "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController.load",
-            _forget_loaded,
-            ("self", "host_indices"),
-        ),
+        *on_load(_forget_loaded),
     ),
     requires=(
         "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",

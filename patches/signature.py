@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from patches.base import EITHER, Hook, Patch, PatchError, refuse
+from patches.loaded_kv import on_load
 from patches.signature_cache import SignatureCache
 from patches.step_log import CAPTURER
 
@@ -247,11 +248,9 @@ def _copy_counts(original: Any, output: Any, fn: Any) -> None:
         counted.counts = fn(counted.counts)
 
 
-def _forget_loaded(original: Any, controller: Any, *args: Any, **kwargs: Any) -> Any:
-    loaded = original(controller, *args, **kwargs)
-    if STATE.cache is not None and loaded is not None:
-        STATE.cache.forget(loaded)
-    return loaded
+def _forget_loaded(slots: Any) -> None:
+    if STATE.cache is not None:
+        STATE.cache.forget(slots)
 
 
 _CAPTURE = "sglang.srt.state_capturer.base"
@@ -273,16 +272,7 @@ PATCH = Patch(
             ("self", "forward_batch", "can_run_graph", "cuda_graph_batch", "no_copy_to_cpu"),
         ),
         Hook(f"{_CAPTURE}.TopkCaptureOutput.map_device_tensors", _copy_counts, ("self", "fn")),
-        Hook(
-            "sglang.srt.managers.cache_controller.HiCacheController.load",
-            _forget_loaded,
-            ("self", "host_indices"),
-        ),
-        Hook(
-            "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController.load",
-            _forget_loaded,
-            ("self", "host_indices"),
-        ),
+        *on_load(_forget_loaded),
     ),
     requires=(
         "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",

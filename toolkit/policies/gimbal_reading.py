@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolkit.policies.base import Load
-
-HUGE = 2**40
-"""No pool holds that many tokens."""
+from toolkit.policies.readings import HUGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies import RequestView, ShortestQueuePolicy, WorkerView
+from toolkit.policies import Load, RequestView, ShortestQueuePolicy, WorkerView
 from toolkit.policies.eldr import Centroids, EldrPolicy
 
 D = 6
@@ -190,3 +190,15 @@ def test_crowding_counts_by_degrees() -> None:
 def test_overload_of_one_or_less_is_refused(overload) -> None:
     with pytest.raises(ValueError, match="above 1"):
         EldrPolicy(0, overload=overload)
+
+
+def test_a_worker_that_we_filled_is_full_whatever_its_reading_says() -> None:
+    """A reading may be older than what was sent and forgotten since."""
+    idle = Load(running=0, waiting=0, used_tokens=0, total_tokens=1000, waiting_tokens=0)
+    workers = [
+        WorkerView("w0", load=idle, inflight=2, slots=2),
+        WorkerView("w1", load=idle, inflight=1, slots=2),
+    ]
+    near = np.eye(D, dtype=np.float32)[0]
+    decision = EldrPolicy(0, 0.1, AXES).choose(workers, RequestView(signature=near))
+    assert decision is not None and decision.index == 1
