@@ -154,9 +154,7 @@ class EldrPolicy:
             return near
         mean = sum([queues[i] for i in near]) / len(near)
         unit = max(mean, 1.0) * (self.overload - 1)
-        # The router's own count too: a reading may be older than what was sent.
-        slots = {i: workers[i].slots or math.inf for i in near}
-        fit = [i for i in near if slots[i] > queues[i] and slots[i] > workers[i].inflight] or near
+        fit = [i for i in near if workers[i].certain < (workers[i].slots or math.inf)] or near
         return {
             i: near[i] if queues[i] <= mean else near[i] - (queues[i] - mean) / unit for i in fit
         }

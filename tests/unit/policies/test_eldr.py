@@ -202,3 +202,25 @@ def test_a_worker_that_we_filled_is_full_whatever_its_reading_says() -> None:
     near = np.eye(D, dtype=np.float32)[0]
     decision = EldrPolicy(0, 0.1, AXES).choose(workers, RequestView(signature=near))
     assert decision is not None and decision.index == 1
+
+
+def test_what_is_counted_twice_fills_nobody() -> None:
+    """For a moment after it was posted a request is in the reading and among those sent since."""
+    twice = Load(1, 0, 100, 1000, 0, sent_requests=1)
+    workers = [
+        WorkerView("w0", load=Load(2, 0, 200, 1000, 0), inflight=2, slots=2),
+        WorkerView("w1", load=twice, inflight=1, slots=2),
+    ]
+    near = np.eye(D, dtype=np.float32)[0]
+    decision = EldrPolicy(0, 0.1, AXES).choose(workers, RequestView(signature=near))
+    assert decision is not None and decision.index == 1
+
+
+def test_a_worker_that_others_filled_is_full() -> None:
+    workers = [
+        WorkerView("w0", load=Load(1, 1, 200, 1000, 0), inflight=0, slots=2),
+        WorkerView("w1", load=Load(0, 0, 0, 1000, 0), inflight=0, slots=2),
+    ]
+    near = np.eye(D, dtype=np.float32)[0]
+    decision = EldrPolicy(0, 0.1, AXES).choose(workers, RequestView(signature=near))
+    assert decision is not None and decision.index == 1
