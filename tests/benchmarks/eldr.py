@@ -42,8 +42,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.common import Result, arguments, percentile
-from tests.benchmarks.eldr_batches import Batch, batches
-from tests.benchmarks.eldr_replay import Played, by_token, one_worker, replay
+from tests.benchmarks.eldr_batches import Moments, Record
+from tests.benchmarks.eldr_replay import Played, by_token, replayed, tpot
 from tests.benchmarks.eldr_rounds import (
     DOMAINS,
     RECIPE,
@@ -57,7 +57,7 @@ from tests.benchmarks.eldr_rounds import (
 )
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.hosted import hosted
-from toolkit.bench.runner import Load, Outcome, new_session
+from toolkit.bench.runner import Load, new_session
 from toolkit.bench.stats import paired_ratio
 from toolkit.bench.target import discover, get_json
 
@@ -73,24 +73,14 @@ SETS: dict[str, tuple[tuple[str, ...], str, str]] = {
 }
 
 
-BLOCK = 4
-"""Moments that make one value of a replayed TPOT: with four workers a hundred requests or more."""
-Moments = list[list[list[Batch]]]
-"""Batches by moment, arm and worker."""
-
-
 async def measure(url: str, options: Any) -> tuple[Comparison, list[Moments], dict[str, Any], int]:
     """All seeds' rounds in one comparison; the batches of each round; and the router's own account
     of ELDR."""
-    from transformers import AutoTokenizer
-
-    from toolkit.embedded import model_path
-
     arms, domains, languages = SETS[options.set]
     whole = Comparison([Arm.parse(arm) for arm in arms], [[] for _ in arms])
     load = Load(concurrency=options.concurrency, label="language")
-    samples, recorded = 0, []
-    encode = AutoTokenizer.from_pretrained(model_path()).encode
+    samples = 0
+    recorded: list[Moments] = []
     async with new_session(300.0) as session:
         target = await discover(session, url)
         for seed in range(options.seeds):
@@ -99,47 +89,21 @@ async def measure(url: str, options: Any) -> tuple[Comparison, list[Moments], di
             )
             if not seed:
                 await warm_up(session, target, rounds[0], load)
-            prompts = [[tuple(encode(item.prompt)) for item in one] for one in rounds]
-            of_round: list[list[list[list[Batch]]]] = [[[] for _ in arms] for _ in rounds]
-
-            def keep(arm: int, number: int, outcome: Outcome) -> None:
-                if options.moments:
-                    found = batches(outcome, prompts[number], options.moments)  # noqa: B023
-                    of_round[number][arm] = found  # noqa: B023
-
+            record = Record(rounds, len(arms), options.moments)
             one = await compare(
-                session, target, rounds, load, whole.arms, seed, report=say, keep=keep
+                session, target, rounds, load, whole.arms, seed, report=say, keep=record.keep
             )
             for mine, more in zip(whole.rounds, one.rounds, strict=True):
                 mine.extend(more)
-            recorded += [[list(at) for at in zip(*by_arm, strict=True)] for by_arm in of_round]
+            recorded += record.rounds()
             samples += sum(map(len, rounds)) * len(arms)
         state = await get_json(session, url + "/workers")
     return whole, recorded, state.get("eldr") or {}, samples
 
 
-async def replayed(recorded: list[Moments]) -> list[list[list[Played]]]:
-    """What the batches' steps take on a worker of its own; by arm and block of moments."""
-    blocks: list[list[list[Played]]] = []
-    with one_worker() as row:
-        async with new_session(300.0) as session:
-            for number, moments in enumerate(recorded):
-                found = await replay(session, row, moments, number)
-                for at in range(0, len(found), BLOCK):
-                    part = found[at : at + BLOCK]
-                    blocks.append([list(chain(*one)) for one in zip(*part, strict=True)])
-                say(f"replayed round {number + 1}/{len(recorded)}")
-    return [list(arm) for arm in zip(*blocks, strict=True)]
-
-
 def best(names: Sequence[str], tpots: Sequence[float]) -> int:
     """The load balancer of the lowest TPOT p50."""
     return min((i for i, name in enumerate(names) if name in BALANCERS), key=tpots.__getitem__)
-
-
-def tpot(blocks: Sequence[Sequence[Played]], percent: float) -> list[float]:
-    """A percentile of the replayed TPOT in each block, ms."""
-    return [percentile(by_token(block), percent) for block in blocks]
 
 
 def same_batch(ours: Sequence[Played], other: Sequence[Played]) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 from toolkit.bench.client import Sample
 from toolkit.bench.errors import BenchError
 from toolkit.bench.runner import Outcome
+from toolkit.bench.workload import Workload
 
 APART_S = 3.0
 """A client may see the end of a request this long after the worker, where cores are short."""
@@ -37,6 +38,33 @@ class _Stay:
     def at(self, moment: float) -> tuple[int, ...]:
         share = (moment - self.since) / (self.until - self.since)
         return self.ids[: self.prompt + self.had + round(share * self.timed)]
+
+
+Moments = list[list[list[Batch]]]
+"""Batches of a round by moment, arm and worker."""
+
+
+class Record:
+    """The batches of every arm and round, at `moments` moments of each (0: nothing is kept)."""
+
+    def __init__(self, rounds: Sequence[Workload], arms: int, moments: int) -> None:
+        from transformers import AutoTokenizer
+
+        from toolkit.embedded import model_path
+
+        encode = AutoTokenizer.from_pretrained(model_path()).encode
+        self._prompts = [[tuple(encode(item.prompt)) for item in one] for one in rounds]
+        self._moments = moments
+        self._found: list[list[list[list[Batch]]]] = [[[] for _ in range(arms)] for _ in rounds]
+
+    def keep(self, arm: int, number: int, outcome: Outcome) -> None:
+        """Take down what an arm did in a round. Errors as `batches`."""
+        if self._moments:
+            self._found[number][arm] = batches(outcome, self._prompts[number], self._moments)
+
+    def rounds(self) -> list[Moments]:
+        """All of it, when every arm has played every round."""
+        return [[list(at) for at in zip(*by_arm, strict=True)] for by_arm in self._found]
 
 
 def batches(

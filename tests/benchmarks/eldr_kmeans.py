@@ -14,12 +14,15 @@ balanced random order, prefix caches emptied before each; the other router idles
 
 Arms: `balanced`, `vanilla`: policy eldr, tau 0.1, with our guard against crowded workers;
 `balanced@0`, `vanilla@0`: the nearest worker, as the paper's pure rule; `shortest_queue` (in the
-balanced router). TPOT is that in the worker and TTFT the client's, see `tests.benchmarks.eldr`.
+balanced router). TPOT is replayed in turn and TTFT the client's live one, see
+`tests.benchmarks.eldr`.
 
 keys: vanilla_p99_ratio, vanilla_p50_ratio (TPOT), vanilla_distinct_ratio (distinct experts a step
 and layer), vanilla_ttft_ratio (p50): vanilla / balanced, each with its 95 % interval over paired
-rounds; pure_p99_ratio, ...: the same four of vanilla@0 / balanced@0.
-More: `arms`, medians of every arm; `against_shortest_queue`; `balanced_sizes`, `vanilla_sizes`:
+rounds, and where replayed over blocks of moments; pure_p99_ratio, ...: the same four of
+vanilla@0 / balanced@0.
+More: `arms`, medians of every arm live; `against_shortest_queue`, the same three of every arm;
+`balanced_sizes`, `vanilla_sizes`:
 requests in each cluster, by seed; `calibration`: requests by language; `batch_max`: the mean batch
 of the busiest worker, median over rounds.
 """
@@ -33,21 +36,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.eldr_batches import Moments, Record
 from tests.benchmarks.eldr_profiles import Part, shipped, skewed
-from tests.benchmarks.eldr_rounds import (
-    DOMAINS,
-    SKEW,
-    against,
-    medians,
-    ratio,
-    say,
-    warm_up,
-    workload,
-)
+from tests.benchmarks.eldr_replay import Played, replayed, tpot
+from tests.benchmarks.eldr_rounds import DOMAINS, SKEW, medians, ratio, say, warm_up, workload
 from tests.benchmarks.eldr_workers import Workers, check_centroids, workers
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.runner import Load, new_session
-from toolkit.bench.stats import orders
+from toolkit.bench.stats import orders, paired_ratio
 from toolkit.bench.target import discover, get_json
 from toolkit.signatures import Clusters, balanced_kmeans, vanilla_kmeans
 
@@ -62,12 +58,8 @@ ROUTERS = {  # by arm: whose centroids
 NAMES = tuple(ROUTERS)
 POLICIES = ("eldr", "eldr", "eldr@0", "eldr@0", "shortest_queue")
 ARMS = [Arm(name, {"decode": policy}) for name, policy in zip(NAMES, POLICIES, strict=True)]
-RATIOS = {
-    "p99": "p99_worker_tpot_ms",
-    "p50": "median_worker_tpot_ms",
-    "distinct": "distinct_experts",
-    "ttft": "median_ttft_ms",
-}
+LIVE = {"distinct": "distinct_experts", "ttft": "median_ttft_ms"}
+REPLAYED = {"p50": 50, "p99": 99}
 
 
 def calibration(seed: int, k: int) -> tuple[Part, dict[str, Clusters]]:
@@ -78,7 +70,7 @@ def calibration(seed: int, k: int) -> tuple[Part, dict[str, Clusters]]:
 
 def one_seed(
     up: Workers, folder: Path, part: Part, clusters: dict[str, Clusters], seed: int, options: Any
-) -> Comparison:
+) -> tuple[Comparison, list[Moments]]:
     """Every round of a seed, between two routers of its own."""
     profiles = {
         kind: part.clustered(found, seed).write(folder / f"{kind}-{seed}")
@@ -94,11 +86,15 @@ def one_seed(
 
 async def measure(
     urls: dict[str, str], profiles: dict[str, Path], seed: int, options: Any
-) -> Comparison:
-    """One seed's rounds. BenchError also when a router's centroids changed meanwhile."""
+) -> tuple[Comparison, list[Moments]]:
+    """One seed's rounds, and the batches of each.
+
+    BenchError also when a router's centroids changed meanwhile.
+    """
     load = Load(concurrency=options.concurrency)
     rounds = workload(seed, options.rounds, options.requests, options.tokens, DOMAINS, SKEW)
     whole = Comparison(ARMS, [[] for _ in ARMS])
+    record = Record(rounds, len(ARMS), options.moments)
     async with new_session(300.0) as session:
         targets = {kind: await discover(session, url) for kind, url in urls.items()}
         for target in targets.values():
@@ -106,12 +102,20 @@ async def measure(
         for number, order in enumerate(orders(len(ARMS), len(rounds), seed)):
             for index in order:
                 target = targets[ROUTERS[NAMES[index]]]
-                part = rounds[number : number + 1]
-                one = await compare(session, target, part, load, [ARMS[index]], seed, report=say)
+                one = await compare(
+                    session,
+                    target,
+                    rounds[number : number + 1],
+                    load,
+                    [ARMS[index]],
+                    seed,
+                    report=say,
+                    keep=lambda _, __, outcome: record.keep(index, number, outcome),  # noqa: B023
+                )
                 whole.rounds[index] += one.rounds[0]
         for kind, url in urls.items():
             check_centroids(await get_json(session, url + "/workers"), profiles[kind])
-    return whole
+    return whole, record.rounds()
 
 
 def largest_batch(rounds: list[dict[str, Any]]) -> float:
@@ -122,14 +126,30 @@ def largest_batch(rounds: list[dict[str, Any]]) -> float:
     )
 
 
-def ratios(whole: Comparison) -> dict[str, float]:
+def ratios(whole: Comparison, found: list[list[list[Played]]]) -> dict[str, float]:
     """Vanilla / balanced, by the guarded policy and by the pure rule."""
-    found: dict[str, float] = {}
+    keys: dict[str, float] = {}
     for prefix, suffix in (("vanilla", ""), ("pure", "@0")):
         pair = NAMES.index(f"vanilla{suffix}"), NAMES.index(f"balanced{suffix}")
-        for name, key in RATIOS.items():
-            found |= ratio(whole, pair[0], key, pair[1]).keys(f"{prefix}_{name}_ratio")
-    return found
+        for name, key in LIVE.items():
+            keys |= ratio(whole, pair[0], key, pair[1]).keys(f"{prefix}_{name}_ratio")
+        for name, percent in REPLAYED.items():
+            ours, other = (tpot(found[arm], percent) for arm in pair)
+            keys |= paired_ratio(ours, other).keys(f"{prefix}_{name}_ratio")
+    return keys
+
+
+def against(whole: Comparison, found: list[list[list[Played]]]) -> dict[str, dict[str, float]]:
+    """Every arm's TPOT and distinct experts divided by those of shortest queue."""
+    other = NAMES.index("shortest_queue")
+    return {
+        name: {
+            short: paired_ratio(tpot(found[arm], percent), tpot(found[other], percent)).value
+            for short, percent in REPLAYED.items()
+        }
+        | {"distinct": ratio(whole, arm, LIVE["distinct"], other).value}
+        for arm, name in enumerate(NAMES)
+    }
 
 
 def main() -> None:
@@ -141,27 +161,32 @@ def main() -> None:
         ("--requests", {"type": int, "default": 192, "help": "of each round"}),
         ("--tokens", {"type": int, "default": 96, "help": "mean output tokens; half to 1.5 x"}),
         ("--concurrency", {"type": int, "default": 48}),
+        ("--moments", {"type": int, "default": 12, "help": "of each round"}),
     )
     if options.quick:
         options.seeds, options.rounds, options.requests, options.tokens = 1, 1, 96, 64
+        options.moments = 4
     result = Result()
     whole = Comparison(ARMS, [[] for _ in ARMS])
+    recorded: list[Moments] = []
     sizes: dict[str, list[list[int]]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory(prefix="eldr-kmeans-") as folder, workers() as up:
         for seed in range(options.seeds):
             part, clusters = calibration(seed, up.decoders)
-            for kind, found in clusters.items():
-                sizes[kind].append(found.sizes.tolist())
-            one = one_seed(up, Path(folder), part, clusters, seed, options)
+            for kind, one_kind in clusters.items():
+                sizes[kind].append(one_kind.sizes.tolist())
+            one, moments = one_seed(up, Path(folder), part, clusters, seed, options)
+            recorded += moments
             for mine, more in zip(whole.rounds, one.rounds, strict=True):
                 mine.extend(more)
-    result.keys |= ratios(whole)
+    found = asyncio.run(replayed(recorded))
+    result.keys |= ratios(whole, found)
     result.keys |= {
         **{f"{kind}_sizes": found for kind, found in sizes.items()},
         "calibration": part.profile.data.languages,
         "batch_max": {n: largest_batch(r) for n, r in zip(NAMES, whole.rounds, strict=True)},
         "arms": medians(whole, NAMES),
-        "against_shortest_queue": against(whole, NAMES, NAMES.index("shortest_queue")),
+        "against_shortest_queue": against(whole, found),
     }
     result.emit(samples=options.seeds * options.rounds * options.requests * len(NAMES))
 

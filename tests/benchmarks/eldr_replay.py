@@ -9,18 +9,23 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.common import percentile
-from tests.benchmarks.eldr_batches import Batch
+from tests.benchmarks.eldr_batches import Batch, Moments
+from tests.benchmarks.eldr_rounds import say
 from toolkit.bench.errors import BenchError
 from toolkit.bench.hosted import hosted
 from toolkit.bench.listen import DecodeWatch
+from toolkit.bench.runner import new_session
 
 TOKENS = 20
 """Generated in a replay: so many steps of the whole batch, less a few at the edges."""
 ENOUGH = 8
+BLOCK = 4
+"""Moments that make one value of a replayed TPOT: with four workers a hundred requests or more."""
 WORKER = """\
 name: eldr-replay
 device: cpu
@@ -105,6 +110,26 @@ def _played(heard: Any, size: int, since: float, until: float) -> Played:
     own = "cpu_seconds" if part.own_clock == "cpu" else "seconds"
     steps = 1e3 * whole[:, part.columns.index(own)]
     return Played(size, percentile(steps.tolist(), 50), float(heard.distinct(whole).mean()))
+
+
+async def replayed(recorded: Sequence[Moments]) -> list[list[list[Played]]]:
+    """What the steps of these rounds' batches take on a worker of its own; by arm and block of
+    moments."""
+    blocks: list[list[list[Played]]] = []
+    with one_worker() as row:
+        async with new_session(300.0) as session:
+            for number, moments in enumerate(recorded):
+                found = await replay(session, row, moments, number)
+                for at in range(0, len(found), BLOCK):
+                    part = found[at : at + BLOCK]
+                    blocks.append([list(chain(*one)) for one in zip(*part, strict=True)])
+                say(f"replayed round {number + 1}/{len(recorded)}")
+    return [list(arm) for arm in zip(*blocks, strict=True)]
+
+
+def tpot(blocks: Sequence[Sequence[Played]], percent: float) -> list[float]:
+    """A percentile of the replayed TPOT in each block, ms."""
+    return [percentile(by_token(block), percent) for block in blocks]
 
 
 def by_token(played: Sequence[Played]) -> list[float]:
