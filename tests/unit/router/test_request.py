@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.router.errors import ApiError
-from toolkit.router.request import BLOCK_BYTES, new_room, parse, resume_body
+from toolkit.router.request import BLOCK_BYTES, Wanted, new_room, parse, resume_body
 
 
 def split(path: str, body: dict, **options):
@@ -115,8 +115,8 @@ def test_any_bytes_parse_or_are_a_400(raw):
 
 def test_blocks_are_shared_exactly_as_far_as_the_texts_are():
     same = "x" * (2 * BLOCK_BYTES)
-    one = split("/v1/completions", {"prompt": same + "a" * BLOCK_BYTES}, blocks=True)
-    two = split("/v1/completions", {"prompt": same + "b" * BLOCK_BYTES}, blocks=True)
+    one = split("/v1/completions", {"prompt": same + "a" * BLOCK_BYTES}, wanted=Wanted(blocks=True))
+    two = split("/v1/completions", {"prompt": same + "b" * BLOCK_BYTES}, wanted=Wanted(blocks=True))
     a, b = one.singles[0].view.blocks, two.singles[0].view.blocks
     assert len(a) == len(b) == 3
     assert a[:2] == b[:2]
