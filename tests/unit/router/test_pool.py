@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.policies import make_policy
 from toolkit.policies.base import Policy, RequestView
 from toolkit.router import pool as pool_module
 from toolkit.router.booking import Booking
