@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
@@ -12,7 +11,7 @@ from typing import cast
 
 from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Policy, RequestView, WorkerView
-from toolkit.policies.readings import kv_tokens
+from toolkit.policies.readings import kv_sizes
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
 from toolkit.router.request import Single
@@ -22,7 +21,7 @@ log = logging.getLogger("toolkit.router")
 
 TICK_S = 0.25
 """A round takes place at least this often while somebody waits."""
-READING_PAUSE_S = 0.003
+READING_PAUSE_S = 0.01
 """Readings of many ranks come one after the other: one round looks at all of them."""
 BELIEVED_S = 1.0
 """A reading that says full and does not change, where nothing of ours runs, is believed so long."""
@@ -103,9 +102,10 @@ class Pool:
     def leave(self, waiter: Waiter) -> None:
         """It does not wait any more. A booking that nobody has taken is given back."""
         self._waiting.pop(waiter, None)
-        if not waiter.bound.done():
-            waiter.bound.cancel()
-        elif waiter.bound.exception() is None and not waiter.taken:
+        if waiter.bound.cancel() or waiter.bound.cancelled() or waiter.taken:
+            return
+        if waiter.bound.exception() is None:
+            waiter.taken = True
             waiter.bound.result().cancel()
 
     def news(self) -> None:
@@ -157,11 +157,12 @@ class Pool:
         assigns = isinstance(policy, Assigner)
         for waiter in list(self._waiting):
             late = self._is_late(waiter.entered, now)
-            if late or not assigns:
-                rank = self._choose(waiter.single, waiter.view)
-                if rank is not None:
-                    self.expired += late
-                    self._bind(waiter, rank, policy)
+            if assigns and not late:
+                break  # nor are those who came after it
+            rank = self._choose(waiter.single, waiter.view)
+            if rank is not None:
+                self.expired += late
+                self._bind(waiter, rank, policy)
         if assigns:
             self._assign(cast(Assigner, policy), now)
 
@@ -169,14 +170,27 @@ class Pool:
         return now - since >= self._park_timeout_s
 
     def _assign(self, policy: Assigner, now: float) -> None:
-        for waiter in [w for w in self._waiting if w.single.avoid]:
+        failed = [waiter for waiter in self._waiting if waiter.single.avoid]
+        for waiter in failed:
             self._place(policy, [waiter], now)
-        others = [w for w in self._waiting if not w.single.avoid]
+        others = [w for w in self._waiting if not w.single.avoid] if failed else [*self._waiting]
         if others:
             self._place(policy, others, now)
 
-    def _views(self, now: float, avoid: set[str], least: float) -> list[WorkerView]:
-        """Those to be avoided are down, unless all ranks are. `least`: the smallest KV need."""
+    def _place(self, policy: Assigner, waiters: Sequence[Waiter], now: float) -> None:
+        """One round of the policy over these, who avoid the same."""
+        wanted = [waiter.view for waiter in waiters]
+        views = self._views(wanted, waiters[0].single.avoid, now)
+        for made in policy.assign(views, wanted):
+            waiter = waiters[made.request]
+            if waiter not in self._waiting or not views[made.worker].healthy:
+                raise ValueError("an assignment that cannot be")
+            self._bind(waiter, self._ranks[made.worker], cast(Policy, policy))
+
+    def _views(
+        self, wanted: Sequence[RequestView], avoid: set[str], now: float
+    ) -> list[WorkerView]:
+        """Those to be avoided are down, unless all ranks are."""
         usable = [rank.worker.healthy for rank in self._ranks]
         if avoid:
             fresh = [
@@ -185,19 +199,9 @@ class Pool:
             ]
             usable = fresh if any(fresh) else usable
         return [
-            _believable(rank, rank.view(now, ok), least, now)
+            _believable(rank, rank.view(now, ok), wanted, now)
             for rank, ok in zip(self._ranks, usable, strict=True)
         ]
-
-    def _place(self, policy: Assigner, waiters: Sequence[Waiter], now: float) -> None:
-        """One round of the policy over these, who avoid the same."""
-        least = min(kv_tokens(waiter.view) for waiter in waiters)
-        views = self._views(now, waiters[0].single.avoid, least)
-        for made in policy.assign(views, [waiter.view for waiter in waiters]):
-            waiter = waiters[made.request]
-            if waiter not in self._waiting or not views[made.worker].healthy:
-                raise ValueError("an assignment that cannot be")
-            self._bind(waiter, self._ranks[made.worker], cast(Policy, policy))
 
     def _bind(self, waiter: Waiter, rank: Rank, policy: Policy) -> None:
         booking = Booking(rank, waiter.view, policy, waiter.streams, waiter.generated)
@@ -218,15 +222,16 @@ class Pool:
             waiter.bound.set_exception(ApiError(status, message, retry_after=retry_after))
 
 
-def _believable(rank: Rank, view: WorkerView, least: float, now: float) -> WorkerView:
+def _believable(
+    rank: Rank, view: WorkerView, wanted: Sequence[RequestView], now: float
+) -> WorkerView:
     """Without a reading that says "full" for ever: where nothing of ours runs, nothing of ours will
     end, so that nothing would ever free it. Then it counts as silent, which has a free slot and
     comes last; what is full in truth, with other routers' requests, changes at every step."""
     load = view.load
     if load is None or view.inflight or rank.quiet_s(now) < BELIEVED_S:
         return view
-    held = load.used_tokens + load.waiting_tokens + load.sent_tokens
-    room = load.total_tokens - held if load.total_tokens else math.inf
-    if 0 < view.slots <= load.requests or room < min(least, load.total_tokens):
-        return replace(view, load=None)
-    return view
+    room = load.total_tokens - load.used_tokens - load.waiting_tokens - load.sent_tokens
+    fits = not load.total_tokens or room >= min(load.total_tokens, min(kv_sizes(wanted)))
+    full = 0 < view.slots <= load.requests
+    return replace(view, load=None) if full or not fits else view
