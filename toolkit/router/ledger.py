@@ -179,7 +179,6 @@ class Ledger:
             count -= event.requests
             expected -= event.tokens
             points.append((count, expected))
-        held = min(held, max(point[0] for point in points))
         best = min(
             range(len(points)),
             key=lambda back: (abs(points[back][0] - held), abs(points[back][1] - tokens), back),

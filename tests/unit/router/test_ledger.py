@@ -172,20 +172,35 @@ class Scheduler:
 
 @given(st.data())
 def test_behind_one_router_the_load_is_what_was_sent_and_has_not_ended(data: st.DataObject) -> None:
+    """Whether a reading comes before or after the news of the ends that it does not show yet, and
+    whatever was sent meanwhile."""
     ledger, scheduler = Ledger(complete=True), Scheduler()
-    now, own, last = 0.0, {}, None
+    now, own = 0.0, dict[int, int]()
     sizes = st.lists(st.integers(1, 4000), max_size=2)
-    for _ in range(data.draw(st.integers(1, 12), "steps")):
-        sent = {ledger.begin(size, now): size for size in data.draw(sizes, "sent")}
-        own |= sent
-        scheduler.arriving |= sent
-        ending = set(data.draw(st.lists(st.sampled_from(sorted(own)), max_size=2))) if own else ()
-        seen = scheduler.step({lease for lease in ending if lease in scheduler.sizes})
-        last = seen if data.draw(st.booleans(), "published") or last is None else last
-        if last is seen:
-            ledger.read(seen, now + 0.01)
-            assert held(ledger, now + 0.01)[0] == len(own)
+
+    def send(when: str) -> None:
+        for size in data.draw(sizes, f"sent {when}"):
+            lease = ledger.begin(size, now)
+            own[lease] = scheduler.arriving[lease] = size
+
+    def hear_of_ends() -> None:
         for lease in set(own) - set(scheduler.sizes) - set(scheduler.arriving):
-            ledger.end(lease, own.pop(lease), now + 0.02)
-        assert held(ledger, now + 0.02) == (len(own), sum(own.values()))
-        now += 0.05
+            ledger.end(lease, own.pop(lease), now)
+
+    ledger.read(scheduler.step(set()), now)
+    for _ in range(data.draw(st.integers(1, 12), "steps")):
+        send("before the step")
+        running = sorted(scheduler.sizes)
+        ending = data.draw(st.lists(st.sampled_from(running), max_size=2)) if running else []
+        seen = scheduler.step(set(ending))
+        now += 0.02
+        early = data.draw(st.booleans(), "ends are heard of first")
+        if early:
+            hear_of_ends()
+            send("before the reading")
+        now += 0.01
+        if data.draw(st.booleans(), "published"):
+            ledger.read(seen, now)
+        hear_of_ends()
+        assert held(ledger, now) == (len(own), sum(own.values()))
+        now += 0.02
