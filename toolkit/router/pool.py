@@ -149,8 +149,8 @@ class Pool:
         if not any(rank.worker.healthy for rank in self._ranks):
             self._gone_at = now if self._gone_at is None else self._gone_at
             since = self._gone_at
-            late = [w for w in self._waiting if self._is_late(max(since, w.entered), now)]
-            self._refuse(late, 503, "No healthy decode worker.", retry_after=2)
+            due = [w for w in self._waiting if self._is_late(max(since, w.entered), now)]
+            self._refuse(due, 503, "No healthy decode worker.", retry_after=2)
             return
         self._gone_at = None
         policy = self._policy()
