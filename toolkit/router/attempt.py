@@ -197,6 +197,14 @@ class Attempt:
             picking.cancel()
 
     async def _from_pool(self, leg: _Leg) -> Rank:
+        while True:
+            booking = await self._bound(leg)
+            if booking.rank.worker.healthy:
+                self._booking = booking
+                return booking.rank
+            booking.cancel()  # it went down in that very turn of the loop
+
+    async def _bound(self, leg: _Leg) -> Booking:
         pool = self._d.pool
         assert pool is not None
         streams, generated = self._relay is not None, len(self._single.resume_ids)
@@ -208,8 +216,7 @@ class Attempt:
                 # A decode that is posted to the room of a failed prefill would hang.
                 self._check_prefill(leg)
                 await asyncio.wait({waiter.bound})
-            self._booking = waiter.take()
-            return self._booking.rank
+            return waiter.take()
         finally:
             pool.leave(waiter)
 

@@ -23,7 +23,7 @@ class Balance:
     """Looks at all ranks whenever one has published its load, which it does at every step.
 
     Only looks at which somebody holds KV count: idle ranks are level. A rank that is down or has no
-    reading is left out, and so is a look at fewer than two.
+    possible reading is left out, and so is a look at fewer than two.
     """
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
@@ -34,7 +34,7 @@ class Balance:
         used = [
             tokens
             for rank in self._ranks
-            if rank.worker.healthy and (tokens := rank.used_tokens) is not None
+            if rank.worker.healthy and (tokens := rank.used_tokens) is not None and tokens >= 0
         ]
         if len(used) < 2 or not (largest := max(used)) > 0:
             return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, events, expected, idle, post, run, text_of
 from tests.unit.router.eldr_cluster import admin, metrics
+from toolkit.router.config import RouterConfig
 
 PATH = "/v1/completions"
 SLOW = ["--token-ms", "20"]
@@ -302,3 +305,34 @@ def test_a_resumed_stream_goes_on_counting():
             assert (await metrics(cluster))["tokens_total"] == 30
 
     run(check())
+
+
+@pytest.mark.parametrize(
+    ("side", "name", "said"),
+    [
+        ("decode", "brh@crystal", "unknown predictor 'crystal'; known: survival"),
+        ("decode", "br0@3", "takes no parameter"),
+        ("decode", "gimbal@2", r"theta_kv = 2 must lie in \(0, 1\]"),
+        ("prefill", "gimbal@0.9:-1", "theta_diff = -1"),
+        ("prefill", "br0", "unknown prefill policy 'br0'"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused_with_what_is_wrong(side, name, said):
+    worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
+    with pytest.raises(ValueError, match=said):
+        RouterConfig.model_validate({"workers": [worker], f"{side}_policy": name})
+
+
+def test_numpy_is_loaded_only_where_a_policy_needs_it():
+    script = (
+        "import sys; from toolkit.router.app import Router;"
+        "from toolkit.router.config import RouterConfig;"
+        "w = {'name': 'a', 'role': 'plain', 'url': 'http://127.0.0.1:1'};"
+        "Router(RouterConfig.model_validate({'workers': [w], 'decode_policy': sys.argv[1]}));"
+        "print('numpy' in sys.modules)"
+    )
+    for policy, needed in (("br0", "False"), ("gimbal", "False"), ("brh@learned", "True")):
+        said = subprocess.run(
+            [sys.executable, "-c", script, policy], capture_output=True, text=True, check=True
+        )
+        assert said.stdout.strip() == needed

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from toolkit.policies.base import Load
 from toolkit.router.config import RouterConfig
+from toolkit.router.events import Watcher
 from toolkit.router.ledger import STALE_S, WINDOW_S, Ledger
 from toolkit.router.worker import Fleet, Rank
 
@@ -127,12 +128,15 @@ def test_an_impossible_reading_reaches_the_policy_as_it_is() -> None:
     assert load.used_tokens == -7
 
 
+WORKERS = [
+    {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 1},
+    {"name": "d", "role": "decode", "url": "http://127.0.0.1:2"},
+]
+CONFIG = RouterConfig.model_validate({"workers": WORKERS})
+
+
 def decode_rank() -> Rank:
-    workers = [
-        {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 1},
-        {"name": "d", "role": "decode", "url": "http://127.0.0.1:2"},
-    ]
-    return Fleet(RouterConfig.model_validate({"workers": workers})).side("decode")[0]
+    return Fleet(CONFIG).side("decode")[0]
 
 
 def test_what_waits_for_its_kv_on_a_decode_rank_is_load() -> None:
@@ -151,6 +155,24 @@ def test_a_reading_that_is_none_is_refused_and_the_old_one_forgotten(wrong: obje
     with pytest.raises(ValueError, match="not a load event"):
         rank.read({"running": wrong}, 2.0)
     assert rank.load(2.0) is None
+
+
+def test_whatever_a_worker_says_its_stream_goes_on() -> None:
+    rank = decode_rank()
+    watcher = Watcher(rank.worker, CONFIG)
+    for line in (
+        b'{"type":"load","running":1,"used_tokens":5}',
+        b'{"type":"load","dp_rank":7,"running":1}',
+        b'{"type":"load","dp_rank":"x","running":1}',
+        b'{"type":"load","dp_rank":-1,"running":1}',
+    ):
+        watcher._feed(line + b"\n")
+        assert rank.used_tokens == 5
+    for wrong in (b'"many"', b"[1]", b"{}1", b'{"a":1}'):
+        watcher._feed(b'{"type":"load","running":' + wrong + b"}\n")
+    assert rank.used_tokens is None
+    watcher._feed(b'{"type":"load","used_tokens":6}\n')
+    assert rank.used_tokens == 6
 
 
 class Scheduler:

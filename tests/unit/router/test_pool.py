@@ -369,3 +369,27 @@ def test_nothing_is_lost_bound_twice_or_held_while_a_slot_is_free(
         assert house.pool.depth == 0
 
     run(check)
+
+
+def test_how_level_the_ranks_are_is_summed_up_at_each_reading() -> None:
+    async def check() -> None:
+        house = House(ranks=3)
+        for rank, used in zip(house.ranks, (300, 100, 200), strict=True):
+            house.publish(rank, used_tokens=used)
+        figures = house.dispatcher.balance
+        assert figures is not None
+        figures.clear()
+        house.publish(house.ranks[2], used_tokens=800)
+        house.publish(house.ranks[0], used_tokens=-5)  # impossible: left out
+        house.ranks[1].worker.mark_down()
+        house.publish(house.ranks[2], used_tokens=800)  # alone: level
+        assert figures.describe() == {
+            "looks": 2,
+            "kv_max": 800.0,
+            "kv_min": 100.0,
+            "kv_mean": 425.0,
+            "imbalance": 700.0,
+            "idle": 0.4688,
+        }
+
+    run(check)
