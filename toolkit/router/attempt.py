@@ -15,7 +15,7 @@ import orjson
 from toolkit.policies.base import RequestView
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError, Retry
-from toolkit.router.merge import put_prompt_logprobs
+from toolkit.router.merge import completion_tokens, put_prompt_logprobs
 from toolkit.router.metrics import Timing
 from toolkit.router.request import Single, encode, new_room, resume_body
 from toolkit.router.upstream import Call
@@ -407,20 +407,6 @@ class Attempt:
         if not self._ok or not leg.booking.followed:  # reading an answer costs more than it tells
             return 0
         return completion_tokens(bytes(leg.call.body))
-
-
-def completion_tokens(body: bytes) -> int:
-    """Of a whole answer; 0 when it does not say."""
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return 0
-    for name in ("usage", "meta_info"):
-        said = answer.get(name) if isinstance(answer, dict) else None
-        count = said.get("completion_tokens") if isinstance(said, dict) else None
-        if type(count) is int and count > 0:
-            return count
-    return 0
 
 
 def _end_later(leg: _Leg, _: asyncio.Future[bool]) -> None:
