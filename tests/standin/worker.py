@@ -75,18 +75,21 @@ class Server:
             protocol.chunk(line)
 
     def publish_load(self) -> None:
+        self.peak = max(self.peak, len(self.running))
+        if not self.args.mute:
+            self.publish(self.load())
+
+    def load(self) -> dict[str, Any]:
         count = len(self.running)
-        self.publish(
-            {
-                "type": "load",
-                "dp_rank": 0,
-                "running": count,
-                "waiting": 0,
-                "used_tokens": count * 16,
-                "total_tokens": 16384,
-                "waiting_tokens": 0,
-            }
-        )
+        return {
+            "type": "load",
+            "dp_rank": 0,
+            "running": count,
+            "waiting": 0,
+            "used_tokens": count * 16,
+            "total_tokens": 16384,
+            "waiting_tokens": 0,
+        }
 
     def signature(self) -> dict[str, Any] | None:
         if not self.layers or self.role != "prefill":
@@ -209,6 +212,7 @@ class Protocol(asyncio.Protocol):
                 {
                     "served": server.served,
                     "running": len(server.running),
+                    "peak": server.peak,
                     "aborted": server.aborted,
                     "bodies": server.bodies[-200:],
                     "pid": os.getpid(),
@@ -236,6 +240,8 @@ class Protocol(asyncio.Protocol):
             b"transfer-encoding: chunked\r\n\r\n"
         )
         self.chunk(self.server.hello())
+        if not self.server.args.mute:
+            self.chunk(orjson.dumps(self.server.load()) + b"\n")
         self.server.subscribers.add(self)
         while True:
             await asyncio.sleep(0.25 if self.server.args.steps else 0.5)
@@ -398,6 +404,7 @@ def main() -> None:
     parser.add_argument("--signature-layers", default="", help="of the model, as in 0,3,5")
     parser.add_argument("--experts", type=int, default=8)
     parser.add_argument("--slots", type=int, default=64, help="max_running_requests in hello")
+    parser.add_argument("--mute", action="store_true", help="never publish the load")
     parser.add_argument("--steps", action="store_true", help="decodes publish their steps")
     parser.add_argument("--record", action="store_true", help="keep request bodies for /stats")
     if sys.platform == "linux":

@@ -83,7 +83,8 @@ class RequestView:
     that the prefill used, or the words that say why there is none. `label` is the client's own name
     for the kind of request (a domain), where it gave one. `max_new_tokens` and `min_new_tokens`
     bound what it may generate, 0 where it does not say; who ignores the end of the text has both
-    equal. `prompt_hash` is the same for equal prompts, None where nobody hashed it. `now` is the
+    equal. `user` and `prompt_hash` (the same for equal prompts) are None where no policy asked for
+    them. `now` is the
     caller's monotonic time in seconds: a value, so that a recorded run can be played again.
     """
 
@@ -109,7 +110,11 @@ class Decision:
 
 @runtime_checkable
 class Policy(Protocol):
-    """`(workers, request) -> decision`. State, such as a rotation, lives in the object."""
+    """`(workers, request) -> decision`. State, such as a rotation, lives in the object.
+
+    A policy that looks at `RequestView.user` or `.prompt_hash` says so with `needs_user` or
+    `needs_hash` = True: a digest of each request is made only then.
+    """
 
     name: str
     needs_blocks: bool

@@ -80,6 +80,14 @@ class BrHPolicy(BalanceRoute):
         self.inflight = inflight
         self._discounts: np.ndarray = gamma ** np.arange(horizon + 1, dtype=np.float64)
 
+    @property
+    def needs_user(self) -> bool:
+        return getattr(self.inflight.predictor, "needs_user", False)
+
+    @property
+    def needs_hash(self) -> bool:
+        return getattr(self.inflight.predictor, "needs_hash", False)
+
     def _envelope(self, ranks: Ranks) -> MarginAhead:
         beta = BETA_PER_RANK * len(ranks.load) if self.beta is None else self.beta
         return MarginAhead(self._ahead(ranks), self._discounts, self.alpha, beta)

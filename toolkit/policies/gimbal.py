@@ -99,6 +99,7 @@ class GimbalPolicy:
 
     name = "gimbal"
     needs_blocks = False
+    needs_user = True
 
     def __init__(
         self,

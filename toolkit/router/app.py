@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
+from toolkit.policies.user import HEADER as ROUTING_KEY
 from toolkit.router import views
 from toolkit.router.admission import Admission
 from toolkit.router.attempt import Answer
@@ -34,7 +35,7 @@ log = logging.getLogger("toolkit.router")
 DONE = b"data: [DONE]\n\n"
 OPEN_PATHS = frozenset({"/health", "/readiness", "/metrics"})
 LABEL = "x-toolkit-label"
-FORWARDED = ("traceparent", "tracestate", "x-request-id", "x-smg-routing-key")
+FORWARDED = ("traceparent", "tracestate", "x-request-id", ROUTING_KEY)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -50,6 +51,7 @@ class Router:
         self.locality = load_locality(config, self.fleet)
         self.metrics.watch(self.fleet, self.locality)
         self.dispatcher = Dispatcher(config, self.fleet, self.metrics, self.locality)
+        self.metrics.watch_policies(self.dispatcher)
         self.admission = Admission(config.max_inflight, config.max_queue)
         self.jobs: dict[str, set[asyncio.Task[Any]]] = {}
         self._key = config.secret(config.api_key_env)
@@ -147,11 +149,13 @@ class Router:
         job = parse(
             request.path,
             raw,
-            blocks=self.dispatcher.needs_blocks,
+            wanted=self.dispatcher.wanted,
             headers=_forwarded(request),
             limit=self.config.max_inflight + self.config.max_queue,
             vocabulary=self.fleet.vocabulary(),
             label=request.headers.get(LABEL),
+            routing_key=request.headers.get(ROUTING_KEY),
+            now=arrived,
         )
         self.admission.check(len(job.singles))
         task = asyncio.current_task()

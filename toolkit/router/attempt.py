@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from toolkit.policies.base import RequestView
+from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError, Retry
-from toolkit.router.merge import put_prompt_logprobs
+from toolkit.router.merge import completion_tokens, put_prompt_logprobs
 from toolkit.router.metrics import Timing
 from toolkit.router.request import Single, encode, new_room, resume_body
 from toolkit.router.upstream import Call
@@ -49,8 +50,8 @@ class _Leg:
 
     rank: Rank
     call: Call
-    tokens: int
-    lease: int
+    booking: Booking
+    decode: bool
     leave: Callable[[], None] | None = None
     """To be called when it has ended."""
 
@@ -79,6 +80,8 @@ class Attempt:
         self._rid = single.rid if number == 0 else f"r{number}~{single.rid}"
         self._legs: list[_Leg] = []
         self._credit: Rank | None = None
+        self._booking: Booking | None = None
+        """Of a decode that is chosen and not posted yet."""
         self._news: asyncio.Future[dict[str, Any] | None] | None = None
         """Of the prefill being done."""
         self._loop = asyncio.get_running_loop()
@@ -176,6 +179,8 @@ class Attempt:
             )
         # Without an event (lost with its stream, or late beyond reason) bind at once: SGLang's
         # own flow also registers the decode before the prefill has run.
+        if self._d.pooling:
+            return await self._from_pool(leg)
         chosen = self._d.choose("decode", self._single, self._view)
         if chosen is not None:
             return chosen
@@ -190,6 +195,30 @@ class Attempt:
             return await picking
         finally:
             picking.cancel()
+
+    async def _from_pool(self, leg: _Leg) -> Rank:
+        while True:
+            booking = await self._bound(leg)
+            if booking.rank.worker.healthy:
+                self._booking = booking
+                return booking.rank
+            booking.cancel()  # it went down in that very turn of the loop
+
+    async def _bound(self, leg: _Leg) -> Booking:
+        pool = self._d.pool
+        assert pool is not None
+        streams, generated = self._relay is not None, len(self._single.resume_ids)
+        waiter = pool.enter(self._single, self._view, streams, generated)
+        try:
+            either: set[asyncio.Future[Any]] = {waiter.bound, leg.call.done}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if leg.call.done.done():
+                # A decode that is posted to the room of a failed prefill would hang.
+                self._check_prefill(leg)
+                await asyncio.wait({waiter.bound})
+            return waiter.take()
+        finally:
+            pool.leave(waiter)
 
     def _signature(self, leg: _Leg, event: dict[str, Any]) -> np.ndarray | str | None:
         locality = self._d.locality
@@ -217,7 +246,7 @@ class Attempt:
         call, relay, single = leg.call, self._relay, self._single
         merge = prefill is not None and single.wants_prompt_logprobs()
         if relay is not None:
-            relay.begin(call, hold=merge)
+            relay.begin(call, hold=merge, count=leg.booking.count)
         waiting: set[asyncio.Future[Any]] = {call.done}
         if relay is not None:
             waiting.add(relay.first)
@@ -333,10 +362,13 @@ class Attempt:
     def _post(self, rank: Rank, body: dict[str, Any], decode: bool) -> _Leg:
         sink = self._relay.feed if decode and self._relay is not None else None
         headers = self._single.headers + (IDS_HEADER if sink is not None else "")
-        tokens = self._view.prompt_tokens
         call = rank.worker.post(self._single.path, encode(body), sink, headers)
-        lease = rank.begin(tokens, monotonic())  # last: what was not sent is not counted
-        leg = _Leg(rank, call, tokens, lease)
+        booking, self._booking = self._booking, None
+        if booking is None:  # last: what was not sent is not counted
+            policy = self._d.policies["decode"] if decode else None
+            streams, generated = self._relay is not None, len(self._single.resume_ids)
+            booking = Booking(rank, self._view, policy, streams, generated)
+        leg = _Leg(rank, call, booking, decode)
         self._legs.append(leg)
         return leg
 
@@ -349,6 +381,8 @@ class Attempt:
         self._return_credit()
         if self._news is not None:
             self._news.cancel()
+        if self._booking is not None:
+            self._booking.cancel()
         for leg in self._legs:
             call = leg.call
             if self._ok and not call.done.done():
@@ -362,14 +396,25 @@ class Attempt:
                 except Exception:  # best effort, as it is; the counts must go back
                     log.exception("%s could not be told to drop a request", leg.rank.worker.name)
                 call.close()
-            _end(leg)
+            _end(leg, self._generated(leg), self._ok)
+
+    def _generated(self, leg: _Leg) -> int:
+        """Output tokens of this attempt as far as they are known."""
+        if not leg.decode:
+            return 0
+        if self._relay is not None:
+            return self._relay.tokens - len(self._single.resume_ids)
+        if not self._ok or not leg.booking.followed:  # reading an answer costs more than it tells
+            return 0
+        return completion_tokens(bytes(leg.call.body))
 
 
 def _end_later(leg: _Leg, _: asyncio.Future[bool]) -> None:
     _end(leg)
 
 
-def _end(leg: _Leg) -> None:
-    leg.rank.end(leg.lease, leg.tokens, leg.call.answered and leg.call.status < 500)
+def _end(leg: _Leg, generated: int = 0, finished: bool = False) -> None:
+    ok = leg.call.answered and leg.call.status < 500
+    leg.booking.end(ok, generated, finished)
     if leg.leave is not None:
         leg.leave()

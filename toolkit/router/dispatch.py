@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from toolkit.policies import make_policy
+from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Policy, RequestView
+from toolkit.router.balance import Balance
 from toolkit.router.config import Dispatch, RouterConfig
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.metrics import Metrics
-from toolkit.router.request import Single
+from toolkit.router.pool import Pool
+from toolkit.router.request import NOTHING, Single, Wanted
 from toolkit.router.worker import Fleet, Rank
 
 if TYPE_CHECKING:
@@ -47,6 +51,13 @@ class Dispatcher:
         self.dispatch: Dispatch = config.dispatch
         self.parked = 0
         self.policies: dict[str, Policy] = {}
+        self.wanted = NOTHING
+        self.pooling = False
+        """Whether finished prefills wait in the pool: the decode policy assigns in rounds."""
+        self.balance = Balance(fleet.side("decode")) if config.disaggregated else None
+        self.pool = self._make_pool() if config.disaggregated else None
+        for rank in fleet.side("decode") if config.disaggregated else ():
+            rank.worker.on_reading = self.read
         self.set_policy("prefill", config.prefill_policy)
         self.set_policy("decode", config.decode_policy)
 
@@ -54,12 +65,34 @@ class Dispatcher:
         """A fresh policy for `side`. ValueError names the known ones."""
         policy = make_policy(name, self.config.seed, side, self.config.tau)
         self.policies[side] = policy
-        if self.locality is not None and side == "decode":
+        both = self.policies.values()
+        self.wanted = Wanted(
+            blocks=any(each.needs_blocks for each in both),
+            users=any(getattr(each, "needs_user", False) for each in both),
+            hashes=any(getattr(each, "needs_hash", False) for each in both),
+        )
+        if side != "decode":
+            return
+        self.pooling = self.pool is not None and isinstance(policy, Assigner)
+        if self.locality is not None:
             self.locality.attach(policy)
+        if self.pool is not None:
+            self.pool.news()
 
-    @property
-    def needs_blocks(self) -> bool:
-        return any(policy.needs_blocks for policy in self.policies.values())
+    def _make_pool(self) -> Pool:
+        return Pool(
+            self.fleet,
+            policy=lambda: self.policies["decode"],
+            choose=partial(self.choose, "decode"),
+            park_timeout_s=self.config.park_timeout_s,
+            on_bound=self.metrics.pool_wait.observe,
+        )
+
+    def read(self, rank: Rank) -> None:
+        """A decode rank has published its load."""
+        assert self.balance is not None and self.pool is not None
+        self.balance.read()
+        self.pool.reading()
 
     def policy(self, role: str) -> Policy:
         # A plain worker does both; the decode policy balances it.

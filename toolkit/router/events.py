@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -15,7 +17,7 @@ import orjson
 from toolkit.router.config import RouterConfig
 from toolkit.router.errors import UpstreamError
 from toolkit.router.upstream import Call
-from toolkit.router.worker import Worker
+from toolkit.router.worker import Rank, Worker
 
 log = logging.getLogger("toolkit.router")
 
@@ -151,11 +153,9 @@ class Watcher:
         elif kind == "kv_transfer":
             self.worker.on_transfer(float(event["seconds"]), int(event["bytes"]))
         elif kind == "load":
-            rank = int(event.get("dp_rank") or 0)
-            if 0 <= rank < len(self.worker.ranks):
-                self.worker.ranks[rank].read(event, now)
+            self._told(event, partial(Rank.read, now=now))
         elif kind == "steps":
-            self._take_steps(event)
+            self._told(event, Rank.stepped)
         elif kind == "down":
             self._hello = False  # nothing that it still says brings it back
             self.worker.mark_down(str(event.get("reason") or "it says that it is going down"))
@@ -163,12 +163,13 @@ class Watcher:
             self._hello = True
             self.worker.greeted(event)
 
-    def _take_steps(self, event: dict[str, Any]) -> None:
+    def _told(self, event: dict[str, Any], take: Callable[[Rank, dict[str, Any]], None]) -> None:
+        """What one rank says of itself."""
         rank = event.get("dp_rank") or 0
         if not isinstance(rank, int) or not 0 <= rank < len(self.worker.ranks):
             return
         try:
-            self.worker.ranks[rank].stepped(event)
+            take(self.worker.ranks[rank], event)
         except ValueError as error:
             log.warning("worker %s sent %s", self.worker.name, error)
 

@@ -46,6 +46,20 @@ def merge_usage(usages: list[dict[str, Any]], per_prompt: int) -> dict[str, Any]
     return merged
 
 
+def completion_tokens(body: bytes) -> int:
+    """Of a whole answer; 0 when it does not say."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return 0
+    for name in ("usage", "meta_info"):
+        said = answer.get(name) if isinstance(answer, dict) else None
+        count = said.get("completion_tokens") if isinstance(said, dict) else None
+        if type(count) is int and count > 0:
+            return count
+    return 0
+
+
 class SubStream:
     """An `Output` for one choice of a merged stream: rewrites its index and the stream's id."""
 

@@ -13,6 +13,7 @@ from toolkit.router.collectors import LocalityCollector, StepCollector
 from toolkit.router.worker import Fleet
 
 if TYPE_CHECKING:
+    from toolkit.router.dispatch import Dispatcher
     from toolkit.router.locality import Locality
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -60,6 +61,12 @@ class Metrics:
             "kv_transfer_seconds", "KV transfer as the prefill saw it", buckets=_SECONDS, **one
         )
         self.transfer_bytes = Counter("kv_transfer_bytes", "KV moved to decode workers", **one)
+        self.pool_wait = Histogram(
+            "pool_wait_seconds",
+            "From the end of a prefill until its decode rank is chosen, in the pool",
+            buckets=_SECONDS,
+            **one,
+        )
         self.running = Gauge("running", "Requests that hold a slot", **one)
         self.queued = Gauge("queued", "Requests that wait for a slot", **one)
         self.parked = Gauge("parked", "Prefills whose decode is not chosen yet", **one)
@@ -77,6 +84,12 @@ class Metrics:
         self.registry.register(StepCollector(fleet))
         if locality is not None:
             self.registry.register(LocalityCollector(locality))
+
+    def watch_policies(self, dispatcher: Dispatcher) -> None:
+        """Export what policies count, the pool and the balance of decode ranks."""
+        from toolkit.router.policy_figures import PolicyCollector
+
+        self.registry.register(PolicyCollector(dispatcher))
 
     def timing(self, timing: Timing, late: bool) -> None:
         self.ring.append(timing)

@@ -8,6 +8,7 @@ replay to trim, prompt log-probabilities to add, or a choice index to rewrite.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from toolkit.router.merge import add_prompt_logprobs
@@ -58,11 +59,14 @@ class Relay:
         self._slow = False
         self._check_abort = single.endpoint == "generate"
         self._replayed = 0
+        self._count: Callable[[int], None] | None = None
         out.join(self)
 
-    def begin(self, call: Call, hold: bool) -> None:
-        """A new attempt; with `hold`, nothing goes out before `release` (prompt logprobs)."""
+    def begin(self, call: Call, hold: bool, count: Callable[[int], None] | None = None) -> None:
+        """A new attempt; with `hold`, nothing goes out before `release` (prompt logprobs). `count`
+        is told of tokens as they come, where somebody wants to know."""
         self._call = call
+        self._count = count
         self.first = asyncio.get_running_loop().create_future()
         self._begun = False
         self.failure = None
@@ -117,6 +121,8 @@ class Relay:
                 self._one(event + b"\n\n")
             return
         self.ids += ids
+        if self._count is not None and ids:
+            self._count(ids.count(b" "))
         self._send(events)
 
     def _send(self, events: bytes) -> None:
@@ -137,6 +143,8 @@ class Relay:
             if self.failure is not None:
                 return
         self.ids += ids
+        if self._count is not None and ids:
+            self._count(ids.count(b" "))
         self._send(event)
 
     def _feed_slow(self, data: bytes) -> None:
@@ -168,6 +176,8 @@ class Relay:
         self._replayed += len(new)
         if new[skip:]:
             self.ids += b" " + b" ".join(new[skip:])
+            if self._count is not None:
+                self._count(len(new) - skip)
         cut = self._trimmer.cut(event)
         if not self._begun:
             self._begun = True

@@ -7,15 +7,17 @@ to the worker untouched, and the client gets the worker's own answer.
 from __future__ import annotations
 
 import json
+import os
 import random
 import uuid
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from toolkit.policies.base import RequestView
+from toolkit.policies.user import user_of
 from toolkit.router.errors import ApiError
 
 Endpoint = Literal["chat", "completions", "generate"]
@@ -31,8 +33,13 @@ MAX_BLOCKS = 256
 BYTES_PER_TOKEN = 4
 """A guess for texts, which the router cannot tokenize; the prefill's event has the true count."""
 
+HUGE = 2**40
+"""No limit of tokens is that high."""
 MAX_LABEL = 64
 """Characters of a label that are looked at."""
+
+_SALT = os.urandom(16)
+"""Of digests of users and prompts: nobody can look one up who is not this process."""
 
 _REQUIRED = {"chat": "messages", "completions": "prompt"}
 
@@ -43,6 +50,17 @@ _BATCHED = (
     "mm_hashes", "mm_content_hashes",
 )  # fmt: skip
 """/generate fields that may hold one entry per prompt (`GenerateReqInput`, SGLang 0.5.21)."""
+
+
+class Wanted(NamedTuple):
+    """What policies look at that costs a digest: the prompt's blocks, its user, a hash of it."""
+
+    blocks: bool = False
+    users: bool = False
+    hashes: bool = False
+
+
+NOTHING = Wanted()
 
 
 @dataclass(slots=True)
@@ -98,16 +116,19 @@ def parse(
     path: str,
     raw: bytes,
     *,
-    blocks: bool = False,
+    wanted: Wanted = NOTHING,
     headers: str = "",
     limit: int = 1024,
     vocabulary: int = 0,
     label: str | None = None,
+    routing_key: str | None = None,
+    now: float = 0.0,
 ) -> Job:
     """Split a body into singles. `vocabulary` is the number of token ids, 0 when unknown.
 
-    `label` is the client's own name for the kind of request, if it gave one: it may tell of the
-    prompt, so it is never logged.
+    `label` is the client's own name for the kind of request and `routing_key` its word on where it
+    belongs, if it gave them: they may tell of the prompt or of a person, and are never logged.
+    `now`: when the request came, monotonic.
 
     Raises:
         ApiError: 400 for malformed JSON and for combinations that cannot work here.
@@ -144,7 +165,8 @@ def parse(
         rid = job.rid if not job.merged else f"{job.rid}_{index}"
         if isinstance(body.get("rid"), list) and _usable(one.get("rid")):
             rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
-        view = _view(endpoint, one, blocks, label)
+        user = user_of(one, routing_key, _SALT) if wanted.users else None
+        view = _view(endpoint, one, wanted, label, user, now)
         first = index % n == 0
         job.singles.append(Single(endpoint, path, one, rid, index, stream, view, headers, first))
     return job
@@ -298,30 +320,64 @@ def _single_body(
     return one
 
 
-def _view(endpoint: Endpoint, body: dict[str, Any], blocks: bool, label: str | None) -> RequestView:
+def _view(
+    endpoint: Endpoint,
+    body: dict[str, Any],
+    wanted: Wanted,
+    label: str | None,
+    user: str | None,
+    now: float,
+) -> RequestView:
     if endpoint == "chat":
         prompt: Any = body.get("messages")
     elif endpoint == "completions":
         prompt = body.get("prompt")
     else:
         prompt = body.get("text") if body.get("text") is not None else body.get("input_ids")
+    digest = wanted.blocks or wanted.hashes
     if isinstance(prompt, str):
         size = len(prompt) // BYTES_PER_TOKEN + 1
-        text = prompt.encode("utf-8", "surrogatepass") if blocks else b""
+        text = prompt.encode("utf-8", "surrogatepass") if digest else b""
     elif isinstance(prompt, list) and endpoint != "chat":
-        size, text = len(prompt), orjson.dumps(prompt) if blocks else b""
+        size, text = len(prompt), encode(prompt) if digest else b""
     elif isinstance(prompt, list):
         size = sum(_message_size(message) for message in prompt) // BYTES_PER_TOKEN + 1
-        text = json.dumps([body.get("tools"), prompt]).encode() if blocks else b""
+        text = json.dumps([body.get("tools"), prompt]).encode() if digest else b""
     else:
         size, text = 1, b""
-    user = body.get("user")
+    most, least = _limits(endpoint, body)
     return RequestView(
         prompt_tokens=size,
-        blocks=_blocks(text) if blocks else (),
-        user=user if isinstance(user, str) else None,
+        blocks=_blocks(text) if wanted.blocks else (),
+        user=user,
         label=label[:MAX_LABEL] if label else None,
+        max_new_tokens=most,
+        min_new_tokens=least,
+        prompt_hash=_hash(text) if wanted.hashes and text else None,
+        now=now,
     )
+
+
+def _limits(endpoint: Endpoint, body: dict[str, Any]) -> tuple[int, int]:
+    """The most and the least tokens that it may generate, 0 where it does not say; of what is no
+    such number a worker says what is wrong."""
+    if endpoint == "generate":
+        where = body.get("sampling_params")
+        if not isinstance(where, dict):
+            return 0, 0
+        most, least = where.get("max_new_tokens"), where.get("min_new_tokens")
+    else:
+        where = body
+        most = body.get("max_completion_tokens") if endpoint == "chat" else None
+        most, least = most or body.get("max_tokens"), body.get("min_tokens")
+    most = most if type(most) is int and 0 < most < HUGE else 0
+    if where.get("ignore_eos") is True:
+        return most, most
+    return most, least if type(least) is int and 0 < least < HUGE else 0
+
+
+def _hash(text: bytes) -> int:
+    return int.from_bytes(blake2b(text, digest_size=8, key=_SALT).digest(), "big")
 
 
 def _message_size(message: Any) -> int:
@@ -356,7 +412,7 @@ def resume_body(single: Single) -> dict[str, Any]:
     return body
 
 
-def encode(body: dict[str, Any]) -> bytes:
+def encode(body: dict[str, Any] | list[Any]) -> bytes:
     """JSON for a worker. What orjson refuses (NaN, huge integers) the standard library writes."""
     try:
         return orjson.dumps(body)

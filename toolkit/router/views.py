@@ -9,11 +9,13 @@ import orjson
 from aiohttp import web
 
 from toolkit.policies import check_policy
+from toolkit.router import policy_figures
 from toolkit.router.config import why_not
 from toolkit.router.events import fetch
 
 if TYPE_CHECKING:
     from toolkit.router.app import Router
+    from toolkit.router.dispatch import Dispatcher
 
 ABORTED = "aborted by /abort_request"
 PROXIED = ("/v1/models", "/get_model_info", "/model_info", "/get_server_info", "/server_info")
@@ -59,6 +61,7 @@ class Views:
                 "running": router.admission.running,
                 "queued": router.admission.queued,
                 "parked": router.dispatcher.parked,
+                **_figures(router.dispatcher),
                 **({} if router.locality is None else {"eldr": router.locality.describe()}),
                 "resumed": router.metrics.resumed,
                 "retried": router.metrics.retried,
@@ -124,7 +127,10 @@ class Views:
             if side in body:
                 dispatcher.set_policy(side, body[side])
         dispatcher.dispatch = dispatch
-        self._r.metrics.clear_rings()  # the ring then describes one setting
+        # They then describe one setting.
+        self._r.metrics.clear_rings()
+        if dispatcher.balance is not None:
+            dispatcher.balance.clear()
         names = {s: p.name for s, p in dispatcher.policies.items()}
         return _json({**names, "dispatch": dispatcher.dispatch})
 
@@ -159,6 +165,18 @@ class Views:
         self._r.admission.draining = True
         admission = self._r.admission
         return _json({"draining": True, "running": admission.running, "queued": admission.queued})
+
+
+def _figures(dispatcher: Dispatcher) -> dict[str, Any]:
+    """Pool, balance, and what policies count; what a deployment does not have is left out."""
+    shown: dict[str, Any] = {}
+    if dispatcher.pool is not None and dispatcher.balance is not None:
+        pool = dispatcher.pool
+        shown["pool"] = {"waiting": pool.depth, "bound": pool.bound, "expired": pool.expired}
+        shown["balance"] = dispatcher.balance.describe()
+    counted = {side: policy_figures.describe(p) for side, p in dispatcher.policies.items()}
+    shown["decisions"] = {side: figures for side, figures in counted.items() if figures}
+    return shown
 
 
 async def _body(request: web.Request) -> Any:

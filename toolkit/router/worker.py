@@ -8,22 +8,19 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from toolkit.policies.base import Load, WorkerView
 from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.errors import ApiError
+from toolkit.router.ledger import FIELDS, Ledger
 from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call, Pool
 
-GRACE_S = 0.03
-"""A reading may have been taken before a request posted this shortly before it arrived."""
-SETTLED_S = 0.5
-"""A worker publishes what changed within this time, even when it had been idle."""
-STALE_S = 5.0
-"""An older reading is dropped: policies then fall back on the router's own counts."""
+if TYPE_CHECKING:
+    from toolkit.router.booking import Booking
 
 
 class Rank:
@@ -32,69 +29,81 @@ class Rank:
     def __init__(self, worker: Worker, dp_rank: int, credit: int) -> None:
         self.worker = worker
         self.dp_rank = dp_rank
+        self.key = (worker.name, dp_rank)
         self.credit = credit
-        self.inflight = 0
-        self.inflight_tokens = 0
         self.completed = 0
         self.failed = 0
-        self._reading: dict[str, int] | None = None
-        self._read_at = 0.0
-        self._sent: dict[int, tuple[float, int]] = {}
-        self._leases = 0
+        self.ledger = Ledger(complete=worker.config.role == "decode")
+        self.unstreamed: dict[int, Booking] = {}
+        """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.steps: StepSums | None = None
+
+    @property
+    def inflight(self) -> int:
+        return self.ledger.inflight
+
+    @property
+    def inflight_tokens(self) -> int:
+        return self.ledger.inflight_tokens
 
     def begin(self, tokens: int, now: float) -> int:
         """A request of `tokens` KV tokens was posted; the lease that `end` takes."""
-        self._leases += 1
-        self.inflight += 1
-        self.inflight_tokens += tokens
-        self._sent[self._leases] = (now, tokens)
-        return self._leases
+        return self.ledger.begin(tokens, now)
 
-    def end(self, lease: int, tokens: int, ok: bool) -> None:
-        self._sent.pop(lease, None)
-        self.inflight -= 1
-        self.inflight_tokens -= tokens
+    def end(self, lease: int, tokens: int, ok: bool, generated: int = 0) -> None:
+        self.ledger.end(lease, tokens, monotonic(), generated)
         if ok:
             self.completed += 1
         else:
             self.failed += 1
+        self.worker.on_news()
+
+    def cancel(self, lease: int, tokens: int) -> None:
+        """It was not posted after all."""
+        self.ledger.cancel(lease, tokens)
+        self.worker.on_news()
 
     def read(self, event: dict[str, Any], now: float) -> None:
-        """Take a published reading; what was sent before it is in it from now on."""
-        self._reading = {key: int(event.get(key) or 0) for key in _LOAD_KEYS}
+        """Take a published reading. ValueError when it is not one; there is none then."""
+        try:
+            reading = {key: int(event.get(key) or 0) for key in FIELDS}
+            capacity = int(event.get("capacity_tokens") or 0)
+        except (TypeError, ValueError, OverflowError) as error:
+            self.ledger.reading = None
+            raise ValueError(f"not a load event: {error}") from error
         # SGLang's num_total_tokens is what requests will use; the pool's size has its own field.
         if "capacity_tokens" in event:
-            self._reading["total_tokens"] = int(event["capacity_tokens"] or 0)
-        self._read_at = now
+            if self.worker.config.role == "decode":
+                # Waiting for the prefill to compute is nothing here; for KV to come is.
+                reading["waiting_tokens"] = reading["total_tokens"] - reading["used_tokens"]
+            reading["total_tokens"] = capacity
+        self.ledger.read(reading, now)
+        self.worker.on_reading(self)
+
+    @property
+    def used_tokens(self) -> int | None:
+        """KV tokens in use by the last reading; None without one."""
+        reading = self.ledger.reading
+        return None if reading is None else reading["used_tokens"]
+
+    def quiet_s(self, now: float) -> float:
+        """Since the last reading."""
+        return now - self.ledger.read_at
 
     def stepped(self, event: dict[str, Any]) -> None:
         """Take a `steps` event of a decode rank. ValueError when it is not one."""
         sums = self.steps or StepSums()
+        before = sums.steps
         sums.add(event)
         self.steps = sums
+        for booking in self.unstreamed.values():
+            booking.stepped(sums.steps - before)
 
     def forget_load(self) -> None:
-        self._reading = None
-        self._sent.clear()
+        self.ledger.forget()
 
     def load(self, now: float) -> Load | None:
-        if self._reading is None:
-            return None
-        if now - self._read_at > STALE_S and now - self.worker.last_event > STALE_S:
-            return None
-        # Also what was sent long ago is in the reading: workers publish every change.
-        contained = max(self._read_at - GRACE_S, now - SETTLED_S)
-        while self._sent:
-            lease, (at, _) = next(iter(self._sent.items()))
-            if at >= contained:
-                break
-            del self._sent[lease]
-        return Load(
-            **self._reading,
-            sent_requests=len(self._sent),
-            sent_tokens=sum(tokens for _, tokens in self._sent.values()),
-        )
+        return self.ledger.load(now, self.worker.last_event)
 
     def view(self, now: float, usable: bool) -> WorkerView:
         return WorkerView(
@@ -102,8 +111,8 @@ class Rank:
             url=self.worker.config.url,
             dp_rank=self.dp_rank,
             healthy=usable,
-            inflight=self.inflight,
-            inflight_tokens=self.inflight_tokens,
+            inflight=self.ledger.inflight,
+            inflight_tokens=self.ledger.inflight_tokens,
             load=self.load(now),
             slots=self.worker.slots,
         )
@@ -122,7 +131,7 @@ class Rank:
             "load": None
             if load is None
             else {
-                **(self._reading or {}),
+                **(self.ledger.reading or {}),
                 "sent_requests": load.sent_requests,
                 "sent_tokens": load.sent_tokens,
             },
@@ -130,9 +139,6 @@ class Rank:
             "failed": self.failed,
             **steps,
         }
-
-
-_LOAD_KEYS = ("running", "waiting", "used_tokens", "total_tokens", "waiting_tokens")
 
 
 class Worker:
@@ -162,6 +168,9 @@ class Worker:
         self.ranks = [Rank(self, rank, credit) for rank in range(config.dp_size)]
         self.calls: set[Call] = set()
         self.on_change: Callable[[], None] = lambda: None
+        self.on_news: Callable[[], None] = lambda: None
+        """A request has ended here, or the worker came, went or changed."""
+        self.on_reading: Callable[[Rank], None] = lambda rank: None
         self.on_hello: Callable[[], None] = lambda: None
         self.on_transfer: Callable[[float, int], None] = lambda seconds, size: None
         self.judge: Callable[[str], str | None] = lambda fingerprint: None
@@ -207,6 +216,7 @@ class Worker:
         self.slots = int(hello.get("max_running_requests") or 0)
         self.down_since = 0.0
         self.on_hello()
+        self.on_news()
 
     def prefill_done(self, event: dict[str, Any]) -> None:
         future = self._prefills.get(event.get("rid", ""))
@@ -217,6 +227,7 @@ class Worker:
         if not self.healthy:
             self.healthy = True
             self.on_change()
+            self.on_news()
 
     def mark_down(self, fail: str | None = None) -> None:
         """No new requests. With `fail`, what runs here is given up as well, with that reason."""
@@ -227,6 +238,7 @@ class Worker:
             for rank in self.ranks:
                 rank.forget_load()
             self.on_change()
+            self.on_news()
         for future in list(self._prefills.values()):
             if not future.done():
                 future.set_result(None)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.router.errors import ApiError
-from toolkit.router.request import BLOCK_BYTES, new_room, parse, resume_body
+from toolkit.router.request import BLOCK_BYTES, Wanted, new_room, parse, resume_body
 
 
 def split(path: str, body: dict, **options):
@@ -115,8 +115,8 @@ def test_any_bytes_parse_or_are_a_400(raw):
 
 def test_blocks_are_shared_exactly_as_far_as_the_texts_are():
     same = "x" * (2 * BLOCK_BYTES)
-    one = split("/v1/completions", {"prompt": same + "a" * BLOCK_BYTES}, blocks=True)
-    two = split("/v1/completions", {"prompt": same + "b" * BLOCK_BYTES}, blocks=True)
+    one = split("/v1/completions", {"prompt": same + "a" * BLOCK_BYTES}, wanted=Wanted(blocks=True))
+    two = split("/v1/completions", {"prompt": same + "b" * BLOCK_BYTES}, wanted=Wanted(blocks=True))
     a, b = one.singles[0].view.blocks, two.singles[0].view.blocks
     assert len(a) == len(b) == 3
     assert a[:2] == b[:2]
@@ -144,3 +144,59 @@ def test_a_room_belongs_to_its_prefill_rank(size: int, data: st.DataObject) -> N
     room = new_room(size, rank)
     assert 0 < room < 2**63
     assert room % size == rank
+
+
+def view_of(path: str, body: dict, **options):
+    return (
+        split(path, {"prompt": "a", "messages": [], "text": "a", **body}, **options).singles[0].view
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "limits"),
+    [
+        ("/v1/chat/completions", {"max_tokens": 7, "min_tokens": 2}, (7, 2)),
+        ("/v1/chat/completions", {"max_tokens": 7, "max_completion_tokens": 9}, (9, 0)),
+        ("/v1/completions", {"max_tokens": 7, "ignore_eos": True}, (7, 7)),
+        ("/v1/completions", {"max_completion_tokens": 9}, (0, 0)),
+        ("/generate", {"sampling_params": {"max_new_tokens": 5, "min_new_tokens": 5}}, (5, 5)),
+        ("/generate", {"sampling_params": {"max_new_tokens": 5, "ignore_eos": True}}, (5, 5)),
+        ("/generate", {"max_tokens": 7}, (0, 0)),
+        ("/generate", {"sampling_params": "many"}, (0, 0)),
+        ("/v1/completions", {"max_tokens": "7", "min_tokens": True}, (0, 0)),
+        ("/v1/completions", {"max_tokens": -1, "min_tokens": 2.5}, (0, 0)),
+        ("/v1/completions", {"max_tokens": 10**30, "ignore_eos": 1}, (0, 0)),
+    ],
+)
+def test_the_limits_of_a_request_are_known(path, body, limits):
+    view = view_of(path, body)
+    assert (view.max_new_tokens, view.min_new_tokens) == limits
+
+
+def test_users_and_hashes_are_made_where_somebody_wants_them():
+    body = {"user": "ann"}
+    plain = view_of("/v1/completions", body, routing_key="k", now=3.0)
+    assert (plain.user, plain.prompt_hash, plain.now) == (None, None, 3.0)
+    users = Wanted(users=True)
+    ann = view_of("/v1/completions", body, wanted=users).user
+    assert ann == view_of("/v1/chat/completions", body, wanted=users).user
+    assert "ann" not in str(ann)
+    key = view_of("/generate", body, wanted=users, routing_key="k").user
+    assert key not in (None, ann)
+    assert view_of("/generate", {"routing_key": "k"}, wanted=users).user == key
+    for odd in (7, None, ["a"], {}, ""):
+        assert view_of("/generate", {"user": odd, "session_id": odd}, wanted=users).user is None
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/generate", "/v1/chat/completions"])
+def test_equal_prompts_have_equal_hashes(path):
+    name = {"/v1/completions": "prompt", "/generate": "input_ids"}.get(path, "messages")
+
+    def hash_of(prompt, **fields):
+        body = {name: prompt, **fields}
+        return split(path, body, wanted=Wanted(hashes=True)).singles[0].view.prompt_hash
+
+    chat = path == "/v1/chat/completions"
+    one, two = ([{"role": "user", "content": c}] if chat else [1, ord(c)] for c in "ab")
+    assert hash_of(one) == hash_of(one, max_tokens=3) is not None
+    assert hash_of(one) != hash_of(two)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from toolkit.router.admission import Admission
 from toolkit.router.config import RouterConfig
 from toolkit.router.errors import ApiError
-from toolkit.router.worker import GRACE_S, SETTLED_S, Fleet, Rank, Turnstile
+from toolkit.router.ledger import GRACE_S, SETTLED_S
+from toolkit.router.worker import Fleet, Rank, Turnstile
 
 READING = {"running": 1, "waiting": 0, "used_tokens": 9, "total_tokens": 9, "waiting_tokens": 0}
 

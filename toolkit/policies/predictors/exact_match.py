@@ -38,6 +38,7 @@ class ExactMatch:
     """
 
     name = "exact_match"
+    needs_hash = True
 
     def __init__(
         self, prompts: int = PROMPTS, spread: float = SPREAD, memory: float = MEMORY

@@ -97,6 +97,7 @@ class Learned:
     """
 
     name = "learned"
+    needs_user = True
 
     def __init__(
         self,

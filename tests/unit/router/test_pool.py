@@ -1,0 +1,395 @@
+"""The pool of finished prefills by itself: nothing lost, nothing bound twice, nothing held back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.policies.base import Policy, RequestView
+from toolkit.router import pool as pool_module
+from toolkit.router.booking import Booking
+from toolkit.router.config import RouterConfig
+from toolkit.router.dispatch import Dispatcher
+from toolkit.router.errors import ApiError
+from toolkit.router.metrics import Metrics
+from toolkit.router.pool import Waiter
+from toolkit.router.request import Single
+from toolkit.router.worker import Fleet, Rank
+
+POOL = 10_000
+
+
+def run(check: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
+async def turns(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class House:
+    """A dispatcher over decode ranks that nobody serves; their readings are made here."""
+
+    def __init__(self, ranks: int = 2, slots: int = 2, policy: str = "br0", **config: Any) -> None:
+        decodes = [
+            {"name": f"d{g}", "role": "decode", "url": f"http://127.0.0.1:{g + 2}"}
+            for g in range(ranks)
+        ]
+        prefill = {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 1}
+        self.config = RouterConfig.model_validate(
+            {"workers": [prefill, *decodes], "decode_policy": policy, **config}
+        )
+        self.fleet = Fleet(self.config)
+        self.dispatcher = Dispatcher(self.config, self.fleet, Metrics())
+        assert self.dispatcher.pool is not None
+        self.pool = self.dispatcher.pool
+        self.ranks = self.fleet.side("decode")
+        self.waiters: list[Waiter] = []
+        self.running: list[tuple[Waiter, Booking]] = []
+        for rank in self.ranks:
+            rank.worker.greeted({"max_running_requests": slots})
+            rank.worker.mark_up()
+            self.publish(rank)
+
+    def publish(self, rank: Rank, **other: int) -> None:
+        """A reading as it would be now."""
+        count, tokens = rank.inflight, rank.inflight_tokens
+        event = {"running": count, "used_tokens": tokens, "capacity_tokens": POOL}
+        loop = asyncio.get_running_loop()
+        rank.worker.last_event = loop.time()
+        rank.read({**event, "total_tokens": tokens} | other, loop.time())
+
+    def enter(self, tokens: int = 100, avoid: tuple[str, ...] = ()) -> Waiter:
+        view = RequestView(prompt_tokens=tokens)
+        single = Single("completions", "/v1/completions", {}, "r", 0, True, view)
+        single.avoid.update(avoid)
+        waiter = self.pool.enter(single, view, streams=True)
+        self.waiters.append(waiter)
+        return waiter
+
+    def take(self) -> None:
+        """What attempts do when they are woken."""
+        for waiter in self.waiters:
+            if waiter.bound.done() and not waiter.taken and not waiter.bound.cancelled():
+                self.running.append((waiter, waiter.take()))
+                self.pool.leave(waiter)
+
+    def end(self, at: int) -> None:
+        _, booking = self.running.pop(at)
+        booking.end(ok=True, generated=3, finished=True)
+
+    def waiting(self) -> list[Waiter]:
+        return [waiter for waiter in self.waiters if not waiter.bound.done()]
+
+
+@pytest.mark.parametrize("policy", ["br0", "brh@survival"])
+def test_a_free_slot_is_used_at_once_and_a_full_house_waits(policy: str) -> None:
+    async def check() -> None:
+        house = House(policy=policy)
+        for _ in range(6):
+            house.enter()
+        await turns()
+        house.take()
+        assert [rank.inflight for rank in house.ranks] == [2, 2]
+        assert house.pool.depth == 2
+        first, second = house.waiting()
+        house.end(0)  # no reading says so yet
+        await turns()
+        assert first.bound.done()
+        assert not second.bound.done()
+        house.pool.leave(second)
+
+    run(check)
+
+
+def test_one_round_binds_what_came_in_one_turn_and_the_next_sees_it() -> None:
+    async def check() -> None:
+        house = House(ranks=2, slots=8)
+        for _ in range(4):
+            house.enter(200)
+        await turns()
+        assert house.dispatcher.policies["decode"].counters.rounds == 1  # type: ignore[attr-defined]
+        assert [rank.inflight_tokens for rank in house.ranks] == [400, 400]
+        house.enter(50)
+        house.publish(house.ranks[0])
+        await turns()
+        assert sum(rank.inflight_tokens for rank in house.ranks) == 850
+
+    run(check)
+
+
+def test_who_leaves_a_waiter_that_was_bound_gives_the_rank_back() -> None:
+    async def check() -> None:
+        house = House(ranks=1, slots=1)
+        waiter = house.enter()
+        await turns()
+        assert house.ranks[0].inflight == 1
+        house.pool.leave(waiter)  # its client went away in that very turn
+        house.pool.leave(waiter)  # once is enough
+        assert (house.ranks[0].inflight, house.ranks[0].failed) == (0, 0)
+        other = house.enter()
+        await turns()
+        assert other.bound.done()
+
+    run(check)
+
+
+def test_slots_that_a_worker_does_not_tell_are_without_limit_but_kv_is_not() -> None:
+    async def check() -> None:
+        house = House(ranks=1, slots=0)
+        for _ in range(30):
+            house.enter(POOL // 20)
+        await turns()
+        assert house.ranks[0].inflight == 20
+
+    run(check)
+
+
+def test_a_worker_that_failed_a_request_gets_it_only_when_no_other_is_up() -> None:
+    async def check() -> None:
+        house = House(ranks=2, slots=1)
+        house.enter()
+        await turns()
+        house.take()
+        full = house.running[0][1].rank.worker.name
+        free = next(rank for rank in house.ranks if rank.worker.name != full)
+        waiter = house.enter(avoid=(free.worker.name,))
+        other = house.enter()
+        await turns()
+        assert not waiter.bound.done()
+        assert other.bound.result().rank is free
+        house.ranks[0 if free is house.ranks[1] else 1].worker.mark_down()
+        other.bound.result().end(ok=True)
+        await turns()
+        assert waiter.bound.result().rank is free
+
+    run(check)
+
+
+def test_without_a_decode_worker_they_wait_for_one_and_then_get_503() -> None:
+    async def check() -> None:
+        house = House(ranks=1, slots=1, park_timeout_s=0.4)
+        house.ranks[0].worker.mark_down()
+        waiter, patient = house.enter(), house.enter()
+        await asyncio.sleep(0.1)
+        assert not waiter.bound.done()
+        house.pool.leave(patient)
+        with pytest.raises(ApiError) as error:
+            await asyncio.wait_for(waiter.bound, 5)
+        assert (error.value.status, error.value.retry_after) == (503, 2)
+        back = house.enter()
+        await turns()
+        house.ranks[0].worker.mark_up()
+        await turns()
+        assert back.bound.done()
+
+    run(check)
+
+
+def test_nobody_is_parked_for_ever_where_all_is_full() -> None:
+    async def check() -> None:
+        house = House(ranks=2, slots=1, park_timeout_s=0.4)
+        for _ in range(3):
+            house.enter()
+        await turns()
+        last = house.waiting()[0]
+        booking = await asyncio.wait_for(last.bound, 5)
+        assert booking.rank.inflight == 2
+        assert house.pool.expired == 1
+
+    run(check)
+
+
+def test_a_reading_that_says_full_for_ever_is_not_believed_where_nothing_of_ours_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "BELIEVED_S", 0.2)
+
+    async def check() -> None:
+        for wrong in ({"running": 2}, {"used_tokens": POOL, "total_tokens": POOL}):
+            house = House(ranks=1, slots=2)
+            house.publish(house.ranks[0], **wrong)
+            waiter = house.enter()
+            await turns()
+            assert not waiter.bound.done()
+            await asyncio.wait_for(waiter.bound, 2)
+
+    run(check)
+
+
+def test_another_policy_takes_over_those_who_wait() -> None:
+    async def check() -> None:
+        for name in ("brh@survival", "br0"):
+            house = House(ranks=1, slots=1)
+            house.enter()
+            waiter = house.enter()
+            await turns()
+            house.dispatcher.set_policy("decode", name)
+            await turns()
+            assert not waiter.bound.done()
+            house.dispatcher.set_policy("decode", "shortest_queue")
+            await turns()
+            assert waiter.bound.result().rank.inflight == 2
+
+    run(check)
+
+
+def test_a_policy_that_fails_is_an_error_and_not_a_hang() -> None:
+    async def check() -> None:
+        house = House()
+
+        class Failing:
+            name = "failing"
+            needs_blocks = False
+
+            def choose(self, workers: Any, request: Any) -> None:
+                raise KeyError("secret words")
+
+            assign = choose
+
+        policy: Policy = Failing()
+        house.dispatcher.policies["decode"] = policy
+        waiter = house.enter()
+        await turns()
+        with pytest.raises(ApiError, match="policy failing failed") as error:
+            waiter.take()
+        assert error.value.status == 500
+        assert "secret" not in str(error.value)
+
+    run(check)
+
+
+def test_tokens_reach_the_predictor_until_the_request_has_ended() -> None:
+    async def check() -> None:
+        house = House(ranks=1, policy="brh@survival")
+        lengths = house.dispatcher.policies["decode"].inflight  # type: ignore[attr-defined]
+        house.enter(70)
+        await turns()
+        house.take()
+        booking = house.running[0][1]
+        assert lengths.tokens(house.ranks[0].key) == 70
+        assert booking.count is not None
+        booking.count(2)
+        assert lengths.tokens(house.ranks[0].key) == 72
+        house.end(0)
+        assert len(lengths) == 0
+        assert lengths.predictor.lengths.seen[0] == 1
+
+    run(check)
+
+
+def test_an_answer_that_does_not_stream_is_counted_by_the_rank_s_steps() -> None:
+    async def check() -> None:
+        house = House(ranks=1, policy="brh@survival")
+        policy, rank = house.dispatcher.policies["decode"], house.ranks[0]
+        booking = Booking(rank, RequestView(prompt_tokens=50), policy, streams=False)
+        lengths = policy.inflight  # type: ignore[attr-defined]
+        steps = {"requests": 1, "kv_tokens": 1, "seconds": 1.0, "distinct": 0.0}
+        rank.stepped({"steps": 4, **steps})
+        rank.stepped({"steps": 3, **steps})
+        assert lengths.tokens(rank.key) == 57
+        booking.end(ok=True, generated=6, finished=True)
+        assert (len(lengths), rank.unstreamed) == (0, {})
+        assert lengths.predictor.lengths._ended[0, 5] == 1  # of six tokens
+
+    run(check)
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["enter", "end", "read", "leave", "down", "up", "switch", "settle"]),
+        st.integers(0, 7),
+        st.integers(1, 3000),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150)
+@given(ACTIONS, st.integers(1, 3), st.integers(0, 3), st.sampled_from(["br0", "brh@survival"]))
+def test_nothing_is_lost_bound_twice_or_held_while_a_slot_is_free(
+    actions: list[tuple[str, int, int]], ranks: int, slots: int, policy: str
+) -> None:
+    async def check() -> None:
+        house = House(ranks, slots, policy)
+        left = []
+        for what, which, tokens in actions:
+            rank = house.ranks[which % ranks]
+            if what == "enter":
+                house.enter(tokens)
+            elif what == "end" and house.running:
+                house.end(which % len(house.running))
+            elif what == "read":
+                house.publish(rank)
+            elif what == "leave" and house.waiters:
+                waiter = house.waiters.pop(which % len(house.waiters))
+                if not waiter.taken:
+                    house.pool.leave(waiter)
+                    left.append(waiter)
+            elif what == "down":
+                rank.worker.mark_down()
+            elif what == "up":
+                rank.worker.mark_up()
+                house.publish(rank)
+            elif what == "switch":
+                house.dispatcher.set_policy("decode", ("br0", "brh@survival")[which % 2])
+            if what != "settle":
+                continue
+            await turns()
+            house.take()
+            up = [rank for rank in house.ranks if rank.worker.healthy]
+            for rank in up:
+                assert not slots or rank.inflight <= slots
+                if house.waiting() and (not slots or rank.inflight < slots):
+                    room = POOL - rank.inflight_tokens
+                    assert all(w.view.prompt_tokens > room for w in house.waiting())
+        for rank in house.ranks:
+            rank.worker.mark_up()
+            house.publish(rank)
+        for _ in range(200):
+            await turns()
+            house.take()
+            if not house.waiting() and not house.running:
+                break
+            if house.running:
+                house.end(0)
+        assert house.waiting() == []
+        assert [waiter.bound.cancelled() or not waiter.taken for waiter in left] == [True] * len(
+            left
+        )
+        assert all(waiter.taken for waiter in house.waiters)
+        for rank in house.ranks:
+            assert (rank.inflight, rank.inflight_tokens) == (0, 0)
+        assert house.pool.depth == 0
+
+    run(check)
+
+
+def test_how_level_the_ranks_are_is_summed_up_at_each_reading() -> None:
+    async def check() -> None:
+        house = House(ranks=3)
+        for rank, used in zip(house.ranks, (300, 100, 200), strict=True):
+            house.publish(rank, used_tokens=used)
+        figures = house.dispatcher.balance
+        assert figures is not None
+        figures.clear()
+        house.publish(house.ranks[2], used_tokens=800)
+        house.publish(house.ranks[0], used_tokens=-5)  # impossible: left out
+        house.ranks[1].worker.mark_down()
+        house.publish(house.ranks[2], used_tokens=800)  # alone: level
+        assert figures.describe() == {
+            "looks": 2,
+            "kv_max": 800.0,
+            "kv_min": 100.0,
+            "kv_mean": 425.0,
+            "imbalance": 700.0,
+            "idle": 0.4688,
+        }
+
+    run(check)

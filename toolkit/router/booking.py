@@ -1,0 +1,81 @@
+"""A request on a rank: counted in the rank's load, and its length followed, from first to last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from toolkit.policies.base import Policy, RequestView
+
+if TYPE_CHECKING:
+    from toolkit.policies.inflight_lengths import InflightLengths
+    from toolkit.router.worker import Rank
+
+
+class Booking:
+    """From the moment that a request is bound to a rank until it is gone from there.
+
+    `policy` is told of the request where it keeps `inflight`: when it goes, by tokens as they come
+    (`count`), and how it ended. An answer that does not stream is counted by the steps that the
+    rank says it did (`stepped`; nothing where it does not), and set right by its usage at the end.
+    `generated`: tokens that it had before, as part of the prompt.
+    """
+
+    __slots__ = ("_counted", "_key", "_lease", "_lengths", "count", "rank", "tokens")
+
+    def __init__(
+        self,
+        rank: Rank,
+        view: RequestView,
+        policy: Policy | None = None,
+        streams: bool = False,
+        generated: int = 0,
+    ) -> None:
+        self.rank = rank
+        self.tokens = view.prompt_tokens
+        self.count: Callable[[int], None] | None = None
+        """To be called with the number of tokens that came; None where nobody wants to know."""
+        self._lease = rank.begin(self.tokens, monotonic())
+        self._counted = 0
+        self._lengths: InflightLengths | None = getattr(policy, "inflight", None)
+        if self._lengths is None:
+            return
+        # Not the rid: a client may use one twice at a time.
+        self._key = f"{rank.worker.name}/{rank.dp_rank}/{self._lease}"
+        self._lengths.sent(self._key, rank.key, view, generated)
+        if streams:
+            self.count = partial(self._lengths.counted, self._key)
+        else:
+            rank.unstreamed[self._lease] = self
+
+    @property
+    def followed(self) -> bool:
+        """Whether `end` wants to know of the tokens of an answer that did not stream."""
+        return self._lengths is not None and self.count is None
+
+    def stepped(self, steps: int) -> None:
+        """The rank did so many decode steps."""
+        assert self._lengths is not None
+        self._counted += steps
+        self._lengths.counted(self._key, steps)
+
+    def end(self, ok: bool, generated: int = 0, finished: bool = False) -> None:
+        """It is gone. `generated` here, 0 where that is not known; `finished` by itself or by its
+        limit, not aborted or lost."""
+        self.rank.end(self._lease, self.tokens, ok, generated)
+        if self._lengths is None:
+            return
+        if self.count is None:
+            self.rank.unstreamed.pop(self._lease, None)
+            if generated:
+                self._lengths.counted(self._key, generated - self._counted)
+        self._lengths.ended(self._key, finished and generated > 0)
+
+    def cancel(self) -> None:
+        """It was not sent after all."""
+        self.rank.cancel(self._lease, self.tokens)
+        if self._lengths is not None:
+            self.rank.unstreamed.pop(self._lease, None)
+            self._lengths.ended(self._key, finished=False)

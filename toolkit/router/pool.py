@@ -1,0 +1,237 @@
+"""Finished prefills that wait for a decode rank, and the rounds that bind them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import cast
+
+from toolkit.policies.assign import Assigner
+from toolkit.policies.base import Policy, RequestView, WorkerView
+from toolkit.policies.readings import kv_sizes
+from toolkit.router.booking import Booking
+from toolkit.router.errors import ApiError
+from toolkit.router.request import Single
+from toolkit.router.worker import Fleet, Rank
+
+log = logging.getLogger("toolkit.router")
+
+TICK_S = 0.25
+"""A round takes place at least this often while somebody waits."""
+READING_PAUSE_S = 0.01
+"""Readings of many ranks come one after the other: one round looks at all of them."""
+BELIEVED_S = 1.0
+"""A reading that says full and does not change, where nothing of ours runs, is believed so long."""
+
+
+class Waiter:
+    """A request in the pool. `bound` ends with its booking, or with the ApiError that it gets."""
+
+    __slots__ = ("bound", "entered", "generated", "single", "streams", "taken", "view")
+
+    def __init__(self, single: Single, view: RequestView, streams: bool, generated: int) -> None:
+        self.single = single
+        self.view = view
+        self.streams = streams
+        self.generated = generated
+        self.entered = monotonic()
+        self.bound: asyncio.Future[Booking] = asyncio.get_running_loop().create_future()
+        self.taken = False
+
+    def take(self) -> Booking:
+        """The booking, which is the caller's from now on. ApiError: there will be none."""
+        booking = self.bound.result()
+        self.taken = True
+        return booking
+
+
+class Pool:
+    """Rounds of `Assigner.assign` over all that wait, while the decode policy is one.
+
+    A round takes place in the turn of the event loop after the one in which a prefill was done, a
+    request on a decode rank ended or a worker came or went, and READING_PAUSE_S after a reading:
+    one round for all that is new by then. So nobody waits for longer than it takes to hear of a
+    free slot. Who is bound counts on the rank at once, and the next round sees it.
+
+    A request that failed on a worker is assigned among the others, before those who never failed,
+    as long as there are others. Nobody waits for more than `park_timeout_s`, as its KV is locked on
+    the prefill worker: then it goes to the rank that the policy takes for it alone, full or not,
+    and waits there. While no decode worker is up, it waits that long for one to come back, and then
+    gets 503. When the policy has changed to one that does not assign, that one chooses for all.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        policy: Callable[[], Policy],
+        choose: Callable[[Single, RequestView], Rank | None],
+        park_timeout_s: float,
+        on_bound: Callable[[float], None] = lambda waited_s: None,
+    ) -> None:
+        self._ranks = fleet.side("decode")
+        self._policy = policy
+        self._choose = choose
+        self._park_timeout_s = park_timeout_s
+        self._on_bound = on_bound
+        self._waiting: dict[Waiter, None] = {}
+        self._next: asyncio.Handle | None = None
+        self._next_at = 0.0
+        self._gone_at: float | None = None
+        self.bound = 0
+        self.expired = 0
+        """Of those, bound since their time was up."""
+        for worker in {rank.worker for rank in self._ranks}:
+            worker.on_news = self.news
+
+    @property
+    def depth(self) -> int:
+        return len(self._waiting)
+
+    def enter(
+        self, single: Single, view: RequestView, streams: bool = False, generated: int = 0
+    ) -> Waiter:
+        """A prefill is done: its request waits until `bound` is done or it is taken out."""
+        waiter = Waiter(single, view, streams, generated)
+        self._waiting[waiter] = None
+        self._plan(0.0)
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """It does not wait any more. A booking that nobody has taken is given back."""
+        self._waiting.pop(waiter, None)
+        if waiter.bound.cancel() or waiter.bound.cancelled() or waiter.taken:
+            return
+        if waiter.bound.exception() is None:
+            waiter.taken = True
+            waiter.bound.result().cancel()
+
+    def news(self) -> None:
+        """Something has changed that may let somebody go."""
+        if self._waiting:
+            self._plan(0.0)
+
+    def reading(self) -> None:
+        """A rank has published its load."""
+        if self._waiting:
+            self._plan(READING_PAUSE_S)
+
+    def _plan(self, delay_s: float) -> None:
+        """A round after so long, or earlier."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + delay_s
+        if self._next is not None:
+            if self._next_at <= at:
+                return
+            self._next.cancel()
+        self._next_at = at
+        self._next = (
+            loop.call_later(delay_s, self._round) if delay_s else loop.call_soon(self._round)
+        )
+
+    def _round(self) -> None:
+        self._next = None
+        if not self._waiting:
+            return
+        try:
+            self._bind_all(monotonic())
+        except Exception as error:
+            # A policy that fails must not leave anybody waiting. Its text may hold anything.
+            name = self._policy().name
+            log.error("policy %s failed in a round: %s", name, type(error).__name__)
+            self._refuse(list(self._waiting), 500, f"policy {name} failed")
+        if self._waiting:
+            self._plan(TICK_S)
+
+    def _bind_all(self, now: float) -> None:
+        if not any(rank.worker.healthy for rank in self._ranks):
+            self._gone_at = now if self._gone_at is None else self._gone_at
+            since = self._gone_at
+            due = [w for w in self._waiting if self._is_late(max(since, w.entered), now)]
+            self._refuse(due, 503, "No healthy decode worker.", retry_after=2)
+            return
+        self._gone_at = None
+        policy = self._policy()
+        assigns = isinstance(policy, Assigner)
+        for waiter in list(self._waiting):
+            late = self._is_late(waiter.entered, now)
+            if assigns and not late:
+                break  # nor are those who came after it
+            rank = self._choose(waiter.single, waiter.view)
+            if rank is not None:
+                self.expired += late
+                self._bind(waiter, rank, policy)
+        if assigns:
+            self._assign(cast(Assigner, policy), now)
+
+    def _is_late(self, since: float, now: float) -> bool:
+        return now - since >= self._park_timeout_s
+
+    def _assign(self, policy: Assigner, now: float) -> None:
+        failed = [waiter for waiter in self._waiting if waiter.single.avoid]
+        for waiter in failed:
+            self._place(policy, [waiter], now)
+        others = [w for w in self._waiting if not w.single.avoid] if failed else [*self._waiting]
+        if others:
+            self._place(policy, others, now)
+
+    def _place(self, policy: Assigner, waiters: Sequence[Waiter], now: float) -> None:
+        """One round of the policy over these, who avoid the same."""
+        wanted = [waiter.view for waiter in waiters]
+        views = self._views(wanted, waiters[0].single.avoid, now)
+        for made in policy.assign(views, wanted):
+            waiter = waiters[made.request]
+            if waiter not in self._waiting or not views[made.worker].healthy:
+                raise ValueError("an assignment that cannot be")
+            self._bind(waiter, self._ranks[made.worker], cast(Policy, policy))
+
+    def _views(
+        self, wanted: Sequence[RequestView], avoid: set[str], now: float
+    ) -> list[WorkerView]:
+        """Those to be avoided are down, unless all ranks are."""
+        usable = [rank.worker.healthy for rank in self._ranks]
+        if avoid:
+            fresh = [
+                ok and rank.worker.name not in avoid
+                for ok, rank in zip(usable, self._ranks, strict=True)
+            ]
+            usable = fresh if any(fresh) else usable
+        return [
+            _believable(rank, rank.view(now, ok), wanted, now)
+            for rank, ok in zip(self._ranks, usable, strict=True)
+        ]
+
+    def _bind(self, waiter: Waiter, rank: Rank, policy: Policy) -> None:
+        booking = Booking(rank, waiter.view, policy, waiter.streams, waiter.generated)
+        del self._waiting[waiter]
+        waiter.bound.set_result(booking)
+        self.bound += 1
+        self._on_bound(monotonic() - waiter.entered)
+
+    def _refuse(
+        self,
+        waiters: Sequence[Waiter],
+        status: int,
+        message: str,
+        retry_after: int | None = None,
+    ) -> None:
+        for waiter in waiters:
+            del self._waiting[waiter]
+            waiter.bound.set_exception(ApiError(status, message, retry_after=retry_after))
+
+
+def _believable(
+    rank: Rank, view: WorkerView, wanted: Sequence[RequestView], now: float
+) -> WorkerView:
+    """Without a reading that says "full" for ever: where nothing of ours runs, nothing of ours will
+    end, so that nothing would ever free it. Then it counts as silent, which has a free slot and
+    comes last; what is full in truth, with other routers' requests, changes at every step."""
+    load = view.load
+    if load is None or view.inflight or rank.quiet_s(now) < BELIEVED_S:
+        return view
+    room = load.total_tokens - load.used_tokens - load.waiting_tokens - load.sent_tokens
+    fits = not load.total_tokens or room >= min(load.total_tokens, min(kv_sizes(wanted)))
+    full = 0 < view.slots <= load.requests
+    return replace(view, load=None) if full or not fits else view
