@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -131,8 +131,10 @@ async def compare(
     seed: int,
     slo: Slo | None = None,
     report: Callable[[str], None] = lambda line: None,
+    loads: Mapping[str, Load] | None = None,
 ) -> Comparison:
     """Play every round once an arm, prefix caches emptied before each, in balanced random order.
+    `loads`: how the workload is played to single arms, by their text, where not as `load` says.
 
     Restores the router's policies at the end. Raises BenchError on the first play that is no
     result, naming its arm and round.
@@ -151,8 +153,9 @@ async def compare(
             for index in order:
                 await set_policy(session, target.url, arms[index].body)
                 result.flushed &= await flush_caches(session, urls)
-                outcome = await play(session, target, rounds[number], load)
-                metrics = _judge(outcome, rounds[number], load, arms[index], number, slo)
+                own = (loads or {}).get(arms[index].text, load)
+                outcome = await play(session, target, rounds[number], own)
+                metrics = _judge(outcome, rounds[number], own, arms[index], number, slo)
                 result.remarks += [r for r in outcome.remarks() if r not in result.remarks]
                 result.rounds[index].append(metrics)
                 report(f"round {number + 1}/{len(rounds)} {arms[index].text}: {_line(metrics)}")

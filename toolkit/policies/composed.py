@@ -121,6 +121,14 @@ class ComposedPolicy:
         self._steps = [(name, narrow) for name, on, narrow in steps if on]
 
     @property
+    def needs_user(self) -> bool:
+        return self.users is not None or getattr(self.barrier, "needs_user", False)
+
+    @property
+    def needs_hash(self) -> bool:
+        return getattr(self.barrier, "needs_hash", False)
+
+    @property
     def inflight(self) -> InflightLengths | None:
         return self.barrier.inflight if isinstance(self.barrier, BrHPolicy) else None
 
