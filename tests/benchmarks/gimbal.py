@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.common import Result, arguments, percentile
+from tests.benchmarks.eldr_rounds import say
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.client import Sample, payload, send
 from toolkit.bench.errors import BenchError
@@ -133,7 +134,7 @@ async def look(session: Any, url: str, played: Played) -> None:
         loads = [
             row["load"] for row in (state or {}).get("workers", ()) if row["role"] == "prefill"
         ]
-        if loads and all(loads):
+        if loads and all(load and load["total_tokens"] for load in loads):
             played.looks.append([load["used_tokens"] / load["total_tokens"] for load in loads])
         await asyncio.sleep(LOOK_S)
 
@@ -182,10 +183,9 @@ async def measure(url: str, options: Any) -> dict[str, list[Played]]:
                 one = await play(session, url, users, arms[index])
                 found[arms[index]].append(one)
                 took = time.perf_counter() - begin
-                print(
+                say(
                     f"round {number + 1} {arms[index]}: hits {one.hit_share:.3f}, TTFT p50 "
-                    f"{one.ttft_ms(50):.0f} ms, over {one.over:.3f}, {one.engines}, {took:.0f} s",
-                    flush=True,
+                    f"{one.ttft_ms(50):.0f} ms, over {one.over:.3f}, {one.engines}, {took:.0f} s"
                 )
     return found
 
@@ -239,9 +239,11 @@ def main() -> None:
     if options.url:
         found = asyncio.run(measure(options.url, options))
     else:
-        with tempfile.TemporaryDirectory(prefix="gimbal-") as folder:
-            with hosted(recipe(options, Path(folder)), Path(folder)) as up:
-                found = asyncio.run(measure(up.router_url, options))
+        with (
+            tempfile.TemporaryDirectory(prefix="gimbal-") as folder,
+            hosted(recipe(options, Path(folder)), Path(folder)) as up,
+        ):
+            found = asyncio.run(measure(up.router_url, options))
     result.keys |= keys(found) | {"set": options.set, "engines": options.engines}
     result.emit(sum(len(played.samples) for rounds in found.values() for played in rounds))
 
