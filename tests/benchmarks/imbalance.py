@@ -8,13 +8,14 @@ Lengths: three kinds of traffic with long tails and users of their own (`toolkit
 with `--trace FILE` consecutive requests of a public trace. All prompts are scaled by one factor and
 all answers by another, to means of `--prompt` and `--answer` tokens (cut at 2000 and 512), so that
 a rank has 16 requests at a time, a third to a half of its pool of 16,384 KV tokens is in use, and
-one prefill worker keeps up. Closed loop: the slots of all ranks and 16 more in flight, so that
-slots are full and some finished prefills wait; measured is the time while the loop is full. Answers
-end by themselves, at lengths that the router is not told (`toolkit.bench.ending`), but for the arm
-`brh@oracle`, whose requests say them as their limit. Every round plays the same requests once an
+one prefill worker keeps up. Closed loop: the slots of all ranks and 8 more for each in flight, so
+that slots are full and some finished prefills wait; measured is the time while the loop is full.
+Ours choose from all that wait (s_greedy 0); `br0` and `brh` with the defaults, which let nobody be
+passed by for long, and `composed` with ELDR are in the table. Answers end by themselves, at lengths that the router is not told (`toolkit.bench.ending`), but for the arm
+`brh@oracle:0`, whose requests say them as their limit. Every round plays the same requests once an
 arm, in balanced random order, prefix caches emptied before each; each seed draws other requests.
 
-keys: br0_ratio, brh_ratio (`brh@learned`), oracle_ratio, composed_ratio (without its part eldr):
+keys: br0_ratio, brh_ratio (predictor learned), oracle_ratio, composed_ratio (without its part eldr):
 mean over time of max - min KV tokens over ranks (`toolkit.bench.balance`), divided by that of
 `best_baseline`, the one of random, round robin, shortest queue and power of two with the least;
 each with its 95 % interval over paired rounds. More: `arms`, the medians of every arm (SHOWN);
@@ -49,15 +50,15 @@ from toolkit.resources import recipes_dir
 
 RECIPE = recipes_dir() / "cpu-dp.yaml"
 BASELINES = ("random", "round_robin", "shortest_queue", "power_of_two")
-LEVEL = "composed@filter+brh+user"
-OURS = {"br0": "br0", "brh": "brh@learned", "oracle": "brh@oracle", "composed": LEVEL}
-ARMS = (*OURS.values(), "composed", *BASELINES, "least_tokens")
+LEVEL = "composed@filter+brh@learned:0+user"
+OURS = {"br0": "br0@0", "brh": "brh@learned:0", "oracle": "brh@oracle:0", "composed": LEVEL}
+ARMS = (*OURS.values(), "br0", "brh", "composed", *BASELINES, "least_tokens")
 SETS: dict[str, dict[str, Any]] = {
     "attention": {"tp": 2, "dp": 2, "dp_attention": True, "max_running": 32},
     "plain": {"tp": 1, "dp": 4, "dp_attention": False, "max_running": 16},
 }
-SLOTS = {"attention": 32, "plain": 64}
-MORE = 16
+IN_FLIGHT = {"attention": 32 + 16, "plain": 64 + 32}
+"""Slots of all ranks, and 8 more for each."""
 LONGEST = (2000, 512)
 SHOWN = (
     "kv_spread", "kv_max", "kv_mean", "kv_min", "barrier_share", "barrier_share_cpu", "mean_batch",
@@ -93,8 +94,8 @@ async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float],
     """All seeds' rounds in one comparison; means of what was sent; samples."""
     arms = [Arm.parse(text) for text in options.arms.split(",")]
     whole = Comparison(arms, [[] for _ in arms])
-    played = Load(concurrency=SLOTS[options.set] + MORE, hidden=True)
-    told = Load(concurrency=SLOTS[options.set] + MORE)
+    played = Load(concurrency=IN_FLIGHT[options.set], hidden=True)
+    told = Load(concurrency=IN_FLIGHT[options.set])
     loads = {arm.text: told for arm in arms if "oracle" in arm.text}
     rows = load(Path(options.trace)) if options.trace else None
     sent: list[Item] = []
@@ -167,7 +168,7 @@ def main() -> None:
     )
     if options.quick:
         options.seeds, options.rounds, options.requests = 1, 1, 96
-        options.arms = "br0,brh@learned,round_robin,shortest_queue"
+        options.arms = "br0@0,brh@learned:0,round_robin,shortest_queue"
     result = Result()
     if options.url:
         whole, means, samples = asyncio.run(measure(options.url, options))

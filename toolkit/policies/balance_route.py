@@ -13,6 +13,17 @@ from toolkit.policies.readings import Ranks, kv_sizes, kv_tokens, read_ranks
 from toolkit.policies.two_stage import PATIENCE, R_MAX, Counters, Envelope, Near, TwoStage
 
 
+def check_s_greedy(text: str) -> int:
+    """`TwoStage.s_greedy` as a number. ValueError: no whole number, or a negative one."""
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise ValueError(f"s_greedy = {text} must be a number of slots, 0 or more") from error
+    if value < 0:
+        raise ValueError(f"s_greedy = {value} must not be negative")
+    return value
+
+
 @dataclass(frozen=True)
 class Weighed:
     """A request of `size` KV tokens before the ranks; `values` is F on each of them."""

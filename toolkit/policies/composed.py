@@ -85,8 +85,8 @@ class ComposedPolicy:
     remembered: the rank is given, so there is no tie. Without a barrier part, one after the other.
 
     Degraded: as the parts. Knobs: `parts` (`composed@filter+eldr+brh+user`, the default; any of
-    them can be left out, `composed@none`), those of `EldrPolicy` (`tau`, or `eldr@TAU`) and of
-    `BrHPolicy` (`brh@PREDICTOR`), `expiry` and `capacity` of `UserMap`.
+    them can be left out, `composed@none`), those of `EldrPolicy` (`tau`, or `eldr@TAU`) and of the
+    barriers (`br0@S_GREEDY`, `brh@PREDICTOR[:S_GREEDY]`), `expiry` and `capacity` of `UserMap`.
     `locality`, `barrier`, `users` are the parts, None where off; `inflight` BR-H's, kept by whoever
     sends the requests. Cost: that of the parts; a round asks `eldr` about 64 requests a rank at
     most. Source: *ours*; the parts name theirs.
@@ -256,11 +256,8 @@ def eldr_of(policy: Policy) -> EldrPolicy | None:
 
 
 def _barrier(seed: int, parts: Parts) -> BalanceRoute | None:
-    if not parts.barrier:
-        return None
-    if parts.barrier == "br0":
-        return Br0Policy(seed)
-    return BrHPolicy(seed, predictor=parts.predictor) if parts.predictor else BrHPolicy(seed)
+    made = {"br0": Br0Policy, "brh": BrHPolicy}.get(parts.barrier)
+    return made(seed, **dict(parts.options)) if made else None
 
 
 def _open(ranks: Ranks, size: float, among: Sequence[int]) -> list[int]:

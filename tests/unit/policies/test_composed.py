@@ -312,6 +312,8 @@ def test_a_full_closed_loop_is_as_level_as_with_the_barrier_alone() -> None:
         ("eldr@2", "must lie in"),
         ("eldr@", "ends in @"),
         ("brh@guess", "unknown predictor"),
+        ("brh@learned:few", "must be a number of slots"),
+        ("br0@-1", "must not be negative"),
         ("none+br0", "unknown part 'none'"),
     ],
 )
@@ -325,6 +327,11 @@ def test_names() -> None:
     assert make_policy("composed@eldr@0.3+br0", tau=0.2).locality.tau == 0.3
     assert make_policy("composed@brh@oracle").inflight.predictor.name == "oracle"
     assert make_policy("composed@br0").inflight is None
+    for name in ("composed@br0@0+user", "composed@brh@survival:0", "br0@0", "brh@survival:0"):
+        policy = make_policy(name)
+        barrier = policy.barrier if isinstance(policy, ComposedPolicy) else policy
+        assert barrier._stages.s_greedy == 0
+    assert make_policy("brh@survival:0").inflight.predictor.name == "survival"
     follow = {"eldr@0.3", "composed", "composed@eldr+br0"}
     others = {"br0", "composed@br0", "composed@none", "composed@what", "nobody"}
     assert {name for name in follow | others if follows_experts(name)} == follow
