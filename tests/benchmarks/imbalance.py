@@ -10,12 +10,13 @@ all answers by another, to means of `--prompt` and `--answer` tokens (cut at 200
 a rank has 16 requests at a time, a third to a half of its pool of 16,384 KV tokens is in use, and
 one prefill worker keeps up. Closed loop: the slots of all ranks and 8 more for each in flight, so
 that slots are full and some finished prefills wait; measured is the time while the loop is full.
-Ours choose from all that wait (s_greedy 0); `br0` and `brh` with the defaults, which let nobody be
-passed by for long, and `composed` with ELDR are in the table. Answers end by themselves, at lengths that the router is not told (`toolkit.bench.ending`), but for the arm
-`brh@oracle:0`, whose requests say them as their limit. Every round plays the same requests once an
-arm, in balanced random order, prefix caches emptied before each; each seed draws other requests.
+Answers end by themselves, at lengths that the router is not told (`toolkit.bench.ending`), but for
+the arm `brh@oracle:0`, whose requests say them as their limit. Every round plays the same requests
+once an arm, in balanced random order, prefix caches emptied before each; each seed draws others.
+Ours choose from all that wait (s_greedy 0: `br0@0`, `brh@learned:0`); in the table are also `br0`
+and `brh` with their defaults, which pass nobody by for long, `composed` with ELDR, `least_tokens`.
 
-keys: br0_ratio, brh_ratio (predictor learned), oracle_ratio, composed_ratio (without its part eldr):
+keys: br0_ratio, brh_ratio (predictor learned), oracle_ratio, composed_ratio (all parts but eldr):
 mean over time of max - min KV tokens over ranks (`toolkit.bench.balance`), divided by that of
 `best_baseline`, the one of random, round robin, shortest queue and power of two with the least;
 each with its 95 % interval over paired rounds. More: `arms`, the medians of every arm (SHOWN);
