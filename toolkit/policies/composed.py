@@ -78,11 +78,11 @@ class ComposedPolicy:
     who was chosen least recently. With `eldr`, `br0` or `brh` alone this is that policy, with none
     the shortest queue, decision by decision.
 
-    A round (`assign`) of which every request finds a free slot is these decisions one after the
-    other. In one with more requests than slots it is the barrier that decides, whom and where (as
-    that policy alone); with `eldr` a rank first looks at those who wait whose band it is in,
-    crowding aside, since they wait for it and not it for them (*ours*). Users then only are
-    remembered: the rank is given, so there is no tie. Without a barrier part, one after the other.
+    A round (`assign`) with `eldr` and a slot for everybody is these decisions one after the other,
+    and so is one without a barrier part. In every other round the barrier decides, whom and where,
+    as that policy alone; with `eldr` a rank first looks at those who wait whose band it is in,
+    crowding aside, since they wait for it and not it for them (*ours*). Users then are only
+    remembered: the rank is given, so there is no tie to break.
 
     Degraded: as the parts. Knobs: `parts` (`composed@filter+eldr+brh+user`, the default; any of
     them can be left out, `composed@none`), those of `EldrPolicy` (`tau`, or `eldr@TAU`) and of the
