@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from toolkit.policies import (
     follows_experts,
     make_policy,
 )
-from toolkit.policies.assign import Assigner
+from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.composed import ComposedPolicy, eldr_of
@@ -299,6 +300,53 @@ def test_a_full_closed_loop_is_as_level_as_with_the_barrier_alone() -> None:
     print(spreads)
     assert spreads["composed@br0"] == spreads["br0"]
     assert spreads["composed@filter+eldr+br0+user"] < 0.5 * spreads["shortest_queue"]
+
+
+class Watched:
+    """Notes which requests went to the rank of their own kind, where they are kept."""
+
+    name = "watched"
+
+    def __init__(self, policy: Policy) -> None:
+        self.assigner = policy if isinstance(policy, Assigner) else OneByOne(policy)
+        self.near: list[bool] = []
+
+    def assign(
+        self, workers: Sequence[WorkerView], waiting: Sequence[RequestView]
+    ) -> list[Assignment]:
+        made = self.assigner.assign(workers, waiting)
+        for request, worker, _ in made:
+            signature = waiting[request].signature
+            assert isinstance(signature, np.ndarray)
+            self.near.append(int(signature[:4].argmax()) == worker)
+        return made
+
+
+def kinds(rng: np.random.Generator) -> tuple[RequestView, int]:
+    """Four kinds of requests, one for each rank."""
+    request, length = conversation(rng)
+    signature = np.eye(4, 6, dtype=np.float32)[rng.integers(4)] + rng.random(6) * 0.3
+    return replace(request, signature=(signature / np.linalg.norm(signature))), length
+
+
+def test_with_a_pool_ranks_keep_their_kinds_and_are_level() -> None:
+    """`-s` prints it: the share of requests near to their rank, and the mean max - min."""
+    known = Centroids(np.eye(4, 6, dtype=np.float32), {("decode", g): g for g in range(4)})
+    near, spread = {}, {}
+    for name in ("shortest_queue", "eldr", "br0", "composed@eldr+br0"):
+        policy = make_policy(name)
+        part = eldr_of(policy)
+        if part is not None:
+            part.centroids = known
+        watched = Watched(policy)
+        loop = ClosedLoop(watched, kinds, ranks=4)
+        loop.run(400, 100)
+        near[name], spread[name] = np.mean(watched.near), np.mean(loop.spreads)
+    print({name: (round(near[name], 2), round(spread[name])) for name in near})
+    both = "composed@eldr+br0"
+    assert near[both] > 0.9 > 2 * near["br0"]
+    assert near[both] > 1.5 * near["eldr"], "who waits for a near rank gets it"
+    assert spread[both] < 0.5 * spread["eldr"]
 
 
 @pytest.mark.parametrize(
