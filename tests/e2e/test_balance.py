@@ -1,4 +1,4 @@
-"""launch/cpu-dp.yaml on real workers: answers of hidden lengths, and how evenly ranks are loaded."""
+"""launch/cpu-dp.yaml on real workers: answers of hidden lengths, and how level the ranks are."""
 
 from __future__ import annotations
 
