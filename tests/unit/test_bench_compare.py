@@ -33,6 +33,16 @@ from toolkit.bench.workload import Item, Workload
             "concurrent:round_robin+eldr@0.2",
             {"dispatch": "concurrent", "prefill": "round_robin", "decode": "eldr@0.2"},
         ),
+        ("composed@eldr@0.2+brh", {"decode": "composed@eldr@0.2+brh"}),
+        (
+            "late:gimbal@0.9:0.1+composed@eldr+br0+user",
+            {
+                "dispatch": "late",
+                "prefill": "gimbal@0.9:0.1",
+                "decode": "composed@eldr+br0+user",
+            },
+        ),
+        ("random+gimbal@0.8:0.2", {"prefill": "random", "decode": "gimbal@0.8:0.2"}),
     ],
 )
 def test_an_arm_may_carry_a_parameter(text: str, body: dict[str, str]) -> None:

@@ -73,10 +73,11 @@ def test_a_bad_policy_or_tau_is_found_with_its_line(tmp_path, line, wrong):
 def test_other_routers_have_their_own_policies_but_not_eldr(tmp_path, kind):
     other = load(tmp_path, f"name: a\nrouter: {{kind: {kind}, decode_policy: cache_aware}}\n")
     assert other.router.decode_policy == "cache_aware"
-    (problem,) = problems_of(
-        tmp_path, f"name: a\nrouter:\n  decode_policy: eldr@0.2\n  kind: {kind}\n"
-    )
-    assert "d.yaml:3" in problem and "use kind: toolkit" in problem
+    for ours in ("eldr@0.2", "composed@eldr+br0"):
+        (problem,) = problems_of(
+            tmp_path, f"name: a\nrouter:\n  decode_policy: {ours}\n  kind: {kind}\n"
+        )
+        assert "d.yaml:3" in problem and "use kind: toolkit" in problem
 
 
 def test_a_wrong_kind_is_the_only_complaint(tmp_path):

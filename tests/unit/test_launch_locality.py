@@ -104,6 +104,8 @@ def test_a_dry_run_says_it_in_one_line():
     )
     named = show.locality(plan(router={"decode_policy": "eldr@0.05", "refit_on_drift": False}))
     assert "tau 0.05, centroids stay" in named
+    part = show.locality(plan(router={"decode_policy": "composed@eldr+br0", "tau": 0.2}))
+    assert "decode policy composed@eldr+br0, tau 0.2, centroids follow drift" in part
     other = show.locality(plan(router={"decode_policy": "random"}))
     assert other.startswith("expert locality: decode policy random; profile ")
 

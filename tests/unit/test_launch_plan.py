@@ -33,10 +33,10 @@ def used_ports(plan: Plan, host: str) -> list[int]:
     return ports
 
 
-def test_there_are_the_five_recipes():
+def test_there_are_the_six_recipes():
     names = {r.stem for r in RECIPES}
     gpu = {"one-gpu", "qwen3-30b-a3b-8gpu", "deepseek-v3-multinode"}
-    assert names == {"cpu-demo", "cpu-eldr"} | gpu
+    assert names == {"cpu-demo", "cpu-dp", "cpu-eldr"} | gpu
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.stem)

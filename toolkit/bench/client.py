@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from toolkit.bench.ending import Ending, processor
 from toolkit.bench.workload import Item
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ PATHS: dict[str, str] = {
     "completions": "/v1/completions",
 }
 LABEL_HEADER = "x-toolkit-label"
+USER_HEADER = "x-smg-routing-key"
 _COUNT = b'"completion_tokens":'
 _ABORTS = (b'"type":"abort"', b'"type": "abort"', b'"finish_reason":"abort"')
 
@@ -47,10 +49,19 @@ class Sample:
     domain: str = ""
 
 
-def payload(endpoint: Endpoint, model: str, item: Item, ignore_eos: bool) -> dict[str, Any]:
-    """The request body of one item, greedy and streaming."""
+def payload(
+    endpoint: Endpoint, model: str, item: Item, ignore_eos: bool, ending: Ending | None = None
+) -> dict[str, Any]:
+    """The request body of one item, greedy and streaming. With `ending` its length is hidden.
+
+    ValueError: token ids for the chat endpoint, a hidden length for another than /generate.
+    """
     if endpoint == "generate":
         key = "text" if isinstance(item.prompt, str) else "input_ids"
+        if ending is not None:
+            sampling = {"temperature": 0.0, **ending.of(item.output_tokens)}
+            hidden = {"sampling_params": sampling, "custom_logit_processor": processor()}
+            return {key: item.prompt, "stream": True, **hidden}
         return {
             key: item.prompt,
             "sampling_params": {
@@ -60,6 +71,8 @@ def payload(endpoint: Endpoint, model: str, item: Item, ignore_eos: bool) -> dic
             },
             "stream": True,
         }
+    if ending is not None:
+        raise ValueError("only /generate can hide the length of an answer")
     body: dict[str, Any] = {
         "model": model,
         "temperature": 0.0,
@@ -143,10 +156,11 @@ async def send(
     body: dict[str, Any],
     domain: str = "",
     label: str = "",
+    user: str = "",
 ) -> Sample:
     """Send one request and time its answer. Never raises: a failure is in `Sample.error`.
 
-    `label` tells the router what the request is, for the policy `label_oracle`.
+    `label` tells the router what the request is, for the policy `label_oracle`, `user` whose.
     """
     import aiohttp
     import orjson
@@ -157,6 +171,8 @@ async def send(
     headers = {"Content-Type": "application/json"}
     if label:
         headers[LABEL_HEADER] = label
+    if user:
+        headers[USER_HEADER] = user
     try:
         async with session.post(url + PATHS[endpoint], data=raw, headers=headers) as response:
             sample.status = response.status

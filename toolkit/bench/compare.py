@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +19,24 @@ if TYPE_CHECKING:
     import aiohttp
 
 STATISTICS = ("mean", "median", "p90", "p99")
-PLAIN = ("output_throughput", "distinct_experts", "mean_batch", "mean_kv_tokens")
+PLAIN = (
+    "output_throughput",
+    "distinct_experts",
+    "mean_batch",
+    "mean_kv_tokens",
+    "kv_spread",
+    "barrier_share",
+)
 """Metrics with one value a round."""
 LABELLED = "label_oracle"
+JOINED = "composed"
+"""A decode policy with + in its parameter; no prefill policy has that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One side of a comparison, written `[late:|concurrent:][PREFILL+]DECODE`; a policy may carry
-    a parameter, as in `eldr@0.05`."""
+    a parameter, as in `eldr@0.05` or `composed@eldr+br0`, in which : and + mean something else."""
 
     text: str
     body: dict[str, str]
@@ -37,14 +46,18 @@ class Arm:
         """Raises BenchError for a dispatch that is neither late nor concurrent."""
         text = text.strip()
         body: dict[str, str] = {}
-        dispatch, colon, policies = text.rpartition(":")
-        if colon:
-            if dispatch not in ("late", "concurrent"):
-                raise BenchError(f"{text!r}: dispatch is late or concurrent, not {dispatch!r}")
+        dispatch, colon, policies = text.partition(":")
+        if not colon or "@" in dispatch:
+            policies = text
+        elif dispatch not in ("late", "concurrent"):
+            raise BenchError(f"{text!r}: dispatch is late or concurrent, not {dispatch!r}")
+        else:
             body["dispatch"] = dispatch
-        prefill, plus, decode = policies.rpartition("+")
-        if plus:
+        prefill, plus, decode = policies.partition("+")
+        if plus and prefill.partition("@")[0] != JOINED:
             body["prefill"] = prefill
+        else:
+            decode = policies
         body["decode"] = decode
         if not all(body.values()):
             raise BenchError(f"{text!r} is not [late:|concurrent:][PREFILL_POLICY+]DECODE_POLICY")
@@ -119,9 +132,11 @@ async def compare(
     slo: Slo | None = None,
     report: Callable[[str], None] = lambda line: None,
     keep: Callable[[int, int, Outcome], None] = lambda arm, number, outcome: None,
+    loads: Mapping[str, Load] | None = None,
 ) -> Comparison:
     """Play every round once an arm, prefix caches emptied before each, in balanced random order.
 
+    `loads`: how the workload is played to single arms, by their text, where not as `load` says.
     `keep` gets the outcome of each arm and round. Restores the router's policies at the end.
     Raises BenchError on the first play that is no result, naming its arm and round.
     """
@@ -139,8 +154,9 @@ async def compare(
             for index in order:
                 await set_policy(session, target.url, arms[index].body)
                 result.flushed &= await flush_caches(session, urls)
-                outcome = await play(session, target, rounds[number], load)
-                metrics = _judge(outcome, rounds[number], load, arms[index], number, slo)
+                own = (loads or {}).get(arms[index].text, load)
+                outcome = await play(session, target, rounds[number], own)
+                metrics = _judge(outcome, rounds[number], own, arms[index], number, slo)
                 keep(index, number, outcome)
                 result.remarks += [r for r in outcome.remarks() if r not in result.remarks]
                 result.rounds[index].append(metrics)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from toolkit.bench.balance import balance
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -34,13 +36,16 @@ class Rank:
 class Decode:
     """The step rows of every decode worker. `columns` name F, `finished_columns` name C.
 
-    `own_clock` is "cpu" when every worker computes on CPU, else "wall".
+    `own_clock` is "cpu" when every worker computes on CPU, else "wall". `window` and `uncut` are of
+    `between`: from when to when, and every rank with all of its steps.
     """
 
     ranks: tuple[Rank, ...]
     columns: tuple[str, ...]
     finished_columns: tuple[str, ...]
     own_clock: str
+    window: tuple[float, float] | None = None
+    uncut: tuple[Rank, ...] = ()
 
     def between(self, since: float, until: float) -> Decode:
         """What ended in [since, until), seconds of `time.monotonic`."""
@@ -57,12 +62,12 @@ class Decode:
             )
             for rank in self.ranks
         )
-        return replace(self, ranks=ranks)
+        return replace(self, ranks=ranks, window=(since, until), uncut=self.uncut or self.ranks)
 
     def metrics(self) -> dict[str, Any]:
-        """All workers together, flat: SINGLE, and mean, median, p90, p99 of SERIES as
-        `median_worker_tpot_ms`. Every step counts once, whatever its batch. What was not measured
-        (no request with a TPOT, experts not captured) has no key.
+        """All workers together, flat: SINGLE, what `balance` says of two or more, and mean,
+        median, p90, p99 of SERIES as `median_worker_tpot_ms`. Every step counts once, whatever its
+        batch. What was not measured (no request with a TPOT, experts not captured) has no key.
         """
         import numpy as np
 
@@ -74,6 +79,7 @@ class Decode:
             distinct = self.distinct(steps)
             if np.isfinite(distinct).any():
                 found["distinct_experts"] = float(np.nanmean(distinct))
+            found |= self.balance()
         for name, values in self.series().items():
             if not len(values):
                 continue
@@ -82,6 +88,13 @@ class Decode:
             for percent in (90, 99):
                 found[f"p{percent}_{name}_ms"] = float(np.percentile(values, percent))
         return found
+
+    def balance(self) -> dict[str, float]:
+        """See `toolkit.bench.balance`: in the window, if there is one, also steps that only end
+        after it count for their part."""
+        since, until = self.window or (None, None)
+        steps = [rank.steps for rank in self.uncut or self.ranks]
+        return balance(steps, self.columns, since, until, self.own_clock)
 
     def series(self) -> dict[str, NDArray]:
         """SERIES of all workers together, ms."""
@@ -99,9 +112,12 @@ class Decode:
     def by_worker(self) -> dict[str, dict[str, Any]]:
         """`metrics` of each worker alone, and how many requests it finished."""
         return {
-            rank.name: {"finished": len(rank.finished)} | replace(self, ranks=(rank,)).metrics()
+            rank.name: {"finished": len(rank.finished)} | self._alone(rank).metrics()
             for rank in self.ranks
         }
+
+    def _alone(self, rank: Rank) -> Decode:
+        return replace(self, ranks=(rank,), window=None, uncut=())
 
     def by_batch(self) -> dict[int, dict[str, float]]:
         """Steps of equal batch size together: how many, distinct experts, median step ms. Policies

@@ -68,6 +68,24 @@ def decode_table(metrics: dict[str, Any], workers: dict[str, dict[str, Any]]) ->
     return table
 
 
+def balance_lines(metrics: dict[str, Any]) -> list[str]:
+    """How evenly decode ranks were loaded, in words; nothing for one rank."""
+    if "kv_spread" not in metrics:
+        return []
+    lines = [
+        f"KV tokens on the decode ranks, mean over time: {metrics['kv_max']:.0f} on the fullest, "
+        f"{metrics['kv_mean']:.0f} on average, {metrics['kv_min']:.0f} on the emptiest; "
+        f"max - min {metrics['kv_spread']:.0f}"
+    ]
+    if "barrier_share" in metrics:
+        text = f"share at the barrier, if ranks step together: {metrics['barrier_share']:.1%} "
+        text += "by KV tokens"
+        if "barrier_share_cpu" in metrics:
+            text += f", {metrics['barrier_share_cpu']:.1%} by what each rank computed"
+        lines.append(text)
+    return lines
+
+
 def phase_table(phases: list[dict[str, Any]]) -> Table:
     """One line a phase of a workload whose mix changes."""
     from rich.table import Table

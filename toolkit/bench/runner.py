@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.client import Endpoint, Sample, payload, send
 from toolkit.bench.decode import Decode
+from toolkit.bench.ending import Ending, eos_ids
 from toolkit.bench.errors import BenchError
 from toolkit.bench.listen import DecodeWatch
 from toolkit.bench.target import Target
@@ -31,6 +32,8 @@ class Load:
     `concurrency` alone: closed loop, so many in flight, arrivals ignored. `open_loop`: each item
     is sent at its arrival; `concurrency` then caps what is in flight (None: no cap). `label` is
     what the router is told of each request, for the policy `label_oracle`; None: nothing.
+    `hidden`: answers end by themselves where the item says, and the limit is the same for all; see
+    `toolkit.bench.ending`.
     """
 
     endpoint: Endpoint = "generate"
@@ -39,6 +42,7 @@ class Load:
     ignore_eos: bool = True
     timeout_s: float = 600.0
     label: Label | None = None
+    hidden: bool = False
 
 
 @dataclass(slots=True)
@@ -109,7 +113,13 @@ async def play(
 ) -> Outcome:
     """Run the workload once and listen to the decode workers. Does not judge the outcome: `check`
     does."""
-    bodies = [payload(load.endpoint, target.model, item, load.ignore_eos) for item in workload]
+    ending = None
+    if load.hidden:
+        most = max(item.output_tokens for item in workload)
+        ending = Ending(most, eos_ids(target.model_path))
+    bodies = [
+        payload(load.endpoint, target.model, item, load.ignore_eos, ending) for item in workload
+    ]
     samples: list[Sample | None] = [None] * len(bodies)
     late = 0.0
 
@@ -121,6 +131,7 @@ async def play(
             bodies[index],
             item.domain,
             item.label(load.label),
+            item.user,
         )
 
     async with (

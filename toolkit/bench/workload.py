@@ -22,6 +22,8 @@ class Item:
     language: str = ""
     phase: int = 0
     """Which part of a workload whose mix changes it belongs to; see `phases.py`."""
+    user: str = ""
+    """Who sends it; "" for nobody in particular."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -59,7 +61,8 @@ class Workload:
         for item in self.items:
             prompt = item.prompt if isinstance(item.prompt, str) else repr(item.prompt)
             digest.update(f"{len(prompt)}:{prompt}".encode())
-            digest.update(f"|{item.output_tokens}|{item.arrival_s:.6f}\n".encode())
+            user = f"|{item.user}" if item.user else ""
+            digest.update(f"|{item.output_tokens}|{item.arrival_s:.6f}{user}\n".encode())
         return digest.hexdigest()[:16]
 
     def rounds(self, count: int) -> list[Workload]:

@@ -220,6 +220,7 @@ def _show(report: Report, output: Path | None) -> None:
 
     from toolkit.bench.ratios import arms_table, ratio_tables
     from toolkit.bench.report import (
+        balance_lines,
         decode_table,
         metrics_table,
         phase_table,
@@ -234,6 +235,8 @@ def _show(report: Report, output: Path | None) -> None:
             console.print(line, highlight=False)
         if report.decode is not None:
             console.print(decode_table(report.metrics, report.decode))
+            for line in balance_lines(report.metrics):
+                console.print(line, highlight=False)
         if report.phases is not None:
             console.print(phase_table(report.phases))
     if report.comparison is not None:

@@ -23,7 +23,7 @@ from pydantic import (
 
 from toolkit.launch.document import line_of, read_document
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.policies import check_policy
+from toolkit.policies import check_policy, follows_experts
 
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -143,7 +143,7 @@ class Router(_Strict):
             return name
         if kind == "toolkit":
             check_policy(name, str(info.field_name).removesuffix("_policy"))
-        elif name.partition("@")[0] == "eldr":
+        elif follows_experts(name):
             raise ValueError(f"router: {kind} cannot do {name}: use kind: toolkit")
         return name
 

@@ -10,6 +10,7 @@ from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.model import from_folder
 from toolkit.launch.recording import recording
+from toolkit.policies import follows_experts
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan
@@ -86,10 +87,10 @@ def locality(plan: Plan) -> list[Problem]:
 
 
 def _policy(plan: Plan) -> list[Problem]:
-    """What `decode_policy: eldr` needs."""
+    """What a `decode_policy` that follows experts needs."""
     config = (plan.router.config if plan.router else None) or {}
     name = str(config.get("decode_policy"))
-    if name.partition("@")[0] != "eldr":
+    if not follows_experts(name):
         return []
     problems = []
     if plan.locality is None:

@@ -43,12 +43,14 @@ def locality(plan: Plan) -> str:
     config = (plan.router.config if plan.router else None) or {}
     name = str(config.get("decode_policy", "the router's default"))
     text = f"expert locality: decode policy {name}"
-    if name.partition("@")[0] == "eldr":
-        from toolkit.policies import make_policy
+    from toolkit.policies import make_policy
+    from toolkit.policies.composed import eldr_of
+    from toolkit.policies.parts import follows_experts
 
-        tau = make_policy(name, tau=config.get("tau")).tau  # type: ignore[attr-defined]
+    part = eldr_of(make_policy(name, tau=config.get("tau"))) if follows_experts(name) else None
+    if part is not None:
         refit = "follow drift" if config.get("refit_on_drift", True) else "stay (refit_on_drift)"
-        text += f", tau {tau:g}, centroids {refit}"
+        text += f", tau {part.tau:g}, centroids {refit}"
     ranks, fitted = decode_ranks(plan), found.profile.centroids.k
     again = "" if ranks == fitted else f", refitted from {fitted} to {ranks} decode workers"
     layers = ",".join(map(str, found.layers))

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from toolkit.policies.balance_route import check_s_greedy
 from toolkit.policies.base import Decision, Load, Policy, RequestView, Side, WorkerView
 from toolkit.policies.br0 import Br0Policy
-from toolkit.policies.brh import BrHPolicy
+from toolkit.policies.brh import BrHPolicy, check_brh
+from toolkit.policies.composed import ComposedPolicy
 from toolkit.policies.eldr import EldrPolicy, check_tau
 from toolkit.policies.gimbal import GimbalPolicy, Thresholds
 from toolkit.policies.label_oracle import LabelOraclePolicy
 from toolkit.policies.least_tokens import LeastTokensPolicy
+from toolkit.policies.parts import Parts, follows_experts
 from toolkit.policies.power_of_two import PowerOfTwoPolicy
-from toolkit.policies.predictors import check_predictor
 from toolkit.policies.prefix_affinity import PrefixAffinityPolicy
 from toolkit.policies.random import RandomPolicy
 from toolkit.policies.round_robin import RoundRobinPolicy
@@ -29,6 +31,7 @@ __all__ = [
     "Side",
     "WorkerView",
     "check_policy",
+    "follows_experts",
     "make_policy",
     "policy_names",
 ]
@@ -40,12 +43,14 @@ class Known(NamedTuple):
     """A registered policy: `make(seed, **options)`, and the sides it may be used on.
 
     `parameter` is the option that a name may carry after "@", as `eldr@0.05` does; `check` reads
-    its text (ValueError says what is wrong with it)."""
+    its text (ValueError says what is wrong with it) and may return several options as a dict.
+    `takes_tau`: it has the option `tau`."""
 
     make: Callable[..., Policy]
     sides: tuple[str, ...] = _BOTH
     parameter: str = ""
     check: Callable[[str], Any] | None = None
+    takes_tau: bool = False
 
 
 POLICIES: dict[str, Known] = {
@@ -55,9 +60,10 @@ POLICIES: dict[str, Known] = {
     "power_of_two": Known(PowerOfTwoPolicy),
     "least_tokens": Known(LeastTokensPolicy),
     "prefix_affinity": Known(PrefixAffinityPolicy, ("prefill",)),
-    "eldr": Known(EldrPolicy, ("decode",), "tau", check_tau),
-    "br0": Known(Br0Policy, ("decode",)),
-    "brh": Known(BrHPolicy, ("decode",), "predictor", check_predictor),
+    "eldr": Known(EldrPolicy, ("decode",), "tau", check_tau, takes_tau=True),
+    "br0": Known(Br0Policy, ("decode",), "s_greedy", check_s_greedy),
+    "brh": Known(BrHPolicy, ("decode",), "predictor", check_brh),
+    "composed": Known(ComposedPolicy, ("decode",), "parts", Parts.parse, takes_tau=True),
     "gimbal": Known(GimbalPolicy, _BOTH, "thresholds", Thresholds.parse),
     "label_oracle": Known(LabelOraclePolicy, ("decode",)),
 }
@@ -81,11 +87,11 @@ def make_policy(
 ) -> Policy:
     """A fresh policy object, called as it was asked for (`eldr@0.05`).
 
-    `tau` is for a policy that has one where its name does not carry it; None is the policy's own
+    `tau` is for a policy that has one, where its name does not carry it; None is the policy's own
     default. ValueError: as `check_policy`, or a tau outside [0, 1].
     """
     known, options = _parse(name, side)
-    if known.parameter == "tau" and tau is not None:
+    if known.takes_tau and tau is not None:
         options = {"tau": tau} | options
     policy = known.make(seed, **options)
     policy.name = name
@@ -106,7 +112,7 @@ def _parse(name: str, side: str | None) -> tuple[Known, dict[str, Any]]:
         value = known.check(text)
     except ValueError as error:
         raise ValueError(f"policy {name!r}: {error}; known: {_shown(side)}") from error
-    return known, {known.parameter: value}
+    return known, value if isinstance(value, dict) else {known.parameter: value}
 
 
 def _shown(side: str | None) -> str:

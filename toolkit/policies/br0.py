@@ -27,7 +27,8 @@ class Br0Policy(BalanceRoute):
     no state but a rotation. Degraded: ranks without a reading count as loaded, see `read_ranks`.
     All healthy workers count as one barrier (*ours*), though only ranks of one server with DP
     attention really wait for each other: level loads suit separate servers as well.
-    Knobs: `s_greedy` (slots in all above which stage 1 works; None: `r_max` a rank), `r_max` (4),
+    Knobs: `s_greedy` (slots in all above which stage 1 works; None: `r_max` a rank; 0: choose from
+    the whole pool, see `TwoStage`; `br0@S_GREEDY`), `r_max` (4),
     `patience` (64 requests).
     Source: BalanceRoute (arXiv 2605.06113), BR-0, eq. 1.
     """

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from toolkit.policies.balance_route import BalanceRoute
+from toolkit.policies.balance_route import BalanceRoute, check_s_greedy
 from toolkit.policies.inflight_lengths import InflightLengths
-from toolkit.policies.predictors import make_predictor
+from toolkit.policies.predictors import check_predictor, make_predictor
 from toolkit.policies.readings import Ranks
 from toolkit.policies.two_stage import PATIENCE, R_MAX
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 HORIZON = 80
 GAMMA = 0.9
 BETA_PER_RANK = 6.0
+
+
+def check_brh(text: str) -> dict[str, Any]:
+    """Options from `PREDICTOR[:S_GREEDY]`. ValueError: else."""
+    predictor, colon, s_greedy = text.partition(":")
+    options: dict[str, Any] = {"predictor": check_predictor(predictor)}
+    return options | ({"s_greedy": check_s_greedy(s_greedy)} if colon else {})
 
 
 class BrHPolicy(BalanceRoute):
@@ -41,10 +48,10 @@ class BrHPolicy(BalanceRoute):
     (*ours*; at H = 0 the margin). A rank without a reading has no margin at any h.
     `inflight` is kept by whoever sends the requests. Degraded: with nothing tracked on any rank
     loads are assumed to stay.
-    Knobs: `predictor` of output lengths (learned, survival, exact_match, oracle; `brh@PREDICTOR`)
-    or an `inflight` that has one, `horizon` H (80 steps), `alpha` (1), `beta` (None: 6 G, which is
-    the paper's 48 at G = 8; its value for other G is not in our text), `gamma` (0.9), and those of
-    `TwoStage`.
+    Knobs: `predictor` of output lengths (learned, survival, exact_match, oracle;
+    `brh@PREDICTOR[:S_GREEDY]`) or an `inflight` that has one, `horizon` H (80 steps), `alpha` (1),
+    `beta` (None: 6 G, which is the paper's 48 at G = 8; its value for other G is not in our text),
+    `gamma` (0.9), and those of `TwoStage`.
     Source: BalanceRoute (arXiv 2605.06113), BR-H.
     """
 

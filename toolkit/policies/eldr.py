@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.policies.base import Decision, RequestView, WorkerView
 from toolkit.policies.residents import Residents
@@ -36,6 +36,19 @@ class Centroids:
         wrong = {key: row for key, row in self.owner.items() if not 0 <= row < len(self.rows)}
         if wrong:
             raise ValueError(f"no such centroid among {len(self.rows)}: {wrong}")
+
+
+class Band(NamedTuple):
+    """Who is near enough to a request. `near`: the cosines by which, `own`: those with centroids
+    alone, `best`: the highest less what crowding takes off. Where nothing is known of that,
+    `fallback` says why, and all are in it."""
+
+    indices: list[int]
+    reason: str
+    near: dict[int, float] | None = None
+    own: dict[int, float] | None = None
+    best: float = 0.0
+    fallback: str = ""
 
 
 @dataclass
@@ -112,39 +125,69 @@ class EldrPolicy:
         queues = {i: worker.requests for i, worker in enumerate(workers) if worker.healthy}
         if not queues:
             return None
-        signature = self._usable(request.signature)
-        if isinstance(signature, str):
-            return self._by_load(workers, queues, signature)
-        own = self._similarities(workers, queues, signature)
-        if not own:
-            return self._by_load(workers, queues, "no worker with a centroid")
-        near = self._beside_others(workers, own, signature)
+        band = self.band(workers, queues, request.signature)
+        index = self._rotation.take(workers, self.shortest(queues, band, band.indices))
+        self.note(band, index)
+        return Decision(index, f"{band.reason}, {queues[index]} requests")
+
+    def band(
+        self,
+        workers: Sequence[WorkerView],
+        queues: dict[int, int],
+        signature: np.ndarray | str | None,
+    ) -> Band:
+        """Who of the workers in `queues` (requests by index, at least one) is near enough."""
+        found = self.cosines(workers, queues, signature)
+        if isinstance(found, str):
+            return Band(list(queues), f"by load ({found})", fallback=found)
+        own, near = found
         scores = self._less_crowded(workers, queues, near)
         best = max(scores.values())
         least = best - self.tau
-        band = [i for i, score in scores.items() if score >= least]
-        self.counters.located += 1
-        self.counters.band += len(band)
-        decision = self._shortest(workers, queues, band, f"band of {len(band)}", near)
-        self._count(own, near, best, band, decision.index)
-        return decision
+        indices = [i for i, score in scores.items() if score >= least]
+        return Band(indices, f"band of {len(indices)}", near, own, best)
 
-    def _count(
-        self,
-        own: dict[int, float],
-        near: dict[int, float],
-        best: float,
-        band: list[int],
-        chosen: int,
-    ) -> None:
-        """`moved` and `crowded`; `own` are cosines with centroids alone."""
-        nearest = max(own.values())
-        if own[chosen] == nearest:
+    def shortest(self, queues: dict[int, int], band: Band, among: list[int]) -> list[int]:
+        """Those of `among` with the fewest requests; at tau < 1 of equal ones the nearest."""
+        least = min([queues[i] for i in among])
+        ties = [i for i in among if queues[i] == least]
+        near = band.near
+        if near is not None and self.tau < 1:
+            nearest = max([near[i] for i in ties])
+            ties = [i for i in ties if near[i] == nearest]
+        return ties
+
+    def note(self, band: Band, chosen: int) -> None:
+        """Count a decision that was made in this band."""
+        counters, own, near = self.counters, band.own, band.near
+        if own is None or near is None:
+            counters.fallbacks[band.fallback] += 1
             return
-        if max(own[i] for i in band) == nearest:
-            self.counters.moved += 1
-        elif max(near[i] for i, cosine in own.items() if cosine == nearest) >= best - self.tau:
-            self.counters.crowded += 1
+        counters.located += 1
+        counters.band += len(band.indices)
+        nearest = max(own.values())
+        if own.get(chosen) == nearest:
+            return
+        if max(own[i] for i in band.indices) == nearest:
+            counters.moved += 1
+        elif max(near[i] for i, c in own.items() if c == nearest) >= band.best - self.tau:
+            counters.crowded += 1
+
+    def cosines(
+        self,
+        workers: Sequence[WorkerView],
+        among: Iterable[int],
+        signature: np.ndarray | str | None,
+    ) -> tuple[dict[int, float], dict[int, float]] | str:
+        """By index of those of `among` who have a centroid: the cosine with it, and s_k before
+        crowding. Or in a few words why the signature says nothing here."""
+        usable = self._usable(signature)
+        if isinstance(usable, str):
+            return usable
+        own = self._similarities(workers, among, usable)
+        if not own:
+            return "no worker with a centroid"
+        return own, self._beside_others(workers, own, usable)
 
     def _less_crowded(
         self, workers: Sequence[WorkerView], queues: dict[int, int], near: dict[int, float]
@@ -174,12 +217,6 @@ class EldrPolicy:
             return "signature of another length"
         return signature if signature.any() else "empty signature"
 
-    def _by_load(
-        self, workers: Sequence[WorkerView], queues: dict[int, int], reason: str
-    ) -> Decision:
-        self.counters.fallbacks[reason] += 1
-        return self._shortest(workers, queues, list(queues), f"by load ({reason})")
-
     def _similarities(
         self, workers: Sequence[WorkerView], healthy: Iterable[int], signature: np.ndarray
     ) -> dict[int, float]:
@@ -204,18 +241,3 @@ class EldrPolicy:
             if other > score:
                 near[i] = other
         return near
-
-    def _shortest(
-        self,
-        workers: Sequence[WorkerView],
-        queues: dict[int, int],
-        among: list[int],
-        reason: str,
-        near: dict[int, float] | None = None,
-    ) -> Decision:
-        shortest = min([queues[i] for i in among])
-        ties = [i for i in among if queues[i] == shortest]
-        if near is not None and self.tau < 1:
-            nearest = max([near[i] for i in ties])
-            ties = [i for i in ties if near[i] == nearest]
-        return Decision(self._rotation.take(workers, ties), f"{reason}, {shortest} requests")

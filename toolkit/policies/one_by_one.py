@@ -23,7 +23,7 @@ class OneByOne:
         self, workers: Sequence[WorkerView], waiting: Sequence[RequestView]
     ) -> list[Assignment]:
         """One round; see `Assigner`."""
-        now = [_readable(worker) for worker in workers]
+        now = [readable(worker) for worker in workers]
         ranks = read_ranks(now)
         made = []
         for at, request in enumerate(waiting):
@@ -38,20 +38,20 @@ class OneByOne:
                 continue
             g = open_[decision.index]
             made.append(Assignment(at, ranks.index[g], decision.reason))
-            now[ranks.index[g]] = _with(now[ranks.index[g]], size)
+            now[ranks.index[g]] = with_sent(now[ranks.index[g]], size)
             ranks.slots[g] -= 1
             ranks.room[g] -= size
         return made
 
 
-def _readable(worker: WorkerView) -> WorkerView:
+def readable(worker: WorkerView) -> WorkerView:
     """Without a reading that cannot be true: policies take numbers as they are."""
     if worker.load is None or possible(worker.load):
         return worker
     return replace(worker, load=None)
 
 
-def _with(worker: WorkerView, tokens: float) -> WorkerView:
+def with_sent(worker: WorkerView, tokens: float) -> WorkerView:
     """The worker after one more request was sent to it."""
     load: Load | None = worker.load
     if load is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heapify, heappop, heappush
@@ -15,6 +15,11 @@ from toolkit.policies.waiting import Waiting
 
 R_MAX = 4
 PATIENCE = 64
+LOOK = 64
+"""Of those who wait so many are asked whether they are near."""
+
+Near = Callable[[int, int], bool]
+"""Whether rank g, a position in `Ranks`, is one of those that a request (by its index) prefers."""
 
 
 class Envelope(Protocol):
@@ -69,6 +74,8 @@ class TwoStage:
     nothing to balance and takes requests in order of arrival. Silent ranks come last. A request
     must fit in the rank's free KV, and the first `r_max` are the first that fit; one larger than
     every pool goes to a rank all the same, which answers it as the engine does.
+    With `near` (*ours*) a rank chooses among those of the first 64 that prefer it, as long as there
+    is one: a slot is not kept free for it.
     `patience`: once that many others were placed while the same request stood at the head of the
     pool, it is next, whatever its F (infinite: the paper).
     """
@@ -87,12 +94,18 @@ class TwoStage:
         self._passed = 0
         self._turn = 0
 
-    def assign(self, ranks: Ranks, sizes: Sequence[float], envelope: Envelope) -> list[Assignment]:
+    def assign(
+        self,
+        ranks: Ranks,
+        sizes: Sequence[float],
+        envelope: Envelope,
+        near: Near | None = None,
+    ) -> list[Assignment]:
         """One round. `sizes`: KV tokens of those who wait, in order of arrival."""
         self.counters.rounds += 1
         if len(sizes) == 1 and len(ranks.load) > 1 and sizes[0] <= ranks.pool:
             return self._bypass(ranks, sizes[0], envelope)
-        return _Round(self, ranks, sizes, envelope).run()
+        return _Round(self, ranks, sizes, envelope, near).run()
 
     def _bypass(self, ranks: Ranks, size: float, envelope: Envelope) -> list[Assignment]:
         open_ = [g for g, free in enumerate(ranks.slots) if free >= 1 and ranks.room[g] >= size]
@@ -118,11 +131,17 @@ class _Round:
     """The working state of one round."""
 
     def __init__(
-        self, stages: TwoStage, ranks: Ranks, sizes: Sequence[float], envelope: Envelope
+        self,
+        stages: TwoStage,
+        ranks: Ranks,
+        sizes: Sequence[float],
+        envelope: Envelope,
+        near: Near | None,
     ) -> None:
         self.stages = stages
         self.ranks = ranks
         self.envelope = envelope
+        self.near = near
         self.waiting = Waiting(sizes)
         self.made: list[Assignment] = []
         count = len(ranks.load)
@@ -167,17 +186,27 @@ class _Round:
 
     def _single(self, g: int, room: float) -> tuple[list[int], float] | None:
         """The waiting request with the best F on g; None when none fits."""
-        near = self.waiting.around(self.envelope.peak(g), room)
-        if not near:
+        found = self._preferring(g, room, LOOK)
+        found = found or self.waiting.around(self.envelope.peak(g), room)
+        if not found:
             return None
-        values = self.envelope.values(g, [self.waiting.sizes[i] for i in near])
+        values = self.envelope.values(g, [self.waiting.sizes[i] for i in found])
         best = max(values)
-        return [near[values.index(best)]], best
+        return [found[values.index(best)]], best
+
+    def _preferring(self, g: int, room: float, count: int) -> list[int]:
+        """The earliest `count` that fit in `room` and prefer g."""
+        near, sizes = self.near, self.waiting.sizes
+        if near is None:
+            return []
+        fits = (i for i in self.waiting.pending[:LOOK] if sizes[i] <= room and near(g, i))
+        return [i for i, _ in zip(fits, range(count), strict=False)]
 
     def _subset(self, g: int, room: float) -> tuple[list[int], float] | None:
         """The best subset of the first few that fit, or the best single one when no F is above 0.
         None when none fits."""
-        first = self.waiting.first(self.window, room)
+        first = self._preferring(g, room, self.window)
+        first = first or self.waiting.first(self.window, room)
         if not first:
             return None
         sizes = [self.waiting.sizes[i] for i in first]

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from toolkit.policies import check_policy
+from toolkit.policies import check_policy, follows_experts
 
 Role = Literal["prefill", "decode", "plain"]
 Dispatch = Literal["late", "concurrent"]
@@ -169,22 +169,26 @@ class RouterConfig(BaseModel):
 
 def why_not(decode_policy: str, config: RouterConfig, dispatch: str) -> str | None:
     """Why this decode policy cannot work in this deployment, and what to do; None when it can."""
-    if decode_policy.partition("@")[0] != "eldr":
+    if not follows_experts(decode_policy):
         return None
+    base = decode_policy.partition("@")[0]
+    other = "or use another decode_policy"
+    if base != "eldr":
+        other = f"or leave its part eldr out, as in {base}@filter+brh+user"
     if not config.disaggregated:
         return (
-            "decode_policy eldr routes by what a prefill worker learned: use prefill and decode "
-            "workers, or another decode_policy"
+            f"decode_policy {base} routes by what a prefill worker learned: use prefill and decode "
+            f"workers, {other}"
         )
     if config.profile is None:
         return (
-            "decode_policy eldr needs `profile`, the absolute path of a profile folder (make one "
-            "with `toolkit profile`), or use another decode_policy"
+            f"decode_policy {base} needs `profile`, the absolute path of a profile folder (make "
+            f"one with `toolkit profile`), {other}"
         )
     if dispatch != "late":
         return (
-            "decode_policy eldr chooses after the prefill, which dispatch 'concurrent' does not "
-            "wait for: set dispatch to 'late', or use another decode_policy"
+            f"decode_policy {base} chooses after the prefill, which dispatch 'concurrent' does not "
+            f"wait for: set dispatch to 'late', {other}"
         )
     return None
 

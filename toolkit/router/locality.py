@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from toolkit.policies.base import Policy
+from toolkit.policies.composed import eldr_of
 from toolkit.policies.eldr import Counters, EldrPolicy
 from toolkit.policies.residents import Residents
 from toolkit.router.calibrated import calibrated
@@ -77,7 +78,7 @@ class Locality:
 
     @property
     def active(self) -> bool:
-        """Whether decode workers are chosen by ELDR now."""
+        """Whether ELDR takes part in choosing decode workers now."""
         return self._policy is not None
 
     @property
@@ -85,8 +86,8 @@ class Locality:
         return self.reader.space
 
     def attach(self, policy: Policy) -> None:
-        """The decode policy from now on. An eldr one gets the centroids and the counters."""
-        self._policy = policy if isinstance(policy, EldrPolicy) else None
+        """The decode policy from now on. What in it is ELDR gets the centroids and the counters."""
+        self._policy = eldr_of(policy)
         if self._policy is not None:
             self._policy.counters = self.counters
             self._policy.residents = self.residents

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +17,11 @@ from toolkit.policies import Load, RequestView, WorkerView, make_policy
 from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
+from toolkit.policies.composed import ComposedPolicy
+from toolkit.policies.eldr import Centroids
 from toolkit.policies.inflight_lengths import InflightLengths
 from toolkit.policies.one_by_one import OneByOne
+from toolkit.policies.parts import Parts
 from toolkit.policies.predictors import Survival
 from toolkit.policies.readings import kv_tokens, read_ranks
 
@@ -32,14 +36,27 @@ def tracked() -> BrHPolicy:
     return BrHPolicy(inflight=inflight)
 
 
+def near() -> ComposedPolicy:
+    """With centroids: ranks prefer some of those who wait."""
+    rows = np.eye(6, 4, dtype=np.float32) + 0.1
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    owner = {(f"w{i}", rank): i for i in range(5) for rank in range(2)}
+    parts = Parts.parse("filter+eldr+br0+user")
+    return ComposedPolicy(0, parts, centroids=Centroids(rows, owner))
+
+
 MAKERS: dict[str, Callable[[], Assigner]] = {
     "br0": Br0Policy,
     "br0, stage 1": lambda: Br0Policy(s_greedy=0),
     "br0, stage 2": lambda: Br0Policy(s_greedy=10**6, patience=3),
     "brh": BrHPolicy,
     "brh, tracked": tracked,
+    "composed": ComposedPolicy,
+    "composed, no barrier": lambda: ComposedPolicy(0, Parts.parse("eldr+user")),
+    "composed, near": near,
     "shortest queue": lambda: OneByOne(make_policy("shortest_queue")),
 }
+BY_QUEUE = {"shortest queue", "composed, no barrier"}
 names = st.sampled_from(sorted(MAKERS))
 
 NAN: Any = math.nan
@@ -74,8 +91,17 @@ def fleets(draw: st.DrawFn) -> list[WorkerView]:
     ]
 
 
+signatures = st.none() | st.lists(st.integers(0, 9), min_size=4, max_size=4).map(
+    lambda values: np.array(values, np.float32) / 18
+)
 pools = st.lists(
-    st.builds(RequestView, prompt_tokens=st.integers(0, 2500) | impossible), max_size=12
+    st.builds(
+        RequestView,
+        prompt_tokens=st.integers(0, 2500) | impossible,
+        signature=signatures,
+        user=st.sampled_from([None, "ada"]),
+    ),
+    max_size=12,
 )
 
 
@@ -138,7 +164,7 @@ def rank(at: int, tokens: int, running: int = 0, slots: int = 8, **more: int) ->
     return WorkerView("decode", dp_rank=at, load=load, slots=slots)
 
 
-@pytest.mark.parametrize("name", sorted(n for n in MAKERS if n != "shortest queue"))
+@pytest.mark.parametrize("name", sorted(MAKERS.keys() - BY_QUEUE))
 @pytest.mark.parametrize(
     "load",
     [None, Load(0, 0, -9, 0, 0), Load(0, 0, NAN, 0, 0), Load(0, 0, 5, 0, 0, sent_tokens=-1)],

@@ -216,6 +216,10 @@ def test_a_refit_process_says_why_it_failed(folder):
         ({"decode_policy": "eldr"}, "needs `profile`"),
         ({"decode_policy": "eldr@0.2"}, "needs `profile`"),
         ({"decode_policy": "eldr", "profile": "/x", "dispatch": "concurrent"}, "'late'"),
+        ({"decode_policy": "composed"}, "needs `profile`.*composed@filter"),
+        ({"decode_policy": "composed@eldr+br0"}, "needs `profile`"),
+        ({"decode_policy": "composed", "profile": "/x", "dispatch": "concurrent"}, "'late'"),
+        ({"decode_policy": "composed@br0+brh"}, "keep one of them"),
         ({"decode_policy": "eldr@7", "profile": "/x"}, "tau"),
         ({"prefill_policy": "eldr", "profile": "/x"}, "prefill policy"),
         ({"profile": "relative/path"}, "absolute"),
@@ -228,6 +232,13 @@ def test_settings_that_cannot_work_say_what_to_do(tmp_path, change, message):
     path.write_text(json.dumps({"workers": [PREFILL, decode("d")], **change}))
     with pytest.raises(ConfigError, match=message):
         load_config(path)
+
+
+def test_composed_without_eldr_needs_no_profile(tmp_path):
+    path = tmp_path / "router.json"
+    for name in ("composed@filter+brh+user", "composed@none"):
+        path.write_text(json.dumps({"workers": [PREFILL, decode("d")], "decode_policy": name}))
+        assert load_config(path).decode_policy == name
 
 
 def test_plain_workers_cannot_have_eldr(tmp_path):

@@ -28,9 +28,10 @@ def profile(tmp_path_factory):
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
 
 
-def test_each_kind_of_request_goes_to_the_worker_of_its_experts(profile):
+@pytest.mark.parametrize("policy", ["eldr", "composed@eldr+brh+user", "composed@eldr+br0"])
+def test_each_kind_of_request_goes_to_the_worker_of_its_experts(profile, policy):
     async def check() -> None:
-        async with eldr_cluster(profile) as cluster:
+        async with eldr_cluster(profile, config={"decode_policy": policy}) as cluster:
             traffic = Traffic(cluster)
             homes = [await traffic.served_by(kind) for kind in range(4)]
             assert homes == [{f"decode-{kind}"} for kind in range(4)]

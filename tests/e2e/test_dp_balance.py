@@ -1,0 +1,87 @@
+"""launch/cpu-dp.yaml on real workers: answers of hidden lengths, and how level the ranks are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.imbalance import recipe
+from tests.e2e import calls
+from toolkit.bench.runner import Load, Outcome, check, new_session, play
+from toolkit.bench.target import discover, set_policy
+from toolkit.bench.workload import Item, Workload
+from toolkit.launch.deployment import load_deployment
+from toolkit.launch.plan import resolve
+from toolkit.launch.running import Running, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+ITEMS = tuple(
+    Item(tuple(calls.prompt(f"balance-{n}", 10 + 23 * n)), 2 + 7 * n, user=f"u{n % 3}")
+    for n in range(10)
+)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("cpu-dp")
+    with running(resolve(load_deployment(recipe("attention", folder))), folder) as deployment:
+        yield deployment
+
+
+def played(url: str, policy: str, load: Load) -> Outcome:
+    async def run() -> Outcome:
+        async with new_session(120.0) as session:
+            await set_policy(session, url, {"decode": policy})
+            return await play(session, await discover(session, url), Workload("w", ITEMS), load)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", ["composed", "brh@learned:0", "br0@0", "round_robin"])
+def test_answers_end_where_only_the_client_knew(up: Running, policy: str) -> None:
+    outcome = played(up.router_url, policy, Load(concurrency=5, hidden=True))
+    check(outcome, len(ITEMS))
+    made = {sample.prompt_len: sample.output_len for sample in outcome.samples}
+    assert made == {len(item.prompt): item.output_tokens for item in ITEMS}
+    assert outcome.decode is not None, outcome.note
+    assert [rank.name for rank in outcome.decode.ranks] == ["decode-0", "decode-0/1"]
+    metrics = outcome.decode.metrics()
+    assert metrics["kv_max"] == pytest.approx(metrics["kv_min"] + metrics["kv_spread"])
+    assert 0 <= metrics["kv_min"] <= metrics["kv_mean"] <= metrics["kv_max"]
+    assert metrics["kv_max"] <= sum(len(i.prompt) + i.output_tokens for i in ITEMS)
+    assert 0 <= metrics["barrier_share"] <= 0.5
+    assert 0 <= metrics["barrier_share_cpu"] <= 0.5
+
+
+def test_one_request_alone_leaves_a_rank_empty(up: Running) -> None:
+    """What is measured, on a case whose answer is known: the other rank holds nothing, and waits
+    for half of all time that two ranks spend."""
+    one = Workload("one", (Item(tuple(calls.prompt("balance-alone", 300)), 40),))
+
+    async def run() -> Outcome:
+        async with new_session(120.0) as session:
+            return await play(session, await discover(session, up.router_url), one, Load())
+
+    outcome = asyncio.run(run())
+    check(outcome, 1)
+    assert outcome.decode is not None, outcome.note
+    metrics = outcome.decode.metrics()
+    assert metrics["kv_min"] == 0
+    assert 300 < metrics["kv_spread"] == pytest.approx(metrics["kv_max"]) <= 342
+    assert metrics["barrier_share"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_toolkit_bench_prints_it(up: Running, tmp_path: Path) -> None:
+    from tests.e2e.test_bench_command import bench
+
+    output = tmp_path / "result.json"
+    done = bench("--url", up.router_url, "--num-requests", "8", "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    assert "max - min" in done.stdout
+    assert "share at the barrier" in done.stdout
+    assert json.loads(output.read_text())["metrics"]["kv_spread"] > 0

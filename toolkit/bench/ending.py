@@ -1,0 +1,80 @@
+"""Answers that end by themselves, at a length that only the client knows.
+
+A benchmark needs answers of exact lengths. With `max_new_tokens` and `ignore_eos` it says them to
+everybody on the way, also to a router that predicts lengths, which would then be no prediction.
+Here every request has the same limit, and SGLang is told by a custom logit processor (workers need
+`--enable-custom-logit-processor`) when the token that ends the text is due; it cannot come before.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from toolkit.bench.errors import BenchError
+
+FLAG = "enable-custom-logit-processor"
+_MADE = "_toolkit_tokens_made"
+
+
+class EndAt:
+    """The processor. `logits` [requests, vocabulary]; of each request `custom_params` say `end_at`,
+    its length in tokens with the last one, and `eos`, ids that end a text.
+
+    It counts for itself: with the overlap scheduler `output_ids` lags by a step. The first token of
+    a decode worker is the one after those that came with the request.
+    """
+
+    def __call__(self, logits: Any, custom_param_list: list[dict[str, Any]]) -> Any:
+        for row, params in enumerate(custom_param_list):
+            req, eos = params["__req__"], params["eos"]
+            number = 1 + getattr(req, _MADE, len(req.output_ids))
+            setattr(req, _MADE, number)
+            if number < params["end_at"]:
+                logits[row, eos] = -float("inf")
+            else:
+                logits[row] = -float("inf")
+                logits[row, eos[:1]] = 0.0
+        return logits
+
+
+@cache
+def processor() -> str:
+    """`EndAt` as /generate takes it. By reference: workers of this toolkit can import it."""
+    return json.dumps({"callable": pickle.dumps(EndAt).hex()})
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a run says of all its answers: the `limit` in tokens, and the ids that end a text."""
+
+    limit: int
+    eos: tuple[int, ...]
+
+    def of(self, tokens: int) -> dict[str, Any]:
+        """Sampling parameters of an answer that ends by itself after so many tokens."""
+        return {
+            "max_new_tokens": self.limit,
+            "custom_params": {"end_at": tokens, "eos": list(self.eos)},
+        }
+
+
+def eos_ids(model: Path | None) -> tuple[int, ...]:
+    """The ids that end a text, by a model folder. BenchError: there are none to be found."""
+    for name in ("config.json", "generation_config.json"):
+        try:
+            found = json.loads((model / name).read_text()).get("eos_token_id") if model else None
+        except (OSError, ValueError):
+            continue
+        if isinstance(found, int):
+            return (found,)
+        if isinstance(found, list) and found and all(isinstance(each, int) for each in found):
+            return tuple(found)
+    raise BenchError(
+        f"no eos_token_id in the configuration of {model or 'a model that is not on this machine'}:"
+        " answers of hidden lengths need a token that ends them"
+    )

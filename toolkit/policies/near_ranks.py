@@ -1,0 +1,51 @@
+"""Which ranks each request of a pool would rather run on: ELDR's band, crowding aside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolkit.policies.base import RequestView, WorkerView
+from toolkit.policies.eldr import Band, EldrPolicy
+
+
+class NearRanks:
+    """`near(g, request)` for `TwoStage`: whether s_k >= s* - tau before crowding on the g-th of
+    `among`. Crowding is left out since who waits in a pool waits for a slot in any case. Signatures
+    are looked at when they are asked about, once a round each. A request without one prefers every
+    rank. A rank without a centroid is preferred by no other.
+    """
+
+    def __init__(
+        self,
+        locality: EldrPolicy,
+        workers: Sequence[WorkerView],
+        among: Sequence[int],
+        waiting: Sequence[RequestView],
+    ) -> None:
+        self._locality = locality
+        self._workers = workers
+        self._among = among
+        self._waiting = waiting
+        self._bands: dict[int, Band] = {}
+
+    def __call__(self, g: int, request: int) -> bool:
+        return self._among[g] in self._band(request).indices
+
+    def note(self, request: int, chosen: int) -> None:
+        """Count it as a decision of `EldrPolicy` for the worker of this index."""
+        self._locality.note(self._band(request), chosen)
+
+    def _band(self, request: int) -> Band:
+        band = self._bands.get(request)
+        if band is None:
+            band = self._bands[request] = self._find(self._waiting[request])
+        return band
+
+    def _find(self, request: RequestView) -> Band:
+        found = self._locality.cosines(self._workers, self._among, request.signature)
+        if isinstance(found, str):
+            return Band(list(self._among), found, fallback=found)
+        own, near = found
+        best = max(near.values())
+        indices = [i for i, cosine in near.items() if cosine >= best - self._locality.tau]
+        return Band(indices, f"band of {len(indices)}", near, own, best)

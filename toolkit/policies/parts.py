@@ -1,0 +1,75 @@
+"""Which parts of `composed` are on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from toolkit.policies.balance_route import check_s_greedy
+from toolkit.policies.brh import check_brh
+from toolkit.policies.eldr import check_tau
+
+PARTS = ("filter", "eldr", "br0", "brh", "user")
+NONE = "none"
+_CHECKS: dict[str, Callable[[str], Any]] = {
+    "eldr": check_tau,
+    "br0": lambda text: {"s_greedy": check_s_greedy(text)},
+    "brh": check_brh,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts, always asked in the same order: `filter`, `eldr`, `barrier` ("br0", "brh" or ""
+    for none) with its `options`, `user`. `tau` is None where the name leaves it to others."""
+
+    filter: bool = True
+    eldr: bool = True
+    barrier: str = "brh"
+    user: bool = True
+    tau: float | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Parts:
+        """From `filter+eldr+brh+user` or some of these, each as its own policy would be called
+        (`eldr@0.05`, `br0@0`, `brh@oracle`), or from `none`. ValueError: anything else."""
+        found: dict[str, str] = {}
+        for part in text.split("+") if text != NONE else ():
+            name, _, parameter = part.partition("@")
+            if name not in PARTS:
+                raise ValueError(
+                    f"unknown part {name!r}; join some of {', '.join(PARTS)} by +, or write {NONE}"
+                )
+            if name in found:
+                raise ValueError(f"part {name!r} stands twice: keep one")
+            if "@" in part and name not in _CHECKS:
+                raise ValueError(f"part {name!r} takes no parameter: write {name}, not {part}")
+            found[name] = parameter if "@" in part else ""
+            if "@" in part and not parameter:
+                raise ValueError(f"part {part!r} ends in @: write {name}, or a value after it")
+        if "br0" in found and "brh" in found:
+            raise ValueError("br0 and brh are both barrier scores: keep one of them")
+        values = {name: _CHECKS[name](text) for name, text in found.items() if text}
+        barrier = "br0" if "br0" in found else "brh" if "brh" in found else ""
+        return cls(
+            filter="filter" in found,
+            eldr="eldr" in found,
+            barrier=barrier,
+            user="user" in found,
+            tau=values.get("eldr"),
+            options=tuple(values.get(barrier, {}).items()),
+        )
+
+
+def follows_experts(name: str) -> bool:
+    """Whether a policy of this name looks at signatures, and so needs a profile: `eldr`, and
+    `composed` with that part. What is no policy's name does not."""
+    base, _, text = name.partition("@")
+    if base != "composed":
+        return base == "eldr"
+    try:
+        return (Parts.parse(text) if text else Parts()).eldr
+    except ValueError:
+        return False
