@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
+from patches.controller_process import missing_patches
 from patches.kv_transfer import KvTransferred
 from patches.late_binding import PrefillDone
 from patches.signature import wanted_layers
@@ -233,6 +234,8 @@ def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
     missing = expected - set(state.scheduler_info.get("toolkit_patches", expected if dp else ()))
     if missing:
         refuse(f"the scheduler runs without the patches {', '.join(sorted(missing))}")
+    if dp and (missing := missing_patches(state.scheduler_info, on_cpu())):
+        refuse(f"the DP controller runs without the patches {', '.join(sorted(missing))}")
     original(state)
 
 

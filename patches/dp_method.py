@@ -1,0 +1,121 @@
+"""`--load-balance-method` with the names of our policies.
+
+SGLang's own flag has fixed choices, and its name decides more than who picks the rank: under
+`total_tokens` the DP controller owns the socket to which other nodes' ranks send their load
+(`load_snapshot.py`, `_LOAD_AWARE_METHODS`), and decode workers ask for the rank of each prefill. So
+a worker that is asked for one of ours runs SGLang's `total_tokens`, whose choice is replaced
+(`patches.dp_controller`), and its processes learn the name from the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from patches.base import refuse
+
+METHOD_VARIABLE = "TOOLKIT_DP_POLICY"
+RECORD_VARIABLE = "TOOLKIT_DP_RECORD"
+"""A file to which the DP controller writes its decisions with all that led to them
+(`toolkit.decisions`); for tests and questions, as it grows without a bound."""
+FLAG = "--load-balance-method"
+STANDS_FOR_OURS = "total_tokens"
+SGLANGS = ("auto", "round_robin", "follow_bootstrap_room", "total_requests", "total_tokens")
+"""SGLang's own; a policy of ours of the same name is what it is there (round_robin)."""
+SIDES = {"prefill": "prefill", "decode": "decode"}
+"""`disaggregation_mode` -> the side of a policy; a plain server may have those of either."""
+UNSEEN = {
+    "eldr": "the prompts' experts",
+    "label_oracle": "the requests' labels",
+}
+"""Policies that need what does not reach a DP controller."""
+
+
+def chosen() -> str | None:
+    """Our policy that this worker's DP controller is to use; None for SGLang's own method."""
+    return os.environ.get(METHOD_VARIABLE) or None
+
+
+def check_method(name: str, side: str | None = None) -> None:
+    """Return when a DP controller of this side can use it: SGLang's names and ours.
+
+    ValueError: one sentence that says what is wrong and what is known.
+    """
+    if name in SGLANGS:
+        return
+    from toolkit.policies import POLICIES, check_policy
+
+    base = name.partition("@")[0]
+    if base in POLICIES and base in UNSEEN:
+        raise ValueError(
+            f"{name!r} needs {UNSEEN[base]}, which SGLang's DP controller does not see: use the "
+            "toolkit's router for it"
+        )
+    try:
+        check_policy(name, side)
+    except ValueError as error:
+        raise ValueError(f"{error}; and SGLang's own: {', '.join(SGLANGS)}") from error
+
+
+def take_method(argv: Sequence[str]) -> tuple[list[str], str | None]:
+    """SGLang's flags as it understands them, and the name of our policy, if one was asked for.
+
+    ValueError: neither SGLang nor we know the name.
+    """
+    flags, name = list(argv), None
+    for at, flag in enumerate(flags):
+        given, equals, value = flag.partition("=")
+        if given != FLAG:
+            continue
+        place = at if equals else at + 1
+        if not equals and place == len(flags):
+            break  # without a value: SGLang says so
+        value = value if equals else flags[place]
+        check_method(value)
+        name = None if value in SGLANGS else value
+        if name is not None:
+            flags[place] = f"{FLAG}={STANDS_FOR_OURS}" if equals else STANDS_FOR_OURS
+    return flags, name
+
+
+def check_server(server_args: Any, name: str) -> None:
+    """Whether a server with these (resolved) flags can use the policy. ValueError: why not."""
+    if server_args.dp_size < 2:
+        raise ValueError(
+            f"{FLAG} {name} chooses among DP ranks, and this worker has one: "
+            "add --dp 2 or more, or leave it out"
+        )
+    if server_args.load_balance_method != STANDS_FOR_OURS:
+        raise ValueError(
+            f"{METHOD_VARIABLE}={name} needs {FLAG} {STANDS_FOR_OURS}, not "
+            f"{server_args.load_balance_method}: name the policy by {FLAG} itself"
+        )
+    if (server_args.tokenizer_worker_num or 1) > 1 and name.partition("@")[0] == "brh":
+        raise ValueError(
+            f"{name} counts the tokens of every request, which several tokenizer workers do not "
+            "see together: use br0, or --tokenizer-worker-num 1"
+        )
+    check_method(name, SIDES.get(server_args.disaggregation_mode))
+
+
+def adopt(argv: Sequence[str]) -> list[str]:
+    """`take_method` for this worker and the processes that it will start; refuses a wrong name."""
+    try:
+        flags, name = take_method(argv)
+    except ValueError as error:
+        refuse(str(error))
+    if name is not None:
+        os.environ[METHOD_VARIABLE] = name
+    return flags
+
+
+def check_worker(server_args: Any) -> None:
+    """Refuse a worker whose DP controller cannot use the policy, before it starts anything."""
+    name = chosen()
+    if name is None:
+        return
+    try:
+        check_server(server_args, name)
+    except ValueError as error:
+        refuse(str(error))
