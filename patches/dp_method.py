@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from patches.base import refuse
+from toolkit.launch.dp_policy import SGLANGS, check_method
 
 METHOD_VARIABLE = "TOOLKIT_DP_POLICY"
 RECORD_VARIABLE = "TOOLKIT_DP_RECORD"
@@ -21,41 +22,13 @@ RECORD_VARIABLE = "TOOLKIT_DP_RECORD"
 (`toolkit.decisions`); for tests and questions, as it grows without a bound."""
 FLAG = "--load-balance-method"
 STANDS_FOR_OURS = "total_tokens"
-SGLANGS = ("auto", "round_robin", "follow_bootstrap_room", "total_requests", "total_tokens")
-"""SGLang's own; a policy of ours of the same name is what it is there (round_robin)."""
 SIDES = {"prefill": "prefill", "decode": "decode"}
 """`disaggregation_mode` -> the side of a policy; a plain server may have those of either."""
-UNSEEN = {
-    "eldr": "the prompts' experts",
-    "label_oracle": "the requests' labels",
-}
-"""Policies that need what does not reach a DP controller."""
 
 
 def chosen() -> str | None:
     """Our policy that this worker's DP controller is to use; None for SGLang's own method."""
     return os.environ.get(METHOD_VARIABLE) or None
-
-
-def check_method(name: str, side: str | None = None) -> None:
-    """Return when a DP controller of this side can use it: SGLang's names and ours.
-
-    ValueError: one sentence that says what is wrong and what is known.
-    """
-    if name in SGLANGS:
-        return
-    from toolkit.policies import POLICIES, check_policy
-
-    base = name.partition("@")[0]
-    if base in POLICIES and base in UNSEEN:
-        raise ValueError(
-            f"{name!r} needs {UNSEEN[base]}, which SGLang's DP controller does not see: use the "
-            "toolkit's router for it"
-        )
-    try:
-        check_policy(name, side)
-    except ValueError as error:
-        raise ValueError(f"{error}; and SGLang's own: {', '.join(SGLANGS)}") from error
 
 
 def take_method(argv: Sequence[str]) -> tuple[list[str], str | None]:

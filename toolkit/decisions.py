@@ -111,9 +111,7 @@ def replay(lines: Iterable[str], policy: Policy | None = None) -> list[Replayed]
             elif policy is not None:
                 _play(line, number, policy, found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"line {number} is not of a recording of decisions: {error}"
-            ) from error
+            raise ValueError(f"line {number} is no line of a recording: {error}") from error
     return found
 
 

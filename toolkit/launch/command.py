@@ -131,7 +131,9 @@ def worker_flags(
             # The default (host_pool) refuses to start with less than 10 GiB of free memory,
             # however small its pool (mem_cache/hicache_auto_size.py), and copies by CUDA kernels.
             flags["disaggregation-decode-retraction-backup"] = "cpu_tensor"
-    if role.nodes > 1 and role.dp > 1:
+    if role.dp_policy is not None:
+        flags["load-balance-method"] = role.dp_policy
+    elif role.nodes > 1 and role.dp > 1:
         # Only under a load-aware method do the other nodes' ranks report their load to node 0; the
         # router names the rank of every request itself.
         flags["load-balance-method"] = "total_tokens"
