@@ -20,6 +20,7 @@ from patches.base import Hook, Patch, Process
 from patches.dp_balancer import Balancer
 from patches.dp_method import RECORD_VARIABLE, chosen
 from patches.dp_progress import Progressed
+from patches.dp_register import Register, announce
 
 log = logging.getLogger("toolkit.dp")
 
@@ -29,6 +30,7 @@ BURST_S = 0.001
 """Requests of one burst are decided on one reading: what was sent since is added to it anyway."""
 _BALANCER = "toolkit_balancer"
 _LOOKED = "toolkit_looked"
+_REGISTER = "toolkit_register"
 
 
 def _start(original: Any, controller: Any) -> None:
@@ -41,6 +43,8 @@ def _start(original: Any, controller: Any) -> None:
     mode = get_disagg().disaggregation_mode
     balancer = Balancer(name, mode, len(controller.workers), _recorded(name))
     setattr(controller, _BALANCER, balancer)
+    if mode == "prefill":
+        setattr(controller, _REGISTER, Register())
     dispatcher = controller._request_dispatcher
     dispatcher += type(dispatcher)([(Progressed, lambda news: balancer.progressed(news.requests))])
     log.info("DP ranks are chosen by %s", name)
@@ -77,6 +81,8 @@ def _dispatch(original: Any, controller: Any, req: Any) -> None:
     if balancer is None:
         original(controller, req)
         return
+    if getattr(req, "routed_dp_rank", None) is not None:
+        _announce(controller, req, req.routed_dp_rank)
     if controller.maybe_external_dp_rank_routing(req):
         return
     from sglang.srt.managers.io_struct import sock_send
@@ -89,7 +95,19 @@ def _dispatch(original: Any, controller: Any, req: Any) -> None:
     if rank is None:
         # As SGLang's round robin does; the server then ends and is started again.
         raise RuntimeError("No active DP workers are available for routing.")
+    _announce(controller, req, rank)
     sock_send(controller.workers[rank], req)
+
+
+def _announce(controller: Any, req: Any, rank: int) -> None:
+    """Where decode has to fetch the KV of a prefill."""
+    register = getattr(controller, _REGISTER, None)
+    if register is not None:
+        from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST
+        from sglang.srt.runtime_context import get_disagg
+
+        port = get_disagg().disaggregation_bootstrap_port
+        announce(register, req, rank, port, FAKE_BOOTSTRAP_HOST)
 
 
 def _route_named(original: Any, controller: Any, req: Any) -> bool:
@@ -134,6 +152,7 @@ PATCH = Patch(
         "sglang.srt.managers.io_struct.sock_send",
         "sglang.srt.managers.io_struct.sock_recv",
         "sglang.srt.runtime_context.get_disagg",
+        "sglang.srt.disaggregation.utils.FAKE_BOOTSTRAP_HOST",
         "sglang.srt.utils.watchdog.Watchdog.feed",
         "sglang.srt.managers.load_snapshot.ShmLoadSnapshotReader.read_all",
     ),
