@@ -35,7 +35,9 @@ def check(argv: list[str]) -> dict[str, Any]:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            flags, policy = dp_method.take_method(argv)
+            flags, policy = dp_method.take_method(
+                argv
+            )  # the profile is in the environment of the worker
             server_args = prepare_server_args(flags)
             server_args.resolve_once()
             server_args.check_server_args()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from patches.dp_loads import NAME, RankLoads, Snapshot
@@ -25,23 +26,28 @@ Progress = tuple[str, int, str]
 
 
 class Balancer:
-    """Policy, loads, and what BR-H must hear of the requests in flight.
+    """Policy, loads, and what the policy must hear of the requests in flight (BR-H, ELDR).
 
     No clock and no socket: `now` is monotonic time in seconds, `req` SGLang's tokenized request.
     """
 
     def __init__(self, name: str, side: str, ranks: int, policy: Policy | None = None) -> None:
-        """`policy`: in place of a fresh one of that name (`toolkit.decisions.Recorded`)."""
+        """`policy`: in place of a fresh one of that name: recorded (`toolkit.decisions`), or with
+        what it needs beside its name (`patches.dp_locality`)."""
         self.name = name
         self.loads = RankLoads(ranks, side)
         self.policy = policy or make_policy(name)
         self.inflight: Any = getattr(self.policy, "inflight", None)
+        self.residents: Any = getattr(self.policy, "residents", None)
         self.placed = [0] * ranks
         self.named = 0
         """Requests that came with a rank of their own."""
         self._salt = os.urandom(16)
         self._hash = name.partition("@")[2] == "exact_match"
         self._generated: dict[str, int] = {}
+        """Of the requests in flight, for a policy that is told of them; `_homes` their rank and
+        signature."""
+        self._homes: dict[str, tuple[int, Any]] = {}
         self._idle_since: dict[int, float] = {}
         self._logged = 0.0
 
@@ -50,15 +56,18 @@ class Balancer:
         for rank in self.loads.read(snapshots, now):
             log.warning("DP rank %d has restarted", rank)
             self._lost(rank)
-        if self.inflight is not None:
+        if self._homes:
             self._forget_unseen_ends(now)
         if now - self._logged >= LOG_S and sum(self.placed) + self.named:
             self._logged = now
             log.info("%s", self.describe())
 
-    def choose(self, req: Any, usable: Sequence[bool], now: float) -> int | None:
+    def choose(
+        self, req: Any, usable: Sequence[bool], now: float, signature: Any = None
+    ) -> int | None:
         """The rank for a request; None when SGLang sends to none. It counts as sent."""
         view = request_view(req, now, self._salt, self.policy.needs_blocks, self._hash)
+        view = replace(view, signature=signature)
         decision = self.policy.choose(self.loads.views(usable, now), view)
         if decision is None:
             return None
@@ -74,18 +83,18 @@ class Balancer:
 
     def progressed(self, news: Iterable[Progress]) -> None:
         """What was seen on the streams."""
-        if self.inflight is None:
-            return
         for rid, generated, ended in news:
             before = self._generated.get(rid)
             if before is None:
                 continue
             if generated > before:
                 self._generated[rid] = generated
-                self.inflight.counted(rid, generated - before)
+                if self.inflight is not None:
+                    self.inflight.counted(rid, generated - before)
             if ended:
-                del self._generated[rid]
-                self.inflight.ended(rid, ended == "finished")
+                if self.inflight is not None:
+                    self.inflight.ended(rid, ended == "finished")
+                self._leave(rid)
 
     def describe(self) -> dict[str, Any]:
         """Plain data for the log."""
@@ -101,14 +110,32 @@ class Balancer:
 
     def _sent(self, req: Any, rank: int, view: RequestView) -> None:
         self.loads.sent(rank, view.prompt_tokens, view.now)
-        if self.inflight is not None and not str(req.rid).startswith(HEALTH_CHECK):
-            self._generated[req.rid] = 0
+        told = self.inflight is not None or self.residents is not None
+        if not told or str(req.rid).startswith(HEALTH_CHECK):
+            return
+        self._leave(req.rid)  # nobody stops a client from using an id twice
+        known = self.residents is not None and view.signature is not None
+        signature = view.signature if known and not isinstance(view.signature, str) else None
+        self._generated[req.rid] = 0
+        self._homes[req.rid] = (rank, signature)
+        if self.inflight is not None:
             self.inflight.sent(req.rid, (NAME, rank), view)
+        if signature is not None:
+            self.residents.add((NAME, rank), signature)
+
+    def _leave(self, rid: str) -> None:
+        if rid not in self._homes:
+            return
+        rank, signature = self._homes.pop(rid)
+        del self._generated[rid]
+        if signature is not None:
+            self.residents.remove((NAME, rank), signature)
 
     def _lost(self, rank: int) -> None:
         if self.inflight is not None:
-            for rid in self.inflight.lost((NAME, rank)):
-                self._generated.pop(rid, None)
+            self.inflight.lost((NAME, rank))
+        for rid in [rid for rid, (at, _) in self._homes.items() if at == rank]:
+            self._leave(rid)
 
     def _forget_unseen_ends(self, now: float) -> None:
         for rank in range(len(self.placed)):

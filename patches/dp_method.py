@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from patches.base import refuse
-from toolkit.launch.dp_policy import SGLANGS, check_method
+from toolkit.launch.dp_policy import PROFILE_VARIABLE, SGLANGS, by_signature, check_method
 
 METHOD_VARIABLE = "TOOLKIT_DP_POLICY"
 RECORD_VARIABLE = "TOOLKIT_DP_RECORD"
@@ -31,8 +31,19 @@ def chosen() -> str | None:
     return os.environ.get(METHOD_VARIABLE) or None
 
 
-def take_method(argv: Sequence[str]) -> tuple[list[str], str | None]:
+def has_profile() -> bool:
+    """Whether this worker's DP controller may read signatures."""
+    return bool(os.environ.get(PROFILE_VARIABLE))
+
+
+def follows_requests(name: str | None) -> bool:
+    """Whether the policy is told of tokens and ends (`patches.dp_progress`)."""
+    return (name or "").partition("@")[0] == "brh" or by_signature(name)
+
+
+def take_method(argv: Sequence[str], profile: bool = True) -> tuple[list[str], str | None]:
     """SGLang's flags as it understands them, and the name of our policy, if one was asked for.
+    `profile`: see `check_method`.
 
     ValueError: neither SGLang nor we know the name.
     """
@@ -45,7 +56,7 @@ def take_method(argv: Sequence[str]) -> tuple[list[str], str | None]:
         if not equals and place == len(flags):
             break  # without a value: SGLang says so
         value = value if equals else flags[place]
-        check_method(value)
+        check_method(value, profile=profile)
         name = None if value in SGLANGS else value
         if name is not None:
             flags[place] = f"{FLAG}={STANDS_FOR_OURS}" if equals else STANDS_FOR_OURS
@@ -64,18 +75,32 @@ def check_server(server_args: Any, name: str) -> None:
             f"{METHOD_VARIABLE}={name} needs {FLAG} {STANDS_FOR_OURS}, not "
             f"{server_args.load_balance_method}: name the policy by {FLAG} itself"
         )
-    if (server_args.tokenizer_worker_num or 1) > 1 and name.partition("@")[0] == "brh":
+    if (server_args.tokenizer_worker_num or 1) > 1 and follows_requests(name):
         raise ValueError(
-            f"{name} counts the tokens of every request, which several tokenizer workers do not "
-            "see together: use br0, or --tokenizer-worker-num 1"
+            f"{name} follows every request to its end, which several tokenizer workers do not see "
+            "together: use br0, or --tokenizer-worker-num 1"
         )
-    check_method(name, SIDES.get(server_args.disaggregation_mode))
+    side = SIDES.get(server_args.disaggregation_mode)
+    if by_signature(name) and side != "decode":
+        raise ValueError(f"{name} needs signatures, which only decode workers are sent")
+    check_method(name, side, profile=True)
+
+
+def check_profile(folder: str) -> None:
+    """Whether signatures can be read by this profile. ValueError: why not."""
+    from toolkit.router.calibrated import calibrated
+    from toolkit.router.config import ConfigError
+
+    try:
+        calibrated(folder)
+    except ConfigError as error:
+        raise ValueError(f"{PROFILE_VARIABLE}: {error}") from error
 
 
 def adopt(argv: Sequence[str]) -> list[str]:
     """`take_method` for this worker and the processes that it will start; refuses a wrong name."""
     try:
-        flags, name = take_method(argv)
+        flags, name = take_method(argv, has_profile())
     except ValueError as error:
         refuse(str(error))
     if name is not None:
@@ -90,5 +115,7 @@ def check_worker(server_args: Any) -> None:
         return
     try:
         check_server(server_args, name)
+        if by_signature(name):
+            check_profile(os.environ[PROFILE_VARIABLE])
     except ValueError as error:
         refuse(str(error))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patches.base import Hook, Patch, Process
-from patches.dp_method import chosen
+from patches.dp_method import chosen, follows_requests
 
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 
@@ -27,10 +27,6 @@ class Progressed:
     requests: tuple[tuple[str, int, str], ...]
 
 
-def _wanted() -> bool:
-    return (chosen() or "").partition("@")[0] == "brh"
-
-
 def how(finish_reason: dict[str, Any] | None) -> str:
     """How a request ended, by SGLang's `finish_reason`."""
     if finish_reason is None:
@@ -40,14 +36,14 @@ def how(finish_reason: dict[str, Any] | None) -> str:
 
 def _tell_outputs(original: Any, manager: Any, recv_obj: Any) -> Any:
     tokens = getattr(recv_obj, "completion_tokens", None)
-    if tokens is not None and _wanted():
+    if tokens is not None and follows_requests(chosen()):
         news = zip(recv_obj.rids, tokens, map(how, recv_obj.finished_reasons), strict=True)
         manager._dispatch_to_scheduler(Progressed(tuple(news)))
     return original(manager, recv_obj)
 
 
 def _tell_abort(original: Any, manager: Any, recv_obj: Any) -> Any:
-    if _wanted():
+    if follows_requests(chosen()):
         manager._dispatch_to_scheduler(Progressed(((recv_obj.rid, 0, "aborted"),)))
     return original(manager, recv_obj)
 

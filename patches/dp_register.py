@@ -73,13 +73,18 @@ class Register:
         return "" if answer.status == 200 else f"HTTP {answer.status}: {text[:200]!r}"
 
 
+def counterpart(req: Any, fake_host: str) -> tuple[str, int] | None:
+    """Host of the bootstrap server and room of a request that prefill and decode share; None for
+    one of a single side. `fake_host`: what SGLang's own probes name."""
+    host, room = getattr(req, "bootstrap_host", None), getattr(req, "bootstrap_room", None)
+    return None if host in (None, fake_host) or room is None else (str(host), int(room))
+
+
 def announce(register: Register, req: Any, rank: int, port: int, fake_host: str) -> None:
     """Make the rank of a prefill known, unless the request says it itself or has no decode.
-
-    `port`: of this worker's bootstrap server, `fake_host`: SGLang's name for none."""
-    if getattr(req, "bootstrap_room", None) is None or req.disagg_prefill_dp_rank is not None:
-        return
-    if req.bootstrap_host is None or req.bootstrap_host == fake_host:
+    `port`: of this worker's bootstrap server."""
+    shared = counterpart(req, fake_host)
+    if shared is None or req.disagg_prefill_dp_rank is not None:
         return
     req.disagg_prefill_dp_rank = rank
-    register.tell(f"{req.bootstrap_host}:{port}", req.bootstrap_room, rank)
+    register.tell(f"{shared[0]}:{port}", shared[1], rank)

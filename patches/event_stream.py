@@ -74,6 +74,7 @@ class EventHub:
                 "prompt_tokens": done.prompt_tokens,
                 "cached_tokens": done.cached_tokens,
                 "signature": done.signature and _plain(done.signature),
+                "room": done.room,
             }
         )
 
@@ -146,6 +147,7 @@ def _hello() -> dict[str, Any]:
         "fingerprint": _fingerprint(manager.model_config.model_path),
         "experts": _experts(manager.model_config.hf_text_config, resolved),
         "signature": _signature(manager.model_config.hf_text_config, resolved),
+        "optimistic_prefill": bool(resolved.optimistic_prefill_attempts),
         "vocab_size": manager.model_config.vocab_size,
         "context_length": manager.model_config.context_len,
         "max_total_tokens": state.scheduler_info["max_total_num_tokens"],

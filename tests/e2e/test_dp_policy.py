@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
+from patches.dp_locality import DpLocality
 from patches.dp_method import RECORD_VARIABLE
 from tests.e2e import calls
 from tests.e2e.reference import Reference
@@ -24,6 +25,9 @@ from toolkit.decisions import Replayed, replay
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
+from toolkit.policies import make_policy
+from toolkit.resources import profiles_dir
+from toolkit.router.calibrated import calibrated
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -228,3 +232,39 @@ def test_behind_sglangs_router_prefill_and_decode_have_policies(
         made = decisions(tmp_path, side)
         assert len(made) >= len(asked)
         assert {each.recorded.index for each in made if each.recorded is not None} == {0, 1}
+
+
+def nearest(reference: Reference, asked: list[list[int]], ranks: int) -> list[int]:
+    """The rank whose centroid is nearest to each prompt's experts, by the model in transformers."""
+    located: Any = make_policy("eldr@0")
+    locality = DpLocality(str(profiles_dir() / "embedded"), ranks)
+    locality.attach(located)
+    space = calibrated(str(profiles_dir() / "embedded")).space
+    signatures = [
+        space.of_kept(reference.counts(ids, space.kept.tolist()).ravel().astype("float32"))
+        for ids in asked
+    ]
+    return [int((located.centroids.rows @ signature).argmax()) for signature in signatures]
+
+
+def test_eldr_inside_decode_waits_for_signatures(tmp_path: Path, reference: Reference) -> None:
+    """SGLang's router sends a request to both sides at once; still its experts decide."""
+    roles = {
+        "prefill": {"kv_tokens": 8192, "max_running": 16},
+        "decode": SHARED_BARRIER | {"dp_policy": "eldr@0"},
+    }
+    router = {"kind": "sglang", "profile": "embedded"}
+    with start(tmp_path, router=router, **roles) as up:
+        log = up.worker("decode-0").log
+
+        async def heard() -> bool:
+            async with calls.session() as http:
+                await ask(http, up.router_url, body(calls.prompt("first", 20)))
+            return "signatures come from the prefill worker" in log.read_text(errors="replace")
+
+        calls.run(calls.until(heard, "the decode worker hears of prefills"))
+        asked = prompts("eldr", 16)
+        served = calls.run(ask_all(up.router_url, [body(ids) for ids in asked], 4))
+    assert [each.ids for each in served] == [reference.greedy(ids, TOKENS) for ids in asked]
+    expected = nearest(reference, asked, 2)
+    assert [each.rank for each in served] == expected

@@ -13,6 +13,7 @@ from tests.unit.launch_stand_ins import tiny_model
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.dp_policy import SGLANGS, check_method
 from toolkit.launch.errors import LaunchError
+from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan, resolve
 
 FLAG = "--load-balance-method"
@@ -48,13 +49,13 @@ def test_without_the_flag_nothing_changes() -> None:
         ("gimbal@2", ["theta_kv = 2", "(0, 1]"]),
         ("br0@3", ["takes no parameter"]),
         ("brh@oracles", ["unknown predictor", "survival"]),
-        ("eldr@0.1", ["experts", "the toolkit's router"]),
+        ("eldr@0.1", ["needs a profile", "router.profile", "TOOLKIT_DP_PROFILE"]),
         ("label_oracle", ["labels", "the toolkit's router"]),
     ],
 )
 def test_a_name_that_is_not_known_or_cannot_be_used(name: str, said: list[str]) -> None:
     with pytest.raises(ValueError) as error:
-        take_method([FLAG, name])
+        take_method([FLAG, name], profile=False)
     assert [text for text in said if text not in str(error.value)] == []
 
 
@@ -87,6 +88,7 @@ def test_a_server_that_can_use_it() -> None:
         ("br0", {"load_balance_method": "round_robin"}, f"{METHOD_VARIABLE}=br0 needs"),
         ("br0", {"disaggregation_mode": "prefill"}, "unknown prefill policy"),
         ("brh", {"tokenizer_worker_num": 2}, "use br0, or --tokenizer-worker-num 1"),
+        ("eldr", {}, "which only decode workers are sent"),
     ],
 )
 def test_a_server_that_cannot(name: str, changed: dict[str, Any], said: str) -> None:
@@ -134,7 +136,8 @@ def test_a_role_s_policy_reaches_its_workers(tmp_path: Path, model: Path) -> Non
         ("decode: {dp: 2, dp_policy: br0}", "would never be asked, as router: toolkit"),
         ("router: none\nprefill: {dp: 2, dp_policy: br0}", "unknown prefill policy 'br0'"),
         ("router: none\ndecode: {dp: 2, dp_policy: gimbal@7}", "theta_kv = 7"),
-        ("router: none\ndecode: {dp: 2, dp_policy: eldr}", "use the toolkit's router"),
+        ("router: none\ndecode: {dp: 2, dp_policy: eldr}", "needs a profile"),
+        ("router: none\ndecode: {dp: 2, dp_policy: label_oracle}", "use the toolkit's router"),
         (
             "router: none\ndecode: {dp: 2, args: {load_balance_method: br0}}",
             "set decode.dp_policy instead",
@@ -156,3 +159,19 @@ def test_a_policy_that_would_not_work_is_refused(
 def test_sglangs_methods_may_be_given_as_flags(tmp_path: Path, model: Path) -> None:
     text = f"name: a\nmodel: {model}\ndecode: {{dp: 2, args: {{load-balance-method: auto}}}}\n"
     assert method_of(planned(tmp_path, text), "decode") == ["auto"]
+
+
+def test_eldr_inside_decode_gets_signatures_before_it_must_choose(tmp_path: Path) -> None:
+    text = (
+        "name: a\nrouter: {kind: sglang, profile: embedded}\n"
+        "decode: {tp: 2, dp: 2, dp_attention: true, dp_policy: eldr@0.2}\n"
+    )
+    plan = planned(tmp_path, text)
+    prefill = next(worker for worker in plan.workers if worker.role == "prefill")
+    decode = next(worker for worker in plan.workers if worker.role == "decode")
+    assert prefill.argv[prefill.argv.index("--optimistic-prefill-attempts") + 1] == "1000"
+    assert prefill.env["TOOLKIT_SIGNATURE_LAYERS"]
+    assert Path(decode.env["TOOLKIT_DP_PROFILE"]).is_dir()
+    assert "TOOLKIT_DP_PROFILE" not in prefill.env
+    # Nobody is told that the signatures are of no use.
+    assert [str(problem) for problem in locality(plan)] == []

@@ -16,28 +16,36 @@ if TYPE_CHECKING:
 FLAG = "load-balance-method"
 SGLANGS = ("auto", "round_robin", "follow_bootstrap_room", "total_requests", "total_tokens")
 """SGLang's own; a policy of ours of the same name is what it is there (round_robin)."""
-UNSEEN = {
-    "eldr": "the prompts' experts",
-    "label_oracle": "the requests' labels",
-}
-"""Policies that need what does not reach a DP controller."""
+PROFILE_VARIABLE = "TOOLKIT_DP_PROFILE"
+"""Names the profile by which a decode worker's DP controller reads signatures."""
+BY_SIGNATURE = ("eldr",)
+"""Policies that a DP controller can use on the decode side only, and only with a profile."""
 
 
-def check_method(name: str, side: str | None = None) -> None:
+def by_signature(name: str | None) -> bool:
+    return (name or "").partition("@")[0] in BY_SIGNATURE
+
+
+def check_method(name: str, side: str | None = None, profile: bool = False) -> None:
     """Return when a DP controller of this side can use it; None is a plain server, which may have
-    the policies of either.
+    the policies of either. `profile`: it has one.
 
     ValueError: one sentence that says what is wrong and what is known.
     """
     if name in SGLANGS:
         return
-    from toolkit.policies import POLICIES, check_policy
+    from toolkit.policies import check_policy
 
     base = name.partition("@")[0]
-    if base in POLICIES and base in UNSEEN:
+    if base == "label_oracle":
         raise ValueError(
-            f"{name!r} needs {UNSEEN[base]}, which SGLang's DP controller does not see: use the "
-            "toolkit's router for it"
+            f"{name!r} needs the requests' labels, which SGLang's DP controller does not see: use "
+            "the toolkit's router for it"
+        )
+    if by_signature(name) and not profile:
+        raise ValueError(
+            f"{name!r} needs a profile, to read which experts the prompts used: set router.profile"
+            f" ({PROFILE_VARIABLE} for a worker by itself)"
         )
     try:
         check_policy(name, side)
@@ -57,7 +65,10 @@ def check_roles(deployment: Deployment) -> None:
                 "router.decode_policy, or use router: sglang or none"
             )
         try:
-            check_method(role.dp_policy, None if name == "worker" else name)
+            side = None if name == "worker" else name
+            check_method(role.dp_policy, side, deployment.router.profile is not None)
+            if by_signature(role.dp_policy) and name != "decode":
+                raise ValueError("signatures come from prefill workers: use mode: pd, and decode")
         except ValueError as error:
             raise ValueError(f"{name}.dp_policy: {error}") from error
 
