@@ -116,6 +116,7 @@ class Balancer:
         self._leave(req.rid)  # nobody stops a client from using an id twice
         known = self.residents is not None and view.signature is not None
         signature = view.signature if known and not isinstance(view.signature, str) else None
+        self._idle_since.pop(rank, None)
         self._generated[req.rid] = 0
         self._homes[req.rid] = (rank, signature)
         if self.inflight is not None:

@@ -22,6 +22,8 @@ RECORD_VARIABLE = "TOOLKIT_DP_RECORD"
 (`toolkit.decisions`); for tests and questions, as it grows without a bound."""
 FLAG = "--load-balance-method"
 STANDS_FOR_OURS = "total_tokens"
+INTERVAL = "--load-snapshot-publish-interval"
+"""Decode steps; ours need every one, SGLang publishes each fifteenth unless told otherwise."""
 SIDES = {"prefill": "prefill", "decode": "decode"}
 """`disaggregation_mode` -> the side of a policy; a plain server may have those of either."""
 
@@ -60,6 +62,8 @@ def take_method(argv: Sequence[str], profile: bool = True) -> tuple[list[str], s
         name = None if value in SGLANGS else value
         if name is not None:
             flags[place] = f"{FLAG}={STANDS_FOR_OURS}" if equals else STANDS_FOR_OURS
+    if name is not None and not any(flag.partition("=")[0] == INTERVAL for flag in flags):
+        flags += [INTERVAL, "1"]
     return flags, name
 
 

@@ -1,7 +1,7 @@
 """Decisions on record: what a policy was shown and what it answered, to be played again.
 
-A recording is JSON lines. The first names the policy, `{"policy", "seed"}`; each other one is
-something that the policy was told, in order:
+A recording is JSON lines. The first names the policy, `{"policy", "seed"}` (one further down is a
+process that was started again); each other one is something that the policy was told, in order:
 
 - `{"choose": {"workers": [...], "request": {...}}, "index": 1, "reason": "..."}`, a decision, with
   `index` null where there was none
@@ -98,18 +98,21 @@ class Replayed(NamedTuple):
 
 
 def replay(lines: Iterable[str], policy: Policy | None = None) -> list[Replayed]:
-    """Play a recording on `policy`, by default a fresh one of the recorded name.
+    """Play a recording on `policy`, by default on a fresh one of the recorded name for each life.
 
     ValueError: not a recording, with the number of the line.
     """
     found: list[Replayed] = []
+    playing = policy
     for number, text in enumerate(lines, 1):
         try:
             line = json.loads(text)
-            if number == 1:
-                policy = policy or make_policy(line["policy"], line["seed"])
-            elif policy is not None:
-                _play(line, number, policy, found)
+            if "policy" in line:
+                playing = policy or make_policy(line["policy"], line["seed"])
+            elif playing is None:
+                raise ValueError("the policy is not named before it decides")
+            else:
+                _play(line, number, playing, found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"line {number} is no line of a recording: {error}") from error
     return found

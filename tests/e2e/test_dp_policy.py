@@ -98,6 +98,9 @@ def balanced(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[
     """A plain server of two DP ranks under BR-0."""
     folder = tmp_path_factory.mktemp("br0")
     role = recording(KINDS[request.param] | {"dp_policy": "br0"}, folder, "plain")
+    if request.param == "DP attention":
+        # As over several nodes: loads come over ZMQ, to a socket that the controller owns.
+        role["env"]["SGLANG_LOAD_SNAPSHOT_USE_ZMQ"] = "1"
     with start(folder, mode="plain", router="none", worker=role) as up:
         yield up
 

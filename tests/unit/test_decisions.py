@@ -74,6 +74,12 @@ def test_another_policy_does_not() -> None:
     assert any(each.recorded != each.now for each in replay(without))
 
 
+def test_a_process_that_was_started_again_begins_anew() -> None:
+    played = replay([*record("gimbal"), *record("gimbal")])
+    assert len(played) == 400
+    assert [each for each in played if each.recorded != each.now] == []
+
+
 def test_a_signature_survives() -> None:
     sink = io.StringIO()
     policy = Recorded(make_policy("shortest_queue"), sink)
@@ -87,6 +93,7 @@ def test_a_signature_survives() -> None:
     "lines",
     [
         ["nonsense"],
+        ['{"counted":["r",1]}'],
         ['{"policy":"br7","seed":0}'],
         ['{"policy":"br0","seed":0}', '{"choose":{}}'],
         ['{"policy":"br0","seed":0}', '{"counted":["r",1]}'],

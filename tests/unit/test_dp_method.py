@@ -22,11 +22,15 @@ FLAG = "--load-balance-method"
 @pytest.mark.parametrize("name", ["br0", "brh@survival", "gimbal", "gimbal@0.8:0.2:500",
                                   "shortest_queue", "least_tokens", "prefix_affinity"])  # fmt: skip
 def test_ours_become_total_tokens(name: str) -> None:
+    every_step = ["--load-snapshot-publish-interval", "1"]
     assert take_method(["--dp", "2", FLAG, name, "--port", "1"]) == (
-        ["--dp", "2", FLAG, "total_tokens", "--port", "1"],
+        ["--dp", "2", FLAG, "total_tokens", "--port", "1", *every_step],
         name,
     )
-    assert take_method([f"{FLAG}={name}"]) == ([f"{FLAG}=total_tokens"], name)
+    assert take_method([f"{FLAG}={name}"]) == ([f"{FLAG}=total_tokens", *every_step], name)
+    # What somebody has set stays.
+    own = ["--load-snapshot-publish-interval=3", FLAG, name]
+    assert take_method(own) == ([*own[:2], "total_tokens"], name)
 
 
 @pytest.mark.parametrize("name", SGLANGS)
