@@ -28,6 +28,8 @@ class Process(StrEnum):
     """HTTP server and tokenizer manager: the process that the launcher started."""
     SCHEDULER = "scheduler"
     """One per rank, spawned; runs the model."""
+    CONTROLLER = "controller"
+    """Between the two where there are several DP ranks; see `patches.controller_process`."""
 
 
 class PatchError(RuntimeError):
@@ -69,12 +71,22 @@ class Patch:
         return tuple(hook.target for hook in self.hooks) + self.requires
 
 
-EITHER = frozenset(Process)
+EITHER = frozenset({Process.MAIN, Process.SCHEDULER})
+
+_entered: Process | None = None
 
 
 def current_process() -> Process:
     """Schedulers are spawned through multiprocessing; the HTTP process is started by a person."""
+    if _entered is not None:
+        return _entered
     return Process.MAIN if multiprocessing.parent_process() is None else Process.SCHEDULER
+
+
+def enter(process: Process) -> None:
+    """Say which process this is, where it cannot be told from outside; before `register`."""
+    global _entered
+    _entered = process
 
 
 def resolve(symbol: str) -> Any:

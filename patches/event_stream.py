@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
+from patches.controller_process import missing_patches
 from patches.kv_transfer import KvTransferred
 from patches.late_binding import PrefillDone
 from patches.signature import wanted_layers
@@ -73,6 +74,7 @@ class EventHub:
                 "prompt_tokens": done.prompt_tokens,
                 "cached_tokens": done.cached_tokens,
                 "signature": done.signature and _plain(done.signature),
+                "room": done.room,
             }
         )
 
@@ -145,6 +147,7 @@ def _hello() -> dict[str, Any]:
         "fingerprint": _fingerprint(manager.model_config.model_path),
         "experts": _experts(manager.model_config.hf_text_config, resolved),
         "signature": _signature(manager.model_config.hf_text_config, resolved),
+        "optimistic_prefill": bool(resolved.optimistic_prefill_attempts),
         "vocab_size": manager.model_config.vocab_size,
         "context_length": manager.model_config.context_len,
         "max_total_tokens": state.scheduler_info["max_total_num_tokens"],
@@ -233,6 +236,8 @@ def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
     missing = expected - set(state.scheduler_info.get("toolkit_patches", expected if dp else ()))
     if missing:
         refuse(f"the scheduler runs without the patches {', '.join(sorted(missing))}")
+    if dp and (missing := missing_patches(state.scheduler_info, on_cpu())):
+        refuse(f"the DP controller runs without the patches {', '.join(sorted(missing))}")
     original(state)
 
 

@@ -25,6 +25,7 @@ class PrefillDone:
 
     `prompt_tokens` and `cached_tokens` count tokens; the latter came from the prefix cache.
     `signature`: the prompt's experts (`patches.signature`), None where this worker keeps none.
+    `room`: the bootstrap room, by which a decode worker knows the same request.
     """
 
     rid: str
@@ -32,6 +33,7 @@ class PrefillDone:
     prompt_tokens: int
     cached_tokens: int
     signature: WireSignature | None = None
+    room: int | None = None
 
 
 def _announce_finished_prefills(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
@@ -53,6 +55,7 @@ def _announce_finished_prefills(original: Any, scheduler: Any, batch: Any, resul
                 prompt_tokens=len(req.origin_input_ids),
                 cached_tokens=req.cached_tokens,
                 signature=signatures.get(req.rid),
+                room=req.bootstrap_room,
             ),
             req,
         )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from patches import (
     chunk_yield,
+    controller_process,
     cpu_attention,
     cpu_device_module,
     cpu_expert_parallel,
     cpu_expert_remap,
     cpu_host_memory,
+    dp_controller,
+    dp_progress,
     event_stream,
     expert_capture,
     expert_stream,
     kv_transfer,
     late_binding,
+    load_count,
     output_ids,
     prefill_restart,
     resume,
@@ -43,6 +47,11 @@ ALL: tuple[Patch, ...] = (
     resume.PATCH,
     resume_penalties.PATCH,
     prefill_restart.PATCH,
+    controller_process.PATCH,
+    load_count.PATCH,
+    load_count.READER_PATCH,
+    dp_controller.PATCH,
+    dp_progress.PATCH,
 )
 
 

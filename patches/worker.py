@@ -83,13 +83,14 @@ def main() -> None:
     from sglang.srt.utils import kill_process_tree
 
     import patches
-    from patches import signature
+    from patches import dp_method, signature
     from patches.base import refuse
 
     load_plugins()
     if not patches.installed():
         refuse("SGLang loaded its plugins without applying the toolkit's patches")
-    server_args = prepare_server_args(sys.argv[1:])
+    server_args = prepare_server_args(dp_method.adopt(sys.argv[1:]))
+    dp_method.check_worker(server_args)
     signature.check_worker(server_args)
     try:
         run_server(server_args)

@@ -134,6 +134,7 @@ class Builder:
                         devices=_devices(node.gpus, node.host == self.local),
                         cores=os.cpu_count() or 1,
                         signature_layers=layers,
+                        profile=self.locality.folder if self.locality else "",
                     ),
                     local=node.host == self.local,
                 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from toolkit.launch.capturing import SCATTERED
 from toolkit.launch.deployment import Deployment, Role
+from toolkit.launch.dp_policy import PROFILE_VARIABLE, by_signature
 from toolkit.launch.errors import Problem
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.recording import LAYERS_VARIABLE, RECORD
@@ -131,7 +132,9 @@ def worker_flags(
             # The default (host_pool) refuses to start with less than 10 GiB of free memory,
             # however small its pool (mem_cache/hicache_auto_size.py), and copies by CUDA kernels.
             flags["disaggregation-decode-retraction-backup"] = "cpu_tensor"
-    if role.nodes > 1 and role.dp > 1:
+    if role.dp_policy is not None:
+        flags["load-balance-method"] = role.dp_policy
+    elif role.nodes > 1 and role.dp > 1:
         # Only under a load-aware method do the other nodes' ranks report their load to node 0; the
         # router names the rank of every request itself.
         flags["load-balance-method"] = "total_tokens"
@@ -142,7 +145,8 @@ def worker_flags(
         if role_name == "prefill":
             flags["disaggregation-bootstrap-port"] = bootstrap_port
             # The forward runs before a decode worker is chosen; 1 attempt stalls in mixed traffic.
-            flags["optimistic-prefill-attempts"] = 1000 if dispatch == "late" else None
+            early = dispatch == "late" or by_signature(deployment.decode.dp_policy)
+            flags["optimistic-prefill-attempts"] = 1000 if early else None
     own = {k.lstrip("-").replace("_", "-"): v for k, v in role.args.items()}
     if (
         (flags | own)[RECORD]
@@ -192,13 +196,17 @@ def worker_env(
     devices: tuple[str, ...],
     cores: int,
     signature_layers: tuple[int, ...] = (),
+    profile: str = "",
 ) -> dict[str, str]:
     """Variables set on top of the launcher's environment. `signature_layers`: the model's layers
-    whose experts the worker is to record."""
+    whose experts the worker is to record; `profile`: the folder of the profile by which its DP
+    controller reads what others have recorded."""
     env = {"TOOLKIT_PATCHES": "1", "TOOLKIT_DEVICE": deployment.device, "SGLANG_HOST_IP": address}
     env |= python_env()
     if signature_layers:
         env[LAYERS_VARIABLE] = ",".join(map(str, signature_layers))
+    if profile and by_signature(role.dp_policy):
+        env[PROFILE_VARIABLE] = profile
     if role_name == "decode":
         # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
         # decode never learns that its address changed (`patches/prefill_restart.py`).

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from toolkit.launch.document import line_of, read_document
+from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.policies import check_policy, follows_experts
 
@@ -60,6 +61,11 @@ class Role(_Strict):
     dp: Count = 1
     ep: Count = 1
     dp_attention: bool = False
+    dp_policy: str | None = Field(
+        default=None,
+        description="how SGLang itself chooses the DP rank of a request: a policy, or its own "
+        "method; without our router, which chooses ranks itself",
+    )
     gpus: list[int] | None = Field(
         default=None, description="GPU indices on each host; default: next free"
     )
@@ -85,6 +91,8 @@ class Role(_Strict):
             raise ValueError(f"{self.ranks} ranks do not spread evenly over {self.nodes} nodes")
         if self.nodes > 1 and self.dp > 1 and not self.dp_attention:
             raise ValueError("dp over several nodes needs dp_attention: true (SGLang)")
+        if self.dp_policy is not None and self.dp == 1:
+            raise ValueError(f"dp_policy: {self.dp_policy} chooses among DP ranks: set dp above 1")
         return self
 
     @property
@@ -213,6 +221,11 @@ class Deployment(_Strict):
             if role in self.model_fields_set:
                 fit = "prefill and decode" if self.mode == "pd" else "worker"
                 raise ValueError(f"mode {self.mode} has no {role!r} workers: describe {fit}")
+        return self
+
+    @model_validator(mode="after")
+    def _dp_policies(self) -> Deployment:
+        check_roles(self)
         return self
 
     def on_device(self, device: str) -> Deployment:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.launch.deployment import Deployment
+from toolkit.launch.dp_policy import PROFILE_VARIABLE
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.model import from_folder
 from toolkit.launch.recording import recording
@@ -106,6 +107,8 @@ def _policy(plan: Plan) -> list[Problem]:
 
 def _readers(plan: Plan) -> list[Problem]:
     """Signatures that nobody uses are no error, yet hardly meant."""
+    if any(PROFILE_VARIABLE in worker.env for worker in plan.workers):
+        return []  # decode workers' own DP controllers do
     kind = plan.router.kind if plan.router else "none"
     if kind != "toolkit":
         what = f"prefill workers record signatures, router: {kind} does not read them"

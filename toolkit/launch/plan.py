@@ -13,6 +13,7 @@ from typing import Any
 
 from toolkit.launch import command, hardware
 from toolkit.launch.deployment import Deployment, Restart, Role, Timeouts
+from toolkit.launch.dp_policy import check_args
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import Locality, read_locality
 from toolkit.launch.model import ModelFacts, read_model
@@ -159,7 +160,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
 
 
 def _role_problems(name: str, role: Role) -> list[Problem]:
-    problems = command.reserved_flags(name, role)
+    problems = [*command.reserved_flags(name, role), *check_args(name, role)]
     wanted = role.replicas * role.nodes
     if role.hosts is not None and len(role.hosts) not in (role.nodes, wanted):
         what = f"lists {len(role.hosts)} hosts for {role.replicas} replicas of {role.nodes} nodes"
