@@ -20,6 +20,7 @@ from patches import (
     resume_penalties,
     signature,
     step_log,
+    waiting_queue,
 )
 from patches.base import Patch, Process
 
@@ -43,6 +44,7 @@ ALL: tuple[Patch, ...] = (
     resume.PATCH,
     resume_penalties.PATCH,
     prefill_restart.PATCH,
+    waiting_queue.PATCH,
 )
 
 

@@ -83,7 +83,7 @@ def main() -> None:
     from sglang.srt.utils import kill_process_tree
 
     import patches
-    from patches import signature
+    from patches import signature, waiting_queue
     from patches.base import refuse
 
     load_plugins()
@@ -91,6 +91,7 @@ def main() -> None:
         refuse("SGLang loaded its plugins without applying the toolkit's patches")
     server_args = prepare_server_args(sys.argv[1:])
     signature.check_worker(server_args)
+    waiting_queue.check_worker(server_args)
     try:
         run_server(server_args)
     finally:

@@ -14,6 +14,7 @@ from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import Problem
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.recording import LAYERS_VARIABLE, RECORD
+from toolkit.launch.waiting import VARIABLE as WAITING_VARIABLE
 
 # Flags that follow from the deployment file's own keys: key -> where to set it instead.
 RESERVED = {
@@ -199,6 +200,8 @@ def worker_env(
     env |= python_env()
     if signature_layers:
         env[LAYERS_VARIABLE] = ",".join(map(str, signature_layers))
+    if role.waiting.text:
+        env[WAITING_VARIABLE] = role.waiting.text
     if role_name == "decode":
         # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
         # decode never learns that its address changed (`patches/prefill_restart.py`).
