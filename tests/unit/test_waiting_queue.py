@@ -155,7 +155,7 @@ for number in range(60):
     same &= one == two
     reordered += [rid for rid, _ in one] != sorted(rid for rid, _ in one)
 found["ranks"] = [same, ranks[0].done == ranks[1].done, reordered]
-found["evicted"] = len(ranks[0].evicted)
+found["evicted"] = sum(each.num_tokens_evicted for each in ranks[0].evicted)
 found["installed"] = "waiting_queue" in patches.installed()
 print(json.dumps(found))
 """
@@ -218,4 +218,4 @@ def test_hundreds_wait_and_a_round_matches_a_bounded_number(found: dict[str, Any
 def test_ranks_that_see_the_same_have_the_same_order(found: dict[str, Any]) -> None:
     same, computed, reordered = found["ranks"]
     assert same and computed
-    assert reordered > 30 and found["evicted"] == 12
+    assert reordered > 30 and found["evicted"] > 5000
