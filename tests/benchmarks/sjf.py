@@ -11,7 +11,7 @@ keys: ttft_mean_ratio, ttft_p99_ratio (sjf divided by fcfs, geometric mean over 
 95 % interval). More: `ttft_p50_ratio`, `short_mean_ratio`, `long_mean_ratio` (the shortest and the
 longest tenth of prompts), medians over rounds in ms for each order, `worst_ratio` (the longest
 TTFT), `rate` (requests/s), `load`, `age_s`, and what a round costs a scheduler with 1,000 waiting:
-`round_p50_ms`, `round_p99_ms`, `round_idle_p50_ms` (see `sjf_round`).
+`round_p50_ms`, `round_p99_ms`, `round_idle_p50_ms` (see `sjf_round`; CPU time).
 """
 
 from __future__ import annotations
