@@ -51,9 +51,10 @@ class WaitingOrder:
     def match(self, queue: Iterable[Any], counter: int, match: Callable[[Any], object]) -> None:
         """Have `match` set `num_matched_prefix_tokens` where it may be out of date.
 
-        `counter`: prefill tokens computed so far. The cache gets prompts and loses others in
-        prefills only, so while it stands still nobody is matched twice. At most MATCHES_A_ROUND at
-        a time, who never was first, then who was longest ago, so that all are within a few rounds.
+        `counter`: prefill tokens computed so far. Prefills put prompts into the cache and others
+        out of it, so while it stands still nobody is matched twice (what a plain worker's decode
+        put out is noticed at the next prefill). At most MATCHES_A_ROUND at a time, who never was
+        first, then who was longest ago, so that all are within a few rounds.
         """
         due = [req for req in queue if getattr(req, _MATCHED, None) != counter]
         due.sort(key=lambda req: (getattr(req, _MATCHED, -1), getattr(req, _SINCE, 0), req.rid))
