@@ -24,6 +24,7 @@ from patches import (
     resume_penalties,
     signature,
     step_log,
+    waiting_queue,
 )
 from patches.base import Patch, Process
 
@@ -52,6 +53,7 @@ ALL: tuple[Patch, ...] = (
     load_count.READER_PATCH,
     dp_controller.PATCH,
     dp_progress.PATCH,
+    waiting_queue.PATCH,
 )
 
 

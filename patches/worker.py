@@ -83,7 +83,7 @@ def main() -> None:
     from sglang.srt.utils import kill_process_tree
 
     import patches
-    from patches import dp_method, signature
+    from patches import dp_method, signature, waiting_queue
     from patches.base import refuse
 
     load_plugins()
@@ -92,6 +92,7 @@ def main() -> None:
     server_args = prepare_server_args(dp_method.adopt(sys.argv[1:]))
     dp_method.check_worker(server_args)
     signature.check_worker(server_args)
+    waiting_queue.check_worker(server_args)
     try:
         run_server(server_args)
     finally:

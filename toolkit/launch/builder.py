@@ -15,6 +15,7 @@ from toolkit.launch.model import ModelFacts
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
+from toolkit.launch.waiting import PARKED
 
 
 def dispatch_of(deployment: Deployment) -> str:
@@ -188,6 +189,8 @@ class Builder:
                 "hung_s",
             )
         }
+        if self.deployment.prefill.waiting.order == "sjf" and router.parked_per_prefill is None:
+            optional["parked_per_prefill"] = PARKED
         if self.locality:
             optional["profile"] = self.locality.folder
         return {

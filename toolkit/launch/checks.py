@@ -15,6 +15,7 @@ from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import is_free
 from toolkit.launch.readiness import api_key_env
+from toolkit.launch.waiting import waiting
 
 GIB = 2**30
 CPU_PROCESS = 1.3 * GIB
@@ -24,7 +25,7 @@ CPU_PROCESS = 1.3 * GIB
 def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
     """Every problem of the plan. A dry run does without the weights and without free memory."""
     flags, resolved = check_flags(plan, dry_run)
-    problems = [*model(plan, dry_run), *routing(plan), *locality(plan), *flags]
+    problems = [*model(plan, dry_run), *routing(plan), *locality(plan), *waiting(plan), *flags]
     problems += [*optimistic(plan, resolved), *capturing(plan, resolved)]
     problems += agreement(plan, resolved)
     problems += ports(plan)
@@ -35,7 +36,14 @@ def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
 
 def quick(plan: Plan) -> list[Problem]:
     """The checks that take no time."""
-    return [*model(plan, False), *routing(plan), *locality(plan), *ports(plan), *memory(plan)]
+    return [
+        *model(plan, False),
+        *routing(plan),
+        *locality(plan),
+        *waiting(plan),
+        *ports(plan),
+        *memory(plan),
+    ]
 
 
 def refuse(problems: Iterable[Problem]) -> None:

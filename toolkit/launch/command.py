@@ -15,6 +15,7 @@ from toolkit.launch.dp_policy import PROFILE_VARIABLE, by_signature
 from toolkit.launch.errors import Problem
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.recording import LAYERS_VARIABLE, RECORD
+from toolkit.launch.waiting import VARIABLE as WAITING_VARIABLE
 
 # Flags that follow from the deployment file's own keys: key -> where to set it instead.
 RESERVED = {
@@ -207,6 +208,8 @@ def worker_env(
         env[LAYERS_VARIABLE] = ",".join(map(str, signature_layers))
     if profile and by_signature(role.dp_policy):
         env[PROFILE_VARIABLE] = profile
+    if role.waiting.text:
+        env[WAITING_VARIABLE] = role.waiting.text
     if role_name == "decode":
         # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
         # decode never learns that its address changed (`patches/prefill_restart.py`).

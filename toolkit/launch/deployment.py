@@ -24,6 +24,7 @@ from pydantic import (
 from toolkit.launch.document import line_of, read_document
 from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.waiting import Waiting, from_yaml
 from toolkit.policies import check_policy, follows_experts
 
 Count = Annotated[int, Field(ge=1)]
@@ -75,6 +76,9 @@ class Role(_Strict):
     background: bool = Field(
         default=False,
         description="CPU: the model computes while nothing else wants the core (workers share few)",
+    )
+    waiting: Annotated[Waiting, BeforeValidator(from_yaml)] = Field(
+        default=Waiting(order="fcfs"), description="in which order waiting prompts are prefilled"
     )
     port: Port | None = None
     bootstrap_port: Port | None = None
@@ -213,6 +217,13 @@ class Deployment(_Strict):
     timeouts: Timeouts = Timeouts()
     restart: Restart = Restart()
     folder: Path = Field(default=Path(), exclude=True, description="where relative paths start")
+
+    @field_validator("decode")
+    @classmethod
+    def _decode_prefills_nothing(cls, role: Role) -> Role:
+        if role.waiting.order != "fcfs":
+            raise ValueError("waiting: decode workers prefill nothing: set it under prefill")
+        return role
 
     @model_validator(mode="after")
     def _roles_fit_mode(self) -> Deployment:
