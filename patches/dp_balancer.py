@@ -12,6 +12,7 @@ from patches.dp_loads import NAME, RankLoads, Snapshot
 from patches.dp_request import request_view
 from toolkit.policies import make_policy
 from toolkit.policies.base import Policy, RequestView
+from toolkit.policies.composed import eldr_of
 
 log = logging.getLogger("toolkit.dp")
 
@@ -38,12 +39,13 @@ class Balancer:
         self.loads = RankLoads(ranks, side)
         self.policy = policy or make_policy(name)
         self.inflight: Any = getattr(self.policy, "inflight", None)
-        self.residents: Any = getattr(self.policy, "residents", None)
+        locality = eldr_of(self.policy)
+        self.residents = None if locality is None else locality.residents
         self.placed = [0] * ranks
         self.named = 0
         """Requests that came with a rank of their own."""
         self._salt = os.urandom(16)
-        self._hash = name.partition("@")[2] == "exact_match"
+        self._hash = getattr(self.policy, "needs_hash", False)
         self._generated: dict[str, int] = {}
         """Of the requests in flight, for a policy that is told of them; `_homes` their rank and
         signature."""

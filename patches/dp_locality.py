@@ -17,6 +17,8 @@ from patches.dp_loads import NAME
 from patches.dp_register import counterpart
 from patches.prefill_news import PrefillNews
 from toolkit.launch.dp_policy import PROFILE_VARIABLE
+from toolkit.policies.base import Policy
+from toolkit.policies.composed import eldr_of
 
 log = logging.getLogger("toolkit.dp")
 
@@ -46,9 +48,11 @@ class DpLocality:
         self.news = PrefillNews(SignatureReader(known.profile, known.space))
         self.holding = Holding(float(os.environ.get(HOLD_VARIABLE) or HOLD_S))
 
-    def attach(self, policy: Any) -> None:
-        """Give the policy what it compares signatures with."""
-        policy.centroids, policy.residents = self._centroids, self._residents
+    def attach(self, policy: Policy) -> None:
+        """Give the policy, which follows experts, what it compares signatures with."""
+        locality = eldr_of(policy)
+        assert locality is not None
+        locality.centroids, locality.residents = self._centroids, self._residents
 
     def hold(self, req: Any, port: int | None, fake_host: str, now: float) -> bool:
         """Whether the request is held now. Not one without a prefill, nor one whose prefill worker

@@ -42,6 +42,8 @@ class Recorded:
         self._sink = sink
         self.name = policy.name
         self.needs_blocks = policy.needs_blocks
+        self.needs_user = getattr(policy, "needs_user", False)
+        self.needs_hash = getattr(policy, "needs_hash", False)
         inner = getattr(policy, "inflight", None)
         self.inflight: Lengths | None = None if inner is None else _RecordedLengths(inner, self)
         self.write({"policy": policy.name, "seed": seed})

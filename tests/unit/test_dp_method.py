@@ -93,6 +93,7 @@ def test_a_server_that_can_use_it() -> None:
         ("br0", {"disaggregation_mode": "prefill"}, "unknown prefill policy"),
         ("brh", {"tokenizer_worker_num": 2}, "use br0, or --tokenizer-worker-num 1"),
         ("eldr", {}, "which only decode workers are sent"),
+        ("composed", {}, "which only decode workers are sent"),
     ],
 )
 def test_a_server_that_cannot(name: str, changed: dict[str, Any], said: str) -> None:

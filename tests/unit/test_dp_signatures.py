@@ -27,6 +27,7 @@ from patches.prefill_news import MOST_ROOMS
 from tests.unit.test_dp_balancer import Req
 from tests.unit.test_dp_loads import EPOCH, Snapshot
 from toolkit.policies import make_policy
+from toolkit.policies.composed import eldr_of
 from toolkit.resources import profiles_dir
 from toolkit.router.calibrated import calibrated
 from toolkit.signatures.wire import pack
@@ -194,12 +195,13 @@ def ask(room: int, port: int, rid: str = "r") -> Any:
     )
 
 
-def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill) -> None:
+@pytest.mark.parametrize("name", ["eldr@0", "composed@filter+eldr@0+brh+user"])
+def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill, name: str) -> None:
     ranks = len(calibrated(PROFILE).centroids)
     locality = DpLocality(PROFILE, ranks)
-    policy = make_policy("eldr@0")
+    policy = make_policy(name)
     locality.attach(policy)
-    balancer = Balancer("eldr@0", "decode", ranks, policy)
+    balancer = Balancer(name, "decode", ranks, policy)
     balancer.look([Snapshot(EPOCH, dp_rank=rank) for rank in range(ranks)], 0.0)
     # Nobody is kept waiting for a worker that is not heard yet.
     assert not locality.hold(ask(99, prefill.port), None, FAKE, 0.0)
@@ -220,7 +222,8 @@ def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill) -> None:
         for req, signature in released
     }
     assert chosen == {room: room for room in range(ranks)}
-    assert policy.counters.fallbacks == {}  # type: ignore[attr-defined]
+    eldr = eldr_of(policy)
+    assert eldr is not None and eldr.counters.fallbacks == {}
     # What runs on a rank makes it near, until it has ended.
     assert [balancer.residents.count((NAME, rank)) for rank in range(ranks)] == [1] * ranks
     balancer.progressed([("r0", 5, ""), ("r0", 9, "finished"), ("r1", 2, "aborted")])

@@ -18,12 +18,13 @@ SGLANGS = ("auto", "round_robin", "follow_bootstrap_room", "total_requests", "to
 """SGLang's own; a policy of ours of the same name is what it is there (round_robin)."""
 PROFILE_VARIABLE = "TOOLKIT_DP_PROFILE"
 """Names the profile by which a decode worker's DP controller reads signatures."""
-BY_SIGNATURE = ("eldr",)
-"""Policies that a DP controller can use on the decode side only, and only with a profile."""
 
 
 def by_signature(name: str | None) -> bool:
-    return (name or "").partition("@")[0] in BY_SIGNATURE
+    """Whether a DP controller can use it on the decode side only, and only with a profile."""
+    from toolkit.policies import follows_experts
+
+    return follows_experts(name or "")
 
 
 def check_method(name: str, side: str | None = None, profile: bool = False) -> None:
