@@ -11,7 +11,7 @@ from toolkit.bench.errors import BenchError
 from toolkit.bench.runner import Outcome
 from toolkit.bench.workload import Workload
 
-APART_S = 3.0
+APART_S = 10.0
 """A client may see the end of a request this long after the worker, where cores are short."""
 
 
@@ -134,6 +134,10 @@ def _match(
         return abs(samples[index].start_time + samples[index].latency - row["end"])
 
     if not alike or apart(best := min(alike, key=apart)) > APART_S:
-        raise BenchError("a decode worker finished a request that the client does not know")
+        near = f"the nearest ended {apart(best):.1f} s apart" if alike else "none is of its lengths"
+        raise BenchError(
+            f"a decode worker finished a request that the client does not know ({near}): "
+            f"{row['prompt_tokens']:.0f} tokens in, {row['output_tokens']:.0f} out"
+        )
     alike.remove(best)
     return best

@@ -6,7 +6,8 @@ prompt, so that any worker continues any other's output: token i of prompt p is 
 A raw uvloop protocol, since in the relay benchmark it must not cost more than what it measures.
 
 Faults on demand: the request field `crash_after` (tokens) with `crash_role` makes the process kill
-itself with SIGKILL; `fail_status` answers an error; SIGSTOP and SIGKILL work as on anything else.
+itself with SIGKILL; `fail_status` answers an error; with `lose_kv` a prefill answers 500 a moment
+after it was done, as when its KV did not get across; SIGSTOP and SIGKILL work as on anything else.
 
 With `--signature-layers` prefills send signatures: of the counts in the request's field
 `standin_counts`, or of counts that are a fixed function of the prompt; `standin_signature` is sent
@@ -293,6 +294,10 @@ class Protocol(asyncio.Protocol):
                 "signature": signature_event(body, len(server.layers) * server.args.experts),
             }
         )
+        if body.get("lose_kv"):
+            await asyncio.sleep(0.05)
+            self.json({"object": "error", "message": "its KV did not get across"}, 500)
+            return
         if server.args.transfer_ms:
             await asyncio.sleep(server.args.transfer_ms / 1e3)
         took = args_ms / 1e3 if (args_ms := server.args.transfer_ms) else 1e-4

@@ -145,6 +145,7 @@ def test_args_win_over_defaults_and_reserved_ones_are_refused(model):
 def test_cpu_flags_and_environment_of_the_roles(model):
     prefill, decode = resolve(deployment(model, decode={"tp": 2})).workers
     assert prefill.env["SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX"] == "0"
+    assert prefill.env["SGLANG_ENABLE_FAILED_SESSION_PROBE"] == "1"
     assert "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX" not in decode.env
     assert len(decode.env["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 2
     assert "--optimistic-prefill-attempts" in prefill.argv

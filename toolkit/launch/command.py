@@ -53,6 +53,16 @@ CPU_ENV = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+TRANSFER_ENV = {
+    # Mooncake gives up after a second in which its queue to a peer stays full, as if that peer had
+    # died; 30 s is its own limit for one that does not read. Of its TCP transport only.
+    "MC_TCP_ADMISSION_TIMEOUT_MS": "30000",
+    # After one failed transfer SGLang's prefill never sends anything to that decode worker again,
+    # unless it is told to ask whether that lives.
+    "SGLANG_ENABLE_FAILED_SESSION_PROBE": "1",
+    "SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "1",
+}
+
 Flags = dict[str, Any]
 
 
@@ -210,6 +220,8 @@ def worker_env(
         env[PROFILE_VARIABLE] = profile
     if role.waiting.text:
         env[WAITING_VARIABLE] = role.waiting.text
+    if role_name == "prefill":
+        env |= TRANSFER_ENV
     if role_name == "decode":
         # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
         # decode never learns that its address changed (`patches/prefill_restart.py`).

@@ -294,7 +294,7 @@ class Attempt:
             error = ApiError(failure.status, failure.message, event=failure.event)
             if failure.status < 500:
                 raise error
-            raise Retry(leg.rank.worker.name, f"error {failure.status} in its stream", error)
+            raise self._failed(leg, f"error {failure.status} in its stream", error)
         if call.failed:
             raise self._lost(leg)
         raise Retry(leg.rank.worker.name, "its stream ended early")
@@ -330,7 +330,13 @@ class Attempt:
         error = ApiError(status, f"answered {status}", raw=body)
         if status < 500:
             return error
-        return Retry(leg.rank.worker.name, f"answered {status}", error)
+        return self._failed(leg, f"answered {status}", error)
+
+    def _failed(self, leg: _Leg, reason: str, error: ApiError) -> Retry:
+        """A worker says that it failed. Between prefill and decode that can be the other's doing:
+        each says so when KV did not get across."""
+        both = frozenset(each.rank.worker.name for each in self._legs)
+        return Retry(leg.rank.worker.name, reason, error, both)
 
     def _check_prefill(self, leg: _Leg) -> None:
         """Raise unless the prefill answered 200."""

@@ -114,7 +114,7 @@ class Dispatcher:
                 return await Attempt(self, single, relay, client, failures, arrived).run()
             except Retry as failure:
                 failures += 1
-                single.avoid.add(failure.worker)
+                single.avoid |= failure.suspects
                 log.warning("attempt %d failed: %s", failures, failure)
                 if failures > self.config.max_retries:
                     raise failure.answer from failure

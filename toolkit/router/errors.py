@@ -99,12 +99,20 @@ class UpstreamError(Exception):
 class Retry(Exception):
     """This attempt failed on a worker's side; another one may succeed.
 
-    `answer` is what the client gets when no attempt is left.
+    `answer` is what the client gets when no attempt is left, `suspects` the workers that the next
+    attempt had better do without, if it can.
     """
 
-    def __init__(self, worker: str, reason: str, answer: ApiError | None = None) -> None:
+    def __init__(
+        self,
+        worker: str,
+        reason: str,
+        answer: ApiError | None = None,
+        suspects: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__(f"{worker}: {reason}")
         self.worker = worker
+        self.suspects = suspects | {worker}
         self.reason = reason
         self.answer = answer or ApiError(
             502, f"Worker {worker} failed and no attempt is left: {reason}", "WorkerFailed"

@@ -177,3 +177,25 @@ def test_abort_request_ends_a_stream():
             await cluster.until(idle)
 
     run(check())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_when_kv_does_not_get_across_another_decode_is_tried(stream):
+    """The prefill says that it failed, but it may be the decode that could not be reached."""
+
+    async def check() -> None:
+        args = ["--token-ms", "100", "--record"]
+        config = {"decode_policy": "label_oracle", "max_retries": 1}
+        async with Cluster(decodes=3, worker_args=args, config=config) as cluster:
+            path = "/v1/completions"
+            body = bodies(20, stream=stream, lose_kv=True)[path]
+            headers = {"x-toolkit-label": "red"}  # always the same decode, if it may be
+            status, raw = await post(cluster, path, body, headers=headers)
+            assert (status, b"did not get across" in raw) == (500, True)
+            asked = [len((await cluster.stats(f"decode-{n}"))["bodies"]) for n in range(3)]
+            assert sorted(asked) == [0, 1, 1]
+            # With nobody else left, whoever failed is tried again.
+            assert len((await cluster.stats("prefill-0"))["bodies"]) == 2
+            await cluster.until(idle)
+
+    run(check())

@@ -1,0 +1,108 @@
+"""KV that does not get across: no request is lost, and the decode worker is used again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e import calls
+from tests.e2e.reference import Reference
+from tests.e2e.test_faults import state, victim
+from toolkit.launch.deployment import load_deployment
+from toolkit.launch.plan import resolve
+from toolkit.launch.running import Running, running
+from toolkit.resources import recipes_dir
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+TOKENS = 6
+STOPPED_S = 1.8
+MOST_STOPS = 60
+IMPATIENT = {
+    "MC_TCP_STATUS_TIMEOUT_SEC": "1",
+    "MC_TCP_PROGRESS_TIMEOUT_SEC": "1",
+    "MC_TCP_ADMISSION_TIMEOUT_MS": "500",
+}
+"""Mooncake gives a peer up after a second or less."""
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """launch/cpu-demo.yaml, with a prefill worker that gives up early."""
+    deployment = load_deployment(recipes_dir() / "cpu-demo.yaml")
+    deployment = deployment.model_copy(update={"env": IMPATIENT})
+    with running(resolve(deployment), tmp_path_factory.mktemp("impatient")) as up:
+        yield up
+
+
+def prompts(name: str, count: int) -> list[list[int]]:
+    """Long enough that a transfer takes a while."""
+    return [calls.prompt(f"kv-{name}-{n}", 700) for n in range(count)]
+
+
+def bodies(asked: list[list[int]]) -> list[dict[str, Any]]:
+    return [calls.greedy(ids, TOKENS, stream=True) for ids in asked]
+
+
+def served(rows: dict[str, Any], name: str) -> int:
+    return next(row["completed"] for row in rows["workers"] if row["name"] == name)
+
+
+def test_a_decode_worker_to_which_a_transfer_failed_is_used_again(
+    impatient: Running, reference: Reference
+) -> None:
+    url, log = impatient.router_url, impatient.worker("prefill-0").log
+    pid = victim(impatient, "decode-1", "scheduler")
+    asked = prompts("first", 16)
+    expected = [reference.greedy(ids, TOKENS) for ids in asked]
+
+    def said(what: str) -> bool:
+        return what in log.read_text(errors="replace")
+
+    async def send(until: asyncio.Event) -> list[calls.Answer]:
+        """The same requests again and again; at least once after `until`."""
+        answers: list[calls.Answer] = []
+        last = False
+        while not last:
+            last = until.is_set()
+            answers += await calls.all_of(url, bodies(asked), 8)
+        return answers
+
+    async def scenario() -> list[calls.Answer]:
+        """Let the decode worker run for moments only, until one of them ended within a transfer."""
+        failed = asyncio.Event()
+        sending = asyncio.create_task(send(failed))
+        source = random.Random(0)
+        for _ in range(MOST_STOPS):
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(STOPPED_S)
+            os.kill(pid, signal.SIGCONT)
+            if said("failed."):
+                break
+            await asyncio.sleep(source.uniform(0.01, 0.1))
+        failed.set()
+        return await sending
+
+    answers = calls.run(scenario())
+    assert said("failed."), "no transfer failed: this run proved nothing"
+    assert [answer.error for answer in answers if answer.error] == []
+    wrong = [n for n, answer in enumerate(answers) if answer.ids != expected[n % len(asked)]]
+    assert wrong == []
+    after = calls.run(state(url))
+    assert after["retried"] + after["resumed"] > 0
+
+    async def recovered() -> bool:
+        return said("recovered via probe")
+
+    calls.run(calls.until(recovered, "the prefill worker sends to decode-1 again"))
+    again = calls.run(calls.all_of(url, bodies(prompts("again", 8)), 4))
+    assert [answer.error for answer in again] == [""] * 8
+    last = calls.run(state(url))
+    assert served(last, "decode-1") > served(after, "decode-1")
+    assert (last["retried"], last["resumed"]) == (after["retried"], after["resumed"])
