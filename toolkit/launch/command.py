@@ -52,8 +52,8 @@ CPU_ENV = {
 }
 
 TRANSFER_ENV = {
-    # Mooncake's TCP transport fails a transfer for which its queue to a peer has no room, at once or
-    # after a second, and one of scattered KV slots has a piece a token, layer, K and V. So: the
+    # Mooncake's TCP transport fails a transfer for which its queue to a peer has no room, at once
+    # or after a second, and one of scattered KV slots has a piece a token, layer, K and V. So: the
     # longest queues that it allows, and the time that it grants a peer that does not read.
     "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": "65535",
     "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER": "65535",
