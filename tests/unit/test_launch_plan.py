@@ -146,6 +146,7 @@ def test_cpu_flags_and_environment_of_the_roles(model):
     prefill, decode = resolve(deployment(model, decode={"tp": 2})).workers
     assert prefill.env["SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX"] == "0"
     assert prefill.env["SGLANG_ENABLE_FAILED_SESSION_PROBE"] == "1"
+    assert prefill.env["MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER"] == "65535"
     assert "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX" not in decode.env
     assert len(decode.env["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 2
     assert "--optimistic-prefill-attempts" in prefill.argv

@@ -54,8 +54,11 @@ CPU_ENV = {
 }
 
 TRANSFER_ENV = {
-    # Mooncake gives up after a second in which its queue to a peer stays full, as if that peer had
-    # died; 30 s is its own limit for one that does not read. Of its TCP transport only.
+    # Mooncake's TCP transport fails a transfer for which its queue to a peer has no room, at once
+    # or after a second, and one of scattered KV slots has a piece a token, layer, K and V. So: the
+    # longest queues that it allows, and the time that it grants a peer that does not read.
+    "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": "65535",
+    "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER": "65535",
     "MC_TCP_ADMISSION_TIMEOUT_MS": "30000",
     # After one failed transfer SGLang's prefill never sends anything to that decode worker again,
     # unless it is told to ask whether that lives.
