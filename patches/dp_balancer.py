@@ -40,7 +40,7 @@ class Balancer:
         self.policy = policy or make_policy(name)
         self.inflight: Any = getattr(self.policy, "inflight", None)
         locality = eldr_of(self.policy)
-        self.residents = None if locality is None else locality.residents
+        self.residents: Any = None if locality is None else locality.residents
         self.placed = [0] * ranks
         self.named = 0
         """Requests that came with a rank of their own."""

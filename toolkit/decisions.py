@@ -143,8 +143,9 @@ def _play(line: dict[str, Any], number: int, policy: Policy, found: list[Replaye
 def plain(request: RequestView) -> dict[str, Any]:
     """A request as JSON; a signature becomes a list."""
     data = asdict(request)
-    if hasattr(request.signature, "tolist"):
-        data["signature"] = request.signature.tolist()
+    signature = request.signature
+    if signature is not None and not isinstance(signature, str):
+        data["signature"] = signature.tolist()
     return data
 
 

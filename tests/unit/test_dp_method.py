@@ -51,7 +51,7 @@ def test_without_the_flag_nothing_changes() -> None:
     [
         ("br1", ["unknown policy 'br1'", "br0", "SGLang's own: auto, round_robin"]),
         ("gimbal@2", ["theta_kv = 2", "(0, 1]"]),
-        ("br0@3", ["takes no parameter"]),
+        ("br0@x", ["s_greedy"]),
         ("brh@oracles", ["unknown predictor", "survival"]),
         ("eldr@0.1", ["needs a profile", "router.profile", "TOOLKIT_DP_PROFILE"]),
         ("label_oracle", ["labels", "the toolkit's router"]),

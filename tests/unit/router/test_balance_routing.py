@@ -311,7 +311,7 @@ def test_a_resumed_stream_goes_on_counting():
     ("side", "name", "said"),
     [
         ("decode", "brh@crystal", "unknown predictor 'crystal'; known: survival"),
-        ("decode", "br0@3", "takes no parameter"),
+        ("decode", "br0@x", "s_greedy"),
         ("decode", "gimbal@2", r"theta_kv = 2 must lie in \(0, 1\]"),
         ("prefill", "gimbal@0.9:-1", "theta_diff = -1"),
         ("prefill", "br0", "unknown prefill policy 'br0'"),
