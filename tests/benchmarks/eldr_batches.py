@@ -11,7 +11,7 @@ from toolkit.bench.errors import BenchError
 from toolkit.bench.runner import Outcome
 from toolkit.bench.workload import Workload
 
-APART_S = 10.0
+APART_S = 3.0
 """A client may see the end of a request this long after the worker, where cores are short."""
 
 

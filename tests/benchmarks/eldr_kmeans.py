@@ -21,10 +21,9 @@ keys: vanilla_p99_ratio, vanilla_p50_ratio (TPOT), vanilla_distinct_ratio (disti
 and layer), vanilla_ttft_ratio (p50): vanilla / balanced, each with its 95 % interval over paired
 rounds, and where replayed over blocks of moments; pure_p99_ratio, ...: the same four of
 vanilla@0 / balanced@0.
-More: `arms`, medians of every arm live; `against_shortest_queue`, the same three of every arm;
-`balanced_sizes`, `vanilla_sizes`:
-requests in each cluster, by seed; `calibration`: requests by language; `batch_max`: the mean batch
-of the busiest worker, median over rounds.
+More: `arms`, medians of every arm live; `against_shortest_queue`, TPOT and distinct experts of
+every arm; `balanced_sizes`, `vanilla_sizes`: requests in each cluster, by seed; `calibration`:
+requests by language; `batch_max`: the mean batch of the busiest worker, median over rounds.
 """
 
 from __future__ import annotations
@@ -166,6 +165,8 @@ def main() -> None:
     if options.quick:
         options.seeds, options.rounds, options.requests, options.tokens = 1, 1, 96, 64
         options.moments = 4
+    if options.moments < 1:
+        raise SystemExit("--moments must be 1 or more: TPOT is that of the batches taken then")
     result = Result()
     whole = Comparison(ARMS, [[] for _ in ARMS])
     recorded: list[Moments] = []

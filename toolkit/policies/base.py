@@ -68,8 +68,8 @@ class WorkerView:
 
     @property
     def certain(self) -> int:
-        """Requests that are there in any case: `requests` counts twice what was sent so shortly
-        before the reading that this may contain it."""
+        """Requests that the last reading or our own count alone shows: `requests` counts twice what
+        was sent so shortly before the reading that this may contain it."""
         load = self.load
         return self.inflight if load is None else max(self.inflight, load.running + load.waiting)
 

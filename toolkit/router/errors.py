@@ -92,7 +92,6 @@ class UpstreamError(Exception):
 
     def __init__(self, worker: str, what: str) -> None:
         super().__init__(f"{worker}: {what}")
-        self.worker = worker
         self.what = what
 
 
@@ -113,7 +112,6 @@ class Retry(Exception):
         super().__init__(f"{worker}: {reason}")
         self.worker = worker
         self.suspects = suspects | {worker}
-        self.reason = reason
         self.answer = answer or ApiError(
             502, f"Worker {worker} failed and no attempt is left: {reason}", "WorkerFailed"
         )

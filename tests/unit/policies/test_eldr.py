@@ -192,34 +192,28 @@ def test_overload_of_one_or_less_is_refused(overload) -> None:
         EldrPolicy(0, overload=overload)
 
 
-def test_a_worker_that_we_filled_is_full_whatever_its_reading_says() -> None:
-    """A reading may be older than what was sent and forgotten since."""
-    idle = Load(running=0, waiting=0, used_tokens=0, total_tokens=1000, waiting_tokens=0)
+def read(running: int, waiting: int = 0, sent: int = 0) -> Load:
+    return Load(running, waiting, 100 * running, 1000, 0, sent_requests=sent)
+
+
+@pytest.mark.parametrize(
+    ("full", "free"),
+    [
+        # Filled by us: a reading may be older than what was sent and forgotten since.
+        ((2, read(0)), (1, read(0))),
+        # Filled by others.
+        ((0, read(1, waiting=1)), (0, read(0))),
+        # For a moment after it was posted a request is in the reading and among those sent since.
+        ((2, read(2)), (1, read(1, sent=1))),
+    ],
+)
+def test_a_full_worker_is_told_from_one_that_is_not(
+    full: tuple[int, Load], free: tuple[int, Load]
+) -> None:
+    """Two slots each, and the full one is nearer."""
     workers = [
-        WorkerView("w0", load=idle, inflight=2, slots=2),
-        WorkerView("w1", load=idle, inflight=1, slots=2),
-    ]
-    near = np.eye(D, dtype=np.float32)[0]
-    decision = EldrPolicy(0, 0.1, AXES).choose(workers, RequestView(signature=near))
-    assert decision is not None and decision.index == 1
-
-
-def test_what_is_counted_twice_fills_nobody() -> None:
-    """For a moment after it was posted a request is in the reading and among those sent since."""
-    twice = Load(1, 0, 100, 1000, 0, sent_requests=1)
-    workers = [
-        WorkerView("w0", load=Load(2, 0, 200, 1000, 0), inflight=2, slots=2),
-        WorkerView("w1", load=twice, inflight=1, slots=2),
-    ]
-    near = np.eye(D, dtype=np.float32)[0]
-    decision = EldrPolicy(0, 0.1, AXES).choose(workers, RequestView(signature=near))
-    assert decision is not None and decision.index == 1
-
-
-def test_a_worker_that_others_filled_is_full() -> None:
-    workers = [
-        WorkerView("w0", load=Load(1, 1, 200, 1000, 0), inflight=0, slots=2),
-        WorkerView("w1", load=Load(0, 0, 0, 1000, 0), inflight=0, slots=2),
+        WorkerView(f"w{i}", load=load, inflight=inflight, slots=2)
+        for i, (inflight, load) in enumerate((full, free))
     ]
     near = np.eye(D, dtype=np.float32)[0]
     decision = EldrPolicy(0, 0.1, AXES).choose(workers, RequestView(signature=near))
