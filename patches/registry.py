@@ -12,6 +12,7 @@ from patches import (
     cpu_host_memory,
     dp_controller,
     dp_progress,
+    dp_watch,
     event_stream,
     expert_capture,
     expert_stream,
@@ -53,6 +54,7 @@ ALL: tuple[Patch, ...] = (
     load_count.READER_PATCH,
     dp_controller.PATCH,
     dp_progress.PATCH,
+    dp_watch.PATCH,
     waiting_queue.PATCH,
 )
 

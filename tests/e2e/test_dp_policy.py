@@ -95,10 +95,12 @@ def prompts(name: str, count: int = 12) -> list[list[int]]:
 
 @pytest.fixture(scope="module", params=KINDS)
 def balanced(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Running]:
-    """A plain server of two DP ranks under BR-0."""
-    folder = tmp_path_factory.mktemp("br0")
-    role = recording(KINDS[request.param] | {"dp_policy": "br0"}, folder, "plain")
-    if request.param == "DP attention":
+    """A server of two DP ranks under BR-0 where they are on their own, BR-H where they meet."""
+    folder = tmp_path_factory.mktemp("balanced")
+    meet = request.param == "DP attention"
+    policy = "brh@survival" if meet else "br0"
+    role = recording(KINDS[request.param] | {"dp_policy": policy}, folder, "plain")
+    if meet:
         # As over several nodes: loads come over ZMQ, to a socket that the controller owns.
         role["env"]["SGLANG_LOAD_SNAPSHOT_USE_ZMQ"] = "1"
     with start(folder, mode="plain", router="none", worker=role) as up:
@@ -152,6 +154,27 @@ def test_a_rank_that_the_request_names_always_wins(balanced: Running) -> None:
     assert len(decisions(balanced.run_dir, "plain")) == before
 
 
+@pytest.mark.parametrize("balanced", ["DP attention"], indirect=True)
+def test_br_h_counts_tokens_and_learns_from_ends(balanced: Running, reference: Reference) -> None:
+    recorded = balanced.run_dir / "plain.jsonl"
+    before = len(recorded.read_text().splitlines())
+    url, asked = balanced.router_url, prompts("brh", 10)
+    served = calls.run(ask_all(url, [body(ids, 60) for ids in asked], 5))
+    streamed = calls.run(calls.all_of(url, [calls.greedy(asked[0], 60, stream=True)], 1))
+    assert [each.ids for each in served] == [reference.greedy(ids, 60) for ids in asked]
+    assert [answer.ids for answer in streamed] == [reference.greedy(asked[0], 60)]
+    lines = [json.loads(line) for line in recorded.read_text().splitlines()[before:]]
+    counted: Counter[str] = Counter()
+    for line in lines:
+        if "counted" in line:
+            counted[line["counted"][0]] += line["counted"][1]
+    ended = [line["ended"][0] for line in lines if "ended" in line and line["ended"][1]]
+    sent = [line["sent"][0] for line in lines if "sent" in line]
+    ours = [rid for rid in sent if counted[rid] == 60]
+    assert len(ours) == 11 and set(ours) <= set(ended)
+    decisions(balanced.run_dir, "plain")
+
+
 def test_a_server_that_was_killed_is_back_with_its_policy(
     balanced: Running, reference: Reference
 ) -> None:
@@ -196,35 +219,12 @@ def test_gimbal_keeps_a_user_where_the_prefix_is(tmp_path: Path) -> None:
     decisions(tmp_path, "gimbal")
 
 
-def test_br_h_counts_tokens_and_learns_from_ends(tmp_path: Path, reference: Reference) -> None:
-    role = recording(TWO_RANKS | {"dp_policy": "brh@survival"}, tmp_path, "brh")
-    with start(tmp_path, mode="plain", router="none", worker=role) as up:
-        asked = prompts("brh", 10)
-        bodies = [body(ids, 60) | {"stream": False} for ids in asked]
-        served = calls.run(ask_all(up.router_url, bodies, 5))
-        url = up.router_url
-        streamed = calls.run(calls.all_of(url, [calls.greedy(asked[0], 60, stream=True)], 1))
-    assert [each.ids for each in served] == [reference.greedy(ids, 60) for ids in asked]
-    assert [answer.ids for answer in streamed] == [reference.greedy(asked[0], 60)]
-    lines = [json.loads(line) for line in (tmp_path / "brh.jsonl").read_text().splitlines()]
-    counted: Counter[str] = Counter()
-    for line in lines:
-        if "counted" in line:
-            counted[line["counted"][0]] += line["counted"][1]
-    ended = [line["ended"][0] for line in lines if "ended" in line and line["ended"][1]]
-    sent = [line["sent"][0] for line in lines if "sent" in line]
-    ours = [rid for rid in sent if counted[rid] == 60]
-    assert len(ours) == 11 and set(ours) <= set(ended)
-    decisions(tmp_path, "brh")
-
-
-@pytest.mark.parametrize("prefill", KINDS)
 def test_behind_sglangs_router_prefill_and_decode_have_policies(
-    prefill: str, tmp_path: Path, reference: Reference
+    tmp_path: Path, reference: Reference
 ) -> None:
     """The room says nothing of the prefill's rank: decode has to ask which it is."""
     roles = {
-        "prefill": recording(KINDS[prefill] | {"dp_policy": "gimbal"}, tmp_path, "prefill"),
+        "prefill": recording(TWO_RANKS | {"dp_policy": "gimbal"}, tmp_path, "prefill"),
         "decode": recording(SHARED_BARRIER | {"dp_policy": "br0"}, tmp_path, "decode"),
     }
     with start(tmp_path, router="sglang", **roles) as up:
@@ -233,9 +233,11 @@ def test_behind_sglangs_router_prefill_and_decode_have_policies(
     assert [each.ids for each in served] == [reference.greedy(ids, TOKENS) for ids in asked]
     assert {each.rank for each in served} == {0, 1}
     for side in ("prefill", "decode"):
-        made = decisions(tmp_path, side)
-        assert len(made) >= len(asked)
-        assert {each.recorded.index for each in made if each.recorded is not None} == {0, 1}
+        assert ranks_of(decisions(tmp_path, side)) == {0, 1}
+
+
+def ranks_of(made: list[Replayed]) -> set[int]:
+    return {each.recorded.index for each in made if each.recorded is not None}
 
 
 def nearest(reference: Reference, asked: list[list[int]], ranks: int) -> list[int]:
@@ -254,7 +256,7 @@ def nearest(reference: Reference, asked: list[list[int]], ranks: int) -> list[in
 def test_eldr_inside_decode_waits_for_signatures(tmp_path: Path, reference: Reference) -> None:
     """SGLang's router sends a request to both sides at once; still its experts decide."""
     roles = {
-        "prefill": {"kv_tokens": 8192, "max_running": 16},
+        "prefill": recording(SHARED_BARRIER | {"dp_policy": "gimbal"}, tmp_path, "prefill"),
         "decode": SHARED_BARRIER | {"dp_policy": "eldr@0"},
     }
     router = {"kind": "sglang", "profile": "embedded"}
@@ -272,3 +274,4 @@ def test_eldr_inside_decode_waits_for_signatures(tmp_path: Path, reference: Refe
     assert [each.ids for each in served] == [reference.greedy(ids, TOKENS) for ids in asked]
     expected = nearest(reference, asked, 2)
     assert [each.rank for each in served] == expected
+    assert ranks_of(decisions(tmp_path, "prefill")) == {0, 1}
