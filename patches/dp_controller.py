@@ -4,9 +4,11 @@ For people who keep SGLang's router in front, or none: there the rank is chosen 
 by `--load-balance-method`. `patches.dp_method` has put SGLang's `total_tokens` where a policy of
 ours was named, and this file replaces what that method does. A request that names its rank
 (`routed_dp_rank`) still goes there. The controller decides at once, request by request: it has no
-pool, requests queue at their rank. Its loop sleeps on its socket in place of polling it without
-end, so that it looks at the ranks' snapshots every 20 ms whether requests come or not: only who
-looks on knows how long a rank has been silent.
+pool, requests queue at their rank.
+
+Its loop, with a policy of ours or without, sleeps on its socket in place of polling it without end,
+which keeps a core of every server busy that has several ranks. With a policy it wakes every 20 ms
+to look at the ranks' snapshots: only who looks on knows how long a rank has been silent.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ log = logging.getLogger("toolkit.dp")
 
 CONTROLLER = "sglang.srt.managers.data_parallel_controller.DataParallelController"
 LOOK_S = 0.02
+IDLE_S = 1.0
+"""Without a policy there is nothing to look at; the watchdog wants to be fed."""
 BURST_S = 0.001
 """Requests of one burst are decided on one reading: what was sent since is added to it anyway."""
 _BALANCER = "toolkit_balancer"
@@ -166,13 +170,10 @@ def _route_named(original: Any, controller: Any, req: Any) -> bool:
 
 
 def _loop(original: Any, controller: Any) -> None:
-    balancer = getattr(controller, _BALANCER, None)
-    if balancer is None:
-        original(controller)
-        return
     import zmq
     from sglang.srt.managers.io_struct import sock_recv
 
+    balancer = getattr(controller, _BALANCER, None)
     locality = getattr(controller, _LOCALITY, None)
     while True:
         controller.soft_watchdog.feed()
@@ -180,8 +181,10 @@ def _loop(original: Any, controller: Any) -> None:
             req = sock_recv(controller.recv_from_tokenizer, flags=zmq.NOBLOCK)
         except zmq.ZMQError:
             waited_for = locality is not None and len(locality.holding)
-            controller.recv_from_tokenizer.poll((BURST_S if waited_for else LOOK_S) * 1000)
-            _look(controller, balancer)
+            pause_s = BURST_S if waited_for else LOOK_S if balancer else IDLE_S
+            controller.recv_from_tokenizer.poll(pause_s * 1000)
+            if balancer is not None:
+                _look(controller, balancer)
             continue
         controller._request_dispatcher(req)
 

@@ -10,6 +10,7 @@ from patches import (
     cpu_expert_parallel,
     cpu_expert_remap,
     cpu_host_memory,
+    cpu_idle,
     dp_controller,
     dp_progress,
     dp_watch,
@@ -31,6 +32,7 @@ from patches.base import Patch, Process
 
 ALL: tuple[Patch, ...] = (
     cpu_host_memory.PATCH,
+    cpu_idle.PATCH,
     cpu_device_module.PATCH,
     cpu_expert_remap.PATCH,
     cpu_expert_parallel.PATCH,

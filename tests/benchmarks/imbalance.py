@@ -110,7 +110,9 @@ async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float],
             sent += drawn.items
             if not seed:
                 await warm_up(session, target, rounds[0], played)
-            one = await compare(session, target, rounds, played, arms, seed, report=say, loads=loads)
+            one = await compare(
+                session, target, rounds, played, arms, seed, report=say, loads=loads
+            )
             whole.remarks += [r for r in one.remarks if r not in whole.remarks]
             for mine, more in zip(whole.rounds, one.rounds, strict=True):
                 mine.extend(more)

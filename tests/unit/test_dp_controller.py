@@ -176,18 +176,21 @@ def test_br_h_hears_of_tokens_over_the_socket() -> None:
 
 SGLANGS = """
 controller.load_balance_method = LoadBalanceMethod.TOTAL_TOKENS
-controller.soft_watchdog.feed = lambda: time.sleep(0.001)
 loop.start()
 publish_load(0, 0, used=3000)
 publish_load(1, 0)
 time.sleep(0.1)
+began = time.process_time()
+time.sleep(1)
+idle_s = time.process_time() - began
 ask("a", 10)
-say(got=answer(), ours=hasattr(controller, "toolkit_balancer"))
+say(got=answer(), ours=hasattr(controller, "toolkit_balancer"), sleeps=idle_s < 0.3)
 """
 
 
-def test_without_a_policy_of_ours_it_is_sglangs_own() -> None:
-    assert said(CONTROLLER + SGLANGS, **{METHOD_VARIABLE: ""}) == [{"got": [1, "a"], "ours": False}]
+def test_without_a_policy_of_ours_it_is_sglangs_own_but_does_not_poll() -> None:
+    expected = {"got": [1, "a"], "ours": False, "sleeps": True}
+    assert said(CONTROLLER + SGLANGS, **{METHOD_VARIABLE: ""}) == [expected]
 
 
 COUNTED = """
@@ -281,7 +284,8 @@ def test_an_intact_controller_reports_its_patches() -> None:
     done = run_python(BROKEN.format(breakage=""))
     assert done.returncode == 0, done.stderr[-2000:]
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("ready")]
-    assert "'toolkit_controller_patches': ('load_count_reader', 'dp_controller')" in line
+    names = ("load_count_reader", "dp_controller", "dp_watch")
+    assert f"'toolkit_controller_patches': {names}" in line
 
 
 STARTER = """

@@ -1,0 +1,56 @@
+"""A scheduler that waits for KV transfers, with SGLang's real sleeper on a real socket."""
+
+from __future__ import annotations
+
+import json
+
+from tests.unit.test_patches import run_python
+
+CODE = """
+import json, sys, threading, time
+from types import SimpleNamespace
+from patches.worker import CPU_STUBS, declare_torchvision_operators
+sys.path.insert(0, str(CPU_STUBS))
+declare_torchvision_operators()
+import zmq
+from sglang.srt.managers.scheduler_components.idle_sleeper import IdleSleeper
+from patches import cpu_idle
+
+context = zmq.Context()
+push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+pull.bind("inproc://requests")
+push.connect("inproc://requests")
+sleeper = IdleSleeper([pull])
+housekeeping = []
+
+def rounds(count, fully_idle, sleeper):
+    scheduler = SimpleNamespace(idle_sleeper=sleeper, is_fully_idle=lambda: fully_idle)
+    began = time.monotonic()
+    for _ in range(count):
+        cpu_idle._on_idle(housekeeping.append, scheduler)
+    return time.monotonic() - began
+
+found = {
+    "transferring": rounds(100, False, sleeper) >= 0.1,
+    "idle": rounds(100, True, sleeper) < 0.1,  # SGLang itself has slept
+    "no sleeper": rounds(100, False, None) < 0.1,
+}
+cpu_idle.PAUSE_MS = 20_000
+threading.Timer(0.2, push.send, [b"a request"]).start()
+found["woken"] = 0.1 < rounds(1, False, sleeper) < 10
+found["housekeeping"] = len(housekeeping)
+print("say", json.dumps(found))
+"""
+
+
+def test_it_sleeps_until_a_request_comes_while_transfers_are_on_their_way() -> None:
+    done = run_python(CODE)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (line,) = [each for each in done.stdout.splitlines() if each.startswith("say ")]
+    assert json.loads(line.removeprefix("say ")) == {
+        "transferring": True,
+        "idle": True,
+        "no sleeper": True,
+        "woken": True,
+        "housekeeping": 301,
+    }
