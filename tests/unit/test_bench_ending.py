@@ -70,11 +70,13 @@ def test_a_request_does_not_tell_its_length_to_a_router() -> None:
 
 
 def test_what_ends_a_text_is_in_the_model_folder(tmp_path: Path) -> None:
-    assert eos_ids(Path(model_path())) == (2,)
+    assert eos_ids(Path(model_path())) == (2, 0)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BenchError, match="no eos_token_id"):
         eos_ids(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
     assert eos_ids(tmp_path) == (5, 6)
+    (tmp_path / "config.json").write_text('{"eos_token_id": 6}')
+    assert eos_ids(tmp_path) == (6, 5)
     with pytest.raises(BenchError, match="not on this machine"):
         eos_ids(None)

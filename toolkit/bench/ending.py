@@ -64,16 +64,20 @@ class Ending:
 
 
 def eos_ids(model: Path | None) -> tuple[int, ...]:
-    """The ids that end a text, by a model folder. BenchError: there are none to be found."""
+    """The ids that end a text in SGLang: of the model's configuration, and of its generation's.
+
+    BenchError: there are none to be found.
+    """
+    ids: dict[int, None] = {}
     for name in ("config.json", "generation_config.json"):
         try:
             found = json.loads((model / name).read_text()).get("eos_token_id") if model else None
         except (OSError, ValueError):
             continue
-        if isinstance(found, int):
-            return (found,)
-        if isinstance(found, list) and found and all(isinstance(each, int) for each in found):
-            return tuple(found)
+        listed = found if isinstance(found, list) else [found]
+        ids |= dict.fromkeys(each for each in listed if isinstance(each, int))
+    if ids:
+        return tuple(ids)
     raise BenchError(
         f"no eos_token_id in the configuration of {model or 'a model that is not on this machine'}:"
         " answers of hidden lengths need a token that ends them"

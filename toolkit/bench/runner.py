@@ -124,7 +124,7 @@ async def play(
     late = 0.0
 
     async def one(index: int, item: Item) -> None:
-        samples[index] = await send(
+        samples[index] = sample = await send(
             session,
             target.url,
             load.endpoint,
@@ -133,6 +133,9 @@ async def play(
             item.label(load.label),
             item.user,
         )
+        if ending is not None and sample.success and sample.output_len != item.output_tokens:
+            sample.success = False
+            sample.error = f"an answer ended after {sample.output_len} tokens, not where it should"
 
     async with (
         WorkerWatch(session, target.url) as watch,
