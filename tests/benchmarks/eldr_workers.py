@@ -7,11 +7,7 @@ others make, but not what they are about to send.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import tempfile
-import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,14 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.eldr_rounds import RECIPE
-from tests.e2e.worker_process import free_port
+from tests.benchmarks.own_router import own_router
 from toolkit.bench.errors import BenchError
-from toolkit.launch import readiness
-from toolkit.launch.plan import RUN_DIR, RouterPlan
-from toolkit.launch.process import Managed
-
-ROUTER_UP_S = 60.0
-ROUTER_END_S = 15.0
+from toolkit.launch.plan import RouterPlan
 
 
 @dataclass(frozen=True)
@@ -55,26 +46,11 @@ class Workers:
 
         BenchError: it does not come up, or with other centroids.
         """
-        port = free_port()
         folder = Path(tempfile.mkdtemp(prefix="router-", dir=self.folder))
-        config = {**self.config, "port": port, "profile": str(profile), **changes}
-        (folder / "router.json").write_text(json.dumps(config))
-        url = f"http://127.0.0.1:{port}"
-        process = Managed(
-            name="router",
-            role="router",
-            url=url,
-            health_url=f"{url}/readiness",
-            command=[part.replace(RUN_DIR, str(folder)) for part in self.plan.command],
-            env=self.plan.env,
-            log=folder / "router.log",
-        )
-        process.spawn(uuid.uuid4().hex)
-        try:
-            check_centroids(_until_up(process), profile)
+        own = {**changes, "profile": str(profile)}
+        with own_router(self.plan, folder, own) as (url, state):
+            check_centroids(state, profile)
             yield url
-        finally:
-            _end(process)
 
 
 @contextmanager
@@ -121,27 +97,3 @@ def check_centroids(state: Mapping[str, Any], profile: Path) -> None:
             f"the router does not serve the centroids of {profile} (expected cosine "
             f"{expected:.6f}): {eldr}"
         )
-
-
-def _until_up(process: Managed) -> dict[str, Any]:
-    """What the router says of its workers once all of them are healthy."""
-    assert process.popen is not None
-    deadline = time.monotonic() + ROUTER_UP_S
-    while time.monotonic() < deadline and process.popen.poll() is None:
-        status, body = readiness.get(f"{process.url}/workers")
-        state = json.loads(body) if status == 200 else {"workers": []}
-        if state["workers"] and all(worker["healthy"] for worker in state["workers"]):
-            return state
-        time.sleep(0.1)
-    raise BenchError(f"a router did not come up in {ROUTER_UP_S:.0f} s:\n{process.tail()}")
-
-
-def _end(process: Managed) -> None:
-    """Drained if it can be: after a failure requests may be left in it."""
-    assert process.popen is not None
-    process.popen.terminate()
-    try:
-        process.popen.wait(ROUTER_END_S)
-    except subprocess.TimeoutExpired:
-        process.popen.kill()
-        process.popen.wait()

@@ -3,27 +3,19 @@ a router before each pair: what the benchmark `sjf` measures."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import tempfile
-import time
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.worker_process import free_port
+from tests.benchmarks.own_router import own_router
 from toolkit.bench.errors import BenchError
-from toolkit.launch import readiness
-from toolkit.launch.plan import RUN_DIR, RouterPlan
-from toolkit.launch.process import Managed
+from toolkit.launch.plan import RouterPlan
 from toolkit.launch.waiting import VARIABLE
 
 PREFILL = {"sjf": "prefill-0", "fcfs": "prefill-1"}
-ROUTER_UP_S = 60.0
-ROUTER_END_S = 15.0
 
 
 def recipe(age_s: float, chunk: int) -> dict[str, Any]:
@@ -77,46 +69,6 @@ def _router(plan: RouterPlan, prefill: str, folder: Path) -> Iterator[str]:
     """A router over this prefill worker and every decode worker, until it is left."""
     assert plan.config is not None
     folder.mkdir()
-    port = free_port()
     kept = [w for w in plan.config["workers"] if w["role"] == "decode" or w["name"] == prefill]
-    config = {**plan.config, "port": port, "workers": kept}
-    (folder / "router.json").write_text(json.dumps(config))
-    url = f"http://127.0.0.1:{port}"
-    process = Managed(
-        name="router",
-        role="router",
-        url=url,
-        health_url=f"{url}/readiness",
-        command=[part.replace(RUN_DIR, str(folder)) for part in plan.command],
-        env=plan.env,
-        log=folder / "router.log",
-    )
-    process.spawn(uuid.uuid4().hex)
-    try:
-        _wait(process)
+    with own_router(plan, folder, {"workers": kept}) as (url, _):
         yield url
-    finally:
-        _end(process)
-
-
-def _wait(process: Managed) -> None:
-    assert process.popen is not None
-    deadline = time.monotonic() + ROUTER_UP_S
-    while time.monotonic() < deadline and process.popen.poll() is None:
-        status, body = readiness.get(f"{process.url}/workers")
-        workers = json.loads(body)["workers"] if status == 200 else []
-        if workers and all(worker["healthy"] for worker in workers):
-            return
-        time.sleep(0.1)
-    raise BenchError(f"a router did not come up in {ROUTER_UP_S:.0f} s:\n{process.tail()}")
-
-
-def _end(process: Managed) -> None:
-    """Drained if it can be: after a failure requests may be left in it."""
-    assert process.popen is not None
-    process.popen.terminate()
-    try:
-        process.popen.wait(ROUTER_END_S)
-    except subprocess.TimeoutExpired:
-        process.popen.kill()
-        process.popen.wait()
