@@ -101,6 +101,7 @@ def store(folder: Path, counts: np.ndarray, domains: np.ndarray, k: int) -> None
     parts = (recent.counts, recent.tokens, recent.scales, recent.ages)
     arrays = (*parts, space.weights, old)
     for name, array in zip(NAMES, arrays, strict=True):
+        assert array is not None
         np.save(folder / f"{name}.npy", array)
 
 

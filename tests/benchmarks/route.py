@@ -42,9 +42,9 @@ def main() -> None:
     owner = {(name, 0): row for row, name in enumerate(names)}
     eldr = EldrPolicy(0, 0.1, Centroids(rows, owner))
     eldr.residents = Residents(VALUES)
-    for number, key in enumerate(owner):
+    for number, rank in enumerate(owner):
         for place in range(12):
-            eldr.residents.add(key, signatures[(number * 5 + place) % 64])
+            eldr.residents.add(rank, signatures[(number * 5 + place) % 64])
     plain = ShortestQueuePolicy()
     spent: dict[str, list[float]] = {"": [], "other_": [], "settle_": []}
     for number in range(rounds):
