@@ -23,8 +23,9 @@ push.connect("inproc://requests")
 sleeper = IdleSleeper([pull])
 housekeeping = []
 
-def rounds(count, fully_idle, sleeper):
-    scheduler = SimpleNamespace(idle_sleeper=sleeper, is_fully_idle=lambda: fully_idle)
+def rounds(count, fully_idle, sleeper, last_batch=None, scheduler=None):
+    scheduler = scheduler or SimpleNamespace(idle_sleeper=sleeper)
+    scheduler.is_fully_idle, scheduler.last_batch = lambda: fully_idle, last_batch
     began = time.monotonic()
     for _ in range(count):
         cpu_idle._on_idle(housekeeping.append, scheduler)
@@ -33,9 +34,14 @@ def rounds(count, fully_idle, sleeper):
 found = {
     "transferring": rounds(100, False, sleeper) >= 0.1,
     "idle": rounds(100, True, sleeper) < 0.1,  # SGLang itself has slept
+    "computing": rounds(100, False, sleeper, last_batch="a batch") < 0.1,
     "no sleeper": rounds(100, False, None) < 0.1,
 }
-cpu_idle.PAUSE_MS = 20_000
+cpu_idle.PAUSE_MS, cpu_idle.AWAKE_S = 20_000, 3600.0
+busy = SimpleNamespace(idle_sleeper=sleeper)
+rounds(1, False, sleeper, "a batch", busy)
+found["just computed"] = rounds(100, False, sleeper, None, busy) < 10
+cpu_idle.AWAKE_S = 0.0
 threading.Timer(0.2, push.send, [b"a request"]).start()
 found["woken"] = 0.1 < rounds(1, False, sleeper) < 10
 found["housekeeping"] = len(housekeeping)
@@ -50,7 +56,9 @@ def test_it_sleeps_until_a_request_comes_while_transfers_are_on_their_way() -> N
     assert json.loads(line.removeprefix("say ")) == {
         "transferring": True,
         "idle": True,
+        "computing": True,
         "no sleeper": True,
+        "just computed": True,
         "woken": True,
-        "housekeeping": 301,
+        "housekeeping": 502,
     }
