@@ -4,12 +4,12 @@ SGLang 0.5.21 watches the processes that its main process started. Behind a DP c
 schedulers are the controller's, and nobody watches them: a rank that was killed (by the kernel,
 when memory is short) is a rank that never answers, and all requests that go there hang. So the
 controller watches its schedulers, with SGLang's own watchdog, on every node; and passes the news on
-as it does when it fails itself, to the main process, which ends the whole server.
+as it does when it fails itself, to the main process, which ends the whole server. Not under elastic
+EP, where the other ranks are meant to go on.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import Any
 
@@ -20,11 +20,16 @@ WATCHDOG = "sglang.srt.utils.watchdog.SubprocessWatchdog"
 
 
 def _watched(original: Any, controller: Any, *args: Any, **kwargs: Any) -> None:
+    import psutil
+    from sglang.srt.runtime_context import get_exec
     from sglang.srt.utils.watchdog import SubprocessWatchdog
 
     original(controller, *args, **kwargs)
+    if get_exec().moe.elastic_ep_backend is not None:
+        return
     # The watchdog signals the process that it runs in; unhandled that would dump its core.
-    signal.signal(signal.SIGQUIT, lambda *_: os.kill(os.getppid(), signal.SIGQUIT))
+    main = psutil.Process().parent()
+    signal.signal(signal.SIGQUIT, lambda *_: main.send_signal(signal.SIGQUIT))
     procs = [proc for proc in controller.scheduler_procs if proc is not None]
     SubprocessWatchdog(procs, [f"scheduler {n}" for n in range(len(procs))]).start()
 
@@ -40,5 +45,5 @@ PATCH = Patch(
             ("self", "server_args", "port_args", "run_scheduler_process_func"),
         ),
     ),
-    requires=(WATCHDOG,),
+    requires=(WATCHDOG, f"{WATCHDOG}.start", "sglang.srt.runtime_context.get_exec"),
 )

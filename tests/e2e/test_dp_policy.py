@@ -233,7 +233,9 @@ def test_behind_sglangs_router_prefill_and_decode_have_policies(
     assert [each.ids for each in served] == [reference.greedy(ids, TOKENS) for ids in asked]
     assert {each.rank for each in served} == {0, 1}
     for side in ("prefill", "decode"):
-        assert ranks_of(decisions(tmp_path, side)) == {0, 1}
+        made = decisions(tmp_path, side)
+        assert len(made) >= len(asked)
+        assert ranks_of(made) == {0, 1}
 
 
 def ranks_of(made: list[Replayed]) -> set[int]:
