@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from tests.standin.cluster import Cluster
+from tests.unit.launch_stand_ins import wait_gone
 from tests.unit.router.cluster_calls import run
 from tests.unit.router.eldr_cluster import Traffic, admin, eldr_cluster, metrics, write_profile
+from toolkit.launch import sessions
 
 WITHIN_S = 2.0
 SLOW_S = 20.0
@@ -207,11 +209,7 @@ def test_a_router_that_is_killed_leaves_no_refit_behind(profile):
             child = await a_stopped_refit(cluster, router)
             cluster.router.kill()
             cluster.router.wait()
-            for _ in range(200):
-                if not Path(f"/proc/{child}").exists():
-                    break
-                await asyncio.sleep(0.01)
-            assert not Path(f"/proc/{child}").exists()
+            await asyncio.to_thread(wait_gone, [child])
 
     run(check())
 
@@ -223,20 +221,27 @@ def test_a_router_that_ends_in_mid_refit_ends_the_refit(profile):
             child = await a_stopped_refit(cluster, cluster.router.pid)
             cluster.router.terminate()
             assert await asyncio.to_thread(cluster.router.wait, 10) == 0
-            assert not Path(f"/proc/{child}").exists()
+            assert not sessions.is_running(child.pid, child.start)
 
     run(check())
 
 
-async def a_stopped_refit(cluster: Cluster, router: int) -> int:
-    """The pid of a refit process, stopped (SIGSTOP) before it could end."""
+async def a_stopped_refit(cluster: Cluster, router: int) -> sessions.Process:
+    """A refit process, stopped (SIGSTOP) before it could end.
+
+    Not before it has tied itself to its router, which it does first: it must have numpy open, since
+    a process that is stopped earlier cannot see that its router is gone.
+    """
     await Traffic(cluster).many([0, 1, 2, 3] * 4)
     asking = asyncio.ensure_future(admin(cluster, "refit"))
     asking.add_done_callback(lambda done: done.cancelled() or done.exception())
     for _ in range(2000):
         for child in children(router):
+            process = sessions.look(child)
+            if process is None or "numpy" not in Path(f"/proc/{child}/maps").read_text():
+                continue
             os.kill(child, signal.SIGSTOP)
-            return child
+            return process
         await asyncio.sleep(0.002)
     raise AssertionError("no refit process was seen")
 
