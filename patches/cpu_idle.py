@@ -1,15 +1,21 @@
-"""A scheduler that only waits for KV transfers leaves the core to others, on CPU.
+"""A scheduler that computes nothing leaves the core to others, on CPU.
 
-SGLang's `--sleep-on-idle` lets a scheduler sleep that has nothing at all. One with requests in
-transfer polls them without end, and with late binding a prefill worker almost always has some: they
-wait for a decode worker to be chosen. On a GPU host that is a core of many; here it is one of two,
-and the ones that compute go without. So it sleeps until a request comes, or for PAUSE_MS, once
-nothing has been computed for AWAKE_S: a transfer that is not held up is over by then.
+SGLang's `--sleep-on-idle` lets a scheduler sleep that has nothing at all. Two kinds poll without
+end all the same:
+
+- One with requests in transfer. With late binding a prefill worker almost always has some: they
+  wait for a decode worker to be chosen. It sleeps until a request comes, or for PAUSE_MS.
+- The ranks of DP attention, even with nothing to do: they have to meet in every round of the loop.
+  Each of them sleeps PAUSE_MS (waiting for transfers) or IDLE_MS (idle) a round.
+
+On a GPU host that is a core of many; here it is one of two, and the ones that compute, or start
+beside it, go without. They sleep once nothing has been computed for AWAKE_S: a transfer that is not
+held up is over by then.
 """
 
 from __future__ import annotations
 
-from time import monotonic
+import time
 from typing import Any
 
 from patches.base import Hook, Patch, Process
@@ -19,24 +25,30 @@ SLEEPER = "sglang.srt.managers.scheduler_components.idle_sleeper.IdleSleeper"
 AWAKE_S = 0.02
 PAUSE_MS = 1
 """A transfer that was held up starts, and ends, so much later at most."""
+IDLE_MS = 5
+"""The first request after a rest starts so much later at most."""
 _SINCE = "toolkit_waiting_since"
 
 
 def _on_idle(original: Any, scheduler: Any) -> None:
     original(scheduler)
-    # Ranks of DP attention have no sleeper: they have to meet in every round of the loop.
     poller = getattr(scheduler.idle_sleeper, "poller", None)
-    if poller is None:
+    if poller is None and not scheduler.enable_dp_attention:
+        return  # a rank that follows another one's requests
+    idle = scheduler.is_fully_idle()
+    if scheduler.last_batch is not None or (idle and poller is not None):
+        setattr(scheduler, _SINCE, time.monotonic())
+    elif time.monotonic() - getattr(scheduler, _SINCE, 0.0) <= AWAKE_S:
         return
-    if scheduler.last_batch is not None or scheduler.is_fully_idle():
-        setattr(scheduler, _SINCE, monotonic())
-    elif monotonic() - getattr(scheduler, _SINCE, 0.0) > AWAKE_S:
+    elif poller is not None:
         poller.poll(PAUSE_MS)
+    else:
+        time.sleep((IDLE_MS if idle else PAUSE_MS) / 1e3)
 
 
 PATCH = Patch(
     name="cpu_idle",
-    why="requests that wait for their KV transfer keep a core busy",
+    why="schedulers that compute nothing keep a core busy",
     processes=frozenset({Process.SCHEDULER}),
     hooks=(Hook(f"{SCHEDULER}.on_idle", _on_idle, ("self",)),),
     requires=(SLEEPER, f"{SCHEDULER}.init_idle_sleeper", f"{SCHEDULER}.is_fully_idle"),

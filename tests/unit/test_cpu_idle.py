@@ -1,4 +1,4 @@
-"""A scheduler that waits for KV transfers, with SGLang's real sleeper on a real socket."""
+"""Schedulers that compute nothing, with SGLang's real sleeper on a real socket."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ push.connect("inproc://requests")
 sleeper = IdleSleeper([pull])
 housekeeping = []
 
-def rounds(count, fully_idle, sleeper, last_batch=None, scheduler=None):
-    scheduler = scheduler or SimpleNamespace(idle_sleeper=sleeper)
+def rounds(count, fully_idle, sleeper, last_batch=None, scheduler=None, together=False):
+    scheduler = scheduler or SimpleNamespace(idle_sleeper=sleeper, enable_dp_attention=together)
     scheduler.is_fully_idle, scheduler.last_batch = lambda: fully_idle, last_batch
     began = time.monotonic()
     for _ in range(count):
@@ -36,9 +36,12 @@ found = {
     "idle": rounds(100, True, sleeper) < 0.1,  # SGLang itself has slept
     "computing": rounds(100, False, sleeper, last_batch="a batch") < 0.1,
     "no sleeper": rounds(100, False, None) < 0.1,
+    "together, idle": rounds(40, True, None, together=True) >= 0.2,
+    "together, transferring": rounds(40, False, None, together=True) >= 0.04,
+    "together, computing": rounds(40, True, None, "a batch", together=True) < 0.2,
 }
 cpu_idle.PAUSE_MS, cpu_idle.AWAKE_S = 20_000, 3600.0
-busy = SimpleNamespace(idle_sleeper=sleeper)
+busy = SimpleNamespace(idle_sleeper=sleeper, enable_dp_attention=False)
 rounds(1, False, sleeper, "a batch", busy)
 found["just computed"] = rounds(100, False, sleeper, None, busy) < 10
 cpu_idle.AWAKE_S = 0.0
@@ -49,7 +52,7 @@ print("say", json.dumps(found))
 """
 
 
-def test_it_sleeps_until_a_request_comes_while_transfers_are_on_their_way() -> None:
+def test_they_sleep_until_a_request_comes_and_while_there_is_nothing_to_compute() -> None:
     done = run_python(CODE)
     assert done.returncode == 0, done.stderr[-2000:]
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("say ")]
@@ -58,7 +61,10 @@ def test_it_sleeps_until_a_request_comes_while_transfers_are_on_their_way() -> N
         "idle": True,
         "computing": True,
         "no sleeper": True,
+        "together, idle": True,
+        "together, transferring": True,
+        "together, computing": True,
         "just computed": True,
         "woken": True,
-        "housekeeping": 502,
+        "housekeeping": 622,
     }

@@ -252,6 +252,8 @@ class _Round:
     def _oversized(self) -> None:
         """Requests that no pool could hold: to whoever is next, as load they do not count."""
         pool, waiting = self.ranks.pool, self.waiting
+        if waiting.largest <= pool:
+            return
         for request in [i for i, size in enumerate(waiting.sizes) if size > pool]:
             if not self.heap:
                 return

@@ -16,12 +16,12 @@ class Waiting:
     def __init__(self, sizes: Sequence[float]) -> None:
         self.sizes = sizes
         self.pending = list(range(len(sizes)))
-        self._largest = max(sizes, default=0.0)
+        self.largest = max(sizes, default=0.0)
         self._sorted: list[tuple[float, int]] | None = None
 
     def first(self, count: int, room: float) -> list[int]:
         """The earliest `count` that fit in `room`."""
-        if room >= self._largest:
+        if room >= self.largest:
             return self.pending[:count]
         if not self.pending or self._by_size()[0][0] > room:
             return []
