@@ -10,6 +10,8 @@ prefixes
 - `many_`: 64 slots are free
 - `all_`, `br0_all_`: eight slots a rank are free and all 512 are placed, as after a start
 
+`fixed_p50_ms`, `fixed_p99_ms`: a job that is always the same (4,000 numbers are made
+and sorted), timed between the rounds: how steady the machine itself was.
 `project_p50_ms`: the projection alone; `sent_us`, `counted_us`, `ended_us`: what tracking a request
 takes at each of its events (means). `placed_mean`: requests placed a round.
 """
@@ -69,7 +71,11 @@ def main() -> None:
     ]
     spent: dict[str, tuple[list[float], list[float]]] = {key: ([], []) for key, *_ in cases}
     placed = 0
+    fixed = []
     for number in range(rounds):
+        begin = time.perf_counter()
+        sorted(k * 7919 % 4001 for k in range(4000))
+        fixed.append((time.perf_counter() - begin) * 1e3)
         pool = pools[number * 7 % FLEETS]
         for key, policy, fleets, count in cases:
             if number >= count:
@@ -84,6 +90,8 @@ def main() -> None:
         result.keys[f"{key}p50_ms"] = percentile(wall, 50)
         result.keys[f"{key}p99_ms"] = percentile(wall, 99)
         result.keys[f"{key}cpu_p99_ms"] = percentile(cpu_times, 99)
+    result.keys["fixed_p50_ms"] = percentile(fixed, 50)
+    result.keys["fixed_p99_ms"] = percentile(fixed, 99)
     keys, wall = [worker.key for worker in usual[0]], []
     for _ in range(rounds):
         begin = time.perf_counter()

@@ -141,11 +141,11 @@ class MarginAhead:
     def values(self, g: int, sizes: Sequence[float]) -> list[float]:
         import numpy as np
 
-        over = np.array(sizes)[:, None] - (self.heaviest - self.loads[g])
+        added = np.array(sizes, dtype=np.float64)
+        over = added[:, None] - (self.heaviest - self.loads[g])
         np.maximum(over, 0.0, out=over)
-        lost: list[float] = (over @ self.prices).tolist()
-        worth = self.worth
-        return [worth * size - price for size, price in zip(sizes, lost, strict=True)]
+        values: list[float] = (self.worth * added - over @ self.prices).tolist()
+        return values
 
     def across(self, size: float) -> list[float]:
         import numpy as np
