@@ -1,4 +1,4 @@
-"""How evenly decode ranks are loaded: BR-0, BR-H, composed against load balancers, real workers.
+"""How evenly decode ranks are loaded: BR-0, BR-H, level against load balancers, real workers.
 
 launch/cpu-dp.yaml: one prefill worker and one decode server on the CPU. `--set attention`, the
 default: `--tp 2 --dp 2 --enable-dp-attention`, two ranks that meet at a barrier in every step.
@@ -7,20 +7,22 @@ default: `--tp 2 --dp 2 --enable-dp-attention`, two ranks that meet at a barrier
 Lengths: three kinds of traffic with long tails and users of their own (`toolkit.bench.lengths`), or
 with `--trace FILE` consecutive requests of a public trace. All prompts are scaled by one factor and
 all answers by another, to means of `--prompt` and `--answer` tokens (cut at 2000 and 512), so that
-a rank has 16 requests at a time, a third to a half of its pool of 16,384 KV tokens is in use, and
+a rank has `--slots` requests at a time, a third to a half of its pool of 16,384 KV tokens is in use, and
 one prefill worker keeps up. Closed loop: the slots of all ranks and 8 more for each in flight, so
 that slots are full and some finished prefills wait; measured is the time while the loop is full.
 Answers end by themselves, at lengths that the router is not told (`toolkit.bench.ending`), but for
 the arm `brh@oracle:0`, whose requests say them as their limit. Every round plays the same requests
 once an arm, in balanced random order, prefix caches emptied before each; each seed draws others.
-Ours choose from all that wait (s_greedy 0: `br0@0`, `brh@learned:0`); in the table are also `br0`
-and `brh` with their defaults, which pass nobody by for long, `composed` with ELDR, `least_tokens`.
+Ours choose from all that wait (s_greedy 0: `br0@0`, `level@0`, `brh@learned:0`); in the table are
+also `br0`, `brh` and `level` with their defaults, which pass nobody by for long, `composed` with
+ELDR, `least_tokens`.
 
-keys: br0_ratio, brh_ratio (predictor learned), oracle_ratio, composed_ratio (all parts but eldr):
-mean over time of max - min KV tokens over ranks (`toolkit.bench.balance`), divided by that of
-`best_baseline`, the one of random, round robin, shortest queue and power of two with the least;
-each with its 95 % interval over paired rounds. More: `arms`, the medians of every arm (SHOWN);
-`against_best`, every arm's ratio; `ranks`; `prompt_mean`, `answer_mean` of what was sent.
+keys: br0_ratio, brh_ratio (predictor learned), level_ratio, oracle_ratio, composed_ratio (with
+level and all other parts but eldr): mean over time of max - min KV tokens over ranks
+(`toolkit.bench.balance`), divided by that of `best_baseline`, the one of random, round robin,
+shortest queue and power of two with the least; each with its 95 % interval over paired rounds.
+More: `arms`, the medians of every arm (SHOWN); `against_best`, every arm's ratio; `ranks`, `slots`
+of each; `prompt_mean`, `answer_mean` of what was sent.
 """
 
 from __future__ import annotations
@@ -51,15 +53,21 @@ from toolkit.resources import recipes_dir
 
 RECIPE = recipes_dir() / "cpu-dp.yaml"
 BASELINES = ("random", "round_robin", "shortest_queue", "power_of_two")
-LEVEL = "composed@filter+brh@learned:0+user"
-OURS = {"br0": "br0@0", "brh": "brh@learned:0", "oracle": "brh@oracle:0", "composed": LEVEL}
-ARMS = (*OURS.values(), "br0", "brh", "composed", *BASELINES, "least_tokens")
-SETS: dict[str, dict[str, Any]] = {
-    "attention": {"tp": 2, "dp": 2, "dp_attention": True, "max_running": 32},
-    "plain": {"tp": 1, "dp": 4, "dp_attention": False, "max_running": 16},
+PARTS = "composed@filter+level@0+user"
+OURS = {
+    "br0": "br0@0",
+    "brh": "brh@learned:0",
+    "level": "level@0",
+    "oracle": "brh@oracle:0",
+    "composed": PARTS,
 }
-IN_FLIGHT = {"attention": 32 + 16, "plain": 64 + 32}
-"""Slots of all ranks, and 8 more for each."""
+ARMS = (*OURS.values(), "br0", "brh", "level", "composed", *BASELINES, "least_tokens")
+SETS: dict[str, dict[str, Any]] = {
+    "attention": {"tp": 2, "dp": 2, "dp_attention": True},
+    "plain": {"tp": 1, "dp": 4, "dp_attention": False},
+}
+WAITING = 8
+"""Requests in flight for each rank beyond its slots."""
 LONGEST = (2000, 512)
 SHOWN = (
     "kv_spread", "kv_max", "kv_mean", "kv_min", "barrier_share", "barrier_share_cpu", "mean_batch",
@@ -68,10 +76,13 @@ SHOWN = (
 )  # fmt: skip
 
 
-def recipe(kind: str, folder: Path) -> Path:
+def recipe(kind: str, slots: int, folder: Path) -> Path:
     """The recipe with this kind of ranks, and workers that can hide lengths."""
     document, _ = read_document(RECIPE)
-    document["decode"] |= SETS[kind]
+    ranks = SETS[kind]
+    # With DP attention the limit is the server's, else each rank's.
+    limit = slots * ranks["dp"] if ranks["dp_attention"] else slots
+    document["decode"] |= ranks | {"max_running": limit}
     for role in ("prefill", "decode"):
         document[role].setdefault("args", {})[FLAG] = True
     path = folder / f"{kind}.yaml"
@@ -95,8 +106,9 @@ async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float],
     """All seeds' rounds in one comparison; means of what was sent; samples."""
     arms = [Arm.parse(text) for text in options.arms.split(",")]
     whole = Comparison(arms, [[] for _ in arms])
-    played = Load(concurrency=IN_FLIGHT[options.set], hidden=True)
-    told = Load(concurrency=IN_FLIGHT[options.set])
+    in_flight = SETS[options.set]["dp"] * (options.slots + WAITING)
+    played = Load(concurrency=in_flight, hidden=True)
+    told = Load(concurrency=in_flight)
     loads = {arm.text: told for arm in arms if "oracle" in arm.text}
     rows = load(Path(options.trace)) if options.trace else None
     sent: list[Item] = []
@@ -160,28 +172,30 @@ def main() -> None:
     options = arguments(
         __doc__,
         ("--set", {"default": "attention", "choices": SETS}),
+        ("--slots", {"type": int, "default": 32, "help": "of each rank"}),
         ("--arms", {"default": ",".join(ARMS), "help": "policies, separated by commas"}),
         ("--seeds", {"type": int, "default": 3}),
         ("--rounds", {"type": int, "default": 2, "help": "of each seed"}),
         ("--requests", {"type": int, "default": 240, "help": "of each round"}),
         ("--prompt", {"type": float, "default": 160.0, "help": "mean tokens"}),
-        ("--answer", {"type": float, "default": 96.0, "help": "mean tokens"}),
+        ("--answer", {"type": float, "default": 48.0, "help": "mean tokens"}),
         ("--trace", {"help": "a trace file in place of the synthetic mix"}),
         ("--url", {"help": "a router that is up, its workers with --" + FLAG}),
     )
     if options.quick:
         options.seeds, options.rounds, options.requests = 1, 1, 96
-        options.arms = "br0@0,brh@learned:0,round_robin,shortest_queue"
+        options.arms = "br0@0,brh@learned:0,level@0,round_robin,shortest_queue"
     result = Result()
     if options.url:
         whole, means, samples = asyncio.run(measure(options.url, options))
     else:
         with tempfile.TemporaryDirectory(prefix="imbalance-") as folder:
-            path = recipe(options.set, Path(folder))
+            path = recipe(options.set, options.slots, Path(folder))
             with hosted(path, Path(folder)) as up:
                 whole, means, samples = asyncio.run(measure(up.router_url, options))
     result.keys |= keys(whole) | means
     result.keys |= {"set": options.set, "ranks": SETS[options.set]["dp"], "trace": options.trace}
+    result.keys["slots"] = options.slots
     result.emit(samples)
 
 

@@ -14,6 +14,7 @@ from toolkit.policies.eldr import EldrPolicy, check_tau
 from toolkit.policies.gimbal import GimbalPolicy, Thresholds
 from toolkit.policies.label_oracle import LabelOraclePolicy
 from toolkit.policies.least_tokens import LeastTokensPolicy
+from toolkit.policies.level import LevelPolicy
 from toolkit.policies.parts import Parts, follows_experts
 from toolkit.policies.power_of_two import PowerOfTwoPolicy
 from toolkit.policies.prefix_affinity import PrefixAffinityPolicy
@@ -63,6 +64,7 @@ POLICIES: dict[str, Known] = {
     "eldr": Known(EldrPolicy, ("decode",), "tau", check_tau, takes_tau=True),
     "br0": Known(Br0Policy, ("decode",), "s_greedy", check_s_greedy),
     "brh": Known(BrHPolicy, ("decode",), "predictor", check_brh),
+    "level": Known(LevelPolicy, ("decode",), "s_greedy", check_s_greedy),
     "composed": Known(ComposedPolicy, ("decode",), "parts", Parts.parse, takes_tau=True),
     "gimbal": Known(GimbalPolicy, _BOTH, "thresholds", Thresholds.parse),
     "label_oracle": Known(LabelOraclePolicy, ("decode",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,9 @@ class BrHPolicy(BalanceRoute):
       reading, stays the anchor, and what other routers sent there is assumed to stay.
     - alpha: worth of a token below the margin; beta: price of one above it, in any of the steps.
       beta > G * alpha is more cautious than BR-0: a token may fit now and not in ten steps.
-    - gamma: predictions far ahead are worth less.
+    - gamma: predictions far ahead are worth less. None (*ours*): min(0.9, exp(-r)), where r answers
+      end per rank and step: the odds that no slot of the rank became free by then. What becomes
+      free is filled so as to level it, so what was predicted beyond it is not what will be.
     - H = 0 and (alpha, beta) = (1, G) is BR-0, decision by decision.
 
     Ranks are popped in the order of free slots, then of the discounted load sum_h d_h * L_{g,h}
@@ -51,7 +54,7 @@ class BrHPolicy(BalanceRoute):
     Knobs: `predictor` of output lengths (learned, survival, exact_match, oracle;
     `brh@PREDICTOR[:S_GREEDY]`) or an `inflight` that has one, `horizon` H (80 steps), `alpha` (1),
     `beta` (None: 6 G, which is the paper's 48 at G = 8; its value for other G is not in our text),
-    `gamma` (0.9), and those of `TwoStage`.
+    `gamma` (None; 0.9 in the paper), and those of `TwoStage`.
     Source: BalanceRoute (arXiv 2605.06113), BR-H.
     """
 
@@ -63,7 +66,7 @@ class BrHPolicy(BalanceRoute):
         horizon: int = HORIZON,
         alpha: float = 1.0,
         beta: float | None = None,
-        gamma: float = GAMMA,
+        gamma: float | None = None,
         inflight: InflightLengths | None = None,
         s_greedy: int | None = None,
         r_max: int = R_MAX,
@@ -75,7 +78,7 @@ class BrHPolicy(BalanceRoute):
         super().__init__(s_greedy, r_max, patience)
         if horizon < 0:
             raise ValueError(f"horizon = {horizon} must not be negative")
-        if not 0 < gamma <= 1:
+        if gamma is not None and not 0 < gamma <= 1:
             raise ValueError(f"gamma = {gamma:g} must lie in (0, 1]")
         if not alpha > 0 or not (beta is None or beta > 0):
             raise ValueError(f"alpha = {alpha:g} and beta = {beta} must be above 0")
@@ -85,7 +88,8 @@ class BrHPolicy(BalanceRoute):
         if inflight is None:
             inflight = InflightLengths(make_predictor(predictor))
         self.inflight = inflight
-        self._discounts: np.ndarray = gamma ** np.arange(horizon + 1, dtype=np.float64)
+        self.gamma = gamma
+        self._steps: np.ndarray = np.arange(horizon + 1, dtype=np.float64)
 
     @property
     def needs_user(self) -> bool:
@@ -97,7 +101,15 @@ class BrHPolicy(BalanceRoute):
 
     def _envelope(self, ranks: Ranks) -> MarginAhead:
         beta = BETA_PER_RANK * len(ranks.load) if self.beta is None else self.beta
-        return MarginAhead(self._ahead(ranks), self._discounts, self.alpha, beta)
+        return MarginAhead(self._ahead(ranks), self._discounts(ranks), self.alpha, beta)
+
+    def _discounts(self, ranks: Ranks) -> np.ndarray:
+        """d_h [H + 1]."""
+        gamma = self.gamma
+        if gamma is None:
+            gamma = min(GAMMA, math.exp(-self.inflight.turnover(len(ranks.load))))
+        discounts: np.ndarray = gamma**self._steps
+        return discounts
 
     def _ahead(self, ranks: Ranks) -> np.ndarray:
         """L_{g,h}, tokens [G, H + 1]."""

@@ -14,6 +14,7 @@ from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.eldr import Band, Centroids, EldrPolicy
 from toolkit.policies.inflight_lengths import InflightLengths
+from toolkit.policies.level import LevelPolicy
 from toolkit.policies.near_ranks import NearRanks
 from toolkit.policies.one_by_one import readable, with_sent
 from toolkit.policies.parts import Parts
@@ -68,15 +69,15 @@ class ComposedPolicy:
     1. `filter`: ranks with a free slot and KV room for the request that are not silent (see
        `read_ranks`); where there are none those that are not silent, else all.
     2. `eldr`: those in the locality band, s_k >= s* - tau (`EldrPolicy`).
-    3. `br0` or `brh`: those with the best F (`Br0Policy`, `BrHPolicy`). G, M and the margins are of
-       all healthy ranks, in the band or not: all of them wait. Without either: the shortest queues,
+    3. `br0`, `brh` or `level`: those with the best F (`Br0Policy`, `BrHPolicy`, `LevelPolicy`), of
+       all healthy ranks, in the band or not: all of them wait. Without one: the shortest queues,
        of equal ones the nearest.
     4. `user`: the rank of the user's last request, if it is still among them. F is the same on all
        ranks whose margin holds the request, so ties are common until ranks are level.
 
     What is left then is ordered by the barrier's own rule (least load, most slots), without one by
-    who was chosen least recently. With `eldr`, `br0` or `brh` alone this is that policy, with none
-    the shortest queue, decision by decision.
+    who was chosen least recently. With `eldr` or a barrier score alone this is that policy, with
+    none the shortest queue, decision by decision.
 
     A round (`assign`) with `eldr` and a slot for everybody is these decisions one after the other,
     and so is one without a barrier part. In every other round the barrier decides, whom and where,
@@ -86,7 +87,8 @@ class ComposedPolicy:
 
     Degraded: as the parts. Knobs: `parts` (`composed@filter+eldr+brh+user`, the default; any of
     them can be left out, `composed@none`), those of `EldrPolicy` (`tau`, or `eldr@TAU`) and of the
-    barriers (`br0@S_GREEDY`, `brh@PREDICTOR[:S_GREEDY]`), `expiry` and `capacity` of `UserMap`.
+    barriers (`br0@S_GREEDY`, `level@S_GREEDY`, `brh@PREDICTOR[:S_GREEDY]`), `expiry` and `capacity`
+    of `UserMap`.
     `locality`, `barrier`, `users` are the parts, None where off; `inflight` BR-H's, kept by whoever
     sends the requests. Cost: that of the parts; a round asks `eldr` about 64 requests a rank at
     most. Source: *ours*; the parts name theirs.
@@ -256,7 +258,12 @@ def eldr_of(policy: Policy) -> EldrPolicy | None:
 
 
 def _barrier(seed: int, parts: Parts) -> BalanceRoute | None:
-    made = {"br0": Br0Policy, "brh": BrHPolicy}.get(parts.barrier)
+    known: dict[str, Callable[..., BalanceRoute]] = {
+        "br0": Br0Policy,
+        "brh": BrHPolicy,
+        "level": LevelPolicy,
+    }
+    made = known.get(parts.barrier)
     return made(seed, **dict(parts.options)) if made else None
 
 

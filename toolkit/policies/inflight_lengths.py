@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int]
 FIRST = 64
+RECENT = 256
+"""The mean answer is over about so many of the last ones."""
 GOLDEN = 0.6180339887498949
 JUDGED = 4
 """Of so many requests that end one is held against its prediction."""
@@ -51,6 +53,7 @@ class InflightLengths:
         self._prompt = np.zeros(FIRST, dtype=np.float64)
         self._flight = Flight.empty(FIRST)
         self._ended = 0
+        self._answer = 0.0
 
     def __len__(self) -> int:
         return len(self._who)
@@ -62,6 +65,11 @@ class InflightLengths:
     def tokens(self, key: Key) -> float:
         """KV tokens that the requests on the rank hold now."""
         return float(self.projections([key], 0)[0, 0])
+
+    def turnover(self, ranks: int) -> float:
+        """Requests that end per rank and step, on average: those on a rank divided by the tokens of
+        a mean answer. 0 before any has ended."""
+        return len(self._who) / (ranks * self._answer) if ranks and self._answer else 0.0
 
     def sent(self, rid: str, key: Key, request: RequestView, generated: int = 0) -> None:
         """The request goes to the rank. `generated`: tokens that it had before, as part of the
@@ -94,6 +102,8 @@ class InflightLengths:
             self._judge(slot)
         _, key, placed = self._who[slot]
         age = int(self._flight.age[slot])
+        if finished:
+            self._answer += (max(age, 1) - self._answer) / min(self._ended, RECENT)
         by_itself = finished and age < int(self._flight.limit[slot])
         self.predictor.ended(placed, age, by_itself)
         self._leave(key)

@@ -10,19 +10,22 @@ from toolkit.policies.balance_route import check_s_greedy
 from toolkit.policies.brh import check_brh
 from toolkit.policies.eldr import check_tau
 
-PARTS = ("filter", "eldr", "br0", "brh", "user")
+BARRIERS = ("br0", "brh", "level")
+PARTS = ("filter", "eldr", *BARRIERS, "user")
 NONE = "none"
 _CHECKS: dict[str, Callable[[str], Any]] = {
     "eldr": check_tau,
     "br0": lambda text: {"s_greedy": check_s_greedy(text)},
     "brh": check_brh,
+    "level": lambda text: {"s_greedy": check_s_greedy(text)},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts, always asked in the same order: `filter`, `eldr`, `barrier` ("br0", "brh" or ""
-    for none) with its `options`, `user`. `tau` is None where the name leaves it to others."""
+    """The parts, always asked in the same order: `filter`, `eldr`, `barrier` ("br0", "brh",
+    "level" or "" for none) with its `options`, `user`. `tau` is None where the name leaves it to
+    others."""
 
     filter: bool = True
     eldr: bool = True
@@ -49,10 +52,11 @@ class Parts:
             found[name] = parameter if "@" in part else ""
             if "@" in part and not parameter:
                 raise ValueError(f"part {part!r} ends in @: write {name}, or a value after it")
-        if "br0" in found and "brh" in found:
-            raise ValueError("br0 and brh are both barrier scores: keep one of them")
+        barriers = [name for name in BARRIERS if name in found]
+        if len(barriers) > 1:
+            raise ValueError(f"{' and '.join(barriers)} are barrier scores: keep one of them")
         values = {name: _CHECKS[name](text) for name, text in found.items() if text}
-        barrier = "br0" if "br0" in found else "brh" if "brh" in found else ""
+        barrier = barriers[0] if barriers else ""
         return cls(
             filter="filter" in found,
             eldr="eldr" in found,
