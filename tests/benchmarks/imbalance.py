@@ -7,7 +7,7 @@ default: `--tp 2 --dp 2 --enable-dp-attention`, two ranks that meet at a barrier
 Lengths: three kinds of traffic with long tails and users of their own (`toolkit.bench.lengths`), or
 with `--trace FILE` consecutive requests of a public trace. All prompts are scaled by one factor and
 all answers by another, to means of `--prompt` and `--answer` tokens (cut at 2000 and 512), so that
-a rank has `--slots` requests at a time, a third to a half of its pool of 16,384 KV tokens is in use, and
+a rank has `--slots` requests at a time, about half of its pool of 16,384 KV tokens is in use, and
 one prefill worker keeps up. Closed loop: the slots of all ranks and 8 more for each in flight, so
 that slots are full and some finished prefills wait; measured is the time while the loop is full.
 Answers end by themselves, at lengths that the router is not told (`toolkit.bench.ending`), but for
@@ -66,6 +66,9 @@ SETS: dict[str, dict[str, Any]] = {
     "attention": {"tp": 2, "dp": 2, "dp_attention": True},
     "plain": {"tp": 1, "dp": 4, "dp_attention": False},
 }
+RESERVED = 96
+"""KV tokens kept free for each running request, in place of SGLang's 512: with those 32 requests a
+rank do not fit in a pool of 16,384."""
 WAITING = 8
 """Requests in flight for each rank beyond its slots."""
 LONGEST = (2000, 512)
@@ -85,6 +88,7 @@ def recipe(kind: str, slots: int, folder: Path) -> Path:
     document["decode"] |= ranks | {"max_running": limit}
     for role in ("prefill", "decode"):
         document[role].setdefault("args", {})[FLAG] = True
+    document["decode"]["args"]["num-reserved-decode-tokens"] = RESERVED
     path = folder / f"{kind}.yaml"
     path.write_text(json.dumps(document))  # JSON is YAML
     return path
@@ -178,7 +182,7 @@ def main() -> None:
         ("--rounds", {"type": int, "default": 2, "help": "of each seed"}),
         ("--requests", {"type": int, "default": 240, "help": "of each round"}),
         ("--prompt", {"type": float, "default": 160.0, "help": "mean tokens"}),
-        ("--answer", {"type": float, "default": 48.0, "help": "mean tokens"}),
+        ("--answer", {"type": float, "default": 96.0, "help": "mean tokens"}),
         ("--trace", {"help": "a trace file in place of the synthetic mix"}),
         ("--url", {"help": "a router that is up, its workers with --" + FLAG}),
     )
