@@ -1,4 +1,4 @@
-"""BR-0, BR-H and Gimbal on real workers: the same tokens as ever, and nothing lost in the pool."""
+"""BR-0, BR-H, level and Gimbal on real workers: the same tokens as ever, and nothing lost in the pool."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def watched(url: str, bodies: list[dict[str, Any]]) -> tuple[list[calls.An
     return await sending, most
 
 
-@pytest.mark.parametrize("policy", ["br0", "brh@learned", "brh@survival", "gimbal"])
+@pytest.mark.parametrize("policy", ["br0", "brh@learned", "brh@survival", "level", "gimbal"])
 def test_tokens_stay_and_both_ranks_serve(
     two_ranks: Running, reference: Reference, policy: str
 ) -> None:
