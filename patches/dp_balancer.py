@@ -32,11 +32,13 @@ class Balancer:
     No clock and no socket: `now` is monotonic time in seconds, `req` SGLang's tokenized request.
     """
 
-    def __init__(self, name: str, side: str, ranks: int, policy: Policy | None = None) -> None:
+    def __init__(
+        self, name: str, side: str, ranks: int, policy: Policy | None = None, reserve: int = 0
+    ) -> None:
         """`policy`: in place of a fresh one of that name: recorded (`toolkit.decisions`), or with
-        what it needs beside its name (`patches.dp_locality`)."""
+        what it needs beside its name (`patches.dp_locality`). `reserve`: as in `WorkerView`."""
         self.name = name
-        self.loads = RankLoads(ranks, side)
+        self.loads = RankLoads(ranks, side, reserve)
         self.policy = policy or make_policy(name)
         self.inflight: Any = getattr(self.policy, "inflight", None)
         locality = eldr_of(self.policy)

@@ -21,6 +21,7 @@ from typing import Any
 from patches.base import Hook, Patch, Process, refuse
 from patches.dp_balancer import Balancer
 from patches.dp_hold import Released
+from patches.dp_loads import reserved_tokens
 from patches.dp_locality import DpLocality
 from patches.dp_method import RECORD_VARIABLE, chosen
 from patches.dp_progress import Progressed
@@ -51,7 +52,8 @@ def _start(original: Any, controller: Any) -> None:
 
     mode, ranks = get_disagg().disaggregation_mode, len(controller.workers)
     locality = _locality(mode, ranks)
-    balancer = Balancer(name, mode, ranks, _policy(name, locality))
+    reserve = reserved_tokens(get_disagg())
+    balancer = Balancer(name, mode, ranks, _policy(name, locality), reserve)
     setattr(controller, _BALANCER, balancer)
     setattr(controller, _LOCALITY, locality)
     if mode == "prefill":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from toolkit.policies.base import Load, WorkerView
 
@@ -58,6 +58,7 @@ class RankLoads:
       still older than the last, the rank's clock was set back, and they count again.
     - restart: the rank has received less than before; what was on its way to its former life is
       lost. Both are in `counters`, with the impossible ones.
+    - `reserve` is every view's.
     - `side` decides what waits (tokens). decode: `num_total_tokens - num_used_tokens`, which are
       the requests without KV yet (preallocation and retracted queues); those in transfer have
       theirs already, and `num_waiting_uncached_tokens` is 0 there. plain: the latter, the prompt
@@ -65,8 +66,8 @@ class RankLoads:
       worker is only in the former, the rest of a chunked prompt only in the latter.
     """
 
-    def __init__(self, ranks: int, side: str = "plain") -> None:
-        self._ranks = [_Rank() for _ in range(ranks)]
+    def __init__(self, ranks: int, side: str = "plain", reserve: int = 0) -> None:
+        self._ranks = [_Rank(reserve) for _ in range(ranks)]
         self._side = side
         self.counters: Counter[str] = Counter()
 
@@ -109,6 +110,13 @@ def waiting(snapshot: Snapshot, side: str) -> int:
     return max(queued, uncached) if side == "prefill" else uncached
 
 
+def reserved_tokens(settings: Any) -> int:
+    """KV tokens that a decode worker keeps free for each request that it runs (`settings`: its
+    server arguments, or SGLang's `get_disagg()`)."""
+    decode = settings.disaggregation_mode == "decode"
+    return int(settings.num_reserved_decode_tokens) if decode else 0
+
+
 def possible(snapshot: Snapshot) -> bool:
     """Whether every number of it could be true."""
     numbers = (
@@ -131,7 +139,8 @@ def possible(snapshot: Snapshot) -> bool:
 class _Rank:
     """One rank. `ahead` is how far its count of received requests is ahead of ours."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserve: int) -> None:
+        self._reserve = reserve
         self._load: Load | None = None
         self._good = False
         self._slots = 0
@@ -228,6 +237,7 @@ class _Rank:
             inflight_tokens=tokens,
             load=load,
             slots=self._slots,
+            reserve=self._reserve,
         )
 
     def idle(self) -> bool:

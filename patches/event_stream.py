@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
 from patches.controller_process import missing_patches
+from patches.dp_loads import reserved_tokens
 from patches.kv_transfer import KvTransferred
 from patches.late_binding import PrefillDone
 from patches.signature import wanted_layers
@@ -152,6 +153,7 @@ def _hello() -> dict[str, Any]:
         "context_length": manager.model_config.context_len,
         "max_total_tokens": state.scheduler_info["max_total_num_tokens"],
         "max_running_requests": max((each.max_running_requests for each in snapshots), default=0),
+        "reserved_tokens": reserved_tokens(resolved),
         "page_size": resolved.page_size,
         "patches": list(installed()),
     }

@@ -9,7 +9,7 @@ policy, in balanced random order, prefix caches emptied before each.
 --set hits (default): pools of 16,384 KV tokens. Keys: hit_gimbal, hit_round_robin (cached tokens of
 the answers divided by prompt tokens, means over rounds), hit_ratio (gimbal to round robin, with its
 95 % interval over paired rounds), ttft_ratio (medians, alike).
---set pressure: pools of 4096 tokens, one user asks for four times as much, and the decode worker
+--set pressure: pools of 2560 tokens, one user asks for four times as much, and the decode worker
 runs four requests at a time, so that finished prefills wait with their KV. The same keys, and
 `over`: by policy, the share of looks (every 50 ms) at which an engine was at theta_kv = 0.9 or more
 while another was 10 points lower; `highest`: the highest usage that was seen. Readings are a few ms
@@ -49,7 +49,7 @@ THETA_KV, THETA_DIFF = 0.9, 0.10
 LOOK_S = 0.05
 SETS: dict[str, dict[str, Any]] = {
     "hits": {"kv_tokens": 16384, "slots": 32, "heavy": 1},
-    "pressure": {"kv_tokens": 4096, "slots": 4, "heavy": 4},
+    "pressure": {"kv_tokens": 2560, "slots": 4, "heavy": 4},
 }
 
 

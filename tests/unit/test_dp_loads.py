@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 from math import inf, nan
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches.dp_loads import LOST_S, MOST_SENT, STALE_S, RankLoads, waiting
+from patches.dp_loads import LOST_S, MOST_SENT, STALE_S, RankLoads, reserved_tokens, waiting
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.base import WorkerView
 
@@ -52,6 +53,14 @@ def test_a_rank_that_never_published_is_silent_and_counts_what_it_was_sent() -> 
     seen = view(loads, 1.0)
     assert (seen.load, seen.inflight, seen.inflight_tokens) == (None, 2, 150)
     assert loads.counters == {}
+
+
+def test_what_a_decode_worker_keeps_free_is_in_every_view() -> None:
+    decode = SimpleNamespace(disaggregation_mode="decode", num_reserved_decode_tokens=512)
+    plain = SimpleNamespace(disaggregation_mode="null", num_reserved_decode_tokens=512)
+    assert (reserved_tokens(decode), reserved_tokens(plain)) == (512, 0)
+    loads = RankLoads(2, "decode", reserved_tokens(decode))
+    assert [each.reserve for each in loads.views([True, False], 1.0)] == [512, 512]
 
 
 def test_a_reading_is_taken_over() -> None:

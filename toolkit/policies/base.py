@@ -46,7 +46,9 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class WorkerView:
     """One choice: a (server, DP rank). `inflight*` is this router's own count; `slots` how many
-    requests it runs at a time at most, 0 where it does not say."""
+    requests it runs at a time at most, 0 where it does not say; `reserve` how many KV tokens it
+    keeps free for each of them, beside what it holds, before it takes one more (a decode worker's
+    `--num-reserved-decode-tokens`)."""
 
     name: str
     url: str = ""
@@ -56,6 +58,7 @@ class WorkerView:
     inflight_tokens: int = 0
     load: Load | None = None
     slots: int = 0
+    reserve: int = 0
 
     @property
     def key(self) -> tuple[str, int]:

@@ -85,7 +85,7 @@ class ComposedPolicy:
     crowding aside, since they wait for it and not it for them (*ours*). Users then are only
     remembered: the rank is given, so there is no tie to break.
 
-    Degraded: as the parts. Knobs: `parts` (`composed@filter+eldr+brh+user`, the default; any of
+    Degraded: as the parts. Knobs: `parts` (`composed@filter+eldr+level+user`, the default; any of
     them can be left out, `composed@none`), those of `EldrPolicy` (`tau`, or `eldr@TAU`) and of the
     barriers (`br0@S_GREEDY`, `level@S_GREEDY`, `brh@PREDICTOR[:S_GREEDY]`), `expiry` and `capacity`
     of `UserMap`.

@@ -40,7 +40,7 @@ class OneByOne:
             made.append(Assignment(at, ranks.index[g], decision.reason))
             now[ranks.index[g]] = with_sent(now[ranks.index[g]], size)
             ranks.slots[g] -= 1
-            ranks.room[g] -= size
+            ranks.room[g] -= size + ranks.reserve[g]
         return made
 
 

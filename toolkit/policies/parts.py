@@ -29,14 +29,14 @@ class Parts:
 
     filter: bool = True
     eldr: bool = True
-    barrier: str = "brh"
+    barrier: str = "level"
     user: bool = True
     tau: float | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Parts:
-        """From `filter+eldr+brh+user` or some of these, each as its own policy would be called
+        """From `filter+eldr+level+user` or some of these, each as its own policy would be called
         (`eldr@0.05`, `br0@0`, `brh@oracle`), or from `none`. ValueError: anything else."""
         found: dict[str, str] = {}
         for part in text.split("+") if text != NONE else ():

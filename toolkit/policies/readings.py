@@ -19,9 +19,10 @@ class Ranks:
     - `index`: where it stands among the workers that were given; `keys`: its (name, DP rank)
     - `load`: L_g, KV tokens that are on it or on their way to it
     - `slots`: requests that it can still take, infinite where it does not say
-    - `room`: KV tokens that it can still take, infinite where the pool's size is unknown
+    - `room`: KV tokens that one more request may bring, infinite where the pool's size is unknown
+    - `reserve`: KV tokens by which the room shrinks with every request, beside its own
     - `silent`: has no reading while others have one; counts as loaded
-    - `pool`: the largest KV pool among them, tokens
+    - `pool`: the largest room of an empty one among them
     """
 
     index: list[int]
@@ -29,12 +30,14 @@ class Ranks:
     load: list[float]
     slots: list[float]
     room: list[float]
+    reserve: list[int]
     silent: list[bool]
     pool: float
 
 
 def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
-    """The healthy ranks, with L_g = used + waiting + sent since the reading.
+    """The healthy ranks, with L_g = used + waiting + sent since the reading, and their room
+    total - L_g - reserve * (requests + 1).
 
     A rank whose reading is missing (too old, never came) or impossible (negative, NaN) is *silent*:
     L_g is then the heaviest rank's, or this router's own count where that is more, so that it has
@@ -42,7 +45,7 @@ def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
     rank would draw everything. Where all are silent, own counts are all there is. A used part above
     the pool counts as the full pool.
     """
-    ranks = Ranks([], [], [], [], [], [], 0.0)
+    ranks = Ranks([], [], [], [], [], [], [], 0.0)
     heaviest, biggest = 0.0, 0.0
     for at, worker in enumerate(workers):
         if not worker.healthy:
@@ -61,13 +64,16 @@ def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
             requests = load.running + load.waiting + load.sent_requests
             heaviest = max(heaviest, tokens)
         if total:
-            room = max(0.0, total - tokens)
-        biggest = max(biggest, total or math.inf)
+            room = max(0.0, total - tokens - worker.reserve * (requests + 1))
+            biggest = max(biggest, total - worker.reserve)
+        else:
+            biggest = math.inf
         ranks.index.append(at)
         ranks.keys.append((worker.name, worker.dp_rank))
         ranks.load.append(tokens)
         ranks.slots.append(max(0.0, worker.slots - requests) if worker.slots > 0 else math.inf)
         ranks.room.append(room)
+        ranks.reserve.append(worker.reserve)
         ranks.silent.append(silent)
     ranks.pool = biggest
     if all(ranks.silent):

@@ -215,8 +215,11 @@ class _Round:
             sums = [0.0]  # of every subset, in the order of its bits
             for size in sizes:
                 sums += [total + size for total in sums]
-            if sums[-1] > room:
-                subsets = tuple(subset for subset in subsets if sums[subset[0]] <= room)
+            more = self.ranks.reserve[g]  # for each member beside the first
+            if sums[-1] + more * len(first) > room:
+                subsets = tuple(
+                    each for each in subsets if sums[each[0]] + more * (len(each) - 2) <= room
+                )
             values = self.envelope.values(g, [sums[subset[0]] for subset in subsets])
             best = max(values)
             if best > 0:
@@ -244,7 +247,7 @@ class _Round:
             self.made.append(Assignment(request, ranks.index[g], reason))
         self.envelope.add(g, size)
         ranks.slots[g] -= count
-        ranks.room[g] -= size
+        ranks.room[g] -= size + count * ranks.reserve[g]
         self.free -= count
         if ranks.slots[g] >= 1:
             heappush(self.heap, self._entry(g))

@@ -66,8 +66,8 @@ class RouterConfig(BaseModel):
     `rerun_wait_s` is how long a request that already ran somewhere waits for a worker to come
     back; a new one waits `no_worker_wait_s` and then gets 503.
 
-    Decode policies `br0` and `brh@PREDICTOR` keep finished prefills in a pool and bind them in
-    rounds, which needs `dispatch` late; `parked_per_prefill` times prefill ranks bounds that pool,
+    Decode policies `br0`, `brh@PREDICTOR`, `level` and `composed` keep finished prefills in a pool
+    and bind them in rounds, which needs `dispatch` late; `parked_per_prefill` times prefill ranks bounds that pool,
     and `park_timeout_s` the time in it. Otherwise (concurrent, plain workers) they choose for each
     request as it comes. `gimbal@KV:DIFF:LOAD` serves either side and wants requests that say whose
     they are (`user`, `session_id` or `routing_key` in the body, or header `x-smg-routing-key`).
@@ -174,7 +174,7 @@ def why_not(decode_policy: str, config: RouterConfig, dispatch: str) -> str | No
     base = decode_policy.partition("@")[0]
     other = "or use another decode_policy"
     if base != "eldr":
-        other = f"or leave its part eldr out, as in {base}@filter+brh+user"
+        other = f"or leave its part eldr out, as in {base}@filter+level+user"
     if not config.disaggregated:
         return (
             f"decode_policy {base} routes by what a prefill worker learned: use prefill and decode "

@@ -11,7 +11,7 @@ from typing import cast
 
 from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Policy, RequestView, WorkerView
-from toolkit.policies.readings import kv_sizes
+from toolkit.policies.readings import kv_sizes, read_ranks
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
 from toolkit.router.request import Single
@@ -231,7 +231,7 @@ def _believable(
     load = view.load
     if load is None or view.inflight or rank.quiet_s(now) < BELIEVED_S:
         return view
-    room = load.total_tokens - load.used_tokens - load.waiting_tokens - load.sent_tokens
-    fits = not load.total_tokens or room >= min(load.total_tokens, min(kv_sizes(wanted)))
+    ranks = read_ranks([replace(view, healthy=True)])
+    fits = ranks.room[0] >= min(ranks.pool, min(kv_sizes(wanted)))
     full = 0 < view.slots <= load.requests
     return replace(view, load=None) if full or not fits else view

@@ -115,6 +115,7 @@ class Rank:
             inflight_tokens=self.ledger.inflight_tokens,
             load=self.load(now),
             slots=self.worker.slots,
+            reserve=self.worker.reserve,
         )
 
     def describe(self, now: float) -> dict[str, Any]:
@@ -152,7 +153,7 @@ class Worker:
         self.healthy = False
         self.has_events = True
         self.hello: dict[str, Any] = {}
-        self.slots = 0
+        self.slots = self.reserve = 0
         """Requests that one rank runs at a time at most; 0 where it does not say."""
         self.down_since = 0.0
         self.last_event = 0.0
@@ -214,6 +215,7 @@ class Worker:
         """The worker says what it is; it may have changed with a restart."""
         self.hello = hello
         self.slots = int(hello.get("max_running_requests") or 0)
+        self.reserve = int(hello.get("reserved_tokens") or 0)
         self.down_since = 0.0
         self.on_hello()
         self.on_news()

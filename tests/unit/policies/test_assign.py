@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from toolkit.policies import Load, RequestView, WorkerView, make_policy
 from toolkit.policies.assign import Assigner, Assignment
+from toolkit.policies.balance_route import BalanceRoute
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.composed import ComposedPolicy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.inflight_lengths import InflightLengths
+from toolkit.policies.level import LevelPolicy
 from toolkit.policies.one_by_one import OneByOne
 from toolkit.policies.parts import Parts
 from toolkit.policies.predictors import Survival
@@ -49,6 +51,8 @@ MAKERS: dict[str, Callable[[], Assigner]] = {
     "br0": Br0Policy,
     "br0, stage 1": lambda: Br0Policy(s_greedy=0),
     "br0, stage 2": lambda: Br0Policy(s_greedy=10**6, patience=3),
+    "level": LevelPolicy,
+    "level, stage 1": lambda: LevelPolicy(s_greedy=0),
     "brh": BrHPolicy,
     "brh, tracked": tracked,
     "composed": ComposedPolicy,
@@ -86,6 +90,7 @@ def fleets(draw: st.DrawFn) -> list[WorkerView]:
             inflight_tokens=draw(numbers),
             load=draw(loads),
             slots=draw(st.sampled_from([0, 4, 8])),
+            reserve=draw(st.sampled_from([0, 0, 100, 600])),
         )
         for at in range(draw(st.integers(0, 6)))
     ]
@@ -114,17 +119,20 @@ def test_slots_and_room_are_kept_and_none_is_left_free(name, workers, waiting) -
     ranks = read_ranks(workers)
     at = {worker: g for g, worker in enumerate(ranks.index)}
     count: Counter[int] = Counter()
+    oversized: Counter[int] = Counter()
     tokens: dict[int, float] = defaultdict(float)
     for request, worker, _ in made:
         size = kv_tokens(waiting[request])
         count[at[worker]] += 1  # KeyError: not healthy
+        oversized[at[worker]] += size > ranks.pool
         tokens[at[worker]] += size if size <= ranks.pool else 0
     waits = [kv_tokens(r) for i, r in enumerate(waiting) if i not in {a.request for a in made}]
     for g in range(len(ranks.index)):
         assert count[g] <= ranks.slots[g]
-        assert tokens[g] <= ranks.room[g]
-        if ranks.slots[g] - count[g] >= 1:
-            room = ranks.room[g] - tokens[g]
+        fitted = count[g] - oversized[g]
+        assert tokens[g] + max(0, fitted - 1) * ranks.reserve[g] <= ranks.room[g]
+        if ranks.slots[g] - count[g] >= 1 and not oversized[g]:
+            room = ranks.room[g] - tokens[g] - fitted * ranks.reserve[g]
             assert not [size for size in waits if size <= room or size > ranks.pool]
 
 
@@ -143,7 +151,7 @@ def test_no_rank_at_all(name, healthy) -> None:
     assigner = MAKERS[name]()
     assert isinstance(assigner, Assigner)
     assert assigner.assign(workers, [RequestView(prompt_tokens=5)] * 3) == []
-    if isinstance(assigner, Br0Policy | BrHPolicy):
+    if isinstance(assigner, BalanceRoute):
         assert assigner.choose(workers, RequestView(prompt_tokens=5)) is None
 
 
@@ -162,6 +170,17 @@ def rank(at: int, tokens: int, running: int = 0, slots: int = 8, **more: int) ->
     fields = {"waiting": 0, "total_tokens": 0, "waiting_tokens": 0} | more
     load = Load(running=running, used_tokens=tokens, **fields)
     return WorkerView("decode", dp_rank=at, load=load, slots=slots)
+
+
+def test_what_a_rank_keeps_free_for_its_requests_is_no_room() -> None:
+    """Two run and 512 are kept for each of them and of who comes: 4000 - 1000 - 3 * 512."""
+    kept = replace(rank(0, 1000, 2, total_tokens=4000), reserve=512)
+    ranks = read_ranks([kept])
+    assert (ranks.room, ranks.pool) == ([1464], 3488)
+    queue = OneByOne(make_policy("shortest_queue"))
+    for assigner in (Br0Policy(s_greedy=0), Br0Policy(s_greedy=10**6), queue):
+        made = assigner.assign([kept, rank(1, 9000, 8)], [RequestView(prompt_tokens=400)] * 3)
+        assert [each.worker for each in made] == [0, 0], "the third finds 2200 - 5 * 512"
 
 
 @pytest.mark.parametrize("name", sorted(MAKERS.keys() - BY_QUEUE))

@@ -36,7 +36,9 @@ async def turns(count: int = 3) -> None:
 class House:
     """A dispatcher over decode ranks that nobody serves; their readings are made here."""
 
-    def __init__(self, ranks: int = 2, slots: int = 2, policy: str = "br0", **config: Any) -> None:
+    def __init__(
+        self, ranks: int = 2, slots: int = 2, policy: str = "br0", reserve: int = 0, **config: Any
+    ) -> None:
         decodes = [
             {"name": f"d{g}", "role": "decode", "url": f"http://127.0.0.1:{g + 2}"}
             for g in range(ranks)
@@ -53,7 +55,7 @@ class House:
         self.waiters: list[Waiter] = []
         self.running: list[tuple[Waiter, Booking]] = []
         for rank in self.ranks:
-            rank.worker.greeted({"max_running_requests": slots})
+            rank.worker.greeted({"max_running_requests": slots, "reserved_tokens": reserve})
             rank.worker.mark_up()
             self.publish(rank)
 
@@ -120,6 +122,25 @@ def test_one_round_binds_what_came_in_one_turn_and_the_next_sees_it() -> None:
         house.publish(house.ranks[0])
         await turns()
         assert sum(rank.inflight_tokens for rank in house.ranks) == 850
+
+    run(check)
+
+
+def test_who_would_wait_for_kv_on_the_worker_waits_in_the_pool() -> None:
+    """A decode worker keeps room for each request's next tokens, and takes no more beyond it."""
+
+    async def check() -> None:
+        house = House(ranks=1, slots=8, reserve=POOL // 4)
+        for _ in range(5):
+            house.enter(100)
+        await turns()
+        house.take()
+        assert house.ranks[0].inflight == 3  # 3 * (2,500 + 100) and no fourth
+        house.end(0)
+        await turns()
+        house.take()
+        assert house.ranks[0].inflight == 3
+        assert house.pool.depth == 1
 
     run(check)
 
