@@ -1,4 +1,4 @@
-"""BR-0, BR-H, level and Gimbal on real workers: the same tokens as ever, and nothing lost in the pool."""
+"""BR-0, BR-H, level, Gimbal on real workers: the same tokens as ever, nothing lost in the pool."""
 
 from __future__ import annotations
 
