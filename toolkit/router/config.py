@@ -68,9 +68,10 @@ class RouterConfig(BaseModel):
 
     Decode policies `br0`, `brh@PREDICTOR`, `level` and `composed` keep finished prefills in a pool
     and bind them in rounds, which needs `dispatch` late; `parked_per_prefill` times prefill ranks
-    bounds that pool, and `park_timeout_s` the time in it. Otherwise (concurrent, plain workers) they
-    choose for each request as it comes. `gimbal@KV:DIFF:LOAD` serves either side and wants requests
-    that say whose they are (`user`, `session_id` or `routing_key` in the body, or header `x-smg-routing-key`).
+    bounds that pool, and `park_timeout_s` the time in it. Otherwise (concurrent, plain workers)
+    they choose for each request as it comes. `gimbal@KV:DIFF:LOAD` serves either side and wants
+    requests that say whose they are (`user`, `session_id` or `routing_key` in the body, or header
+    `x-smg-routing-key`).
 
     `profile` is the absolute path of a profile folder (`toolkit profile`), which `eldr` needs;
     `tau` its locality band; `refit_on_drift` lets it follow traffic that changes its experts.
