@@ -66,6 +66,7 @@ SETS: dict[str, dict[str, Any]] = {
     "attention": {"tp": 2, "dp": 2, "dp_attention": True},
     "plain": {"tp": 1, "dp": 4, "dp_attention": False},
 }
+SLOTS = 32
 RESERVED = 96
 """KV tokens kept free for each running request, in place of SGLang's 512: with those 32 requests a
 rank do not fit in a pool of 16,384."""
@@ -79,7 +80,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-def recipe(kind: str, slots: int, folder: Path) -> Path:
+def recipe(kind: str, folder: Path, slots: int = SLOTS) -> Path:
     """The recipe with this kind of ranks, and workers that can hide lengths."""
     document, _ = read_document(RECIPE)
     ranks = SETS[kind]
@@ -176,7 +177,7 @@ def main() -> None:
     options = arguments(
         __doc__,
         ("--set", {"default": "attention", "choices": SETS}),
-        ("--slots", {"type": int, "default": 32, "help": "of each rank"}),
+        ("--slots", {"type": int, "default": SLOTS, "help": "of each rank"}),
         ("--arms", {"default": ",".join(ARMS), "help": "policies, separated by commas"}),
         ("--seeds", {"type": int, "default": 3}),
         ("--rounds", {"type": int, "default": 2, "help": "of each seed"}),
@@ -194,7 +195,7 @@ def main() -> None:
         whole, means, samples = asyncio.run(measure(options.url, options))
     else:
         with tempfile.TemporaryDirectory(prefix="imbalance-") as folder:
-            path = recipe(options.set, options.slots, Path(folder))
+            path = recipe(options.set, Path(folder), options.slots)
             with hosted(path, Path(folder)) as up:
                 whole, means, samples = asyncio.run(measure(up.router_url, options))
     result.keys |= keys(whole) | means
