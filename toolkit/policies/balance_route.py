@@ -43,8 +43,13 @@ class BalanceRoute(ABC):
     needs_blocks = False
 
     def __init__(
-        self, s_greedy: int | None = None, r_max: int = R_MAX, patience: float = PATIENCE
+        self,
+        seed: int = 0,
+        s_greedy: int | None = None,
+        r_max: int = R_MAX,
+        patience: float = PATIENCE,
     ) -> None:
+        """`seed` as every policy takes it; nothing is drawn here. The others: `TwoStage`."""
         self._stages = TwoStage(s_greedy, r_max, patience)
 
     @property

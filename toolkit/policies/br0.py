@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from toolkit.policies.balance_route import BalanceRoute
 from toolkit.policies.readings import Ranks
-from toolkit.policies.two_stage import PATIENCE, R_MAX
 
 
 class Br0Policy(BalanceRoute):
@@ -34,15 +33,6 @@ class Br0Policy(BalanceRoute):
     """
 
     name = "br0"
-
-    def __init__(
-        self,
-        seed: int = 0,
-        s_greedy: int | None = None,
-        r_max: int = R_MAX,
-        patience: float = PATIENCE,
-    ) -> None:
-        super().__init__(s_greedy, r_max, patience)
 
     def _envelope(self, ranks: Ranks) -> MarginNow:
         return MarginNow(ranks.load)

@@ -75,7 +75,7 @@ class BrHPolicy(BalanceRoute):
     ) -> None:
         import numpy as np
 
-        super().__init__(s_greedy, r_max, patience)
+        super().__init__(seed, s_greedy, r_max, patience)
         if horizon < 0:
             raise ValueError(f"horizon = {horizon} must not be negative")
         if gamma is not None and not 0 < gamma <= 1:

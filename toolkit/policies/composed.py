@@ -10,14 +10,12 @@ from functools import cached_property
 from toolkit.policies.assign import Assignment
 from toolkit.policies.balance_route import BalanceRoute, Weighed
 from toolkit.policies.base import Decision, Policy, RequestView, WorkerView
-from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.eldr import Band, Centroids, EldrPolicy
 from toolkit.policies.inflight_lengths import InflightLengths
-from toolkit.policies.level import LevelPolicy
 from toolkit.policies.near_ranks import NearRanks
 from toolkit.policies.one_by_one import readable, with_sent
-from toolkit.policies.parts import Parts
+from toolkit.policies.parts import BARRIERS, Parts
 from toolkit.policies.readings import Ranks, kv_sizes, kv_tokens, read_ranks
 from toolkit.policies.rotation import Rotation
 from toolkit.policies.user_map import UserMap
@@ -186,7 +184,7 @@ class ComposedPolicy:
             left = [g for g in open_ if not ranks.silent[g]] or open_
             decision = self._decide(now, request, ranks, [ranks.index[g] for g in left])
             made.append(Assignment(at, decision.index, decision.reason))
-            now[decision.index] = with_sent(now[decision.index], size)
+            now[decision.index] = with_sent(now[decision.index], size, ranks.pool)
         return made
 
     def _decide(
@@ -258,12 +256,7 @@ def eldr_of(policy: Policy) -> EldrPolicy | None:
 
 
 def _barrier(seed: int, parts: Parts) -> BalanceRoute | None:
-    known: dict[str, Callable[..., BalanceRoute]] = {
-        "br0": Br0Policy,
-        "brh": BrHPolicy,
-        "level": LevelPolicy,
-    }
-    made = known.get(parts.barrier)
+    made = BARRIERS.get(parts.barrier)
     return made(seed, **dict(parts.options)) if made else None
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from toolkit.policies.balance_route import BalanceRoute
 from toolkit.policies.readings import Ranks
-from toolkit.policies.two_stage import PATIENCE, R_MAX
 
 CEILING = 4.0
 
@@ -36,15 +35,6 @@ class LevelPolicy(BalanceRoute):
     """
 
     name = "level"
-
-    def __init__(
-        self,
-        seed: int = 0,
-        s_greedy: int | None = None,
-        r_max: int = R_MAX,
-        patience: float = PATIENCE,
-    ) -> None:
-        super().__init__(s_greedy, r_max, patience)
 
     def _envelope(self, ranks: Ranks) -> GapNow:
         return GapNow(ranks.load, ranks.silent)

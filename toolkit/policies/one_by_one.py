@@ -38,9 +38,8 @@ class OneByOne:
                 continue
             g = open_[decision.index]
             made.append(Assignment(at, ranks.index[g], decision.reason))
-            now[ranks.index[g]] = with_sent(now[ranks.index[g]], size)
-            ranks.slots[g] -= 1
-            ranks.room[g] -= size + ranks.reserve[g]
+            now[ranks.index[g]] = with_sent(now[ranks.index[g]], size, ranks.pool)
+            ranks.take(g, size)
         return made
 
 
@@ -51,18 +50,19 @@ def readable(worker: WorkerView) -> WorkerView:
     return replace(worker, load=None)
 
 
-def with_sent(worker: WorkerView, tokens: float) -> WorkerView:
-    """The worker after one more request was sent to it."""
+def with_sent(worker: WorkerView, size: float, pool: float) -> WorkerView:
+    """The worker after one more request of `size` KV tokens was sent to it; as `Ranks.take`."""
+    tokens = int(size) if size <= pool else 0
     load: Load | None = worker.load
     if load is not None:
         load = replace(
             load,
             sent_requests=load.sent_requests + 1,
-            sent_tokens=load.sent_tokens + int(tokens),
+            sent_tokens=load.sent_tokens + tokens,
         )
     return replace(
         worker,
         inflight=worker.inflight + 1,
-        inflight_tokens=worker.inflight_tokens + int(tokens),
+        inflight_tokens=worker.inflight_tokens + tokens,
         load=load,
     )

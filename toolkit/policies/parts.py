@@ -6,18 +6,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.policies.balance_route import check_s_greedy
-from toolkit.policies.brh import check_brh
+from toolkit.policies.balance_route import BalanceRoute, check_s_greedy
+from toolkit.policies.br0 import Br0Policy
+from toolkit.policies.brh import BrHPolicy, check_brh
 from toolkit.policies.eldr import check_tau
+from toolkit.policies.level import LevelPolicy
 
-BARRIERS = ("br0", "brh", "level")
+BARRIERS: dict[str, Callable[..., BalanceRoute]] = {
+    "br0": Br0Policy,
+    "brh": BrHPolicy,
+    "level": LevelPolicy,
+}
 PARTS = ("filter", "eldr", *BARRIERS, "user")
 NONE = "none"
+
+
+def _s_greedy(text: str) -> dict[str, Any]:
+    return {"s_greedy": check_s_greedy(text)}
+
+
 _CHECKS: dict[str, Callable[[str], Any]] = {
     "eldr": check_tau,
-    "br0": lambda text: {"s_greedy": check_s_greedy(text)},
+    "br0": _s_greedy,
     "brh": check_brh,
-    "level": lambda text: {"s_greedy": check_s_greedy(text)},
+    "level": _s_greedy,
 }
 
 

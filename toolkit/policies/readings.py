@@ -19,7 +19,8 @@ class Ranks:
     - `index`: where it stands among the workers that were given; `keys`: its (name, DP rank)
     - `load`: L_g, KV tokens that are on it or on their way to it
     - `slots`: requests that it can still take, infinite where it does not say
-    - `room`: KV tokens that one more request may bring, infinite where the pool's size is unknown
+    - `room`: KV tokens that one more request may bring, below 0 where none may come, infinite where
+      the pool's size is unknown
     - `reserve`: KV tokens by which the room shrinks with every request, beside its own
     - `silent`: has no reading while others have one; counts as loaded
     - `pool`: the largest room of an empty one among them
@@ -33,6 +34,12 @@ class Ranks:
     reserve: list[int]
     silent: list[bool]
     pool: float
+
+    def take(self, g: int, size: float, count: int = 1) -> None:
+        """`count` requests of together `size` KV tokens go to rank g. One that no pool could hold
+        brings none: the engine refuses it."""
+        self.slots[g] -= count
+        self.room[g] -= count * self.reserve[g] + (size if size <= self.pool else 0.0)
 
 
 def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
@@ -64,7 +71,7 @@ def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
             requests = load.running + load.waiting + load.sent_requests
             heaviest = max(heaviest, tokens)
         if total:
-            room = max(0.0, total - tokens - worker.reserve * (requests + 1))
+            room = total - tokens - worker.reserve * (requests + 1)
             biggest = max(biggest, total - worker.reserve)
         else:
             biggest = math.inf

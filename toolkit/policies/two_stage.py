@@ -246,8 +246,7 @@ class _Round:
             size += waiting.sizes[request]
             self.made.append(Assignment(request, ranks.index[g], reason))
         self.envelope.add(g, size)
-        ranks.slots[g] -= count
-        ranks.room[g] -= size + count * ranks.reserve[g]
+        ranks.take(g, size, count)
         self.free -= count
         if ranks.slots[g] >= 1:
             heappush(self.heap, self._entry(g))
@@ -265,7 +264,7 @@ class _Round:
             self.stages.counters.placed += 1
             self.stages.counters.oversized += 1
             self.made.append(Assignment(request, self.ranks.index[g], "larger than every pool"))
-            self.ranks.slots[g] -= 1
+            self.ranks.take(g, waiting.sizes[request])
             self.free -= 1
             if self.ranks.slots[g] >= 1:
                 heappush(self.heap, self._entry(g))

@@ -153,8 +153,10 @@ class Worker:
         self.healthy = False
         self.has_events = True
         self.hello: dict[str, Any] = {}
-        self.slots = self.reserve = 0
+        self.slots = 0
         """Requests that one rank runs at a time at most; 0 where it does not say."""
+        self.reserve = 0
+        """KV tokens that a rank keeps free for each of them."""
         self.down_since = 0.0
         self.last_event = 0.0
         self.pool = Pool(

@@ -130,9 +130,9 @@ def test_slots_and_room_are_kept_and_none_is_left_free(name, workers, waiting) -
     for g in range(len(ranks.index)):
         assert count[g] <= ranks.slots[g]
         fitted = count[g] - oversized[g]
-        assert tokens[g] + max(0, fitted - 1) * ranks.reserve[g] <= ranks.room[g]
-        if ranks.slots[g] - count[g] >= 1 and not oversized[g]:
-            room = ranks.room[g] - tokens[g] - fitted * ranks.reserve[g]
+        assert not fitted or tokens[g] + (fitted - 1) * ranks.reserve[g] <= ranks.room[g]
+        if ranks.slots[g] - count[g] >= 1:
+            room = ranks.room[g] - tokens[g] - count[g] * ranks.reserve[g]
             assert not [size for size in waits if size <= room or size > ranks.pool]
 
 
@@ -236,6 +236,15 @@ def test_a_request_larger_than_every_pool_goes_out_for_the_worker_to_refuse() ->
         assert len(made) == len(pool)
     waits = Br0Policy().assign(workers, [RequestView(prompt_tokens=950)])
     assert waits == [], "room for it will come"
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_what_no_pool_could_hold_takes_a_slot_and_no_room_from_the_others(name) -> None:
+    """1000 - 200 - 2 * 50 are free after it: 700 fit, and then 0 more."""
+    workers = [replace(rank(0, 200, total_tokens=1000), reserve=50)]
+    pool = [RequestView(prompt_tokens=tokens) for tokens in (5000, 700, 1)]
+    made = MAKERS[name]().assign(workers, pool)
+    assert [each.request for each in made] == [0, 1]
 
 
 @pytest.mark.parametrize("s_greedy", [0, 10**6])
