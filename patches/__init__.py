@@ -11,7 +11,6 @@ import os
 
 ENABLE_VARIABLE = "TOOLKIT_PATCHES"
 DEVICE_VARIABLE = "TOOLKIT_DEVICE"
-BACKGROUND_VARIABLE = "TOOLKIT_BACKGROUND"
 
 _installed: tuple[str, ...] = ()
 
@@ -48,15 +47,3 @@ def register() -> None:
         # SGLang's loader would log this and start without the patches.
         base.refuse(f"applying the patches failed: {type(error).__name__}: {error}")
     _installed = tuple(patch.name for patch in chosen)
-    if base.current_process() is base.Process.SCHEDULER and os.environ.get(BACKGROUND_VARIABLE):
-        _step_back()
-
-
-def _step_back() -> None:
-    """Let this scheduler compute only while nothing else wants its core.
-
-    For CPU workers that share cores: what serves them (HTTP, detokenizers, the router, a prefill
-    worker) is small and is waited for by all, so it must not queue behind their model steps.
-    Threads that are started later inherit it.
-    """
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

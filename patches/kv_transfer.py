@@ -32,9 +32,14 @@ class KvTransferred:
     seconds: float
 
 
-def _mark_first_send(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+def mark_first_send(req: Any) -> None:
+    """The clock of this request starts, if it does not run yet."""
     if getattr(req, _MARK, None) is None:
         setattr(req, _MARK, time.perf_counter())
+
+
+def _mark_first_send(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+    mark_first_send(req)
     original(scheduler, req, *args, **kwargs)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tests.e2e import calls
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.target import discover, set_policy
 from toolkit.bench.workload import Item, Workload
+from toolkit.launch import sessions
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
@@ -86,3 +89,22 @@ def test_toolkit_bench_prints_it(up: Running, tmp_path: Path) -> None:
     assert "max - min" in done.stdout
     assert "share at the barrier" in done.stdout
     assert json.loads(output.read_text())["metrics"]["kv_spread"] > 0
+
+
+def test_only_the_thread_that_computes_steps_back(up: Running) -> None:
+    """`background` in the recipe: KV is received, and requests are, while a step runs."""
+    ranks = {"prefill": Counter[int](), "decode": Counter[int]()}
+    for worker in up.workers:
+        assert worker.pid is not None
+        leader = sessions.look(worker.pid)
+        assert leader is not None
+        for process in sessions.members({leader.pid: leader.start}):
+            name = Path(f"/proc/{process.pid}/cmdline").read_text()
+            if not name.startswith("sglang::scheduler"):
+                continue
+            threads = [int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()]
+            idle = [t for t in threads if os.sched_getscheduler(t) == os.SCHED_IDLE]
+            assert len(threads) > 5
+            assert idle == ([process.pid] if worker.role == "decode" else [])
+            ranks[worker.role][len(idle)] += 1
+    assert ranks == {"prefill": {0: 1}, "decode": {1: 2}}

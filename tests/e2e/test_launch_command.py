@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,11 @@ model: embedded
 worker: {kv_tokens: 8192}
 timeouts: {start: 300}
 """
+Launched = tuple[subprocess.Popen[str], Path]
 
 
 @pytest.fixture
-def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def launched(tmp_path: Path) -> Iterator[Launched]:
     (tmp_path / "one.yaml").write_text(FILE)
     run = tmp_path / "run"
     process = subprocess.Popen(
@@ -45,9 +47,11 @@ def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
         text=True,
         start_new_session=True,
     )
+    said = process.stderr
+    assert said is not None
     try:
         lines = []
-        for line in process.stderr:
+        for line in said:
             lines.append(line)
             if "] ready:" in line:
                 break
@@ -57,7 +61,7 @@ def launched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     finally:
         process.kill()
         process.wait()
-        process.stderr.close()
+        said.close()
 
 
 def everything(run: Path) -> list[sessions.Process]:
@@ -65,16 +69,18 @@ def everything(run: Path) -> list[sessions.Process]:
     rows = [*state["workers"], state["router"]]
     found = sessions.members({r["pid"]: r["start_ticks"] for r in rows}, state["run_id"])
     assert len(found) >= 4  # server, scheduler, detokenizer, router
-    return [*found, sessions.look(state["guard_pid"])]
+    guard = sessions.look(state["guard_pid"])
+    assert guard is not None
+    return [*found, guard]
 
 
-def stream(run: Path, tokens: int):
+def stream(run: Path, tokens: int) -> HTTPResponse:
     """Start a streaming generation; returns the response after its first chunk."""
     sampling = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}
     body = json.dumps({"text": "Once upon", "sampling_params": sampling, "stream": True})
     url = read_state(run)["router_url"] + "/generate"
     request = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"})
-    response = urllib.request.urlopen(request, timeout=300)
+    response: HTTPResponse = urllib.request.urlopen(request, timeout=300)
     assert response.readline().startswith(b"data: ")
     return response
 
@@ -89,7 +95,7 @@ def toolkit(run: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_status_then_ctrl_c_drains(launched):
+def test_status_then_ctrl_c_drains(launched: Launched) -> None:
     process, run = launched
     shown = toolkit(run, "status", "--json")
     assert shown.returncode == 0, shown.stdout
@@ -110,7 +116,7 @@ def test_status_then_ctrl_c_drains(launched):
     assert toolkit(run, "status").returncode == 3
 
 
-def test_detached_with_an_api_key(tmp_path, monkeypatch):
+def test_detached_with_an_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = FILE + "router: {api_key_env: DETACHED_KEY}\n"
     (tmp_path / "one.yaml").write_text(text)
     run = tmp_path / "run"
@@ -139,7 +145,7 @@ def test_detached_with_an_api_key(tmp_path, monkeypatch):
     wait_gone(tree)
 
 
-def test_sigkill_of_the_launcher_under_load_leaves_no_process(launched):
+def test_sigkill_of_the_launcher_under_load_leaves_no_process(launched: Launched) -> None:
     process, run = launched
     tree = everything(run)
     with stream(run, 4000):

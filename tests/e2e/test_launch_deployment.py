@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def healthy(url: str, name: str) -> bool:
     return any(row["name"] == name and row["healthy"] for row in rows)
 
 
-def until(condition, timeout: float = 60.0) -> None:
+def until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
     """Ask a server until it says yes (there is no event to wait for outside of it)."""
     deadline = time.monotonic() + timeout
     while not condition():
@@ -39,7 +40,7 @@ def until(condition, timeout: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-def test_up_and_described(deployment: Running):
+def test_up_and_described(deployment: Running) -> None:
     state = read_state(deployment.run_dir)
     assert state["phase"] == "ready" and state["router_url"] == deployment.router_url
     roles = sorted(w.role for w in deployment.workers)
@@ -48,8 +49,9 @@ def test_up_and_described(deployment: Running):
     assert len(readiness.generate(deployment.plan, 60)) == 2
 
 
-def test_a_killed_decode_worker_comes_back_and_serves(deployment: Running):
+def test_a_killed_decode_worker_comes_back_and_serves(deployment: Running) -> None:
     before = deployment.worker("decode-1")
+    assert before.pid is not None
     os.kill(before.pid, signal.SIGKILL)
     after = deployment.wait_ready("decode-1", before.restarts + 1)
     assert after.url == before.url and after.pid != before.pid
@@ -61,11 +63,14 @@ def test_a_killed_decode_worker_comes_back_and_serves(deployment: Running):
         assert status == 200 and json.loads(answer)["meta_info"]["completion_tokens"] == 4
 
 
-def test_a_killed_scheduler_takes_its_worker_along_and_it_comes_back(deployment: Running):
+def test_a_killed_scheduler_takes_its_worker_along_and_it_comes_back(deployment: Running) -> None:
     from toolkit.launch import sessions
 
     before = deployment.worker("decode-0")
-    tree = sessions.members({before.pid: sessions.look(before.pid).start})
+    assert before.pid is not None
+    leader = sessions.look(before.pid)
+    assert leader is not None
+    tree = sessions.members({leader.pid: leader.start})
     named = {Path(f"/proc/{p.pid}/cmdline").read_text().split("\0")[0]: p for p in tree}
     sessions.send(named["sglang::scheduler"], signal.SIGKILL)
     deployment.wait_ready("decode-0", before.restarts + 1)
@@ -73,10 +78,11 @@ def test_a_killed_scheduler_takes_its_worker_along_and_it_comes_back(deployment:
     assert len(readiness.generate(deployment.plan, 60)) == 2
 
 
-def test_a_killed_router_comes_back(deployment: Running):
+def test_a_killed_router_comes_back(deployment: Running) -> None:
     process = deployment.supervisor.fleet.processes["router"]
-    restarts = process.restarts
-    os.kill(deployment.router_pid, signal.SIGKILL)
+    restarts, pid = process.restarts, deployment.router_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
     deployment.wait_ready("router", restarts + 1, timeout=60)
     assert len(readiness.generate(deployment.plan, 60)) == 2
 
@@ -106,7 +112,7 @@ def sglang_router(deployment: Running) -> Iterator[str]:
         process.wait()
 
 
-def test_sglangs_own_router_over_the_same_workers(deployment: Running):
+def test_sglangs_own_router_over_the_same_workers(deployment: Running) -> None:
     body = {"text": "The sea is", "sampling_params": {"max_new_tokens": 8, "temperature": 0}}
     status, ours = readiness.post(f"{deployment.router_url}/generate", body, 60)
     assert status == 200
@@ -116,8 +122,11 @@ def test_sglangs_own_router_over_the_same_workers(deployment: Running):
     assert json.loads(theirs)["output_ids"] == json.loads(ours)["output_ids"]
 
 
-def test_sglang_accepts_every_flag_of_every_recipe():
-    lines: dict[str, list] = {"cpu": [], "cuda": []}  # one process judges one device
+def test_sglang_accepts_every_flag_of_every_recipe() -> None:
+    lines: dict[str, list[dict[str, Any]]] = {
+        "cpu": [],
+        "cuda": [],
+    }  # one process judges one device
     for recipe in sorted(recipes_dir().glob("*.yaml")):
         plan = resolve(load_deployment(recipe))
         for worker in plan.workers:
@@ -134,7 +143,7 @@ def test_sglang_accepts_every_flag_of_every_recipe():
         assert len(answers) == len(of_device)
 
 
-def test_sglang_refuses_a_wrong_flag_by_name():
+def test_sglang_refuses_a_wrong_flag_by_name() -> None:
     argv = [*resolve(load_deployment(recipes_dir() / "cpu-demo.yaml")).workers[0].argv]
     lines = [{"name": "bad", "argv": [*argv, "--no-such-flag"], "device": "cpu"}]
     answers, _ = _ask(lines)

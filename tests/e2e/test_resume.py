@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 TEXT = load_prompts("legal", "fr")[0].text
 GREEDY = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
-SAMPLING = {
+SAMPLING: dict[str, dict[str, Any]] = {
     "plain": {},
     "frequency": {"frequency_penalty": 0.7},
     "presence": {"presence_penalty": 0.9},

@@ -56,7 +56,12 @@ def build(size: Size = TINY, seed: int = 0) -> tuple[schema.Profile, Arrays]:
     spent = 0.0012 * at_once**0.5 + tokens * 1.1e-6 * at_once * rng.uniform(0.9, 1.2, tokens.size)
     arrays["transfers"] = np.stack([tokens, tokens * 12288, spent, at_once], 1)
     placements = []
-    for kind, redundant in (("linear", 0), ("eplb", size.gpus), ("joint", size.gpus)):
+    kinds: list[tuple[schema.PlacementKind, int]] = [
+        ("linear", 0),
+        ("eplb", size.gpus),
+        ("joint", size.gpus),
+    ]
+    for kind, redundant in kinds:
         arrays[f"placement_{kind}"] = fits.placement(popularity, size.gpus, redundant, kind)
         placements.append(_placed(size, kind, redundant))
     labels = [(DOMAINS[d], LANGUAGES[g]) for d, g in zip(domain, language, strict=True)]
