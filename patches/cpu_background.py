@@ -3,7 +3,8 @@
 For CPU workers that share cores: what serves them (HTTP, detokenizers, the router, a prefill
 worker) is small and is waited for by all, so it must not queue behind their model steps. That holds
 for the scheduler's own threads too, the ones that receive KV: only the thread that computes steps
-back, and only when all others have been started, since threads inherit their parent's rank.
+back, once all of them have been started, and those that it starts later do not inherit it. ZeroMQ's
+take its rank nevertheless; a context starts them with its first socket, so that is opened before.
 """
 
 from __future__ import annotations
@@ -18,8 +19,18 @@ VARIABLE = "TOOLKIT_BACKGROUND"
 
 def _step_back(original: Any, scheduler: Any) -> None:
     if os.environ.get(VARIABLE):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # 0: this thread
+        _start_zmq_threads()
+        policy = os.SCHED_IDLE | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, policy, os.sched_param(0))  # 0: this thread
     original(scheduler)
+
+
+def _start_zmq_threads() -> None:
+    """Of the context by which a decode worker tells prefill workers where their KV goes."""
+    import zmq
+    from sglang.srt.disaggregation.common.conn import CommonKVReceiver
+
+    CommonKVReceiver._ctx.socket(zmq.PUSH).close()
 
 
 PATCH = Patch(
@@ -27,5 +38,6 @@ PATCH = Patch(
     why="what serves a worker must not queue behind model steps on the same core",
     processes=frozenset({Process.SCHEDULER}),
     hooks=(Hook("sglang.srt.managers.scheduler.dispatch_event_loop", _step_back, ("scheduler",)),),
+    requires=("sglang.srt.disaggregation.common.conn.CommonKVReceiver._ctx",),
     cpu_only=True,
 )
