@@ -5,11 +5,18 @@ worker) is small and is waited for by all, so it must not queue behind their mod
 for the scheduler's own threads too, the ones that receive KV: only the thread that computes steps
 back, once all of them have been started, and those that it starts later do not inherit it. ZeroMQ's
 take its rank nevertheless; a context starts them with its first socket, so that is opened before.
+
+Linux gives every session a group of its own (`sched_autogroup_enabled`, sched(7)), and a thread's
+rank counts within its group only. The launcher starts each worker in a session, so the server's
+group steps back too: against a prefill worker or the router its HTTP process has less of a core
+that both want, but it still comes before its own model steps.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 from typing import Any
 
 from patches.base import Hook, Patch, Process
@@ -20,9 +27,16 @@ VARIABLE = "TOOLKIT_BACKGROUND"
 def _step_back(original: Any, scheduler: Any) -> None:
     if os.environ.get(VARIABLE):
         _start_zmq_threads()
+        _lower_group()
         policy = os.SCHED_IDLE | os.SCHED_RESET_ON_FORK
         os.sched_setscheduler(0, policy, os.sched_param(0))  # 0: this thread
     original(scheduler)
+
+
+def _lower_group() -> None:
+    """The whole server's share against other sessions, where the kernel has such groups."""
+    with contextlib.suppress(OSError):  # it has none, or another rank has just said the same
+        Path("/proc/self/autogroup").write_text("19")
 
 
 def _start_zmq_threads() -> None:
