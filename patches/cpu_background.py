@@ -22,6 +22,9 @@ from typing import Any
 from patches.base import Hook, Patch, Process
 
 VARIABLE = "TOOLKIT_BACKGROUND"
+GROUP_NICE = "10"
+"""A tenth of a core that another session wants too. At 19, a seventieth, decode ranks say nothing
+for seconds while a burst of prompts is prefilled, and count as hung."""
 
 
 def _step_back(original: Any, scheduler: Any) -> None:
@@ -36,7 +39,7 @@ def _step_back(original: Any, scheduler: Any) -> None:
 def _lower_group() -> None:
     """The whole server's share against other sessions, where the kernel has such groups."""
     with contextlib.suppress(OSError):  # it has none, or another rank has just said the same
-        Path("/proc/self/autogroup").write_text("19")
+        Path("/proc/self/autogroup").write_text(GROUP_NICE)
 
 
 def _start_zmq_threads() -> None:
