@@ -22,9 +22,9 @@ from typing import Any
 from patches.base import Hook, Patch, Process
 
 VARIABLE = "TOOLKIT_BACKGROUND"
-GROUP_NICE = "10"
-"""A tenth of a core that another session wants too. At 19, a seventieth, decode ranks say nothing
-for seconds while a burst of prompts is prefilled, and count as hung."""
+GROUP_NICE = "5"
+"""A quarter of a core that another session wants too. At 19, a seventieth, and with four ranks at
+10, a tenth, decode ranks say nothing for seconds while prompts are prefilled: as if hung."""
 
 
 def _step_back(original: Any, scheduler: Any) -> None:

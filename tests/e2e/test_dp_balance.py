@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from patches.cpu_background import GROUP_NICE
 from tests.benchmarks.imbalance import recipe
 from tests.e2e import calls
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
@@ -107,7 +108,7 @@ def test_only_the_thread_that_computes_steps_back(up: Running) -> None:
             assert len(threads) > 5
             if Path("/proc/self/autogroup").exists():
                 group = Path(f"/proc/{process.pid}/autogroup").read_text().split()
-                assert group[1:] == ["nice", "10" if worker.role == "decode" else "0"]
+                assert group[1:] == ["nice", GROUP_NICE if worker.role == "decode" else "0"]
             assert idle == ([process.pid] if worker.role == "decode" else [])
             ranks[worker.role][len(idle)] += 1
     assert ranks == {"prefill": {0: 1}, "decode": {1: 2}}
