@@ -14,8 +14,8 @@ that both want, but it still comes before its own model steps.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,17 @@ def _step_back(original: Any, scheduler: Any) -> None:
 
 
 def _lower_group() -> None:
-    """The whole server's share against other sessions, where the kernel has such groups."""
-    with contextlib.suppress(OSError):  # it has none, or another rank has just said the same
-        Path("/proc/self/autogroup").write_text(GROUP_NICE)
+    """The whole server's share against other sessions, where the kernel has such groups. Who is not
+    root may change one on the whole machine every 0.1 s."""
+    for _ in range(50):
+        try:
+            Path("/proc/self/autogroup").write_text(GROUP_NICE)
+        except BlockingIOError:
+            time.sleep(0.1)
+        except OSError:
+            return
+        else:
+            return
 
 
 def _start_zmq_threads() -> None:

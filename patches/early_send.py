@@ -24,6 +24,7 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.kv_transfer import mark_first_send
+from patches.late_binding import newly_finished
 
 log = logging.getLogger("toolkit.kv")
 
@@ -47,14 +48,13 @@ class Parked:
 
 _lock = Lock()
 _parked: dict[int, Parked] = {}
-"""By bootstrap room. An entry leaves when the scheduler first sees its room do anything."""
+"""By bootstrap room. An entry leaves when it is sent, or when the scheduler sees its room do
+anything."""
 
 
 def _park_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
-    before = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
-    original(scheduler, batch, result)
-    for req in scheduler.disagg_prefill_inflight_queue:
-        if id(req) in before or not req.pending_bootstrap or not _eligible(scheduler, req):
+    for req in newly_finished(original, scheduler, batch, result):
+        if not req.pending_bootstrap or not _eligible(scheduler, req):
             continue
         scheduler.disagg_metadata_buffers.set_buf(req)
         pool, allocator = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator

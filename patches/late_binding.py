@@ -36,17 +36,22 @@ class PrefillDone:
     room: int | None = None
 
 
+def newly_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> list[Any]:
+    """Process the batch; the requests whose prefill it has finished, each now in transfer or
+    waiting for a decode worker."""
+    before = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
+    original(scheduler, batch, result)
+    return [req for req in scheduler.disagg_prefill_inflight_queue if id(req) not in before]
+
+
 def _announce_finished_prefills(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
     from sglang.srt.runtime_context import get_parallel
 
-    before = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
     counted = take(result)
-    original(scheduler, batch, result)  # waits for the copy that brings the counts
+    finished = newly_finished(original, scheduler, batch, result)  # waits for the counts' copy
     signatures = counted.wire() if counted is not None else {}
     dp_rank = get_parallel().dp_rank or 0
-    for req in scheduler.disagg_prefill_inflight_queue:
-        if id(req) in before:
-            continue
+    for req in finished:
         # Only the rank that talks to the tokenizer has a socket; on the others this is a no-op.
         scheduler.ipc_channels.send_to_tokenizer.send_output(
             PrefillDone(
