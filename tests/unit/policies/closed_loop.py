@@ -1,6 +1,8 @@
 """Ranks that decode in step, kept full from a pool: what an assigner does to them in the long run.
 
 Not the simulator: no prefill, no transfer, no time. A step is one token for every request.
+`delay`: steps that pass from a decision to the request's first step. Its slot is taken and its KV
+counted by whoever decides, but it is not in the steps.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ class Running:
     request: RequestView
     length: int
     generated: int = 0
+    begins: int = 0
 
 
 @dataclass
@@ -32,6 +35,7 @@ class ClosedLoop:
     ranks: int = 8
     slots: int = 16
     pool: int = 24
+    delay: int = 0
     seed: int = 0
     inflight: InflightLengths | None = None
     spreads: list[float] = field(default_factory=list)
@@ -39,8 +43,8 @@ class ClosedLoop:
     waits: list[int] = field(default_factory=list)
 
     def run(self, steps: int, warm_up: int) -> None:
-        """Spread (max - min KV tokens) and idle share (1 - mean / max) of each step after the
-        warm-up; steps that each request waited in the pool."""
+        """Spread (max - min KV tokens in a step) and idle share (1 - mean / max) of each step after
+        the warm-up; steps that each request waited in the pool."""
         rng = np.random.default_rng(self.seed)
         on: list[list[Running]] = [[] for _ in range(self.ranks)]
         waiting: list[tuple[Running, int]] = []
@@ -54,19 +58,23 @@ class ClosedLoop:
             taken = set()
             for at, worker, _ in self.assigner.assign(views, [r.request for r, _ in waiting]):
                 running, since = waiting[at]
+                running.begins = step + self.delay
                 taken.add(at)
                 on[worker].append(running)
                 self.waits.append(step - since)
                 if self.inflight is not None:
                     self.inflight.sent(running.rid, views[worker].key, running.request)
             waiting = [entry for at, entry in enumerate(waiting) if at not in taken]
-            loads = [sum(_tokens(r) for r in there) for there in on]
+            loads = [sum(_tokens(r) for r in there if r.begins <= step) for there in on]
             if step >= warm_up:
                 self.spreads.append(max(loads) - min(loads))
                 self.idle.append(1 - sum(loads) / (self.ranks * max(loads)))
-            on = [[r for r in there if self._step(r)] for there in on]
+            on = [[r for r in there if self._step(r, step)] for there in on]
 
-    def _step(self, running: Running) -> bool:
+    def _step(self, running: Running, step: int) -> bool:
+        """Whether it goes on after this step."""
+        if running.begins > step:
+            return True
         running.generated += 1
         if self.inflight is not None:
             self.inflight.counted(running.rid)

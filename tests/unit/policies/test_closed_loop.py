@@ -19,7 +19,7 @@ from toolkit.policies.predictors import Learned, Oracle, Survival
 BASELINES = ("shortest_queue", "round_robin", "power_of_two")
 
 
-def spread(assigner: Assigner, inflight: InflightLengths | None = None) -> float:
+def spread(assigner: Assigner, inflight: InflightLengths | None = None, delay: int = 0) -> float:
     """Mean of max - min KV tokens over 300 steps of 8 ranks."""
     draw: Callable[..., tuple[RequestView, int]] = conversation
     if inflight is not None and not isinstance(inflight.predictor, Oracle):
@@ -45,3 +45,12 @@ def test_brh_does_so_too_under_every_predictor(best_baseline, make) -> None:
     assert spread(BrHPolicy(inflight=inflight), inflight) < 0.5 * best_baseline
     assert inflight.predictor.errors.judged > 50
     assert inflight.predictor.errors.skill > 0.2
+
+
+def test_what_is_on_its_way_is_missing_from_the_steps() -> None:
+    def level(delay: int) -> float:
+        loop = ClosedLoop(Br0Policy(s_greedy=0), conversation, 2, 32, 16, delay)
+        loop.run(1200, 200)
+        return float(np.mean(loop.spreads))
+
+    assert level(3) > 1.5 * level(0)
