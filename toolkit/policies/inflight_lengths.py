@@ -91,6 +91,13 @@ class InflightLengths:
         if slot is not None:
             self._flight.age[slot] += tokens
 
+    def stepped(self, key: Key, tokens: int) -> None:
+        """All that runs on the rank made that many more tokens: `counted` of each."""
+        place = self._ranks.get(key)
+        if place is not None:
+            count = len(self._who)
+            self._flight.age[:count][self._rank[:count] == place] += tokens
+
     def ended(self, rid: str, finished: bool = True) -> None:
         """It is gone. `finished`: by itself or by its limit; else it was aborted or lost, and says
         of its length only that it would have been more."""

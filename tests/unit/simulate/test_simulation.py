@@ -1,0 +1,163 @@
+"""What holds in every simulation: nothing is lost, nothing is there twice, the same again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.simulate.fleets import COST, fleet, requests
+from toolkit.simulate import decode
+from toolkit.simulate.decode import Group
+from toolkit.simulate.request import Request
+from toolkit.simulate.simulation import Simulation
+
+POLICIES = ("round_robin", "shortest_queue", "br0@0", "brh@learned", "level", "gimbal")
+
+
+def played(simulation: Simulation) -> tuple[list[Request], Simulation]:
+    """Run it, with a look at every boundary; its requests."""
+    kept: list[Request] = []
+
+    def noted(given: Iterator[Request]) -> Iterator[Request]:
+        for request in given:
+            kept.append(request)
+            yield request
+
+    simulation._requests = noted(simulation._requests)
+    simulation.run()
+    simulation.events.run(simulation.events.now + 1.0)  # the step after the last answer's end
+    return kept, simulation
+
+
+@pytest.fixture
+def checked(monkeypatch) -> None:
+    """Every boundary of every group looks whether its books are right."""
+    plan = Group._plan
+
+    def looked(group: Group) -> None:
+        for rank in group.ranks:
+            held = sum(
+                r.prompt + r.generated - 1 + group.steps - r.joined for r in rank.running
+            )
+            assert group.kv[rank.place] == held >= 0
+            assert group.requests[rank.place] == len(rank.running) <= rank.slots
+            assert group.coming[rank.place] >= 0 <= rank.coming
+            assert len(rank.running) + rank.coming <= rank.slots
+            if len(rank.running) > 1:
+                assert held + len(rank.running) <= rank.capacity
+        plan(group)
+
+    monkeypatch.setattr(Group, "_plan", looked)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("loop", ["overlap", "cpu", "plain"])
+@pytest.mark.usefixtures("checked")
+def test_every_request_ends_once_with_all_its_tokens(policy, loop) -> None:
+    made = fleet(
+        {"dp": 4, "dp_attention": True, "slots": 6, "kv_tokens": 8000, "reserve": 64, "loop": loop},
+        {"decode_policy": policy},
+        {"replicas": 2, "chunk": 512, "kv_tokens": 20_000},
+    )
+    kept, simulation = played(Simulation(made, COST, requests(300, 40.0)))
+    assert simulation.recorder.ended == len(kept) == 300
+    for request in kept:
+        assert request.arrived < request.prefill_began < request.prefilled < request.bound
+        assert request.bound < request.first_token <= request.ended
+        assert request.computed + request.cached == request.prompt
+        least = (request.output - 1) * COST.decode.base
+        assert request.ended - request.first_token >= least - 1e-9
+    for group in simulation.groups:
+        assert not group.requests.any() and not group.kv.any() and not group.coming.any()
+    assert all(not p.held_tokens and not p.waiting for p in simulation.prefills)
+    assert all(p.credit == made.router.parked_per_prefill for p in simulation.prefills)
+    assert all(not seat.bound and not seat.waiting_tokens for seat in simulation.router.seats)
+
+
+@pytest.mark.usefixtures("checked")
+@given(
+    seed=st.integers(0, 1000),
+    slots=st.integers(1, 8),
+    capacity=st.integers(600, 6000),
+    dp=st.integers(1, 4),
+    attention=st.booleans(),
+    dispatch=st.sampled_from(["late", "concurrent"]),
+    report=st.sampled_from([0.0, 0.5]),
+)
+@settings(max_examples=25, deadline=None)
+def test_nothing_is_lost_when_pools_are_small(
+    seed, slots, capacity, dp, attention, dispatch, report
+) -> None:
+    made = fleet(
+        {"dp": dp, "dp_attention": attention, "slots": slots, "kv_tokens": capacity, "reserve": 8},
+        {"decode_policy": "power_of_two", "dispatch": dispatch, "report_s": report},
+        {"chunk": 256, "kv_tokens": 3000},
+    )
+    kept, simulation = played(Simulation(made, COST, requests(40, 50.0, seed), seed=seed))
+    assert simulation.recorder.ended == len(kept) == 40
+    assert all(request.ended >= request.first_token for request in kept)
+    assert all(not seat.bound for seat in simulation.router.seats)
+
+
+def test_a_full_pool_retracts_and_everybody_still_gets_all_tokens() -> None:
+    made = fleet({"slots": 16, "kv_tokens": 2500, "reserve": 0}, {"decode_policy": "round_robin"})
+    kept, simulation = played(Simulation(made, COST, requests(60, 50.0, prompt=200, output=200)))
+    assert simulation.recorder.retracted > 0
+    assert all(r.generated <= r.output for r in kept)
+    assert simulation.recorder.ended == 60
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_equal_seeds_give_equal_results(policy) -> None:
+    made = fleet({"dp": 3, "dp_attention": True}, {"decode_policy": policy})
+    first, again = (
+        Simulation(made, COST, requests(200), seed=3).run().result() for _ in range(2)
+    )
+    assert first == again
+
+
+def test_hops_are_the_steps_one_by_one(monkeypatch) -> None:
+    """With a step time that is linear in KV, many steps at once end when single ones would."""
+    made = fleet({"replicas": 2, "slots": 8, "kv_tokens": 6000}, {"decode_policy": "shortest_queue"})
+    ends = []
+    for hop in (64, 1):
+        monkeypatch.setattr(decode, "HOP", hop)
+        kept, _ = played(Simulation(made, COST, requests(150, 30.0)))
+        ends.append([(r.first_token, r.ended) for r in kept])
+    for hopped, stepped in zip(*ends, strict=True):
+        assert hopped == pytest.approx(stepped, rel=1e-9)
+
+
+def test_a_closed_loop_keeps_as_many_in_flight() -> None:
+    made = fleet({"slots": 4}, {"decode_policy": "round_robin"})
+    simulation = Simulation(made, COST, requests(100), in_flight=6)
+    most = 0
+    arrive = simulation.router.arrive
+
+    def watched(request: Request) -> None:
+        nonlocal most
+        arrive(request)
+        most = max(most, simulation.live)
+
+    simulation.router.arrive = watched  # type: ignore[method-assign]
+    simulation.run()
+    assert most == 6 and simulation.recorder.ended == 100
+
+
+def test_ranks_at_a_barrier_wait_for_the_heaviest() -> None:
+    cost = COST.model_copy(update={"decode": COST.decode.model_copy(update={"per_kv_token": 1e-4})})
+    waits = {}
+    for attention in (True, False):
+        made = fleet({"dp": 4, "dp_attention": attention}, {"decode_policy": "round_robin"})
+        waits[attention] = Simulation(made, cost, requests(200, 4.0)).run().result()["tpot_mean"]
+    assert waits[True] > 1.3 * waits[False]
+
+
+def test_without_requests_nothing_happens() -> None:
+    simulation = Simulation(fleet(), COST, iter(()), in_flight=4)
+    result = simulation.run(10.0).result()
+    assert result["requests"] == 0 and math.isnan(result["ttft_mean"])

@@ -1,0 +1,1 @@
+"""What steps take: interchangeable models of hardware."""

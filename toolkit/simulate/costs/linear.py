@@ -1,0 +1,68 @@
+"""Linear coefficients, by hand or by a fit: every term in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Decode(_Strict):
+    """A decode step: base + per_token * n + per_distinct * experts for the whole group, and
+    per_request * n_g + per_kv_token * KV_g for the rank on which that takes longest (attention)."""
+
+    base: float = Field(ge=0)
+    per_request: float = Field(0.0, ge=0)
+    per_kv_token: float = Field(0.0, ge=0)
+    per_distinct: float = Field(0.0, ge=0)
+    per_token: float = Field(0.0, ge=0)
+
+
+class Prefill(_Strict):
+    """A prefill step: base + per_token * new + per_pair * sum of new * (before + new / 2)."""
+
+    base: float = Field(ge=0)
+    per_token: float = Field(ge=0)
+    per_pair: float = Field(0.0, ge=0)
+
+
+class Transfer(_Strict):
+    """KV of one request: base + per_token * tokens."""
+
+    base: float = Field(0.0, ge=0)
+    per_token: float = Field(0.0, ge=0)
+
+
+class Linear(_Strict):
+    """A `CostModel` of coefficients, in seconds."""
+
+    decode: Decode
+    prefill: Prefill
+    transfer: Transfer = Transfer()
+
+    def decode_s(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
+        d = self.decode
+        if len(requests) == 1:
+            count = float(requests[0])
+            heaviest = d.per_request * count + d.per_kv_token * float(kv_tokens[0])
+        else:
+            count = float(requests.sum())
+            heaviest = float((d.per_request * requests + d.per_kv_token * kv_tokens).max())
+        return d.base + heaviest + d.per_distinct * distinct + d.per_token * count
+
+    def prefill_s(self, parts: Sequence[tuple[int, int]]) -> float:
+        p = self.prefill
+        new = sum(each for each, _ in parts)
+        pairs = sum(each * (before + each / 2) for each, before in parts) if p.per_pair else 0.0
+        return p.base + p.per_token * new + p.per_pair * pairs
+
+    def transfer_s(self, tokens: int) -> float:
+        return self.transfer.base + self.transfer.per_token * tokens

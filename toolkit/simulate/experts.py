@@ -1,0 +1,89 @@
+"""Which experts a batch of particular requests activates, from a measured profile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from toolkit.signatures.space import SignatureSpace
+
+SURE = 1 - 1e-6
+"""An expert that every sampled token used is still not certain."""
+
+
+class Experts:
+    """The requests of a profile, as patterns that simulated ones follow.
+
+    A row's share p[l, e] of decode tokens that used expert e at layer l is the chance that its next
+    token does. Tokens of a batch are taken as independent given their requests, so the expected
+    number of distinct experts of a batch B is
+
+        sum over l, e of 1 - prod over r in B of (1 - p_r[l, e]),
+
+    in which requests with the same experts share them: locality has its effect on the step.
+    `absent` [N, L * E] float32: log(1 - p). `signatures` [N, D]: what ELDR sees after the prefill,
+    None without a space. Source: ELDR (arXiv 2607.00466), section 2.
+    """
+
+    def __init__(
+        self,
+        decode_counts: np.ndarray,
+        output_tokens: np.ndarray,
+        prefill_counts: np.ndarray | None = None,
+        space: SignatureSpace | None = None,
+        labels: Sequence[str] = (),
+    ) -> None:
+        import numpy as np
+
+        rows, self.layers, self.experts = decode_counts.shape
+        tokens = np.maximum(output_tokens, 1).reshape(-1, 1)
+        chance = np.minimum(decode_counts.reshape(rows, -1) / tokens, SURE)
+        self.absent: np.ndarray = np.log1p(-chance).astype(np.float32)
+        self.signatures: np.ndarray | None = None
+        if space is not None and prefill_counts is not None:
+            self.signatures = space.signatures(prefill_counts)
+        self.labels = tuple(labels)
+
+    def __len__(self) -> int:
+        return len(self.absent)
+
+    def centroids(self, k: int, seed: int) -> np.ndarray:
+        """One for each of k decode ranks [k, D], as `toolkit profile fit` makes them. ValueError:
+        there are no signatures, or fewer than k."""
+        from toolkit.signatures.clusters import balanced_kmeans
+
+        if self.signatures is None:
+            raise ValueError("these experts have no signatures: they were made without a space")
+        return balanced_kmeans(self.signatures, k, seed).centroids
+
+
+class Mixture:
+    """The experts of the requests that take a step together, kept as they come and go."""
+
+    def __init__(self, experts: Experts) -> None:
+        import numpy as np
+
+        self._absent = experts.absent
+        self.total: np.ndarray = np.zeros(experts.absent.shape[1])
+        self._count = 0
+
+    def add(self, row: int) -> None:
+        self.total += self._absent[row]
+        self._count += 1
+
+    def remove(self, row: int) -> None:
+        self._count -= 1
+        if self._count:
+            self.total -= self._absent[row]
+        else:
+            self.total[:] = 0.0  # rounding does not pile up
+
+    def distinct(self) -> float:
+        """Expected distinct experts of one step, summed over layers."""
+        import numpy as np
+
+        return float(-np.expm1(self.total).sum())

@@ -1,0 +1,69 @@
+"""What is simulated: workers, their sizes and the router's settings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from toolkit.policies import check_policy
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PrefillFleet(_Strict):
+    """`chunk`: prompt tokens of one pass at most. `waiting_age`: None is first come first served,
+    else shortest first with so many tokens of aging (`toolkit.policies.sjf`)."""
+
+    replicas: int = Field(1, ge=1)
+    chunk: int = Field(8192, ge=1)
+    kv_tokens: int = Field(1 << 40, ge=1)
+    waiting_age: float | None = Field(None, ge=0)
+
+
+class DecodeFleet(_Strict):
+    """`slots`, `kv_tokens`, `reserve` (KV tokens kept free for each request) are of one rank.
+    `dp_attention`: the `dp` ranks of a server take every step together. `loop`: SGLang's overlap
+    scheduler on a GPU, on a CPU, or none (`toolkit.simulate.decode.Scheduling`)."""
+
+    replicas: int = Field(1, ge=1)
+    dp: int = Field(1, ge=1)
+    dp_attention: bool = False
+    slots: int = Field(64, ge=1)
+    kv_tokens: int = Field(1 << 40, ge=1)
+    reserve: int = Field(512, ge=0)
+    loop: Literal["overlap", "cpu", "plain"] = "overlap"
+
+
+class RouterFleet(_Strict):
+    """As in a deployment file. `hop_s`: a message between router and worker; `report_s`: how often
+    loads are read, 0 after every step."""
+
+    dispatch: Literal["late", "concurrent"] = "late"
+    prefill_policy: str = "round_robin"
+    decode_policy: str = "level"
+    tau: float | None = None
+    parked_per_prefill: int = Field(32, ge=1)
+    hop_s: float = Field(0.001, ge=0)
+    report_s: float = Field(0.0, ge=0)
+
+    @field_validator("prefill_policy", "decode_policy")
+    @classmethod
+    def _known(cls, name: str, info: object) -> str:
+        side = getattr(info, "field_name", "decode_policy").partition("_")[0]
+        check_policy(name, side)
+        return name
+
+
+class Fleet(_Strict):
+    """A whole simulated deployment."""
+
+    prefill: PrefillFleet = PrefillFleet()
+    decode: DecodeFleet = DecodeFleet()
+    router: RouterFleet = RouterFleet()
+
+    @property
+    def decode_ranks(self) -> int:
+        return self.decode.replicas * self.decode.dp

@@ -1,0 +1,49 @@
+"""BR-H's knowledge of what is in flight, told in steps of ranks instead of tokens of streams."""
+
+from __future__ import annotations
+
+from toolkit.policies.base import RequestView
+from toolkit.policies.inflight_lengths import InflightLengths
+from toolkit.simulate.decode import Rank
+from toolkit.simulate.request import Request
+
+
+class Followed:
+    """Keeps `InflightLengths` as the router does by the streams, but looks at a rank's steps only
+    when somebody asks (`catch_up`)."""
+
+    def __init__(self, lengths: InflightLengths) -> None:
+        self.lengths = lengths
+        self._told: dict[tuple[str, int], int] = {}
+        self._since: dict[Request, int] = {}
+
+    def sent(self, rank: Rank, request: Request, view: RequestView) -> None:
+        self._catch_up(rank)
+        self.lengths.sent(str(request.number), rank.key, view)
+        self._since[request] = self._told[rank.key]
+
+    def joined(self, rank: Rank, request: Request) -> None:
+        """Its first token came: the rank's steps before that were not its own."""
+        self._catch_up(rank)
+        told = self._told[rank.key]
+        self.lengths.counted(str(request.number), 1 + self._since[request] - told)
+        self._since[request] = told - 1
+
+    def ended(self, rank: Rank, request: Request) -> None:
+        self._catch_up(rank)
+        counted = self._told[rank.key] - self._since.pop(request)
+        rid = str(request.number)
+        self.lengths.counted(rid, request.output - counted)
+        self.lengths.ended(rid)
+
+    def catch_up(self, ranks: list[Rank]) -> None:
+        """Count the steps that the ranks have done since."""
+        for rank in ranks:
+            self._catch_up(rank)
+
+    def _catch_up(self, rank: Rank) -> None:
+        done = rank.group.steps + rank.group.taken()
+        before = self._told.get(rank.key, done)
+        if done > before:
+            self.lengths.stepped(rank.key, done - before)
+        self._told[rank.key] = done

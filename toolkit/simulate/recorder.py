@@ -1,0 +1,149 @@
+"""What a simulation is asked for: latencies, throughput, how level decode ranks were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from toolkit.simulate.histogram import Histogram
+from toolkit.simulate.request import Request
+
+if TYPE_CHECKING:
+    from toolkit.simulate.decode import Rank
+
+POINTS = 1024
+"""Of a series that are kept at most: when there are more, every second one goes."""
+SHOWN = (50, 90, 99)
+
+
+@dataclass
+class Latencies:
+    """Of one class of requests, in seconds; a token's time is after the first one."""
+
+    ttft: Histogram = field(default_factory=Histogram)
+    tpot: Histogram = field(default_factory=Histogram)
+    e2e: Histogram = field(default_factory=Histogram)
+    waited: Histogram = field(default_factory=Histogram)
+    """From the end of the prefill to the choice of a decode rank."""
+    requests: int = 0
+    good: int = 0
+    """Within both objectives."""
+
+
+@dataclass
+class Series:
+    """KV tokens of every rank over time, thinned as it grows."""
+
+    every: float
+    times: list[float] = field(default_factory=list)
+    values: list[list[int]] = field(default_factory=list)
+    _skip: int = 1
+    _seen: int = 0
+
+    def add(self, now: float, values: list[int]) -> None:
+        self._seen += 1
+        if self._seen % self._skip:
+            return
+        self.times.append(now)
+        self.values.append(values)
+        if len(self.times) >= POINTS:
+            del self.times[::2], self.values[::2]
+            self._skip *= 2
+
+
+class Recorder:
+    """Collects while the simulation runs; memory does not grow with the number of requests.
+
+    Counted are requests that arrive at `since` or later, and samples of the ranks between `since`
+    and `until`. `slo`: (TTFT, TPOT) in seconds, for goodput.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[Rank],
+        since: float = 0.0,
+        until: float = math.inf,
+        slo: tuple[float, float] = (math.inf, math.inf),
+        every: float = 0.1,
+    ) -> None:
+        self.ranks = list(ranks)
+        self.since, self.until = since, until
+        self.slo = slo
+        self.all = Latencies()
+        self.classes: dict[str, Latencies] = {}
+        self.series = Series(every)
+        self.output_tokens = 0
+        """Of answers that ended between `since` and `until`."""
+        self.ended = 0
+        self.retracted = 0
+        self.samples = 0
+        self.spread = 0.0
+        self.waiting = 0.0
+        self.fullest = 0.0
+        self.mean = 0.0
+        self.last = 0.0
+
+    def end(self, request: Request, now: float) -> None:
+        """The request is through."""
+        self.ended += 1
+        self.last = now
+        self.retracted += request.retracted
+        if self.since <= now <= self.until:
+            self.output_tokens += request.output
+        if not self.since <= request.arrived <= self.until:
+            return
+        kinds = [self.all]
+        if request.label:
+            kinds.append(self.classes.setdefault(request.label, Latencies()))
+        if request.urgent:
+            kinds.append(self.classes.setdefault("urgent", Latencies()))
+        ttft, tpot = request.ttft, request.tpot
+        good = ttft <= self.slo[0] and not tpot > self.slo[1]
+        for kind in kinds:
+            kind.requests += 1
+            kind.good += good
+            kind.ttft.add(ttft)
+            kind.tpot.add(tpot)
+            kind.e2e.add(request.ended - request.arrived)
+            kind.waited.add(max(0.0, request.bound - request.prefilled))
+
+    def sample(self, now: float) -> None:
+        """Look at every rank's batch."""
+        values = [rank.group.kv_of(rank.place) for rank in self.ranks]
+        self.series.add(now, values)
+        most = max(values)
+        if not self.since <= now <= self.until or not most:
+            return
+        mean = sum(values) / len(values)
+        self.samples += 1
+        self.spread += most - min(values)
+        self.fullest += most
+        self.mean += mean
+        self.waiting += 1 - mean / most
+
+    def result(self) -> dict[str, Any]:
+        """All figures by name: seconds, tokens, shares."""
+        until = min(self.until, self.last)
+        seconds = max(until - self.since, 1e-9)
+        samples = max(self.samples, 1)
+        busy = sum(rank.group.busy_s for rank in self.ranks)
+        found: dict[str, Any] = {
+            "requests": self.all.requests,
+            "seconds": seconds,
+            "output_tokens_s": self.output_tokens / seconds,
+            "goodput_s": self.all.good / seconds,
+            "good_share": self.all.good / max(self.all.requests, 1),
+            "kv_spread": self.spread / samples,
+            "kv_max": self.fullest / samples,
+            "kv_mean": self.mean / samples,
+            "barrier_share": self.waiting / samples,
+            "decode_busy": busy / len(self.ranks) / max(self.last, 1e-9),
+            "retractions": self.retracted,
+        }
+        for name in ("ttft", "tpot", "e2e", "waited"):
+            histogram: Histogram = getattr(self.all, name)
+            found[f"{name}_mean"] = histogram.mean
+            found |= {f"{name}_p{p}": histogram.percentile(p) for p in SHOWN}
+        return found

@@ -1,0 +1,64 @@
+"""One simulated request, from its arrival to its last token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import nan
+
+from typing import TYPE_CHECKING
+
+from toolkit.policies.base import RequestView
+
+if TYPE_CHECKING:
+    from toolkit.simulate.decode import Rank
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What was asked for, then what became of it. Times are seconds on the simulated clock, NaN
+    until they have come.
+
+    `output` counts all tokens of the answer, the first of which the prefill makes. `blocks` are
+    chained hashes of the prompt's leading blocks of `block` tokens. `row`: which row of the
+    expert profile it behaves like, -1 without one. `urgent`: latency-sensitive. `prompt_id`: the
+    same for equal prompts, None where nobody knows. `told`: its limit says how long it will be.
+    """
+
+    number: int
+    arrived: float
+    prompt: int
+    output: int
+    user: str = ""
+    blocks: tuple[int, ...] = ()
+    block: int = 0
+    row: int = -1
+    label: str = ""
+    urgent: bool = False
+    prompt_id: int | None = None
+    told: bool = False
+
+    view: RequestView = RequestView()
+    cached: int = 0
+    computed: int = 0
+    """Prompt tokens that its prefill has computed."""
+    prefill_began: float = nan
+    prefilled: float = nan
+    bound: float = nan
+    place: Rank | None = None
+    """Where it has its place, once it has one."""
+    first_token: float = nan
+    ended: float = nan
+    generated: int = 0
+    """Tokens it had when it joined its batch."""
+    joined: int = 0
+    """Steps its group had done when it joined."""
+    retracted: int = 0
+
+    @property
+    def ttft(self) -> float:
+        return self.first_token - self.arrived
+
+    @property
+    def tpot(self) -> float:
+        """Seconds a token after the first; NaN where there is none."""
+        return (self.ended - self.first_token) / (self.output - 1) if self.output > 1 else nan

@@ -1,0 +1,259 @@
+"""The router: the same policy objects as the real one, on simulated workers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from toolkit.policies import Policy
+from toolkit.policies.assign import Assigner
+from toolkit.policies.base import Load, RequestView, WorkerView
+from toolkit.policies.composed import eldr_of
+from toolkit.simulate.decode import Rank
+from toolkit.simulate.events import Event, Events
+from toolkit.simulate.experts import Experts
+from toolkit.simulate.lengths import Followed
+from toolkit.simulate.prefill import PrefillWorker
+from toolkit.simulate.request import Request
+
+TICK_S = 0.25
+"""As the router's pool: a round at least this often while somebody waits."""
+
+
+@dataclass(frozen=True)
+class RouterTimes:
+    """Seconds. `hop`: between router and worker, each way; `report`: how often a worker's load is
+    read, 0 after every step (SGLang's own router: seconds)."""
+
+    hop: float = 0.001
+    report: float = 0.0
+
+
+class Seat:
+    """What the router knows of a decode rank beyond its steps: who was bound and has not begun."""
+
+    __slots__ = ("bound", "rank", "reading", "sent", "waiting", "waiting_tokens")
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self.bound = 0
+        self.waiting = 0
+        self.waiting_tokens = 0
+        self.reading: Load | None = None
+        self.sent: list[int] = []
+        """Tokens of what was sent since the reading."""
+
+    def live(self) -> Load:
+        rank = self.rank
+        return Load(
+            running=len(rank.running),
+            waiting=self.waiting,
+            used_tokens=rank.group.kv_of(rank.place),
+            total_tokens=rank.capacity,
+            waiting_tokens=self.waiting_tokens,
+        )
+
+    def view(self) -> WorkerView:
+        rank, load = self.rank, self.reading
+        if load is None:
+            load = self.live()
+        elif self.sent:
+            load = replace(load, sent_requests=len(self.sent), sent_tokens=sum(self.sent))
+        return WorkerView(
+            rank.name,
+            dp_rank=rank.dp_rank,
+            inflight=self.bound,
+            load=load,
+            slots=rank.slots,
+            reserve=rank.reserve,
+        )
+
+
+class Router:
+    """Arrival -> prefill worker -> (late) decode rank; or both at arrival (early).
+
+    As `toolkit.router`: a prefill worker takes as many requests whose decode is not chosen as it
+    has credits; finished prefills wait in a pool when the decode policy assigns in rounds, and a
+    round takes place when something was heard that may let one go.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        prefills: list[PrefillWorker],
+        ranks: list[Rank],
+        prefill_policy: Policy,
+        decode_policy: Policy,
+        times: RouterTimes,
+        dispatch: Literal["late", "concurrent"] = "late",
+        experts: Experts | None = None,
+        on_bound: Callable[[Request], None] = lambda request: None,
+    ) -> None:
+        self.events = events
+        self.prefills = prefills
+        self.times = times
+        self.dispatch = dispatch
+        self.prefill_policy, self.decode_policy = prefill_policy, decode_policy
+        self.seats = [Seat(rank) for rank in ranks]
+        self.pool: deque[Request] = deque()
+        self.queue: deque[Request] = deque()
+        """Arrived, no prefill worker has a credit."""
+        self.rounds = 0
+        self._ranks = ranks
+        self._seat = {rank.key: seat for rank, seat in zip(ranks, self.seats, strict=True)}
+        self._at: dict[Request, tuple[PrefillWorker, Seat | None]] = {}
+        lengths = getattr(decode_policy, "inflight", None)
+        self._followed = None if lengths is None else Followed(lengths)
+        self._locality = eldr_of(decode_policy)
+        self._signatures = None if experts is None else experts.signatures
+        self._on_bound = on_bound
+        self._round_planned: Event | None = None
+        if times.report:
+            events.at(0.0, self._read_all)
+
+    # ---- a request's way ----
+
+    def arrive(self, request: Request) -> None:
+        """A client's request is here."""
+        signature = None
+        if self._signatures is not None and request.row >= 0:
+            signature = self._signatures[request.row]
+        request.view = RequestView(
+            prompt_tokens=request.prompt,
+            blocks=request.blocks,
+            user=request.user or None,
+            signature=signature,
+            label=request.label or None,
+            prompt_hash=request.prompt_id,
+            max_new_tokens=request.output if request.told else 0,
+            now=self.events.now,
+        )
+        self.queue.append(request)
+        self._admit()
+
+    def _admit(self) -> None:
+        while self.queue:
+            late = self.dispatch == "late"
+            usable = [not late or prefill.credit > 0 for prefill in self.prefills]
+            if not any(usable):
+                return
+            request = self.queue.popleft()
+            views = [p.view(ok) for p, ok in zip(self.prefills, usable, strict=True)]
+            decision = self.prefill_policy.choose(views, request.view)
+            assert decision is not None
+            prefill = self.prefills[decision.index]
+            prefill.credit -= late
+            self._at[request] = (prefill, None)
+            if not late:
+                self._bind(request, self._choose(request))
+            self.events.after(self.times.hop, prefill.take, request)
+
+    def prefilled(self, request: Request) -> None:
+        """A prefill worker is done; the router hears of it a hop later."""
+        if self.dispatch == "late":
+            self.events.after(self.times.hop, self._decide, request)
+
+    def _decide(self, request: Request) -> None:
+        if isinstance(self.decode_policy, Assigner):
+            self.pool.append(request)
+            self._plan_round(0.0)
+        else:
+            self._bind(request, self._choose(request))
+
+    def _choose(self, request: Request) -> int:
+        views = [seat.view() for seat in self.seats]
+        if self._followed is not None:
+            self._followed.catch_up(self._ranks)
+        decision = self.decode_policy.choose(views, request.view)
+        assert decision is not None
+        return decision.index
+
+    def _bind(self, request: Request, index: int) -> None:
+        seat = self.seats[index]
+        prefill, _ = self._at[request]
+        self._at[request] = (prefill, seat)
+        request.bound = self.events.now
+        seat.bound += 1
+        seat.waiting += 1
+        seat.waiting_tokens += request.prompt
+        if seat.reading is not None:
+            seat.sent.append(request.prompt)
+        if self._followed is not None:
+            self._followed.sent(seat.rank, request, request.view)
+        if self._locality is not None and self._locality.residents is not None:
+            vector = request.view.signature
+            if vector is not None and not isinstance(vector, str):
+                self._locality.residents.add(seat.rank.key, vector)
+        if self.dispatch == "late":
+            prefill.credit += 1
+        self._on_bound(request)
+        self.events.after(self.times.hop, seat.rank.group.arrive, seat.rank, request)
+        if self.dispatch == "late" and self.queue:
+            self._admit()
+
+    # ---- what decode ranks say ----
+
+    def began(self, rank: Rank, request: Request) -> None:
+        """Its first token was made."""
+        seat = self._seat[rank.key]
+        seat.waiting -= 1
+        seat.waiting_tokens -= request.prompt
+        if self._followed is not None:
+            self._followed.joined(rank, request)
+
+    def prefill_of(self, request: Request) -> PrefillWorker:
+        return self._at[request][0]
+
+    def ended(self, rank: Rank, request: Request) -> None:
+        """The router has relayed its last token."""
+        seat = self._seat[rank.key]
+        seat.bound -= 1
+        del self._at[request]
+        if self._followed is not None:
+            self._followed.ended(rank, request)
+        if self._locality is not None and self._locality.residents is not None:
+            vector = request.view.signature
+            if vector is not None and not isinstance(vector, str):
+                self._locality.residents.remove(rank.key, vector)
+        if self.pool:
+            self._plan_round(0.0)
+
+    # ---- rounds ----
+
+    def _plan_round(self, after: float) -> None:
+        at = self.events.now + after
+        if self._round_planned is not None:
+            if self._round_planned.at <= at:
+                return
+            self._round_planned.cancel()
+        self._round_planned = self.events.at(at, self._round)
+
+    def _round(self) -> None:
+        self._round_planned = None
+        if not self.pool:
+            return
+        self.rounds += 1
+        policy = self.decode_policy
+        assert isinstance(policy, Assigner)
+        views = [seat.view() for seat in self.seats]
+        if self._followed is not None:
+            self._followed.catch_up(self._ranks)
+        waiting = list(self.pool)
+        taken = set()
+        for made in policy.assign(views, [request.view for request in waiting]):
+            taken.add(made.request)
+            self._bind(waiting[made.request], made.worker)
+        if taken:
+            kept = [r for i, r in enumerate(waiting) if i not in taken]
+            late = list(self.pool)[len(waiting) :]
+            self.pool = deque(kept + late)
+        if self.pool:
+            self._plan_round(TICK_S)
+
+    def _read_all(self) -> None:
+        for seat in self.seats:
+            seat.reading = seat.live()
+            seat.sent.clear()
+        self.events.after(self.times.report, self._read_all)
