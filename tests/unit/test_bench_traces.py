@@ -65,11 +65,23 @@ def test_a_gzipped_file_is_read_and_limited(tmp_path: Path) -> None:
         ('{"timestamp": 0}\n', "trace:1"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,2\n", "trace:2"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "no request"),
+        ("num_prefill_tokens,num_decode_tokens\n5,1\n-5,1\n", "trace:3: -5 tokens"),
+        ("num_prefill_tokens,num_decode_tokens\n5,99999999\n", "trace:2: 99999999 tokens"),
     ],
 )
 def test_a_broken_trace_is_refused_by_line(text: str, says: str) -> None:
     with pytest.raises(BenchError, match=says):
         traces.parse(text)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(AZURE.encode())[:-20])
+    with pytest.raises(BenchError, match="cannot read the trace"):
+        traces.load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BenchError, match="cannot read the trace"):
+        traces.load(path)
 
 
 def test_prompts_share_exactly_the_blocks_that_the_trace_shares() -> None:

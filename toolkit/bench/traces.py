@@ -9,13 +9,18 @@ import csv
 import gzip
 import io
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from toolkit.bench.errors import BenchError
 
 MOONCAKE_BLOCK = 512  # tokens that one entry of hash_ids stands for
+
+HUGE = 10_000_000
+"""Tokens. No request is longer."""
 
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _LENGTHS = ("num_prefill_tokens", "num_decode_tokens")
@@ -37,24 +42,49 @@ def load(path: Path, limit: int | None = None) -> list[TraceRow]:
 
     Raises BenchError for an unknown format or a broken line, naming the line.
     """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise BenchError(f"cannot read the trace {path}: {error.strerror}") from error
-    if raw[:2] == b"\x1f\x8b":
-        raw = gzip.decompress(raw)
-    rows = parse(raw.decode("utf-8"), str(path))
+    rows = _sorted((row for _, row in stream(path)), str(path))
     return rows if limit is None else rows[:limit]
 
 
 def parse(text: str, name: str = "trace") -> list[TraceRow]:
     """Rows of a trace's text; the format is told from its first line."""
-    first = text.lstrip().split("\n", 1)[0]
-    rows = _jsonl(text, name) if first.startswith("{") else _csv(text, name)
-    kept = [row for row in rows if row.input_tokens > 0 and row.output_tokens > 0]
+    return _sorted((row for _, row in read(io.StringIO(text), name)), name)
+
+
+def stream(path: Path) -> Iterator[tuple[int, TraceRow]]:
+    """Line number and row of each request in a trace file, as they stand there; in memory is one.
+
+    BenchError: as `load`.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rt") if packed else path.open() as lines:
+            yield from read(lines, str(path))
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BenchError(f"cannot read the trace {path}: {why}") from error
+
+
+def read(lines: Iterable[str], name: str) -> Iterator[tuple[int, TraceRow]]:
+    """Line number and row of each request; rows without input or without output are left out."""
+    lines = iter(lines)
+    first = next((line for line in lines if line.strip()), "")
+    every = chain([first], lines)
+    found = _jsonl(every, name) if first.lstrip().startswith("{") else _csv(every, name)
+    for number, row in found:
+        for tokens in (row.input_tokens, row.output_tokens):
+            if not 0 <= tokens <= HUGE:
+                raise BenchError(f"{name}:{number}: {tokens} tokens are no length (0 to {HUGE:,})")
+        if row.input_tokens and row.output_tokens:
+            yield number, row
+
+
+def _sorted(rows: Iterable[TraceRow], name: str) -> list[TraceRow]:
+    kept = sorted(rows, key=lambda row: row.stamp_s or 0.0)
     if not kept:
         raise BenchError(f"{name}: no request with input and output tokens in it")
-    return sorted(kept, key=lambda row: row.stamp_s or 0.0)
+    return kept
 
 
 def scale(row: TraceRow, factor: float, max_input: int | None, max_output: int | None) -> TraceRow:
@@ -69,9 +99,8 @@ def scale(row: TraceRow, factor: float, max_input: int | None, max_output: int |
     )
 
 
-def _jsonl(text: str, name: str) -> list[TraceRow]:
-    rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+def _jsonl(lines: Iterable[str], name: str) -> Iterator[tuple[int, TraceRow]]:
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -87,21 +116,24 @@ def _jsonl(text: str, name: str) -> list[TraceRow]:
                 f"{name}:{number}: not a Mooncake row (timestamp in ms, input_length, "
                 f"output_length, hash_ids): {error!r}"
             ) from error
-        rows.append(row)
-    return rows
+        yield number, row
 
 
-def _csv(text: str, name: str) -> list[TraceRow]:
-    reader = csv.DictReader(io.StringIO(text))
+def _csv(lines: Iterable[str], name: str) -> Iterator[tuple[int, TraceRow]]:
+    reader = csv.DictReader(lines)
     columns = reader.fieldnames or []
     if all(column in columns for column in _AZURE):
-        return [_row(name, reader.line_num, row, *_AZURE[1:], stamp=_AZURE[0]) for row in reader]
-    if all(column in columns for column in _LENGTHS):
-        return [_row(name, reader.line_num, row, *_LENGTHS) for row in reader]
-    raise BenchError(
-        f"{name}: unknown columns {', '.join(columns) or '(none)'}; known are {', '.join(_AZURE)} "
-        f"(Azure), {', '.join(_LENGTHS)} (lengths only), and Mooncake JSONL"
-    )
+        stamp: str | None = _AZURE[0]
+        given, made = _AZURE[1:]
+    elif all(column in columns for column in _LENGTHS):
+        stamp, (given, made) = None, _LENGTHS
+    else:
+        raise BenchError(
+            f"{name}: unknown columns {', '.join(columns) or '(none)'}; known are "
+            f"{', '.join(_AZURE)} (Azure), {', '.join(_LENGTHS)} (lengths only), and Mooncake JSONL"
+        )
+    for row in reader:
+        yield reader.line_num, _row(name, reader.line_num, row, given, made, stamp)
 
 
 def _row(

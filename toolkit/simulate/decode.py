@@ -42,8 +42,8 @@ OVERLAP, CPU_OVERLAP, PLAIN = Scheduling(), Scheduling(0, 1, 1), Scheduling(0, 0
 
 @dataclass(eq=False)
 class Rank:
-    """One DP rank: how many requests (`slots`) and KV tokens (`capacity`) it can hold. `reserve`: KV
-    tokens that it keeps free for each request before it takes one more."""
+    """One DP rank: how many requests (`slots`) and KV tokens (`capacity`) it can hold. `reserve`:
+    KV tokens that it keeps free for each request before it takes one more."""
 
     name: str
     dp_rank: int
@@ -274,16 +274,17 @@ class Group:
         """As SGLang (`retract_decode`): who has generated least, of those the longest prompt."""
         victim = min(rank.running, key=lambda r: (r.generated - r.joined, -r.prompt))
         self._leave(rank, victim)
-        victim.generated += self.steps - victim.joined
+        victim.generated = min(victim.output, victim.generated + self.steps - victim.joined)
         victim.retracted += 1
         rank.retractions += 1
+        told = not any(entry[2] is victim for entry in self._ends)
         for heap in (self._ends, self._leaves):
             heap[:] = [entry for entry in heap if entry[2] is not victim]
             heapify(heap)
-        if victim.generated >= victim.output:
-            self._on_end(rank, victim)
-        else:
+        if victim.generated < victim.output:
             rank.retracted.append(victim)
+        elif not told:
+            self._on_end(rank, victim)
 
     def _plan(self) -> None:
         """The next steps, up to the next thing that is known to happen."""

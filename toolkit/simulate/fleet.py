@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -17,10 +17,10 @@ class PrefillFleet(_Strict):
     """`chunk`: prompt tokens of one pass at most. `waiting_age`: None is first come first served,
     else shortest first with so many tokens of aging (`toolkit.policies.sjf`)."""
 
-    replicas: int = Field(1, ge=1)
-    chunk: int = Field(8192, ge=1)
-    kv_tokens: int = Field(1 << 40, ge=1)
-    waiting_age: float | None = Field(None, ge=0)
+    replicas: Annotated[int, Field(ge=1)] = 1
+    chunk: Annotated[int, Field(ge=1)] = 8192
+    kv_tokens: Annotated[int, Field(ge=1)] = 1 << 40
+    waiting_age: Annotated[float | None, Field(ge=0)] = None
 
 
 class DecodeFleet(_Strict):
@@ -28,12 +28,12 @@ class DecodeFleet(_Strict):
     `dp_attention`: the `dp` ranks of a server take every step together. `loop`: SGLang's overlap
     scheduler on a GPU, on a CPU, or none (`toolkit.simulate.decode.Scheduling`)."""
 
-    replicas: int = Field(1, ge=1)
-    dp: int = Field(1, ge=1)
+    replicas: Annotated[int, Field(ge=1)] = 1
+    dp: Annotated[int, Field(ge=1)] = 1
     dp_attention: bool = False
-    slots: int = Field(64, ge=1)
-    kv_tokens: int = Field(1 << 40, ge=1)
-    reserve: int = Field(512, ge=0)
+    slots: Annotated[int, Field(ge=1)] = 64
+    kv_tokens: Annotated[int, Field(ge=1)] = 1 << 40
+    reserve: Annotated[int, Field(ge=0)] = 512
     loop: Literal["overlap", "cpu", "plain"] = "overlap"
 
 
@@ -45,9 +45,9 @@ class RouterFleet(_Strict):
     prefill_policy: str = "round_robin"
     decode_policy: str = "level"
     tau: float | None = None
-    parked_per_prefill: int = Field(32, ge=1)
-    hop_s: float = Field(0.001, ge=0)
-    report_s: float = Field(0.0, ge=0)
+    parked_per_prefill: Annotated[int, Field(ge=1)] = 32
+    hop_s: Annotated[float, Field(ge=0)] = 0.001
+    report_s: Annotated[float, Field(ge=0)] = 0.0
 
     @field_validator("prefill_policy", "decode_policy")
     @classmethod

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import nan
-
 from typing import TYPE_CHECKING
 
 from toolkit.policies.base import RequestView
 
 if TYPE_CHECKING:
     from toolkit.simulate.decode import Rank
+
+
+UNKNOWN = RequestView()
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +39,7 @@ class Request:
     prompt_id: int | None = None
     told: bool = False
 
-    view: RequestView = RequestView()
+    view: RequestView = UNKNOWN
     cached: int = 0
     computed: int = 0
     """Prompt tokens that its prefill has computed."""

@@ -40,9 +40,7 @@ def checked(monkeypatch) -> None:
 
     def looked(group: Group) -> None:
         for rank in group.ranks:
-            held = sum(
-                r.prompt + r.generated - 1 + group.steps - r.joined for r in rank.running
-            )
+            held = sum(r.prompt + r.generated - 1 + group.steps - r.joined for r in rank.running)
             assert group.kv[rank.place] == held >= 0
             assert group.requests[rank.place] == len(rank.running) <= rank.slots
             assert group.coming[rank.place] >= 0 <= rank.coming
@@ -114,15 +112,15 @@ def test_a_full_pool_retracts_and_everybody_still_gets_all_tokens() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_equal_seeds_give_equal_results(policy) -> None:
     made = fleet({"dp": 3, "dp_attention": True}, {"decode_policy": policy})
-    first, again = (
-        Simulation(made, COST, requests(200), seed=3).run().result() for _ in range(2)
-    )
+    first, again = (Simulation(made, COST, requests(200), seed=3).run().result() for _ in range(2))
     assert first == again
 
 
 def test_hops_are_the_steps_one_by_one(monkeypatch) -> None:
     """With a step time that is linear in KV, many steps at once end when single ones would."""
-    made = fleet({"replicas": 2, "slots": 8, "kv_tokens": 6000}, {"decode_policy": "shortest_queue"})
+    made = fleet(
+        {"replicas": 2, "slots": 8, "kv_tokens": 6000}, {"decode_policy": "shortest_queue"}
+    )
     ends = []
     for hop in (64, 1):
         monkeypatch.setattr(decode, "HOP", hop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,10 +20,10 @@ class Decode(_Strict):
     per_request * n_g + per_kv_token * KV_g for the rank on which that takes longest (attention)."""
 
     base: float = Field(ge=0)
-    per_request: float = Field(0.0, ge=0)
-    per_kv_token: float = Field(0.0, ge=0)
-    per_distinct: float = Field(0.0, ge=0)
-    per_token: float = Field(0.0, ge=0)
+    per_request: Annotated[float, Field(ge=0)] = 0.0
+    per_kv_token: Annotated[float, Field(ge=0)] = 0.0
+    per_distinct: Annotated[float, Field(ge=0)] = 0.0
+    per_token: Annotated[float, Field(ge=0)] = 0.0
 
 
 class Prefill(_Strict):
@@ -31,14 +31,14 @@ class Prefill(_Strict):
 
     base: float = Field(ge=0)
     per_token: float = Field(ge=0)
-    per_pair: float = Field(0.0, ge=0)
+    per_pair: Annotated[float, Field(ge=0)] = 0.0
 
 
 class Transfer(_Strict):
     """KV of one request: base + per_token * tokens."""
 
-    base: float = Field(0.0, ge=0)
-    per_token: float = Field(0.0, ge=0)
+    base: Annotated[float, Field(ge=0)] = 0.0
+    per_token: Annotated[float, Field(ge=0)] = 0.0
 
 
 class Linear(_Strict):

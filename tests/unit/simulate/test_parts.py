@@ -1,0 +1,160 @@
+"""The simulator's small parts: clock, histogram, prefix cache, prefill worker, experts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.simulate.fleets import COST
+from toolkit.policies.sjf import ShortestFirst
+from toolkit.simulate.decode import _seconds_of, _steps_in
+from toolkit.simulate.events import Events
+from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.histogram import Histogram
+from toolkit.simulate.prefill import PrefillWorker
+from toolkit.simulate.prefix_cache import PrefixCache
+from toolkit.simulate.recorder import POINTS, Series
+from toolkit.simulate.request import Request
+
+
+def test_what_is_planned_for_one_moment_happens_in_order() -> None:
+    events, seen = Events(), []
+    for name in "abc":
+        events.at(2.0, seen.append, name)
+    events.after(1.0, lambda: events.after(0.5, seen.append, "first"))
+    events.at(2.0, seen.append, "gone").cancel()
+    events.at(9.0, seen.append, "late")
+    events.run(5.0)
+    assert seen == ["first", "a", "b", "c"] and events.now == 5.0
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=300), st.integers(1, 100))
+def test_percentiles_are_near_the_right_ones(values, percent) -> None:
+    histogram = Histogram()
+    for value in [*values, math.nan]:
+        histogram.add(value)
+    exact = sorted(values)[max(1, math.ceil(len(values) * percent / 100)) - 1]
+    assert histogram.percentile(percent) == pytest.approx(exact, rel=0.003)
+    assert histogram.mean == pytest.approx(sum(values) / len(values))
+    assert histogram.curve()[-1][1] == pytest.approx(1.0)
+
+
+def test_a_histogram_of_nothing_and_of_zeros() -> None:
+    empty = Histogram()
+    assert math.isnan(empty.mean) and math.isnan(empty.percentile(50))
+    empty.add(0.0)
+    assert empty.percentile(99) == 0.0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=60),
+    st.integers(0, 12),
+)
+def test_no_block_is_left_without_those_before_it(prompts, room) -> None:
+    cache = PrefixCache()
+    for chain, length in prompts:
+        blocks = [chain * 100 + n for n in range(length)]
+        assert cache.match(blocks) <= cache.tokens
+        cache.add(blocks, 10)
+        cache.shrink(room * 10)
+        assert cache.tokens <= room * 10
+        for other in range(4):
+            known = [other * 100 + n in cache._blocks for n in range(7)]
+            assert known == sorted(known, reverse=True)
+
+
+def prefill(**options) -> tuple[Events, PrefillWorker, list[Request]]:
+    events, done = Events(), []
+    return events, PrefillWorker(events, COST, "p", done.append, **options), done
+
+
+def asked(number: int, prompt: int, blocks: tuple[int, ...] = ()) -> Request:
+    return Request(number, 0.0, prompt, 5, blocks=blocks, block=100 if blocks else 0)
+
+
+def test_prompts_share_passes_and_long_ones_take_several() -> None:
+    events, worker, done = prefill(chunk=1000)
+    for number, prompt in enumerate((300, 1500, 100)):
+        worker.take(asked(number, prompt))
+    events.run()
+    base, token = COST.prefill.base, COST.prefill.per_token
+    assert [r.number for r in done] == [0, 1, 2]
+    assert done[0].prefilled == pytest.approx(base + 1000 * token)
+    assert done[1].prefilled == done[2].prefilled == pytest.approx(2 * base + 1900 * token)
+
+
+def test_who_has_no_room_waits_until_kv_was_fetched() -> None:
+    events, worker, done = prefill(kv_tokens=1000)
+    for number in range(2):
+        worker.take(asked(number, 600))
+    events.run()
+    assert [r.number for r in done] == [0]
+    worker.fetched(done[0])
+    events.run()
+    assert [r.number for r in done] == [0, 1] and worker.held_tokens == 600
+
+
+def test_a_known_beginning_is_not_computed_again() -> None:
+    events, worker, done = prefill()
+    for number in range(2):
+        worker.take(asked(number, 350, (1, 2, 3)))
+        events.run()
+        worker.fetched(done[-1])
+    assert [r.cached for r in done] == [0, 300] and worker.hit_tokens == 300
+    worker.take(asked(2, 300, (1, 2, 3)))
+    events.run()
+    assert done[2].cached == 299  # one token must be computed
+
+
+def test_the_shortest_goes_first() -> None:
+    events, worker, done = prefill(chunk=500, shortest=ShortestFirst(1e9))
+    for number, prompt in enumerate((400, 450, 20, 300)):
+        worker.take(asked(number, prompt))
+    events.run()
+    assert [r.number for r in done] == [2, 3, 0, 1]
+
+
+def test_expected_distinct_experts_are_those_of_drawn_batches() -> None:
+    source = np.random.default_rng(0)
+    counts = source.binomial(50, source.random((6, 3, 8)) ** 3)
+    experts = Experts(counts, np.full(6, 50))
+    mixture = Mixture(experts)
+    batch = [0, 1, 1, 4]
+    for row in (5, *batch):
+        mixture.add(row)
+    mixture.remove(5)
+    drawn = source.random((20_000, len(batch), 24)) < (counts.reshape(6, -1) / 50)[batch]
+    assert mixture.distinct() == pytest.approx(drawn.any(axis=1).sum(axis=1).mean(), rel=0.01)
+    for row in batch:
+        mixture.remove(row)
+    assert mixture.distinct() == 0.0
+
+
+@given(st.floats(1e-4, 1.0), st.floats(0, 1e-3), st.integers(1, 200))
+def test_steps_in_a_time_are_those_that_take_it(first, slope, steps) -> None:
+    seconds = _seconds_of(steps, first, slope)
+    assert _steps_in(seconds, first, slope) == steps
+    assert _steps_in(seconds - first / 2, first, slope) == steps - 1
+    assert seconds == pytest.approx(sum(first + j * slope for j in range(steps)))
+
+
+def test_a_series_stays_small_and_spans_all() -> None:
+    series = Series(0.1)
+    for n in range(10 * POINTS):
+        series.add(n * 0.1, [n])
+    assert len(series.times) <= POINTS
+    assert series.times[-1] > 0.95 * n * 0.1 and series.times[0] < 0.05 * n * 0.1
+
+
+def test_costs_are_as_their_coefficients_say() -> None:
+    requests, kv = np.array([2, 5]), np.array([1000, 100])
+    d = COST.decode
+    first = d.per_request * 2 + d.per_kv_token * 1000
+    heaviest = max(first, d.per_request * 5 + d.per_kv_token * 100)
+    assert COST.decode_s(requests, kv, 7.0) == pytest.approx(d.base + heaviest)
+    alone = COST.decode_s(requests[:1], kv[:1], 0.0)
+    assert alone == pytest.approx(d.base + first)
