@@ -22,7 +22,8 @@ level and all other parts but eldr): mean over time of max - min KV tokens over 
 (`toolkit.bench.balance`), divided by that of `best_baseline`, the one of random, round robin,
 shortest queue and power of two with the least; each with its 95 % interval over paired rounds.
 More: `arms`, the medians of every arm (SHOWN); `against_best`, every arm's ratio; `ranks`, `slots`
-of each; `prompt_mean`, `answer_mean` of what was sent.
+of each; `prompt_mean`, `answer_mean` of what was sent; `remarks`: a seed whose rounds failed is
+played again once, and said here.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +129,16 @@ async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float],
             sent += drawn.items
             if not seed:
                 await warm_up(session, target, rounds[0], played)
-            one = await compare(
-                session, target, rounds, played, arms, seed, report=say, loads=loads
+            play = partial(
+                compare, session, target, rounds, played, arms, seed, report=say, loads=loads
             )
+            try:
+                one = await play()
+            except BenchError as error:
+                # A worker that was starved by another process of the machine; once.
+                say(f"seed {seed} is played again: {error}")
+                whole.remarks.append(f"seed {seed} was played again: {error}")
+                one = await play()
             whole.remarks += [r for r in one.remarks if r not in whole.remarks]
             for mine, more in zip(whole.rounds, one.rounds, strict=True):
                 mine.extend(more)
@@ -200,7 +209,7 @@ def main() -> None:
                 whole, means, samples = asyncio.run(measure(up.router_url, options))
     result.keys |= keys(whole) | means
     result.keys |= {"set": options.set, "ranks": SETS[options.set]["dp"], "trace": options.trace}
-    result.keys["slots"] = options.slots
+    result.keys |= {"slots": options.slots, "remarks": whole.remarks}
     result.emit(samples)
 
 

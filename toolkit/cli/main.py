@@ -28,6 +28,7 @@ COMMANDS = {
     "bench": "toolkit.cli.bench:bench",
     "router": "toolkit.cli.router:router",
     "profile": "toolkit.cli.profile:app",
+    "simulate": "toolkit.cli.simulate:simulate",
 }
 
 

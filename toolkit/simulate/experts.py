@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import numpy as np
 
@@ -35,18 +36,39 @@ class Experts:
         output_tokens: np.ndarray,
         prefill_counts: np.ndarray | None = None,
         space: SignatureSpace | None = None,
-        labels: Sequence[str] = (),
+        labels: Sequence[Sequence[str]] = (),
     ) -> None:
+        """Counts [N, L, E] and tokens [N] as in a profile; `labels` of each row. ValueError: shapes
+        that do not belong together."""
         import numpy as np
 
         rows, self.layers, self.experts = decode_counts.shape
+        if len(output_tokens) != rows or (labels and len(labels) != rows):
+            raise ValueError(
+                f"{rows} rows of counts, {len(output_tokens)} of tokens, {len(labels)} of labels"
+            )
         tokens = np.maximum(output_tokens, 1).reshape(-1, 1)
         chance = np.minimum(decode_counts.reshape(rows, -1) / tokens, SURE)
         self.absent: np.ndarray = np.log1p(-chance).astype(np.float32)
         self.signatures: np.ndarray | None = None
         if space is not None and prefill_counts is not None:
             self.signatures = space.signatures(prefill_counts)
-        self.labels = tuple(labels)
+        self.labels = tuple(tuple(each) for each in labels)
+
+    @classmethod
+    def of_profile(cls, folder: str | Path) -> Experts:
+        """Those of a profile, held out or not. ProfileError: it is none, or damaged."""
+        from toolkit.profile import store
+        from toolkit.signatures.space import SignatureSpace
+
+        profile, arrays = store.read(folder)
+        labels = [
+            [each.domain, each.language, f"{each.domain}/{each.language}"]
+            for each in profile.requests
+        ]
+        space = SignatureSpace(arrays["idf"], profile.rho.mask)
+        counts = (arrays["decode_counts"], arrays["output_tokens"], arrays["prefill_counts"])
+        return cls(*counts, space=space, labels=labels)
 
     def __len__(self) -> int:
         return len(self.absent)

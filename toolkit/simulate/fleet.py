@@ -45,7 +45,7 @@ class RouterFleet(_Strict):
     prefill_policy: str = "round_robin"
     decode_policy: str = "level"
     tau: float | None = None
-    parked_per_prefill: Annotated[int, Field(ge=1)] = 32
+    parked_per_prefill: Annotated[int, Field(ge=1)] = 8
     hop_s: Annotated[float, Field(ge=0)] = 0.001
     report_s: Annotated[float, Field(ge=0)] = 0.0
 

@@ -1,1 +1,33 @@
 """What steps take: interchangeable models of hardware."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.resources import profiles_dir
+from toolkit.simulate.errors import SimulateError
+
+if TYPE_CHECKING:
+    from toolkit.simulate.costs.base import CostModel
+
+
+def load(text: str) -> CostModel:
+    """`embedded`, a profile's folder, or a YAML file of coefficients (`costs.linear.Linear`).
+
+    SimulateError: none of these, or not right; ProfileError: a damaged profile.
+    """
+    path = profiles_dir() / "embedded" if text == "embedded" else Path(text)
+    if path.is_dir():
+        from toolkit.simulate.costs.profiled import of_profile
+
+        return of_profile(path)
+    if not path.is_file():
+        raise SimulateError(
+            f"no cost model {text!r}: give `embedded`, a folder of `toolkit profile`, or a YAML "
+            "file with decode, prefill and transfer coefficients in seconds"
+        )
+    from toolkit.simulate.costs.linear import Linear
+    from toolkit.simulate.documents import read
+
+    return read(path, Linear)

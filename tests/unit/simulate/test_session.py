@@ -1,0 +1,205 @@
+"""Arms on equal requests; fleets of deployment files; cost files; the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.unit.simulate.fleets import COST, fleet, requests
+from toolkit.cli.main import app
+from toolkit.launch.deployment import Deployment, load_deployment
+from toolkit.resources import profiles_dir, recipes_dir
+from toolkit.simulate import costs
+from toolkit.simulate.errors import SimulateError
+from toolkit.simulate.experts import Experts
+from toolkit.simulate.of_deployment import fleet_of
+from toolkit.simulate.session import Setting, run, with_policies
+from toolkit.simulate.simulation import Window
+
+EMBEDDED = profiles_dir() / "embedded"
+COSTS = """decode:
+  base: 0.01
+  per_kv_token: 1.0e-7
+prefill:
+  base: 0.01
+  per_token: 3.0e-5
+"""
+
+
+def test_arms_play_the_same_requests_and_are_compared_by_seed() -> None:
+    made = fleet({"dp": 2, "dp_attention": True, "slots": 8, "kv_tokens": 9000})
+    setting = Setting(
+        made, COST, lambda seed: requests(120, seed=seed), ["level", "round_robin"], seeds=3
+    )
+    outcome = run(setting)
+    assert [len(each) for each in outcome.figures] == [3, 3]
+    assert all(a["requests"] == 120 for each in outcome.figures for a in each)
+    spread = outcome.ratio(0, 1, "kv_spread")
+    assert spread is not None and spread.pairs == 3 and spread.value < 1
+    assert outcome.ratio(0, 1, "retractions") is None
+
+
+def test_a_window_looks_at_its_own_requests_only() -> None:
+    setting = Setting(
+        fleet(), COST, lambda seed: requests(200), ["level"], seeds=1, window=Window(2.0, 5.0)
+    )
+    inside = sum(2.0 <= r.arrived <= 5.0 for r in requests(200))
+    assert run(setting).figures[0][0]["requests"] == inside
+    nobody = Setting(
+        fleet(), COST, lambda seed: requests(20), ["level"], seeds=1, window=Window(1e6)
+    )
+    with pytest.raises(SimulateError, match="no request arrived"):
+        run(nobody)
+
+
+def test_requests_with_the_same_experts_go_together() -> None:
+    """ELDR's effect: fewer distinct experts a step than round robin, by the profile alone."""
+    made = fleet({"replicas": 4, "slots": 16, "kv_tokens": 20_000})
+    setting = Setting(
+        made,
+        COST,
+        lambda seed: requests(400, 30.0, seed),
+        ["eldr", "round_robin"],
+        seeds=1,
+        experts=Experts.of_profile(EMBEDDED),
+    )
+    outcome = run(setting)
+    each = [
+        sum(g.distinct_steps for g in groups) / sum(g.steps for g in groups)
+        for groups in ({rank.group for rank in r.ranks} for r in outcome.recorders)
+    ]
+    assert each[0] < 0.85 * each[1]
+
+
+def test_locality_without_a_profile_is_refused() -> None:
+    setting = Setting(fleet(), COST, lambda seed: requests(5), ["eldr"], seeds=1)
+    with pytest.raises(ValueError, match="eldr needs a profile"):
+        run(setting)
+
+
+@pytest.mark.parametrize(
+    ("arm", "prefill", "decode"),
+    [
+        ("br0@0", "round_robin", "br0@0"),
+        ("gimbal+level", "gimbal", "level"),
+        ("composed@filter+level@0+user", "round_robin", "composed@filter+level@0+user"),
+        ("gimbal+composed@filter+user", "gimbal", "composed@filter+user"),
+    ],
+)
+def test_an_arm_names_one_policy_or_both(arm, prefill, decode) -> None:
+    router = with_policies(fleet(), arm).router
+    assert (router.prefill_policy, router.decode_policy) == (prefill, decode)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown decode policy 'levle'"):
+        with_policies(fleet(), "levle")
+
+
+def test_a_deployment_file_is_a_fleet() -> None:
+    found = fleet_of(load_deployment(recipes_dir() / "cpu-dp.yaml"))
+    assert found.decode_ranks == 2 and found.decode.dp_attention
+    assert found.decode.slots == 16 and found.decode.kv_tokens == 16_384
+    assert found.decode.loop == "cpu" and found.router.parked_per_prefill == 48
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        ({"mode": "plain"}, "mode: plain is not simulated"),
+        ({"router": "sglang"}, "router: sglang is not simulated"),
+        ({}, "decode.kv_tokens .* --kv-tokens"),
+        ({"decode": {"kv_tokens": 9000}}, "decode.max_running .* --slots"),
+    ],
+)
+def test_what_cannot_be_simulated_says_what_to_do(said, match) -> None:
+    with pytest.raises(SimulateError, match=match):
+        fleet_of(Deployment.model_validate({"name": "x", **said}))
+
+
+def test_sizes_that_the_file_leaves_open_can_be_given() -> None:
+    deployment = Deployment.model_validate(
+        {"name": "x", "device": "cuda", "decode": {"args": {"disable-overlap-schedule": True}}}
+    )
+    found = fleet_of(deployment, kv_tokens=5000, slots=7).decode
+    assert (found.kv_tokens, found.slots, found.loop) == (5000, 7, "plain")
+
+
+def test_a_profile_says_what_steps_take() -> None:
+    import numpy as np
+
+    cost = costs.load("embedded")
+    few, many = (cost.decode_s(np.array([8]), np.array([1000]), d) for d in (50.0, 200.0))
+    assert 0 < few < many
+    assert cost.prefill_s([(1000, 0)]) > cost.prefill_s([(100, 0)]) > 0
+    assert cost.transfer_s(1000) > cost.transfer_s(0) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("decode:\n  base: 0.01\n", "prefill: Field required"),
+        (COSTS + "transfers:\n  base: 1\n", r"yaml:7: transfers: unknown key: did you mean 'tran"),
+        (COSTS.replace("0.01", "-1"), r"yaml:2: decode.base: Input should be greater"),
+        (COSTS.replace("per_token", "per_tokn"), r"prefill.per_tokn: unknown key: did you mean"),
+    ],
+)
+def test_a_wrong_cost_file_says_where(tmp_path, text, match) -> None:
+    path = tmp_path / "cost.yaml"
+    path.write_text(text)
+    with pytest.raises(SimulateError, match=match):
+        costs.load(str(path))
+
+
+def test_no_cost_model_at_all_says_what_there_is(tmp_path) -> None:
+    with pytest.raises(SimulateError, match="no cost model 'h100'"):
+        costs.load("h100")
+
+
+def command(*given: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["simulate", *given])
+    return done.exit_code, done.output
+
+
+def test_the_command_compares_and_writes_all_figures(tmp_path: Path) -> None:
+    (tmp_path / "cost.yaml").write_text(COSTS)
+    output = tmp_path / "out.json"
+    code, printed = command(
+        "cpu-dp", "--rate", "3", "--seconds", "20", "--compare", "level,round_robin",
+        "--seeds", "2", "--cost", str(tmp_path / "cost.yaml"), "--output", str(output),
+    )  # fmt: skip
+    assert code == 0, printed
+    assert "level divided by" in printed and "2 seeds" in printed
+    found = json.loads(output.read_text())
+    assert set(found) == {"level", "round_robin"} and len(found["level"]) == 2
+    assert found["level"][0]["requests"] > 30
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["cpu-dp"], "say what arrives"),
+        (["cpu-dp", "--rate", "1", "--compare", "nobody"], "unknown decode policy"),
+        (["cpu-dp", "--rate", "1", "--scale", "0"], "--scale is one or two factors"),
+        (["cpu-dp", "--trace", "/nowhere.csv"], "cannot read the trace"),
+        (["nowhere", "--rate", "1"], "nowhere.yaml"),
+        (["qwen3-30b-a3b-8gpu", "--rate", "1"], "--kv-tokens"),
+    ],
+)
+def test_the_command_refuses_in_one_sentence(given, says) -> None:
+    code, printed = command(*given)
+    assert code == 1 and says in printed and "Traceback" not in printed
+
+
+def test_a_traffic_file_is_played_and_checked(tmp_path) -> None:
+    path = tmp_path / "traffic.yaml"
+    kind = "  - {name: chat, share: 1, prompt: [200, 0.5], answer: [30, 0.5]}\n"
+    path.write_text(f"rate: 4\nseconds: 10\nkinds:\n{kind}")
+    code, printed = command("cpu-dp", "--traffic", str(path), "--seeds", "1")
+    assert code == 0, printed
+    path.write_text(f"rate: 4\nseconds: 10\nburts: 2\nkinds:\n{kind}")
+    code, printed = command("cpu-dp", "--traffic", str(path))
+    assert code == 1 and "traffic.yaml:3: burts: unknown key: did you mean 'burst'" in printed

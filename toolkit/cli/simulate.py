@@ -1,0 +1,185 @@
+"""`toolkit simulate`: policies on a simulated fleet of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from toolkit.simulate.request import Request
+    from toolkit.simulate.session import Outcome, Setting
+
+
+def simulate(
+    deployment: Annotated[str, typer.Argument(help="Deployment file, or a recipe's name.")],
+    cost: Annotated[
+        str,
+        typer.Option(
+            help="What steps take: a folder of `toolkit profile`, a YAML file of coefficients, or "
+            "embedded."
+        ),
+    ] = "embedded",
+    trace: Annotated[
+        Path | None, typer.Option(help="Azure CSV, Mooncake JSONL or lengths CSV (.gz is fine).")
+    ] = None,
+    traffic: Annotated[
+        Path | None, typer.Option(help="YAML of made traffic: rate, kinds, clients, bursts, drift.")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests a second: of lengths-only traces, or of conversations."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Of conversations made with --rate.")] = 600.0,
+    limit: Annotated[int | None, typer.Option(help="First requests of a trace.")] = None,
+    speedup: Annotated[float, typer.Option(help="Play a trace so many times faster.")] = 1.0,
+    time_unit: Annotated[
+        float, typer.Option(help="A trace's times times this (1000: seconds taken for ms).")
+    ] = 1.0,
+    longest_gap: Annotated[
+        float | None, typer.Option(help="Cut holes of a trace to so many seconds.")
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="Factors of a trace's prompts and answers, as 0.1 or 0.1,0.5.")
+    ] = "1",
+    concurrency: Annotated[
+        int | None, typer.Option(help="Closed loop: so many in flight, times are not looked at.")
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(help="Policies: A,B,.. each [PREFILL+]DECODE [default: the deployment's]."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
+    experts: Annotated[
+        str | None,
+        typer.Option(help="Profile whose experts requests use (embedded, or a folder)."),
+    ] = None,
+    kv_tokens: Annotated[
+        int | None, typer.Option(help="KV pool of a decode rank, where the file does not say.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Requests a decode rank runs, where the file does not say.")
+    ] = None,
+    slo_ttft_ms: Annotated[float | None, typer.Option(help="Goodput: TTFT limit.")] = None,
+    slo_tpot_ms: Annotated[float | None, typer.Option(help="Goodput: TPOT limit.")] = None,
+    output: Annotated[Path | None, typer.Option(help="JSON file for all figures.")] = None,
+) -> None:
+    """Play traffic through a simulated deployment: the router's own policies, at any scale.
+
+    The first of --compare is divided by each other one, on the same requests, with 95 % intervals
+    over the seeds.
+    """
+    from toolkit.bench.errors import BenchError
+    from toolkit.launch.errors import LaunchError
+    from toolkit.profile.errors import ProfileError
+    from toolkit.simulate.errors import SimulateError
+    from toolkit.simulate.session import run
+
+    limits = tuple(float("inf") if x is None else x / 1e3 for x in (slo_ttft_ms, slo_tpot_ms))
+    try:
+        from toolkit.simulate.workloads.trace import TraceOptions
+
+        factors = _factors(scale)
+        options = TraceOptions(
+            rate, speedup, longest_gap, time_unit, factors[0], factors[1], limit=limit
+        )
+        requests = _requests(trace, traffic, options, seconds)
+        setting = _setting(deployment, cost, requests, compare, experts, kv_tokens, slots)
+        from dataclasses import replace
+
+        setting = replace(setting, seeds=seeds, in_flight=concurrency, slo=limits)  # type: ignore[arg-type]
+        outcome = run(setting, lambda text: typer.secho(text, err=True, dim=True))
+    except (BenchError, LaunchError, ProfileError, SimulateError, ValueError) as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    _show(outcome, output)
+
+
+def _factors(text: str) -> tuple[float, float]:
+    from toolkit.simulate.errors import SimulateError
+
+    try:
+        both = [float(part) for part in text.split(",")]
+        if len(both) > 2 or min(both) <= 0:
+            raise ValueError
+    except ValueError as error:
+        raise SimulateError(f"--scale is one or two factors above 0, not {text!r}") from error
+    return both[0], both[-1]
+
+
+def _requests(
+    trace: Path | None, traffic: Path | None, options: object, seconds: float
+) -> Callable[[int], Iterator[Request]]:
+    from toolkit.simulate.errors import SimulateError
+    from toolkit.simulate.workloads.trace import TraceOptions, of_trace
+    from toolkit.simulate.workloads.traffic import Traffic, azure_like, generate
+
+    assert isinstance(options, TraceOptions)
+    if trace is not None and traffic is not None:
+        raise SimulateError("give --trace or --traffic, not both")
+    if trace is not None:
+        remarks = dict.fromkeys([""])
+
+        def remark(text: str) -> None:
+            if text not in remarks:
+                remarks[text] = None
+                typer.secho(text, err=True, fg="yellow")
+
+        return lambda seed: of_trace(trace, options, seed, remark)
+    if traffic is not None:
+        from toolkit.simulate.documents import read
+
+        made = read(traffic, Traffic)
+        return lambda seed: generate(made, seed)
+    if options.rate is None:
+        raise SimulateError("say what arrives: --trace FILE, --traffic FILE, or --rate R")
+    made = azure_like(options.rate, seconds)
+    return lambda seed: generate(made, seed)
+
+
+def _setting(
+    deployment: str,
+    cost: str,
+    requests: Callable[[int], Iterator[Request]],
+    compare: str | None,
+    experts: str | None,
+    kv_tokens: int | None,
+    slots: int | None,
+) -> Setting:
+    from toolkit.launch.deployment import load_deployment
+    from toolkit.resources import profiles_dir, recipes_dir
+    from toolkit.simulate.costs import load
+    from toolkit.simulate.experts import Experts
+    from toolkit.simulate.of_deployment import fleet_of
+    from toolkit.simulate.session import Setting
+
+    path = Path(deployment)
+    if not path.suffix and not path.exists():
+        path = recipes_dir() / f"{deployment}.yaml"
+    described = load_deployment(path)
+    fleet = fleet_of(described, kv_tokens, slots)
+    named = experts or described.router.profile
+    known = None
+    if named is not None:
+        known = Experts.of_profile(profiles_dir() / "embedded" if named == "embedded" else named)
+    arms = [fleet.router.decode_policy] if compare is None else compare.split(",")
+    return Setting(fleet, load(cost), requests, arms, experts=known)
+
+
+def _show(outcome: Outcome, output: Path | None) -> None:
+    import json
+
+    from rich.console import Console
+
+    from toolkit.simulate.tables import figures, ratios
+
+    console = Console()
+    console.print(figures(outcome))
+    if len(outcome.arms) > 1:
+        console.print(ratios(outcome))
+    console.print(f"{len(outcome.figures[0])} seeds, {outcome.seconds:.1f} s")
+    if output is not None:
+        found = dict(zip(outcome.arms, outcome.figures, strict=True))
+        output.write_text(json.dumps(found, indent=1) + "\n")

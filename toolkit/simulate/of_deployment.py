@@ -1,0 +1,82 @@
+"""A deployment file as a simulated fleet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolkit.launch.deployment import Deployment, Role
+from toolkit.simulate.errors import SimulateError
+from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
+
+CHUNK = 8192
+"""SGLang's chunked-prefill-size on GPUs of 80 GB and more."""
+RESERVED = 512
+"""SGLang's num-reserved-decode-tokens."""
+
+
+def fleet_of(
+    deployment: Deployment, kv_tokens: int | None = None, slots: int | None = None
+) -> Fleet:
+    """What of it the simulator knows. `kv_tokens`, `slots`: of a decode rank, where the file leaves
+    them to SGLang.
+
+    SimulateError: a deployment that is not simulated, or a size that nobody says.
+    """
+    if deployment.mode != "pd":
+        raise SimulateError("mode: plain is not simulated: prefill and decode workers are")
+    if deployment.router.kind != "toolkit":
+        raise SimulateError(f"router: {deployment.router.kind} is not simulated: toolkit is")
+    prefill, decode = deployment.prefill, deployment.decode
+    pool = decode.kv_tokens or kv_tokens
+    running = _per_rank(decode) or slots
+    if pool is None or running is None:
+        what, flag = ("kv_tokens", "--kv-tokens") if pool is None else ("max_running", "--slots")
+        raise SimulateError(
+            f"decode.{what} is not in the deployment file (SGLang finds it when it starts): say it "
+            f"there, or with {flag} for one rank"
+        )
+    router = deployment.router
+    given = {
+        "dispatch": router.dispatch,
+        "prefill_policy": router.prefill_policy,
+        "decode_policy": router.decode_policy,
+        "tau": router.tau,
+        "parked_per_prefill": router.parked_per_prefill,
+    }
+    return Fleet(
+        prefill=PrefillFleet(
+            replicas=prefill.replicas * prefill.dp,
+            chunk=_arg(prefill, "chunked-prefill-size", CHUNK),
+            kv_tokens=prefill.kv_tokens or 1 << 40,
+        ),
+        decode=DecodeFleet(
+            replicas=decode.replicas,
+            dp=decode.dp,
+            dp_attention=decode.dp_attention,
+            slots=running,
+            kv_tokens=pool,
+            reserve=_arg(decode, "num-reserved-decode-tokens", RESERVED),
+            loop=_loop(deployment),
+        ),
+        router=RouterFleet.model_validate({key: x for key, x in given.items() if x is not None}),
+    )
+
+
+def _per_rank(role: Role) -> int | None:
+    """With DP attention `max_running` is the server's."""
+    if role.max_running is None:
+        return None
+    return max(1, role.max_running // role.dp) if role.dp_attention else role.max_running
+
+
+def _loop(deployment: Deployment) -> Any:
+    if _arg(deployment.decode, "disable-overlap-schedule", False):
+        return "plain"
+    return "cpu" if deployment.device == "cpu" else "overlap"
+
+
+def _arg(role: Role, name: str, default: Any) -> Any:
+    for key in (name, name.replace("-", "_")):
+        if key in role.args:
+            return role.args[key]
+    return default

@@ -1,0 +1,24 @@
+"""Which request of a profile each simulated one behaves like."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+
+from toolkit.simulate.experts import Experts
+from toolkit.simulate.request import Request
+
+
+def with_rows(requests: Iterable[Request], experts: Experts, seed: int = 0) -> Iterator[Request]:
+    """The same requests, each with a row of the profile: one whose labels have the request's
+    `label` among them (`Experts.labels`: domain, language, domain/language), drawn at random; any
+    row for a request without a label, or with one that the profile does not know."""
+    source = random.Random(f"rows-{seed}")
+    known: dict[str, list[int]] = {}
+    for row, labels in enumerate(experts.labels):
+        for label in labels:
+            known.setdefault(label, []).append(row)
+    every = range(len(experts))
+    for request in requests:
+        request.row = source.choice(known.get(request.label, every))
+        yield request
