@@ -1,53 +1,36 @@
-"""A scheduler computes only while nothing else wants its core, on CPU, if it was told so.
+"""A scheduler computes mostly while nothing else wants its core, on CPU, if it was told so.
 
 For CPU workers that share cores: what serves them (HTTP, detokenizers, the router, a prefill
 worker) is small and is waited for by all, so it must not queue behind their model steps. That holds
 for the scheduler's own threads too, the ones that receive KV: only the thread that computes steps
-back, once all of them have been started, and those that it starts later do not inherit it. ZeroMQ's
-take its rank nevertheless; a context starts them with its first socket, so that is opened before.
+back, once all of them have been started. ZeroMQ's take its rank nevertheless; a context starts them
+with its first socket, so that is opened before.
 
-Linux gives every session a group of its own (`sched_autogroup_enabled`, sched(7)), and a thread's
-rank counts within its group only. The launcher starts each worker in a session, so the server's
-group steps back too: against a prefill worker or the router its HTTP process has less of a core
-that both want, but it still comes before its own model steps.
+It steps back by a nice of 10, not to SCHED_IDLE. Linux gives every session a group of its own
+(`sched_autogroup_enabled`, sched(7)), the launcher starts each worker in a session, and a group's
+part of a core follows the weights of its threads there against those on other cores: SCHED_IDLE
+weighs 3 of 1024, so that next to a busy HTTP process on another core decode ranks had a thousandth
+of theirs and said nothing for 5 s and more, as if hung. A nice of 10 weighs 110.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from pathlib import Path
+import threading
 from typing import Any
 
 from patches.base import Hook, Patch, Process
 
 VARIABLE = "TOOLKIT_BACKGROUND"
-GROUP_NICE = "5"
-"""A quarter of a core that another session wants too. At 19, a seventieth, and with four ranks at
-10, a tenth, decode ranks say nothing for seconds while prompts are prefilled: as if hung."""
+NICE = 10
+"""A tenth of a core that another thread of its server wants too."""
 
 
 def _step_back(original: Any, scheduler: Any) -> None:
     if os.environ.get(VARIABLE):
         _start_zmq_threads()
-        _lower_group()
-        policy = os.SCHED_IDLE | os.SCHED_RESET_ON_FORK
-        os.sched_setscheduler(0, policy, os.sched_param(0))  # 0: this thread
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
     original(scheduler)
-
-
-def _lower_group() -> None:
-    """The whole server's share against other sessions, where the kernel has such groups. Who is not
-    root may change one on the whole machine every 0.1 s."""
-    for _ in range(50):
-        try:
-            Path("/proc/self/autogroup").write_text(GROUP_NICE)
-        except BlockingIOError:
-            time.sleep(0.1)
-        except OSError:
-            return
-        else:
-            return
 
 
 def _start_zmq_threads() -> None:

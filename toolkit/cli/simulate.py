@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from toolkit.simulate.fleet import Fleet
     from toolkit.simulate.request import Request
     from toolkit.simulate.session import Outcome, Setting
 
@@ -65,6 +66,7 @@ def simulate(
     slo_ttft_ms: Annotated[float | None, typer.Option(help="Goodput: TTFT limit.")] = None,
     slo_tpot_ms: Annotated[float | None, typer.Option(help="Goodput: TPOT limit.")] = None,
     output: Annotated[Path | None, typer.Option(help="JSON file for all figures.")] = None,
+    report: Annotated[Path | None, typer.Option(help="HTML page: loads, balance, CDFs.")] = None,
 ) -> None:
     """Play traffic through a simulated deployment: the router's own policies, at any scale.
 
@@ -87,6 +89,7 @@ def simulate(
         )
         requests = _requests(trace, traffic, options, seconds)
         setting = _setting(deployment, cost, requests, compare, experts, kv_tokens, slots)
+        described = _described(deployment, setting.fleet, trace or traffic, cost)
         from dataclasses import replace
 
         setting = replace(setting, seeds=seeds, in_flight=concurrency, slo=limits)  # type: ignore[arg-type]
@@ -95,6 +98,25 @@ def simulate(
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
     _show(outcome, output)
+    if report is not None:
+        from toolkit.simulate.page import render
+
+        page = render(outcome, described[0], described[1])
+        report.write_text(page)
+        typer.echo(f"report: {report}")
+
+
+def _described(deployment: str, fleet: Fleet, source: Path | None, cost: str) -> tuple[str, str]:
+    """Title and first sentence of the report."""
+    decode, count = fleet.decode, fleet.prefill.replicas
+    ranks = "with DP attention" if decode.dp_attention else "on their own"
+    facts = (
+        f"{count} prefill worker{'' if count == 1 else 's'} and {fleet.decode_ranks} decode ranks "
+        f"{ranks}, {decode.slots} requests and {decode.kv_tokens:,} KV tokens each; "
+        f"traffic from {source.name if source is not None else 'conversations'}; "
+        f"step times from {cost}."
+    )
+    return Path(deployment).stem, facts
 
 
 def _factors(text: str) -> tuple[float, float]:

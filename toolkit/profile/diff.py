@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolkit.profile.report.numbers import change, number
 from toolkit.profile.schema import Profile
+from toolkit.report.numbers import change, number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from toolkit.profile.report.clusters import distinct_rows
 from toolkit.profile.report.mask import variants
-from toolkit.profile.report.numbers import (
+from toolkit.profile.report.placement import NAMES
+from toolkit.profile.report.tables import FITS
+from toolkit.profile.schema import Profile
+from toolkit.report.numbers import (
     MISSING,
     change,
     count,
@@ -17,9 +20,6 @@ from toolkit.profile.report.numbers import (
     quantity,
     spark,
 )
-from toolkit.profile.report.placement import NAMES
-from toolkit.profile.report.tables import FITS
-from toolkit.profile.schema import Profile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

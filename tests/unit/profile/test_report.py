@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.profile import sample
 from toolkit.profile.report import render
-from toolkit.profile.report.style import COLOURS, CSS, luminance, text_inside
 from toolkit.profile.schema import Profile
+from toolkit.report.style import COLOURS, CSS, luminance, text_inside
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 FIGURES = (

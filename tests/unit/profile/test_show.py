@@ -10,8 +10,8 @@ from rich.console import Console, RenderableType
 from tests.unit.profile import sample
 from tests.unit.profile.test_report import degenerate
 from toolkit.profile.diff import diff, differences
-from toolkit.profile.report.numbers import change, number, percent, quantity, spark
 from toolkit.profile.show import show
+from toolkit.report.numbers import change, number, percent, quantity, spark
 
 PROFILE, _ = sample.build(sample.Size(requests=60))
 

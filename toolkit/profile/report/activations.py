@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.profile.report import heat, html, svg
-from toolkit.profile.report.numbers import number, plural
+from toolkit.profile.report import heat
 from toolkit.profile.schema import Profile
+from toolkit.report import html, svg
+from toolkit.report.numbers import number, plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.profile.report import html, links, svg
-from toolkit.profile.report.axes import Chart, around
-from toolkit.profile.report.numbers import number, percent
+from toolkit.profile.report import links
 from toolkit.profile.schema import Profile
+from toolkit.report import html, svg
+from toolkit.report.axes import Chart, around
+from toolkit.report.numbers import number, percent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from toolkit.profile.report import bars, html, projection, svg, tables
-from toolkit.profile.report.axes import Chart, around
-from toolkit.profile.report.numbers import MISSING, change, number, plural
+from toolkit.profile.report import projection, tables
 from toolkit.profile.schema import Distinct, Profile
+from toolkit.report import bars, html, svg
+from toolkit.report.axes import Chart, around
+from toolkit.report.numbers import MISSING, change, number, plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.profile.report import heat, html, svg
-from toolkit.profile.report.axes import Chart, around
-from toolkit.profile.report.numbers import number
+from toolkit.profile.report import heat
 from toolkit.profile.schema import Profile
+from toolkit.report import html, svg
+from toolkit.report.axes import Chart, around
+from toolkit.report.numbers import number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

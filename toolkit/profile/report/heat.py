@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from toolkit.profile.report import svg
+from toolkit.report import svg
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

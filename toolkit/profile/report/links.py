@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.profile.report import svg
+from toolkit.report import svg
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from toolkit.profile.report import bars, html, svg
-from toolkit.profile.report.axes import Chart, around
-from toolkit.profile.report.numbers import MISSING, number
 from toolkit.profile.schema import Profile
+from toolkit.report import bars, html, svg
+from toolkit.report.axes import Chart, around
+from toolkit.report.numbers import MISSING, number
 
 
 def variants(profile: Profile) -> list[tuple[str, float | None]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.profile.report.html import escape
-from toolkit.profile.report.numbers import change, count, number, percent, plural
-from toolkit.profile.report.style import CSS, SCRIPT
 from toolkit.profile.schema import Profile
+from toolkit.report.document import document, heading
+from toolkit.report.html import escape
+from toolkit.report.numbers import change, count, number, percent, plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,13 +37,13 @@ def render(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
         affinity,
         clusters,
         correlation,
-        html,
         mask,
         placement,
         steps,
         tables,
         transfer,
     )
+    from toolkit.report import html
 
     sections = [
         activations.section(profile, arrays),
@@ -57,19 +57,11 @@ def render(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
         html.section("s-setting", "Model, machine and data", "", tables.setting(profile)),
     ]
     title = f"Expert profile of {profile.model.name}"
-    contents = "".join(f'<li><a href="#{key}">{words}</a></li>' for key, words in _CONTENTS)
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>"
-        f"<header>{_head(profile)}</header>"
-        f'<nav aria-label="Contents"><ol>{contents}</ol></nav>'
-        f"<main>{''.join(sections)}</main>"
-        f"<footer>Written by toolkit {escape(profile.setting.toolkit)}, profile schema "
-        f"{profile.schema_version}. All arrays lie beside this page in arrays.safetensors.</footer>"
-        f"<script>{SCRIPT}</script></body></html>\n"
+    footer = (
+        f"Written by toolkit {escape(profile.setting.toolkit)}, profile schema "
+        f"{profile.schema_version}. All arrays lie beside this page in arrays.safetensors."
     )
+    return document(title, _head(profile), _CONTENTS, sections, footer)
 
 
 def _head(profile: Profile) -> str:
@@ -79,16 +71,8 @@ def _head(profile: Profile) -> str:
         f"{m.top_k} a token. Measured with SGLang {s.sglang} ({s.workers}) on {s.device}, "
         f"{plural(d.requests, 'request')}, {s.measured_at[:10]}."
     )
-    tiles = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-        f"<dd class=how>{escape(how)}</dd></div>"
-        for name, value, how in _key_figures(profile)
-    )
     note = f'<p class="note">{escape(s.note)}</p>' if s.note else ""
-    return (
-        f'<p class="kind">Expert profile</p><h1>{escape(m.name)}</h1>'
-        f'<p class="facts">{escape(facts)}</p>{note}<dl class="keys">{tiles}</dl>'
-    )
+    return heading("Expert profile", m.name, facts, _key_figures(profile), note)
 
 
 def _key_figures(profile: Profile) -> list[tuple[str, str, str]]:

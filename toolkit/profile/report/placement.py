@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.profile.report import bars, heat, html, svg
-from toolkit.profile.report.numbers import change, number, percent, quantity
+from toolkit.profile.report import heat
 from toolkit.profile.schema import Placed, Profile
+from toolkit.report import bars, html, svg
+from toolkit.report.numbers import change, number, percent, quantity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from toolkit.profile.report import html, svg, tables
-from toolkit.profile.report.axes import Chart, around
-from toolkit.profile.report.numbers import number, percent, quantity
+from toolkit.profile.report import tables
 from toolkit.profile.schema import Profile
+from toolkit.report import html, svg
+from toolkit.report.axes import Chart, around
+from toolkit.report.numbers import number, percent, quantity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from toolkit.profile.report import html
-from toolkit.profile.report.numbers import count, number, percent, quantity
 from toolkit.profile.schema import LinearFit, Profile
+from toolkit.report import html
+from toolkit.report.numbers import count, number, percent, quantity
 
 FITS = {
     "distinct": "Decode step, with distinct experts",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel, ConfigDict
+
+from toolkit.launch.document import read_document
 from toolkit.resources import profiles_dir
 from toolkit.simulate.errors import SimulateError
 
@@ -13,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def load(text: str) -> CostModel:
-    """`embedded`, a profile's folder, or a YAML file of coefficients (`costs.linear.Linear`).
+    """`embedded`, a profile's folder, or a YAML file: coefficients (`costs.linear.Linear`), or a
+    model and a machine under `aic` (`costs.aic.AicSpec`).
 
     SimulateError: none of these, or not right; ProfileError: a damaged profile.
     """
@@ -25,9 +29,15 @@ def load(text: str) -> CostModel:
     if not path.is_file():
         raise SimulateError(
             f"no cost model {text!r}: give `embedded`, a folder of `toolkit profile`, or a YAML "
-            "file with decode, prefill and transfer coefficients in seconds"
+            "file: decode, prefill and transfer coefficients in seconds, or `aic`"
         )
+    from toolkit.simulate.costs.aic import Aic, AicSpec
     from toolkit.simulate.costs.linear import Linear
     from toolkit.simulate.documents import read
 
-    return read(path, Linear)
+    class Kernels(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        aic: AicSpec
+
+    data, _ = read_document(path)
+    return Aic(read(path, Kernels).aic) if "aic" in data else read(path, Linear)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.profile.report import svg
+from toolkit.report import svg
 
 _LETTER = 7.4  # pixels; a little more than most fonts need at the page's 12 px
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from toolkit.profile.report import svg
+from toolkit.report import svg
 
 
 @dataclass(frozen=True)

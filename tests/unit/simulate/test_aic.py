@@ -1,0 +1,97 @@
+"""Kernel times put together to steps, and the distinct-expert term on top of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from toolkit.simulate import costs
+from toolkit.simulate.costs import aic
+from toolkit.simulate.costs.aic import Aic, AicSpec
+from toolkit.simulate.errors import SimulateError
+
+SPEC = AicSpec(
+    model="Qwen/Qwen3-30B-A3B", moe_layers=48, experts=128, top_k=8, kv_bytes=98_304, ep=1
+)
+
+
+class Kernels:
+    """Attention reads KV, MoE takes 2 ms, everything else 1 ms and 10 us a request."""
+
+    def decode_step_per_op(self, batch: int, length: int, _: int):
+        kv_ms = batch * length * 1e-5
+        return [
+            ("generation_attention", kv_ms, 0.0, "silicon"),
+            ("generation_moe", 2.0, 0.0, "silicon"),
+            ("generation_qkv_gemm", 1.0 + 0.01 * batch, 0.0, "silicon"),
+        ]
+
+    def run_static_per_op(self, *, batch_size: int, isl: int, osl: int, prefix: int, mode: str):
+        new = isl - prefix
+        ops = [
+            ("context_attention", new * (prefix + new / 2) * 1e-6, 0.0, "silicon"),
+            ("context_moe", new * 1e-2, 0.0, "silicon"),
+            ("context_qkv_gemm", 3.0, 0.0, "silicon"),
+        ]
+        return ops, []
+
+
+@pytest.fixture
+def cost(monkeypatch) -> Aic:
+    monkeypatch.setattr(aic, "_compile", lambda spec: Kernels())
+    return Aic(SPEC)
+
+
+def even(tokens: int) -> float:
+    return 128 * (1 - (1 - 8 / 128) ** tokens)
+
+
+def test_the_heaviest_rank_reads_the_fullest_one_multiplies(cost) -> None:
+    seconds = cost.decode_s(np.array([2, 10, 0]), np.array([90_000, 10_000, 0]), 0.0)
+    assert seconds == pytest.approx((0.9 + 2.0 + 1.1) / 1e3)
+
+
+def test_a_step_is_slower_with_more_distinct_experts_as_published(cost) -> None:
+    requests, kv = np.array([16]), np.array([16_000])
+    rest = (0.16 + 1.16) / 1e3
+    few, many = (cost.decode_s(requests, kv, 48 * d) - rest for d in (16, 128))
+    assert many / few == pytest.approx(4.7, rel=0.01)
+    assert cost.decode_s(requests, kv, 48 * even(16)) == pytest.approx(rest + 2e-3)
+
+
+def test_prompts_of_a_pass_attend_apart_and_are_multiplied_together(cost) -> None:
+    both = cost.prefill_s([(1000, 0), (500, 2000)])
+    attention = (1000 * 500 + 500 * 2250) * 1e-6
+    assert both == pytest.approx((attention + 15.0 + 3.0) / 1e3)
+
+
+def test_kv_travels_at_the_lines_speed(cost) -> None:
+    assert cost.transfer_s(1000) - cost.transfer_s(0) == pytest.approx(98_304_000 / 40e9)
+
+
+def test_a_cost_file_can_name_a_model_and_a_machine(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(aic, "_compile", lambda spec: Kernels())
+    path = tmp_path / "cost.yaml"
+    text = "aic:\n  model: Qwen/Qwen3-30B-A3B\n  moe_layers: 48\n  experts: 128\n  top_k: 8\n"
+    path.write_text(text + "  kv_bytes: 98304\n  system: h100_sxm\n")
+    loaded = costs.load(str(path))
+    assert isinstance(loaded, Aic) and loaded.spec.system == "h100_sxm"
+    path.write_text(text)
+    with pytest.raises(SimulateError, match="kv_bytes: Field required"):
+        costs.load(str(path))
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "aiconfigurator_core.sdk.engine", None)
+    with pytest.raises(SimulateError, match="pip install aiconfigurator-core"):
+        Aic(SPEC)
+
+
+def test_nvidias_own_data_has_the_models_that_are_promised() -> None:
+    pytest.importorskip("aiconfigurator_core", reason="optional: pip install .[aic]")
+    cost = Aic(SPEC)
+    requests = np.array([64])
+    short, long = (cost.decode_s(requests, np.array([64 * n]), 0.0) for n in (1000, 8000))
+    assert 0.005 < short < long < 0.1
+    with pytest.raises(SimulateError, match="has nothing for nobody/nothing"):
+        Aic(SPEC.model_copy(update={"model": "nobody/nothing"}))

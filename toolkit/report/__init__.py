@@ -1,0 +1,1 @@
+"""Self-contained HTML pages: inline CSS and SVG, no network, no libraries."""
