@@ -1,4 +1,4 @@
-"""The report page in a real browser: light and dark, wide and narrow, looked at by numbers.
+"""The report pages in a real browser: light and dark, wide and narrow, looked at by numbers.
 
 Screenshots go to $TOOLKIT_SCREENSHOTS, or else to pytest's own temporary folder.
 """
@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e import browser
 from tests.unit.profile import sample
+from tests.unit.simulate import pages
 from toolkit.profile.report import render
 
 pytestmark = pytest.mark.e2e
@@ -92,6 +93,20 @@ def test_page(page: browser.Page, report: Path, screenshots: Path, width: int, s
     path = screenshots / f"report-{width}-{scheme}.png"
     page.screenshot(path)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 50_000
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_simulation(
+    page: browser.Page, tmp_path: Path, screenshots: Path, width: int, scheme: str
+) -> None:
+    path = tmp_path / "simulation.html"
+    path.write_text(pages.page(), "utf-8")
+    page.open(path, width=width, dark=scheme == "dark")
+    assert page.evaluate(LOOK) == []
+    assert page.evaluate("document.querySelectorAll('figure').length") == 4
+    assert page.complaints() == []
+    page.screenshot(screenshots / f"simulation-{width}-{scheme}.png")
 
 
 def test_read_out_of_a_cell(page: browser.Page, report: Path) -> None:

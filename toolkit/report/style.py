@@ -124,6 +124,7 @@ svg .strong{font-weight:600;fill:var(--ink)}
 .axis{stroke:var(--axis);stroke-width:1}
 .guide{stroke:var(--axis);stroke-dasharray:5 4}
 .line{stroke-width:2;stroke-linejoin:round;fill:none!important}
+.line.thin{stroke-width:1}
 .dash1{stroke-dasharray:6 4}.dash2{stroke-dasharray:2 3}
 .fit{stroke-width:2.2;stroke-linecap:round;fill:none!important}
 .fit.halo{stroke:var(--ground);stroke-width:5.5}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts, Mixture
@@ -85,9 +86,11 @@ class Group:
         on_place: Callable[[Rank, Request], None],
         on_first: Callable[[Rank, Request], None],
         on_end: Callable[[Rank, Request], None],
+        cores: Cores | None = None,
+        weight: float = 1.0,
     ) -> None:
         """`on_place`: a request has its place, its KV may be sent. `on_first`: its first token is
-        out. `on_end`: its last one is."""
+        out. `on_end`: its last one is. `cores`: what it shares with others, by `weight`."""
         import numpy as np
 
         self.events = events
@@ -114,6 +117,12 @@ class Group:
         self._agenda: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
         self._ends: list[tuple[int, int, Request, Rank]] = []
         self._leaves: list[tuple[int, int, Request, Rank]] = []
+        self._cores, self._weight = cores, weight
+        self._speed = 1.0
+        self._worked = 0.0
+        """Seconds of these steps that were done before the speed changed last."""
+        self._since = 0.0
+        """When it did."""
         self._begin = 0.0
         self._first_s = 0.0
         self._slope_s = 0.0
@@ -135,7 +144,25 @@ class Group:
         """Whole steps since the boundary that was looked at last."""
         if self._hop == 0:
             return 0
-        return min(self._hop, _steps_in(self.events.now - self._begin, *self._line))
+        return min(self._hop, _steps_in(self._work(), *self._line))
+
+    def _work(self) -> float:
+        """Seconds of these steps, at full speed, that are done."""
+        return self._worked + (self.events.now - self._since) * self._speed
+
+    def set_speed(self, speed: float) -> None:
+        """From now on; 1 is that of the cost model."""
+        if speed == self._speed:
+            return
+        self._worked, self._since = self._work(), self.events.now
+        self._speed = speed
+        if self._hop and self._planned is not None:
+            self._planned.cancel()
+            self._plan_end()
+
+    def _plan_end(self) -> None:
+        left = _seconds_of(self._hop, *self._line) - self._work()
+        self._planned = self.events.after(max(0.0, left) / self._speed, self._boundary)
 
     def kv_of(self, place: int) -> int:
         """KV tokens of a rank's batch now, at the last boundary."""
@@ -289,6 +316,7 @@ class Group:
     def _plan(self) -> None:
         """The next steps, up to the next thing that is known to happen."""
         if not self.requests.any():
+            self._share_cores()
             if self._agenda:  # its time is counted in steps, and there are none
                 self._agenda = deque((0, action, given) for _, action, given in self._agenda)
                 self._planned = self.events.at(self.events.now, self._boundary)
@@ -301,8 +329,20 @@ class Group:
         if hop > 1:
             last = self.cost.decode_s(self.requests, self.kv + hop * self.requests, self._distinct)
             self._slope_s = (last - first) / (hop - 1)
-        self._begin, self._hop = self.events.now, hop
-        self._planned = self.events.after(_seconds_of(hop, *self._line), self._boundary)
+        self._begin = self._since = self.events.now
+        self._worked, self._hop = 0.0, hop
+        self._plan_end()
+        self._share_cores()
+
+    def _share_cores(self) -> None:
+        if self._cores is None:
+            return
+        if not self._hop:
+            self._cores.idle(self)
+            return
+        demand = self.cost.decode_cores(self.requests, self.kv, self._distinct)
+        service = self.cost.service_s(int(self.requests.sum())) / self._first_s
+        self._cores.busy(self, self._weight, demand, service)
 
     def _steps_left(self) -> int:
         """Until something is due, or a pool is full; 1 at least."""
@@ -320,8 +360,7 @@ class Group:
         if 0 < hop < self._hop and self._planned is not None:
             self._planned.cancel()
             self._hop = hop
-            end = self._begin + _seconds_of(hop, *self._line)
-            self._planned = self.events.at(end, self._boundary)
+            self._plan_end()
 
 
 def _seconds_of(steps: int, first: float, slope: float) -> float:

@@ -57,12 +57,22 @@ class RouterFleet(_Strict):
         return name
 
 
+class Machine(_Strict):
+    """Where all workers share one: `cores` of them, 0 where each worker has its own. Weights are of
+    a thread (Linux: 1024 at nice 0, 110 at nice 10)."""
+
+    cores: Annotated[float, Field(ge=0)] = 0.0
+    prefill_weight: Annotated[float, Field(gt=0)] = 1024.0
+    decode_weight: Annotated[float, Field(gt=0)] = 1024.0
+
+
 class Fleet(_Strict):
     """A whole simulated deployment."""
 
     prefill: PrefillFleet = PrefillFleet()
     decode: DecodeFleet = DecodeFleet()
     router: RouterFleet = RouterFleet()
+    machine: Machine = Machine()
 
     @property
     def decode_ranks(self) -> int:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 from toolkit.policies.base import Load, WorkerView
 from toolkit.policies.sjf import Queued, ShortestFirst
+from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
-from toolkit.simulate.events import Events
+from toolkit.simulate.events import Event, Events
 from toolkit.simulate.prefix_cache import PrefixCache
 from toolkit.simulate.request import Request
 
 
-@dataclass
+@dataclass(eq=False)
 class PrefillWorker:
     """Takes prompts in order of arrival, or `shortest` first, in passes of at most `chunk` tokens.
 
@@ -37,6 +38,9 @@ class PrefillWorker:
     hit_tokens: int = 0
     held_tokens: int = 0
     """Of prompts that are computed, or wait for their decode rank."""
+    cores: Cores | None = None
+    weight: float = 1.0
+    """What it shares with others, by weight."""
     credit: int = 0
     """More requests that the router may send here before their decode is chosen."""
 
@@ -45,6 +49,19 @@ class PrefillWorker:
         self._passing: list[tuple[Request, int]] = []
         self._since: dict[Request, int] = {}
         self._starting = False
+        self._speed = 1.0
+        self._left_s = 0.0
+        self._paced = 0.0
+        self._began = 0.0
+        self._ending: Event | None = None
+
+    def set_speed(self, speed: float) -> None:
+        """From now on; 1 is that of the cost model."""
+        self._left_s -= (self.events.now - self._paced) * self._speed
+        self._paced, self._speed = self.events.now, speed
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = self.events.after(max(0.0, self._left_s) / speed, self._done)
 
     def take(self, request: Request) -> None:
         """A request arrives."""
@@ -79,15 +96,20 @@ class PrefillWorker:
 
     def _start(self) -> None:
         self._starting = False
-        if self._passing or not (self.waiting or self.half_done):
+        if self._passing:
             return
-        parts = self._next_pass()
+        parts = self._next_pass() if self.waiting or self.half_done else []
         if not parts:
+            if self.cores is not None:
+                self.cores.idle(self)
             return
         self._passing = [(request, new) for request, new, _ in parts]
         seconds = self.cost.prefill_s([(new, before) for _, new, before in parts])
-        self.busy_s += seconds
-        self.events.after(seconds, self._done)
+        self._left_s, self._paced = seconds, self.events.now
+        self._began = self.events.now
+        self._ending = self.events.after(seconds / self._speed, self._done)
+        if self.cores is not None:
+            self.cores.busy(self, self.weight, 1.0)
 
     def _next_pass(self) -> list[tuple[Request, int, int]]:
         """Who is in the next forward pass: the request, its new tokens, tokens before them."""
@@ -137,6 +159,8 @@ class PrefillWorker:
         return min(self.cache.match(request.blocks), request.prompt - 1)
 
     def _done(self) -> None:
+        self._ending = None
+        self.busy_s += self.events.now - self._began
         passed, self._passing = self._passing, []
         for request, new in passed:
             request.computed += new

@@ -11,6 +11,7 @@ from toolkit.policies.composed import eldr_of
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.residents import Residents
 from toolkit.policies.sjf import ShortestFirst
+from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import CPU_OVERLAP, OVERLAP, PLAIN, Group, Rank
 from toolkit.simulate.events import Events
@@ -62,6 +63,7 @@ class Simulation:
         self._in_flight = in_flight
         self._sample_s = sample_s
         self._line_free: dict[str, float] = {}
+        cores = Cores(fleet.machine.cores) if fleet.machine.cores else None
         self.prefills = [
             PrefillWorker(
                 events,
@@ -72,10 +74,12 @@ class Simulation:
                 fleet.prefill.kv_tokens,
                 _waiting(fleet),
                 credit=fleet.router.parked_per_prefill,
+                cores=cores,
+                weight=fleet.machine.prefill_weight,
             )
             for n in range(fleet.prefill.replicas)
         ]
-        self.ranks, self.groups = self._decode(experts)
+        self.ranks, self.groups = self._decode(experts, cores)
         router = fleet.router
         prefill_policy = make_policy(router.prefill_policy, seed, "prefill")
         decode_policy = make_policy(router.decode_policy, seed, "decode", router.tau)
@@ -113,7 +117,9 @@ class Simulation:
         self.events.run(until)
         return self.recorder
 
-    def _decode(self, experts: Experts | None) -> tuple[list[Rank], list[Group]]:
+    def _decode(
+        self, experts: Experts | None, cores: Cores | None
+    ) -> tuple[list[Rank], list[Group]]:
         d = self.fleet.decode
         groups = []
         for replica in range(d.replicas):
@@ -132,6 +138,8 @@ class Simulation:
                     self._placed,
                     self._first,
                     self._ended,
+                    cores,
+                    self.fleet.machine.decode_weight,
                 )
                 for each in together
             ]

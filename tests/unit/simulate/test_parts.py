@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST
 from toolkit.policies.sjf import ShortestFirst
+from toolkit.simulate.cores import Cores
 from toolkit.simulate.decode import _seconds_of, _steps_in
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts, Mixture
@@ -158,3 +159,42 @@ def test_costs_are_as_their_coefficients_say() -> None:
     assert COST.decode_s(requests, kv, 7.0) == pytest.approx(d.base + heaviest)
     alone = COST.decode_s(requests[:1], kv[:1], 0.0)
     assert alone == pytest.approx(d.base + first)
+
+
+class Speed:
+    """A party that only knows how fast it is."""
+
+    def __init__(self) -> None:
+        self.speed = 1.0
+
+    def set_speed(self, speed: float) -> None:
+        self.speed = speed
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(
+        st.tuples(st.sampled_from([110.0, 1024.0]), st.floats(0.5, 4.0), st.floats(0, 0.3)),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_cores_are_divided_by_weight_and_none_is_left_idle(count, wanted) -> None:
+    cores = Cores(count)
+    parties = [Speed() for _ in wanted]
+    for party, (weight, demand, service) in zip(parties, wanted, strict=True):
+        cores.busy(party, weight, demand, service)
+    left = max(0.1 * count, count - sum(service for *_, service in wanted))
+    used = [p.speed * demand for p, (_, demand, _) in zip(parties, wanted, strict=True)]
+    assert sum(used) == pytest.approx(min(left, sum(demand for _, demand, _ in wanted)))
+    assert all(0 < p.speed <= 1 + 1e-9 for p in parties)
+    heavy, light = (
+        [p.speed for p, (w, *_) in zip(parties, wanted, strict=True) if w == weight]
+        for weight in (1024.0, 110.0)
+    )
+    if heavy and light and min(heavy) < 1:
+        assert max(light) <= min(heavy) + 1e-9
+    for party in parties[1:]:
+        cores.idle(party)
+    alone = min(1.0, count / wanted[0][1], max(0.1 * count, count - wanted[0][2]) / wanted[0][1])
+    assert parties[0].speed == pytest.approx(alone)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.simulate import decode
+from toolkit.simulate.costs.linear import Service
 from toolkit.simulate.decode import Group
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation
@@ -159,3 +160,33 @@ def test_without_requests_nothing_happens() -> None:
     simulation = Simulation(fleet(), COST, iter(()), in_flight=4)
     result = simulation.run(10.0).result()
     assert result["requests"] == 0 and math.isnan(result["ttft_mean"])
+
+
+def test_workers_on_one_core_take_turns() -> None:
+    """Two decode workers that share a core finish together what each would alone in half."""
+
+    def took(cores: float) -> float:
+        made = fleet({"replicas": 2, "loop": "plain"}, {"decode_policy": "round_robin"})
+        machine = made.machine.model_copy(update={"cores": cores})
+        pair = [Request(n, 0.0, 10, 400) for n in range(2)]
+        simulation = Simulation(made.model_copy(update={"machine": machine}), COST, pair)
+        simulation.run()
+        return max(r.ended - r.first_token for r in pair)
+
+    assert took(1.0) == pytest.approx(2 * took(0.0), rel=0.02)
+    assert took(2.0) == pytest.approx(took(0.0), rel=0.02)
+
+
+@pytest.mark.usefixtures("checked")
+@pytest.mark.parametrize("weight", [110.0, 1024.0])
+def test_prefill_goes_before_decode_where_it_weighs_more(weight) -> None:
+    made = fleet({"dp": 2, "dp_attention": True, "slots": 8}, {"decode_policy": "level"})
+    machine = made.machine.model_copy(update={"cores": 1.0, "decode_weight": weight})
+    cost = COST.model_copy(update={"service": Service(per_token=1e-4)})
+    kept, simulation = played(
+        Simulation(made.model_copy(update={"machine": machine}), cost, requests(150, 8.0))
+    )
+    assert simulation.recorder.ended == len(kept) == 150
+    computed = sum(r.prefilled - r.prefill_began for r in kept)
+    alone = sum(COST.prefill_s([(r.prompt, 0)]) for r in kept)
+    assert computed > (1.05 if weight < 1000 else 1.3) * alone

@@ -41,12 +41,19 @@ class Transfer(_Strict):
     per_token: Annotated[float, Field(ge=0)] = 0.0
 
 
+class Service(_Strict):
+    """CPU time of the processes around the workers, for each output token."""
+
+    per_token: Annotated[float, Field(ge=0)] = 0.0
+
+
 class Linear(_Strict):
     """A `CostModel` of coefficients, in seconds."""
 
     decode: Decode
     prefill: Prefill
     transfer: Transfer = Transfer()
+    service: Service = Service()
 
     def decode_s(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
         d = self.decode
@@ -66,3 +73,14 @@ class Linear(_Strict):
 
     def transfer_s(self, tokens: int) -> float:
         return self.transfer.base + self.transfer.per_token * tokens
+
+    def decode_cores(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
+        if len(requests) == 1:
+            return 1.0
+        d = self.decode
+        own = d.per_request * requests + d.per_kv_token * kv_tokens
+        shared = d.base + d.per_distinct * distinct + d.per_token * float(requests.sum())
+        return float((shared + own).sum() / (shared + own.max()))
+
+    def service_s(self, tokens: int) -> float:
+        return self.service.per_token * tokens

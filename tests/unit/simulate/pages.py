@@ -1,0 +1,17 @@
+"""A small simulation's report."""
+
+from __future__ import annotations
+
+from tests.unit.simulate.fleets import COST, fleet, requests
+from toolkit.simulate.page import render
+from toolkit.simulate.session import Setting, run
+
+ARMS = ("level", "br0@0", "composed@filter+level@0+user", "round_robin")
+
+
+def page(dp: int = 4, title: str = "sample", seconds: float = 30.0) -> str:
+    made = fleet({"dp": dp, "dp_attention": True, "slots": 8, "kv_tokens": 9000})
+    rate = 5.0 * dp
+    count = int(rate * seconds)
+    setting = Setting(made, COST, lambda seed: requests(count, rate, seed), ARMS, seeds=2)
+    return render(run(setting), title, f"{dp} decode ranks with DP attention.")
