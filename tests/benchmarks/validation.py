@@ -1,0 +1,214 @@
+"""The simulator against our own real CPU workers, on the same requests and policies.
+
+One prefill worker and one decode server of two DP ranks (launch/cpu-dp.yaml). First a calibration:
+traffic of its own, from which a cost model is fitted in CPU time (`validation_fit`): decode steps
+by requests and KV tokens, prefill steps by tokens, everything around the schedulers by output
+tokens. Then each workload is played under each policy, on the workers and in the simulator, which
+knows of the machine its number of cores and the weights of its threads.
+
+workloads, none of them the calibration's: `mix`, the synthetic mix of `imbalance` in a closed loop
+that keeps ranks full; `chat`, longer answers to shorter prompts, in a smaller closed loop; `open`,
+the mix at Poisson arrivals of `--rate` requests a second.
+
+keys: throughput_error, tpot_error, ttft_error: the largest relative error of output tokens a
+second, mean TPOT and mean TTFT (the client's) over all pairs; order_kept: share of the pairs of
+policies, within a workload and by mean TPOT, TTFT or throughput, that differ by more than 10 % on
+the workers and are in the same order in the simulation. More: `pairs`, for each (workload, policy)
+what was measured, simulated, and the ratio; `fit`, the coefficients and their errors on steps that
+were not fitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.eldr_rounds import say, warm_up
+from tests.benchmarks.imbalance import recipe, workload
+from tests.benchmarks.validation_fit import Fitted, bystanders, fitted
+from toolkit.bench.arrivals import poisson
+from toolkit.bench.build import load_tokenizer, token_pool
+from toolkit.bench.hosted import hosted
+from toolkit.bench.runner import Load, check, new_session, play
+from toolkit.bench.synthetic import TokenPool
+from toolkit.bench.target import Target, discover, flush_caches, set_policy
+from toolkit.bench.workload import Item, Workload
+from toolkit.launch.deployment import load_deployment
+from toolkit.profile.tap import Tap
+from toolkit.simulate.fleet import Machine
+from toolkit.simulate.of_deployment import fleet_of
+from toolkit.simulate.request import Request
+from toolkit.simulate.session import with_policies
+from toolkit.simulate.simulation import Simulation
+
+POLICIES = ("level@0", "shortest_queue", "round_robin")
+SLOTS = 32
+TRANSFER_S = 0.007
+"""KV of one prompt between two workers of one machine (`tests.benchmarks.late_binding`)."""
+NICE_0, NICE_10 = 1024.0, 110.0
+CALIBRATION_SEED = 77
+FIGURES = ("throughput", "tpot", "ttft")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload and how it is played."""
+
+    name: str
+    items: Workload
+    in_flight: int | None
+
+    @property
+    def load(self) -> Load:
+        return Load(open_loop=self.in_flight is None, concurrency=self.in_flight, hidden=True)
+
+
+def cases(pool: TokenPool, requests: int, rate: float) -> list[Case]:
+    mix = workload(None, pool, 1, requests, (160.0, 96.0))
+    chat = workload(None, pool, 2, requests, (90.0, 140.0))
+    drawn = workload(None, pool, 3, requests, (160.0, 96.0))
+    timed = [
+        Item(item.prompt, item.output_tokens, at, user=item.user)
+        for item, at in zip(drawn.items, poisson(rate, requests, 3), strict=True)
+    ]
+    return [
+        Case("mix", mix, 2 * (SLOTS + 8)),
+        Case("chat", chat, 40),
+        Case("open", Workload("open", tuple(timed)), None),
+    ]
+
+
+def calibration(pool: TokenPool, requests: int) -> Workload:
+    """Lengths of no workload: even ones, prompts of 20 to 600 tokens, answers of 20 to 160."""
+    source = random.Random(CALIBRATION_SEED)
+    items = [
+        Item(pool.block(f"calibration-{n}", source.randint(20, 600)), source.randint(20, 160))
+        for n in range(requests)
+    ]
+    return Workload("calibration", tuple(items))
+
+
+async def calibrate(session: Any, target: Target, up: Any, pool: TokenPool, count: int) -> Fitted:
+    spent = bystanders(up, os.getpid())
+    await set_policy(session, target.url, {"decode": "power_of_two"})
+    items = calibration(pool, count)
+    async with Tap(session, [w.url for w in up.workers], events=False) as tap:
+        before = spent()
+        outcome = await play(session, target, items, Load(concurrency=48, hidden=True))
+        check(outcome, len(items.items))
+        await asyncio.sleep(1.0)
+        tokens = sum(item.output_tokens for item in items.items)
+        return fitted(tap, tokens, spent() - before, TRANSFER_S)
+
+
+async def real(
+    session: Any, target: Target, urls: list[str], case: Case, policy: str
+) -> dict[str, float]:
+    await set_policy(session, target.url, {"decode": policy})
+    await flush_caches(session, urls)
+    outcome = await play(session, target, case.items, case.load)
+    check(outcome, len(case.items.items))
+    samples = outcome.samples
+    tpots = [(s.latency - s.ttft) / (s.output_len - 1) for s in samples if s.output_len > 1]
+    return {
+        "throughput": sum(s.output_len for s in samples) / outcome.duration_s,
+        "tpot": statistics.fmean(tpots),
+        "ttft": statistics.fmean(s.ttft for s in samples),
+    }
+
+
+def simulated(case: Case, policy: str, path: Path, found: Fitted, cores: int) -> dict[str, float]:
+    fleet = with_policies(fleet_of(load_deployment(path)), policy)
+    machine = Machine(cores=cores, prefill_weight=NICE_0, decode_weight=NICE_10)
+    fleet = fleet.model_copy(update={"machine": machine})
+    requests = [
+        Request(n, item.arrival_s, len(item.prompt), item.output_tokens, user=item.user)
+        for n, item in enumerate(case.items.items)
+    ]
+    simulation = Simulation(fleet, found.cost, iter(requests), in_flight=case.in_flight)
+    simulation.run()
+    end = max(request.ended for request in requests)
+    return {
+        "throughput": sum(request.output for request in requests) / end,
+        "tpot": statistics.fmean(r.tpot for r in requests if r.output > 1),
+        "ttft": statistics.fmean(request.ttft for request in requests),
+    }
+
+
+def order_kept(pairs: Sequence[dict[str, Any]]) -> float:
+    """Share of the clear differences between policies that are the same way round in both."""
+    kept = []
+    for one, other in combinations(pairs, 2):
+        if one["workload"] != other["workload"]:
+            continue
+        for figure in FIGURES:
+            measured = one["real"][figure] / other["real"][figure]
+            if not 1 / 1.1 < measured < 1.1:
+                told = one["simulated"][figure] / other["simulated"][figure]
+                kept.append((measured > 1) == (told > 1))
+    return statistics.fmean(kept) if kept else float("nan")
+
+
+async def measure(up: Any, path: Path, options: Any) -> tuple[list[dict[str, Any]], Fitted]:
+    pairs: list[dict[str, Any]] = []
+    async with new_session(600.0) as session:
+        target = await discover(session, up.router_url)
+        pool = token_pool(load_tokenizer(target.model_path))
+        urls = [worker.url for worker in up.workers]
+        await warm_up(session, target, calibration(pool, 32), Load(concurrency=16, hidden=True))
+        found = await calibrate(session, target, up, pool, options.calibration)
+        say(f"fitted: {found.cost.model_dump()}, errors {found.errors}")
+        for case in cases(pool, options.requests, options.rate):
+            for policy in options.policies.split(","):
+                measured = await real(session, target, urls, case, policy)
+                told = simulated(case, policy, path, found, options.cores)
+                ratios = {name: told[name] / measured[name] for name in FIGURES}
+                pairs.append(
+                    {"workload": case.name, "policy": policy, "real": measured}
+                    | {"simulated": told, "ratio": ratios}
+                )
+                shown = ", ".join(
+                    f"{name} {measured[name]:.4g} ({ratio:.3f})" for name, ratio in ratios.items()
+                )
+                say(f"{case.name} {policy}: real (simulated / real): {shown}")
+    return pairs, found
+
+
+def main() -> None:
+    """Run the benchmark and print its line."""
+    options = arguments(
+        __doc__,
+        ("--requests", {"type": int, "default": 280, "help": "of each workload"}),
+        ("--calibration", {"type": int, "default": 250, "help": "requests"}),
+        ("--rate", {"type": float, "default": 3.0, "help": "of the workload `open`"}),
+        ("--policies", {"default": ",".join(POLICIES)}),
+        ("--cores", {"type": int, "default": os.cpu_count()}),
+    )
+    if options.quick:
+        options.requests, options.calibration, options.policies = 60, 80, POLICIES[0]
+    result = Result()
+    with tempfile.TemporaryDirectory(prefix="validation-") as folder:
+        path = recipe("attention", Path(folder), SLOTS)
+        with hosted(path, Path(folder)) as up:
+            pairs, found = asyncio.run(measure(up, path, options))
+    for figure in FIGURES:
+        errors = [abs(pair["ratio"][figure] - 1) for pair in pairs]
+        result.keys[f"{figure}_error"] = max(errors)
+        result.keys[f"{figure}_error_mean"] = statistics.fmean(errors)
+    result.keys["order_kept"] = order_kept(pairs)
+    result.keys["pairs"] = {f"{p['workload']} {p['policy']}": p for p in pairs}
+    result.keys["fit"] = found.cost.model_dump() | {"errors": found.errors}
+    result.emit(len(pairs))
+
+
+if __name__ == "__main__":
+    main()
