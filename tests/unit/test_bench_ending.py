@@ -26,6 +26,8 @@ class Req:
     """SGLang's, as far as it matters; `lag`: tokens that are sampled but not in `output_ids`."""
 
     output_ids: list[int] = field(default_factory=list)
+    origin_input_ids: tuple[int, ...] = (5,) * 10
+    extend_range: Reached | None = None
 
 
 def generate(requests: list[tuple[Req, int]], steps: int, lag: int) -> list[list[int]]:
@@ -51,6 +53,23 @@ def test_every_answer_ends_where_it_should(lengths, lag, decode) -> None:
     had = [7] if decode else []
     made = generate([(Req(list(had)), n) for n in lengths], 9, lag)
     assert [next(i for i, t in enumerate(ids, 1) if t in EOS) for ids in made] == lengths
+
+
+@dataclass
+class Reached:
+    end: int
+
+
+def test_a_pass_over_a_part_of_the_prompt_makes_no_token() -> None:
+    """An answer of two tokens whose prompt came in three chunks: the first token ends nothing."""
+    req, ends = Req(), []
+    for end in (4, 8, 10, 11):
+        req.extend_range = Reached(end)
+        logits = np.zeros((1, 8))
+        logits[0, 2] = 9.0
+        params = [{"end_at": 2, "eos": list(EOS), "__req__": req}]
+        ends.append(int(EndAt()(logits, params).argmax(axis=1)[0]) in EOS)
+    assert ends == [False, False, False, True]
 
 
 def test_the_worker_finds_the_processor_by_its_name() -> None:

@@ -26,20 +26,28 @@ class EndAt:
     its length in tokens with the last one, and `eos`, ids that end a text.
 
     It counts for itself: with the overlap scheduler `output_ids` lags by a step. The first token of
-    a decode worker is the one after those that came with the request.
+    a decode worker is the one after those that came with the request. What a pass over a part of
+    the prompt says is thrown away, and no token.
     """
 
     def __call__(self, logits: Any, custom_param_list: list[dict[str, Any]]) -> Any:
         for row, params in enumerate(custom_param_list):
             req, eos = params["__req__"], params["eos"]
             number = 1 + getattr(req, _MADE, len(req.output_ids))
-            setattr(req, _MADE, number)
-            if number < params["end_at"]:
+            if not _in_parts(req):
+                setattr(req, _MADE, number)
+            if number < params["end_at"] or _in_parts(req):
                 logits[row, eos] = -float("inf")
             else:
                 logits[row] = -float("inf")
                 logits[row, eos[:1]] = 0.0
         return logits
+
+
+def _in_parts(req: Any) -> bool:
+    """Whether this pass ends before the prompt does (chunked prefill)."""
+    reached = getattr(req, "extend_range", None)
+    return reached is not None and reached.end < len(req.origin_input_ids)
 
 
 @cache
