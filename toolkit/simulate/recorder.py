@@ -56,8 +56,9 @@ class Series:
 class Recorder:
     """Collects while the simulation runs; memory does not grow with the number of requests.
 
-    Counted are requests that arrive at `since` or later, and samples of the ranks between `since`
-    and `until`. `slo`: (TTFT, TPOT) in seconds, for goodput.
+    Counted are requests that arrive between `since` and `until`, and samples of the ranks then.
+    `full`: of a closed loop, from the first answer's end to the last request's start; filling and
+    running dry have batches that no policy is about. `slo`: (TTFT, TPOT) in seconds, for goodput.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Recorder:
         until: float = math.inf,
         slo: tuple[float, float] = (math.inf, math.inf),
         every: float = 0.1,
+        full: bool = False,
     ) -> None:
         self.ranks = list(ranks)
+        self.full = full
         self.since, self.until = since, until
         self.slo = slo
         self.all = Latencies()
@@ -87,6 +90,8 @@ class Recorder:
 
     def end(self, request: Request, now: float) -> None:
         """The request is through."""
+        if self.full and not self.ended:
+            self.since = now
         self.ended += 1
         self.last = now
         self.retracted += request.retracted
@@ -108,6 +113,11 @@ class Recorder:
             kind.tpot.add(tpot)
             kind.e2e.add(request.ended - request.arrived)
             kind.waited.add(max(0.0, request.bound - request.prefilled))
+
+    def dry(self, now: float) -> None:
+        """The last request has been sent."""
+        if self.full:
+            self.until = now
 
     def sample(self, now: float) -> None:
         """Look at every rank's batch."""

@@ -27,10 +27,12 @@ LOOPS = {"overlap": OVERLAP, "cpu": CPU_OVERLAP, "plain": PLAIN}
 
 @dataclass(frozen=True)
 class Window:
-    """What is recorded: requests that arrive, and ranks as they are, between these times."""
+    """What is recorded: requests that arrive, and ranks as they are, between these times; or while
+    a closed loop is `full`."""
 
     since: float = 0.0
     until: float = inf
+    full: bool = False
 
 
 class Simulation:
@@ -103,7 +105,7 @@ class Simulation:
             experts,
         )
         window = window or Window()
-        self.recorder = Recorder(self.ranks, window.since, window.until, slo, sample_s)
+        self.recorder = Recorder(self.ranks, window.since, window.until, slo, sample_s, window.full)
 
     def run(self, until: float = inf) -> Recorder:
         """To the end of the last request, or of the time."""
@@ -163,6 +165,8 @@ class Simulation:
     def _send_next(self) -> None:
         request = next(self._requests, None)
         if request is None:
+            if not self._all_sent:
+                self.recorder.dry(self.events.now)
             self._all_sent = True
             return
         request.arrived = self.events.now
