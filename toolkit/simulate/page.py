@@ -127,15 +127,11 @@ def _latency(outcome: Outcome) -> str:
         html.Panel(_curves(outcome, name, title), title)
         for name, title in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "whole answers"))
     ]
-    items = [
-        (html.sign(f"c{arm % 8}", svg.MARKERS[arm % len(svg.MARKERS)]), name)
-        for arm, name in enumerate(outcome.arms)
-    ]
     return html.figure(
         "latency",
         "How many requests were at most so slow.",
         panels,
-        legend=html.legend(items),
+        legend=_legend(outcome),
         reading="Cumulative distributions of the first seed; further left is faster. The axis of "
         "times is logarithmic.",
     )
@@ -172,12 +168,11 @@ def _pareto(outcome: Outcome) -> str:
     ranks = len(outcome.recorders[0].ranks)
     xs = [1 / outcome.median(arm, "tpot_mean") for arm in range(len(outcome.arms))]
     ys = [outcome.median(arm, "output_tokens_s") / ranks for arm in range(len(outcome.arms))]
-    chart = Chart(560, 320, around(xs, room=0.15), around(ys, room=0.15), left=64, right=120)
+    chart = Chart(560, 320, around(xs, room=0.15), around(ys, room=0.15), left=64)
     chart.axes("tokens a second of one user", "tokens a second of one decode rank")
     spots = chart.points(xs, ys)
     for arm, (x, y) in enumerate(spots):
         chart.add(svg.marker(x, y, arm, f"mark c{arm % 8}", outcome.arms[arm]))
-        chart.add(svg.text(x + 9, y + 4, outcome.arms[arm], "label"))
     picture = chart.picture(
         "Throughput against speed",
         "; ".join(
@@ -190,6 +185,16 @@ def _pareto(outcome: Outcome) -> str:
         "throughput",
         "Further right is faster for each user, further up is more work done by the same ranks.",
         [html.Panel(picture, wide=True)],
+        legend=_legend(outcome),
+    )
+
+
+def _legend(outcome: Outcome) -> str:
+    return html.legend(
+        [
+            (html.sign(f"c{arm % 8}", svg.MARKERS[arm % len(svg.MARKERS)]), name)
+            for arm, name in enumerate(outcome.arms)
+        ]
     )
 
 
