@@ -14,6 +14,7 @@ from toolkit.simulate.histogram import Histogram
 from toolkit.simulate.recorder import Recorder
 from toolkit.simulate.session import Outcome
 
+WIDE = 4.0
 MOST_LINES = 24
 """Ranks that are drawn on their own; of more the fullest, the emptiest and the mean."""
 SECTIONS = (
@@ -132,8 +133,8 @@ def _latency(outcome: Outcome) -> str:
         "How many requests were at most so slow.",
         panels,
         legend=_legend(outcome),
-        reading="Cumulative distributions of the first seed; further left is faster. The axis of "
-        "times is logarithmic.",
+        reading="Cumulative distributions of the first seed; further left is faster. An axis of "
+        "times that spans much is logarithmic.",
     )
 
 
@@ -157,11 +158,11 @@ def _curves(outcome: Outcome, name: str, title: str) -> str:
 
 
 class _LogX(Chart):
-    """A chart whose x axis alone is logarithmic."""
+    """A chart whose x axis alone is logarithmic, if it spans enough to have ticks then."""
 
     @property
     def across(self) -> Scale:
-        return replace(super().across, log=True)
+        return replace(super().across, log=self.x[1] > WIDE * self.x[0])
 
 
 def _pareto(outcome: Outcome) -> str:
