@@ -60,14 +60,13 @@ LONGEST = (128_000, 4_000)
 def requests(options: Any, count: int, seed: int, told: bool) -> Iterator[Request]:
     """Lengths of a trace or made ones; every prompt comes three times on average, as an exact match
     needs something to match."""
-    from toolkit.bench.lengths import KINDS, Kind, draw, of_trace, scaled
+    from toolkit.bench.lengths import draw, of_trace, scaled
     from toolkit.bench.traces import load
 
     if options.trace:
         drawn = of_trace(load(Path(options.trace)), count, seed)
     else:
         drawn = [one for one in draw(3 * count, seed) if one.user.startswith("conversation")]
-        assert isinstance(KINDS[0], Kind)
     lengths = scaled(drawn[:count], options.prompt, options.answer, LONGEST)
     for number in range(count):
         one = lengths[(number * 7919 + seed) % max(1, len(lengths) // 3)]

@@ -33,10 +33,10 @@ class EndAt:
     def __call__(self, logits: Any, custom_param_list: list[dict[str, Any]]) -> Any:
         for row, params in enumerate(custom_param_list):
             req, eos = params["__req__"], params["eos"]
-            number = 1 + getattr(req, _MADE, len(req.output_ids))
-            if not _in_parts(req):
+            number, in_parts = 1 + getattr(req, _MADE, len(req.output_ids)), _in_parts(req)
+            if not in_parts:
                 setattr(req, _MADE, number)
-            if number < params["end_at"] or _in_parts(req):
+            if in_parts or number < params["end_at"]:
                 logits[row, eos] = -float("inf")
             else:
                 logits[row] = -float("inf")

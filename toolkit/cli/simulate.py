@@ -46,7 +46,8 @@ def simulate(
         str, typer.Option(help="Factors of a trace's prompts and answers, as 0.1 or 0.1,0.5.")
     ] = "1",
     concurrency: Annotated[
-        int | None, typer.Option(help="Closed loop: so many in flight, times are not looked at.")
+        int | None,
+        typer.Option(min=1, help="Closed loop: so many in flight, times are not looked at."),
     ] = None,
     compare: Annotated[
         str | None,
@@ -142,11 +143,11 @@ def _requests(
     if trace is not None and traffic is not None:
         raise SimulateError("give --trace or --traffic, not both")
     if trace is not None:
-        remarks = dict.fromkeys([""])
+        said: set[str] = set()
 
         def remark(text: str) -> None:
-            if text not in remarks:
-                remarks[text] = None
+            if text not in said:
+                said.add(text)
                 typer.secho(text, err=True, fg="yellow")
 
         return lambda seed: of_trace(trace, options, seed, remark)
@@ -170,22 +171,22 @@ def _setting(
     kv_tokens: int | None,
     slots: int | None,
 ) -> Setting:
-    from toolkit.launch.deployment import load_deployment
-    from toolkit.resources import profiles_dir, recipes_dir
+    from toolkit.cli.launch import find_deployment
+    from toolkit.launch.locality import read_locality
+    from toolkit.resources import profiles_dir
     from toolkit.simulate.costs import load
     from toolkit.simulate.experts import Experts
     from toolkit.simulate.of_deployment import fleet_of
     from toolkit.simulate.session import Setting
 
-    path = Path(deployment)
-    if not path.suffix and not path.exists():
-        path = recipes_dir() / f"{deployment}.yaml"
-    described = load_deployment(path)
+    described = find_deployment(deployment)
     fleet = fleet_of(described, kv_tokens, slots)
-    named = experts or described.router.profile
-    known = None
-    if named is not None:
-        known = Experts.of_profile(profiles_dir() / "embedded" if named == "embedded" else named)
+    if experts is None:
+        profiled = read_locality(described)
+        folder = None if profiled is None else profiled.folder
+    else:
+        folder = str(profiles_dir() / "embedded") if experts == "embedded" else experts
+    known = None if folder is None else Experts.of_profile(folder)
     arms = [fleet.router.decode_policy] if compare is None else compare.split(",")
     return Setting(fleet, load(cost), requests, arms, experts=known)
 

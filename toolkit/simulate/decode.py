@@ -60,7 +60,6 @@ class Rank:
     """Requests whose KV is on its way."""
     retracted: deque[Request] = field(default_factory=deque)
     running: dict[Request, None] = field(default_factory=dict)
-    retractions: int = 0
 
     @property
     def key(self) -> tuple[str, int]:
@@ -106,7 +105,6 @@ class Group:
         self.steps = 0
         """Taken since the start, at that boundary."""
         self.busy_s = 0.0
-        self.step_tokens = 0
         self.distinct_steps = 0.0
         """Sum over steps of distinct experts."""
         for place, rank in enumerate(self.ranks):
@@ -262,7 +260,6 @@ class Group:
         hop = self._hop
         self.kv += self.requests * hop
         self.steps += hop
-        self.step_tokens += int(self.requests.sum()) * hop
         self.distinct_steps += self._distinct * hop
         self.busy_s += self.events.now - self._begin
         self._hop = 0
@@ -303,7 +300,6 @@ class Group:
         self._leave(rank, victim)
         victim.generated = min(victim.output, victim.generated + self.steps - victim.joined)
         victim.retracted += 1
-        rank.retractions += 1
         told = not any(entry[2] is victim for entry in self._ends)
         for heap in (self._ends, self._leaves):
             heap[:] = [entry for entry in heap if entry[2] is not victim]

@@ -14,13 +14,13 @@ class _Strict(BaseModel):
 
 
 class PrefillFleet(_Strict):
-    """`chunk`: prompt tokens of one pass at most. `waiting_age`: None is first come first served,
-    else shortest first with so many tokens of aging (`toolkit.policies.sjf`)."""
+    """`chunk`: prompt tokens of one pass at most. `waiting_age_s`: None is first come first
+    served, else shortest first, and first who has waited so long (`toolkit.policies.sjf`)."""
 
     replicas: Annotated[int, Field(ge=1)] = 1
     chunk: Annotated[int, Field(ge=1)] = 8192
     kv_tokens: Annotated[int, Field(ge=1)] = 1 << 40
-    waiting_age: Annotated[float | None, Field(ge=0)] = None
+    waiting_age_s: Annotated[float | None, Field(ge=0)] = None
 
 
 class DecodeFleet(_Strict):

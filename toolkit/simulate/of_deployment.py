@@ -48,6 +48,7 @@ def fleet_of(
             replicas=prefill.replicas * prefill.dp,
             chunk=_arg(prefill, "chunked-prefill-size", CHUNK),
             kv_tokens=prefill.kv_tokens or 1 << 40,
+            waiting_age_s=None if prefill.waiting.order == "fcfs" else prefill.waiting.age_s,
         ),
         decode=DecodeFleet(
             replicas=decode.replicas,

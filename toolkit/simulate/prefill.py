@@ -33,7 +33,6 @@ class PrefillWorker:
     shortest: ShortestFirst | None = None
     waiting: list[Request] = field(default_factory=list)
     half_done: Request | None = None
-    busy_s: float = 0.0
     computed_tokens: int = 0
     hit_tokens: int = 0
     held_tokens: int = 0
@@ -52,7 +51,6 @@ class PrefillWorker:
         self._speed = 1.0
         self._left_s = 0.0
         self._paced = 0.0
-        self._began = 0.0
         self._ending: Event | None = None
 
     def set_speed(self, speed: float) -> None:
@@ -80,7 +78,7 @@ class PrefillWorker:
         left = sum(each.prompt - each.computed for each in self.waiting)
         load = Load(
             running=len(self._passing),
-            waiting=len(self.waiting) - (self.half_done in self.waiting),
+            waiting=len(self.waiting),
             used_tokens=self.held_tokens,
             total_tokens=self.kv_tokens,
             waiting_tokens=left,
@@ -106,7 +104,6 @@ class PrefillWorker:
         self._passing = [(request, new) for request, new, _ in parts]
         seconds = self.cost.prefill_s([(new, before) for _, new, before in parts])
         self._left_s, self._paced = seconds, self.events.now
-        self._began = self.events.now
         self._ending = self.events.after(seconds / self._speed, self._done)
         if self.cores is not None:
             self.cores.busy(self, self.weight, 1.0)
@@ -160,7 +157,6 @@ class PrefillWorker:
 
     def _done(self) -> None:
         self._ending = None
-        self.busy_s += self.events.now - self._began
         passed, self._passing = self._passing, []
         for request, new in passed:
             request.computed += new

@@ -36,7 +36,6 @@ class Latencies:
 class Series:
     """KV tokens of every rank over time, thinned as it grows."""
 
-    every: float
     times: list[float] = field(default_factory=list)
     values: list[list[int]] = field(default_factory=list)
     _skip: int = 1
@@ -67,7 +66,6 @@ class Recorder:
         since: float = 0.0,
         until: float = math.inf,
         slo: tuple[float, float] = (math.inf, math.inf),
-        every: float = 0.1,
         full: bool = False,
     ) -> None:
         self.ranks = list(ranks)
@@ -76,7 +74,7 @@ class Recorder:
         self.slo = slo
         self.all = Latencies()
         self.classes: dict[str, Latencies] = {}
-        self.series = Series(every)
+        self.series = Series()
         self.output_tokens = 0
         """Of answers that ended between `since` and `until`."""
         self.ended = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -89,7 +88,6 @@ class Router:
         times: RouterTimes,
         dispatch: Literal["late", "concurrent"] = "late",
         experts: Experts | None = None,
-        on_bound: Callable[[Request], None] = lambda request: None,
     ) -> None:
         self.events = events
         self.prefills = prefills
@@ -103,12 +101,11 @@ class Router:
         self.rounds = 0
         self._ranks = ranks
         self._seat = {rank.key: seat for rank, seat in zip(ranks, self.seats, strict=True)}
-        self._at: dict[Request, tuple[PrefillWorker, Seat | None]] = {}
+        self._at: dict[Request, PrefillWorker] = {}
         lengths = getattr(decode_policy, "inflight", None)
         self._followed = None if lengths is None else Followed(lengths)
         self._locality = eldr_of(decode_policy)
         self._signatures = None if experts is None else experts.signatures
-        self._on_bound = on_bound
         self._round_planned: Event | None = None
         if times.report:
             events.at(0.0, self._read_all)
@@ -145,7 +142,7 @@ class Router:
             assert decision is not None
             prefill = self.prefills[decision.index]
             prefill.credit -= late
-            self._at[request] = (prefill, None)
+            self._at[request] = prefill
             if not late:
                 self._bind(request, self._choose(request))
             self.events.after(self.times.hop, prefill.take, request)
@@ -172,8 +169,7 @@ class Router:
 
     def _bind(self, request: Request, index: int) -> None:
         seat = self.seats[index]
-        prefill, _ = self._at[request]
-        self._at[request] = (prefill, seat)
+        prefill = self._at[request]
         request.bound = self.events.now
         seat.bound += 1
         seat.waiting += 1
@@ -188,7 +184,6 @@ class Router:
                 self._locality.residents.add(seat.rank.key, vector)
         if self.dispatch == "late":
             prefill.credit += 1
-        self._on_bound(request)
         self.events.after(self.times.hop, seat.rank.group.arrive, seat.rank, request)
         if self.dispatch == "late" and self.queue:
             self._admit()
@@ -204,7 +199,7 @@ class Router:
             self._followed.joined(rank, request)
 
     def prefill_of(self, request: Request) -> PrefillWorker:
-        return self._at[request][0]
+        return self._at[request]
 
     def ended(self, rank: Rank, request: Request) -> None:
         """The router has relayed its last token."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolkit.bench.compare import Arm
 from toolkit.bench.stats import Ratio, paired_ratio
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.errors import SimulateError
@@ -25,7 +26,7 @@ Requests = Callable[[int], Iterable[Request]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same for all arms. `arms`: [PREFILL+]DECODE policies, as `toolkit bench`."""
+    """What is the same for all arms. `arms`: as `toolkit bench` writes them."""
 
     fleet: Fleet
     cost: CostModel
@@ -86,11 +87,10 @@ def run(setting: Setting, report: Callable[[str], None] = lambda text: None) -> 
 
 
 def with_policies(fleet: Fleet, arm: str) -> Fleet:
-    """The fleet with [PREFILL+]DECODE for its policies. ValueError: an unknown one."""
-    first, plus, second = arm.partition("+")
-    if plus and "@" in first:  # the plus of composed@filter+user
-        first, plus, second = arm, "", ""
-    chosen = {"prefill_policy": first, "decode_policy": second} if plus else {"decode_policy": arm}
+    """The fleet with the policies, and the dispatch if it says one, of an arm as `toolkit bench`
+    writes it. ValueError: an unknown policy; BenchError: no arm."""
+    names = {"prefill": "prefill_policy", "decode": "decode_policy", "dispatch": "dispatch"}
+    chosen = {names[key]: value for key, value in Arm.parse(arm).body.items()}
     router = type(fleet.router).model_validate(fleet.router.model_dump() | chosen)
     return fleet.model_copy(update={"router": router})
 

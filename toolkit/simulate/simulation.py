@@ -10,7 +10,7 @@ from toolkit.policies import make_policy
 from toolkit.policies.composed import eldr_of
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.residents import Residents
-from toolkit.policies.sjf import ShortestFirst
+from toolkit.policies.sjf import ShortestFirst, theta_tokens
 from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import CPU_OVERLAP, OVERLAP, PLAIN, Group, Rank
@@ -58,7 +58,6 @@ class Simulation:
         self.fleet = fleet
         self.cost = cost
         self.events = events = Events()
-        self.sent = 0
         self.live = 0
         self._all_sent = False
         self._requests: Iterator[Request] = iter(requests)
@@ -74,7 +73,7 @@ class Simulation:
                 self._prefilled,
                 fleet.prefill.chunk,
                 fleet.prefill.kv_tokens,
-                _waiting(fleet),
+                _waiting(fleet, cost),
                 credit=fleet.router.parked_per_prefill,
                 cores=cores,
                 weight=fleet.machine.prefill_weight,
@@ -105,7 +104,7 @@ class Simulation:
             experts,
         )
         window = window or Window()
-        self.recorder = Recorder(self.ranks, window.since, window.until, slo, sample_s, window.full)
+        self.recorder = Recorder(self.ranks, window.since, window.until, slo, window.full)
 
     def run(self, until: float = inf) -> Recorder:
         """To the end of the last request, or of the time."""
@@ -114,6 +113,8 @@ class Simulation:
         else:
             for _ in range(self._in_flight):
                 self._send_next()
+        if self._all_sent and not self.live:
+            return self.recorder  # nobody came: nothing would ever end it
         if self._sample_s < inf:
             self.events.after(self._sample_s, self._sample)
         self.events.run(until)
@@ -157,7 +158,6 @@ class Simulation:
             self._all_sent = True
 
     def _arrive(self, request: Request) -> None:
-        self.sent += 1
         self.live += 1
         self.router.arrive(request)
         self._next_arrival()
@@ -170,7 +170,6 @@ class Simulation:
             self._all_sent = True
             return
         request.arrived = self.events.now
-        self.sent += 1
         self.live += 1
         self.router.arrive(request)
 
@@ -222,6 +221,10 @@ class Simulation:
         self.events.after(self._sample_s, self._sample)
 
 
-def _waiting(fleet: Fleet) -> ShortestFirst | None:
-    age = fleet.prefill.waiting_age
-    return None if age is None else ShortestFirst(age)
+def _waiting(fleet: Fleet, cost: CostModel) -> ShortestFirst | None:
+    """Ages as prefill tokens, at the rate of full passes."""
+    prefill = fleet.prefill
+    if prefill.waiting_age_s is None:
+        return None
+    rate = prefill.chunk / cost.prefill_s([(prefill.chunk, 0)])
+    return ShortestFirst(theta_tokens(prefill.waiting_age_s, rate))

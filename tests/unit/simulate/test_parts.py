@@ -144,7 +144,7 @@ def test_steps_in_a_time_are_those_that_take_it(first, slope, steps) -> None:
 
 
 def test_a_series_stays_small_and_spans_all() -> None:
-    series = Series(0.1)
+    series = Series()
     for n in range(10 * POINTS):
         series.add(n * 0.1, [n])
     assert len(series.times) <= POINTS

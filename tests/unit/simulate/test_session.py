@@ -17,7 +17,7 @@ from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.session import Setting, run, with_policies
-from toolkit.simulate.simulation import Window
+from toolkit.simulate.simulation import Simulation, Window
 
 EMBEDDED = profiles_dir() / "embedded"
 COSTS = """decode:
@@ -120,6 +120,17 @@ def test_what_cannot_be_simulated_says_what_to_do(said, match) -> None:
         fleet_of(Deployment.model_validate({"name": "x", **said}))
 
 
+def test_the_order_of_waiting_prompts_is_the_files() -> None:
+    sizes = {"kv_tokens": 9000, "max_running": 8}
+    given = {"name": "x", "prefill": {"waiting": {"order": "sjf", "age_s": 2}}, "decode": sizes}
+    made = fleet_of(Deployment.model_validate(given))
+    assert made.prefill.waiting_age_s == 2
+    assert Simulation(made, COST, iter(())).prefills[0].shortest is not None
+    assert (
+        fleet_of(Deployment.model_validate(given | {"prefill": {}})).prefill.waiting_age_s is None
+    )
+
+
 def test_sizes_that_the_file_leaves_open_can_be_given() -> None:
     deployment = Deployment.model_validate(
         {"name": "x", "device": "cuda", "decode": {"args": {"disable-overlap-schedule": True}}}
@@ -185,7 +196,9 @@ def test_the_command_compares_and_writes_all_figures(tmp_path: Path) -> None:
         (["cpu-dp", "--rate", "1", "--compare", "nobody"], "unknown decode policy"),
         (["cpu-dp", "--rate", "1", "--scale", "0"], "--scale is one or two factors"),
         (["cpu-dp", "--trace", "/nowhere.csv"], "cannot read the trace"),
-        (["nowhere", "--rate", "1"], "nowhere.yaml"),
+        (["nowhere", "--rate", "1"], "nowhere"),
+        (["cpu-dp", "--trace", "x.csv", "--speedup", "0"], "speedup must be above 0"),
+        (["cpu-dp", "--rate", "0.001", "--seconds", "1"], "no request arrived"),
         (["qwen3-30b-a3b-8gpu", "--rate", "1"], "--kv-tokens"),
     ],
 )

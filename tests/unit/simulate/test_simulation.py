@@ -157,9 +157,9 @@ def test_ranks_at_a_barrier_wait_for_the_heaviest() -> None:
 
 
 def test_without_requests_nothing_happens() -> None:
-    simulation = Simulation(fleet(), COST, iter(()), in_flight=4)
-    result = simulation.run(10.0).result()
-    assert result["requests"] == 0 and math.isnan(result["ttft_mean"])
+    for in_flight in (None, 4):
+        result = Simulation(fleet(), COST, iter(()), in_flight=in_flight).run().result()
+        assert result["requests"] == 0 and math.isnan(result["ttft_mean"])
 
 
 def test_workers_on_one_core_take_turns() -> None:

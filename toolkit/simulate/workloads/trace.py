@@ -33,6 +33,12 @@ class TraceOptions:
     longest: tuple[int, int] | None = None
     limit: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("rate", "speedup", "longest_gap", "unit", "prompts", "answers", "limit"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise SimulateError(f"{name} must be above 0, not {value:g}")
+
 
 def of_trace(
     path: Path,
