@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +167,10 @@ def test_a_refit_that_is_killed_starves_nobody(profile):
             begin = time.monotonic()
             while not failed(state) and time.monotonic() < begin + 20:
                 for child in children(router):
-                    os.kill(child, signal.SIGKILL)
-                    killed.add(child)
+                    # One that was killed in the round before may be gone since it was listed.
+                    process = sessions.look(child)
+                    if process is not None and sessions.send(process, signal.SIGKILL):
+                        killed.add(child)
                 state = await cluster.state()
             assert killed
             state = await cluster.until(lambda s: len(s["eldr"]["owners"]) == 2)
@@ -238,12 +241,18 @@ async def a_stopped_refit(cluster: Cluster, router: int) -> sessions.Process:
     for _ in range(2000):
         for child in children(router):
             process = sessions.look(child)
-            if process is None or "numpy" not in Path(f"/proc/{child}/maps").read_text():
+            if process is None or "numpy" not in maps(child):
                 continue
-            os.kill(child, signal.SIGSTOP)
-            return process
+            if sessions.send(process, signal.SIGSTOP):
+                return process
         await asyncio.sleep(0.002)
     raise AssertionError("no refit process was seen")
+
+
+def maps(pid: int) -> str:
+    with suppress(ProcessLookupError, FileNotFoundError):
+        return Path(f"/proc/{pid}/maps").read_text()
+    return ""
 
 
 def children(pid: int) -> list[int]:
