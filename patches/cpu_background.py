@@ -6,11 +6,9 @@ for the scheduler's own threads too, the ones that receive KV: only the thread t
 back, once all of them have been started. ZeroMQ's take its rank nevertheless; a context starts them
 with its first socket, so that is opened before.
 
-It steps back by a nice of 10, not to SCHED_IDLE. Linux gives every session a group of its own
-(`sched_autogroup_enabled`, sched(7)), the launcher starts each worker in a session, and a group's
-part of a core follows the weights of its threads there against those on other cores: SCHED_IDLE
-weighs 3 of 1024, so that next to a busy HTTP process on another core decode ranks had a thousandth
-of theirs and said nothing for 5 s and more, as if hung. A nice of 10 weighs 110.
+It steps back by a nice of 10, not to SCHED_IDLE, which weighs 3 of 1024: next to a busy HTTP
+process a decode rank then said nothing for 5 s and more, as if hung. Niceness counts between
+workers because the launcher keeps them in one session (`toolkit.launch.trees`).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from patches.base import Hook, Patch, Process
 
 VARIABLE = "TOOLKIT_BACKGROUND"
 NICE = 10
-"""A tenth of a core that another thread of its server wants too."""
+"""A tenth of a core that another thread wants too."""
 
 
 def _step_back(original: Any, scheduler: Any) -> None:

@@ -17,7 +17,7 @@ from tests.e2e import calls
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.target import discover, set_policy
 from toolkit.bench.workload import Item, Workload
-from toolkit.launch import sessions
+from toolkit.launch import trees
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
@@ -97,9 +97,9 @@ def test_only_the_thread_that_computes_steps_back(up: Running) -> None:
     ranks = {"prefill": Counter[int](), "decode": Counter[int]()}
     for worker in up.workers:
         assert worker.pid is not None
-        leader = sessions.look(worker.pid)
+        leader = trees.look(worker.pid)
         assert leader is not None
-        for process in sessions.members({leader.pid: leader.start}):
+        for process in trees.members({leader.pid: leader.start}):
             name = Path(f"/proc/{process.pid}/cmdline").read_text()
             if not name.startswith("sglang::scheduler"):
                 continue

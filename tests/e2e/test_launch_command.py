@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launch_stand_ins import wait_gone
-from toolkit.launch import sessions
+from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.state import read_state
 
@@ -64,12 +64,12 @@ def launched(tmp_path: Path) -> Iterator[Launched]:
         said.close()
 
 
-def everything(run: Path) -> list[sessions.Process]:
+def everything(run: Path) -> list[trees.Process]:
     state = read_state(run)
     rows = [*state["workers"], state["router"]]
-    found = sessions.members({r["pid"]: r["start_ticks"] for r in rows}, state["run_id"])
+    found = trees.members({r["pid"]: r["start_ticks"] for r in rows}, state["run_id"])
     assert len(found) >= 4  # server, scheduler, detokenizer, router
-    guard = sessions.look(state["guard_pid"])
+    guard = trees.look(state["guard_pid"])
     assert guard is not None
     return [*found, guard]
 
@@ -151,5 +151,5 @@ def test_sigkill_of_the_launcher_under_load_leaves_no_process(launched: Launched
     with stream(run, 4000):
         os.kill(process.pid, signal.SIGKILL)
         wait_gone(tree)
-    assert sessions.members({}, read_state(run)["run_id"]) == []
+    assert trees.members({}, read_state(run)["run_id"]) == []
     assert "no process is left" in toolkit(run, "stop").stdout

@@ -64,15 +64,15 @@ def test_a_killed_decode_worker_comes_back_and_serves(deployment: Running) -> No
 
 
 def test_a_killed_scheduler_takes_its_worker_along_and_it_comes_back(deployment: Running) -> None:
-    from toolkit.launch import sessions
+    from toolkit.launch import trees
 
     before = deployment.worker("decode-0")
     assert before.pid is not None
-    leader = sessions.look(before.pid)
+    leader = trees.look(before.pid)
     assert leader is not None
-    tree = sessions.members({leader.pid: leader.start})
+    tree = trees.members({leader.pid: leader.start})
     named = {Path(f"/proc/{p.pid}/cmdline").read_text().split("\0")[0]: p for p in tree}
-    sessions.send(named["sglang::scheduler"], signal.SIGKILL)
+    trees.send(named["sglang::scheduler"], signal.SIGKILL)
     deployment.wait_ready("decode-0", before.restarts + 1)
     until(lambda: healthy(deployment.router_url, "decode-0"))
     assert len(readiness.generate(deployment.plan, 60)) == 2

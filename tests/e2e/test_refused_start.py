@@ -9,7 +9,7 @@ import pytest
 from patches.base import REFUSED_EXIT_CODE
 from patches.signature import LAYERS_VARIABLE
 from tests.e2e.worker_process import STARTUP_DEADLINE_S, free_port, prefill_mode, start
-from toolkit.launch import sessions
+from toolkit.launch import trees
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(STARTUP_DEADLINE_S + 60)]
 
@@ -52,13 +52,13 @@ def test_the_worker_refuses_and_says_how_to_mend_it(case: str, tmp_path: Path) -
     log = tmp_path / "worker.log"
     memory = {entry.name for entry in SHARED_MEMORY.iterdir()}
     process = start(free_port(), *prefill_mode(), *flags, log=log, **{LAYERS_VARIABLE: layers})
-    born = sessions.look(process.pid)
+    born = trees.look(process.pid)
     assert born is not None
     try:
         status = process.wait(STARTUP_DEADLINE_S)
-        left = sessions.members({process.pid: born.start})
+        left = trees.members({process.pid: born.start})
     finally:
-        sessions.kill_all({process.pid: born.start})
+        trees.kill_all({process.pid: born.start})
         process.wait()
     text = log.read_text(errors="replace")
     assert status == REFUSED_EXIT_CODE, text[-3000:]

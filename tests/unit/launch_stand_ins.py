@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.launch import sessions
+from toolkit.launch import trees
 from toolkit.launch.deployment import Deployment, Restart, Timeouts
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.plan import Plan, WorkerPlan
@@ -94,7 +94,7 @@ def two_workers() -> Plan:
     return plan([worker("worker-0", ports.take()), worker("worker-1", ports.take())])
 
 
-def wait_gone(processes: Sequence[sessions.Process], timeout: float = 30.0) -> None:
+def wait_gone(processes: Sequence[trees.Process], timeout: float = 30.0) -> None:
     """Wait on pidfds until every one of these processes has ended."""
     for process in processes:
         try:
@@ -102,7 +102,7 @@ def wait_gone(processes: Sequence[sessions.Process], timeout: float = 30.0) -> N
         except OSError:
             continue
         try:
-            if sessions.is_running(process.pid, process.start):
+            if trees.is_running(process.pid, process.start):
                 assert select.select([fd], [], [], timeout)[0], f"{process} still lives"
         finally:
             os.close(fd)

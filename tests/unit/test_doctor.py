@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.doctor import machine, recipes, runs, software
-from toolkit.launch import sessions
+from toolkit.launch import trees
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -92,8 +92,8 @@ def _run(folder: Path, phase: str, pid: int, ticks: int, workers: list[dict[str,
 def test_a_killed_launcher_and_what_it_left_are_found(tmp_path: Path) -> None:
     left = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
-        row = sessions.look(left.pid)
-        me = sessions.look(os.getpid())
+        row = trees.look(left.pid)
+        me = trees.look(os.getpid())
         assert row is not None and me is not None
         worker = {"pid": left.pid, "start_ticks": row.start}
         _run(tmp_path / "stale-1", "ready", os.getpid(), me.start + 1, [worker])

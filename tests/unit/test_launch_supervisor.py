@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.launch_stand_ins import plan, two_workers, wait_gone, worker
-from toolkit.launch import sessions
+from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import Restart
 from toolkit.launch.errors import LaunchError
@@ -76,10 +76,10 @@ def launcher(tmp_path):
         state = read_state(tmp_path)
         assert state["phase"] == "ready"
         leaders = {w["pid"]: w["start_ticks"] for w in state["workers"]}
-        everything = [p for p in sessions.members(leaders, state["run_id"]) if p.pid != process.pid]
+        everything = [p for p in trees.members(leaders, state["run_id"]) if p.pid != process.pid]
         # leader, child and a grandchild in its own session, of two workers
         assert len(everything) >= 6
-        everything.append(sessions.look(state["guard_pid"]))
+        everything.append(trees.look(state["guard_pid"]))
         yield process, state, everything
     finally:
         process.kill()
@@ -92,13 +92,13 @@ def test_sigkill_of_the_launcher_leaves_nothing(launcher):
     process.kill()
     process.wait()
     wait_gone(everything)
-    assert sessions.members({}, state["run_id"]) == []
+    assert trees.members({}, state["run_id"]) == []
 
 
 def test_sigkill_of_the_guard_then_of_the_launcher_leaves_nothing(launcher, tmp_path):
     process, state, everything = launcher
-    guard = sessions.look(state["guard_pid"])
-    sessions.send(guard, signal.SIGKILL)
+    guard = trees.look(state["guard_pid"])
+    trees.send(guard, signal.SIGKILL)
     wait_gone([guard])
     for line in process.stdout:
         if "started a new one" in line:
@@ -106,7 +106,7 @@ def test_sigkill_of_the_guard_then_of_the_launcher_leaves_nothing(launcher, tmp_
     process.kill()
     process.wait()
     wait_gone(everything)
-    assert sessions.members({}, state["run_id"]) == []
+    assert trees.members({}, state["run_id"]) == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -164,7 +164,7 @@ def test_a_killed_worker_is_started_again_on_its_port(tmp_path):
         assert after.pid != before.pid
         assert deployment.worker("worker-0").restarts == 0
         assert any("killed by SIGKILL" in text for text in events.seen)
-    assert sessions.members({}, deployment.supervisor.run_id) == []
+    assert trees.members({}, deployment.supervisor.run_id) == []
 
 
 def test_gives_up_with_the_end_of_the_log(tmp_path):
@@ -223,7 +223,7 @@ def test_second_request_stops_at_once(tmp_path):
     supervisor.request_stop()
     thread.join(20)
     assert not thread.is_alive()
-    assert sessions.members({}, supervisor.run_id) == []
+    assert trees.members({}, supervisor.run_id) == []
 
 
 def test_state_is_replaced_never_half_written(tmp_path):
@@ -251,11 +251,19 @@ def test_state_is_replaced_never_half_written(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [STATE]
 
 
+def test_workers_are_groups_of_one_session(launcher):
+    """Niceness is weighed within a session only, where the kernel groups by session."""
+    process, state, _ = launcher
+    for pid in (each["pid"] for each in state["workers"]):
+        assert os.getpgid(pid) == pid
+        assert os.getsid(pid) == os.getsid(process.pid)
+
+
 def test_a_recycled_pid_is_left_alone():
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE,
                           start_new_session=True) as stranger:  # fmt: skip
-        start = sessions.look(stranger.pid).start
-        assert sessions.kill_all({stranger.pid: start - 1}) == []
+        start = trees.look(stranger.pid).start
+        assert trees.kill_all({stranger.pid: start - 1}) == []
         assert stranger.poll() is None
-        sessions.kill_all({stranger.pid: start})
+        trees.kill_all({stranger.pid: start})
         assert stranger.wait() == -signal.SIGKILL

@@ -39,9 +39,9 @@ def status(
 
 def launcher_alive(state: dict[str, Any]) -> bool:
     """True when the launcher that wrote this state still runs (not another one with its pid)."""
-    from toolkit.launch import sessions
+    from toolkit.launch import trees
 
-    return sessions.is_running(state["pid"], state["start_ticks"])
+    return trees.is_running(state["pid"], state["start_ticks"])
 
 
 def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
@@ -119,13 +119,13 @@ def _row(process: dict[str, Any], alive: bool, routed: dict[str, Any]) -> dict[s
 
 
 def _memory(process: dict[str, Any]) -> int | None:
-    """PSS of the whole session in MiB (shared pages are counted once over all who share)."""
-    from toolkit.launch import sessions
+    """PSS of the whole process group in MiB (shared pages are counted once over all who share)."""
+    from toolkit.launch import trees
 
     if not process["pid"]:
         return None
     total = 0
-    for member in sessions.members({process["pid"]: process["start_ticks"]}):
+    for member in trees.members({process["pid"]: process["start_ticks"]}):
         try:
             text = Path(f"/proc/{member.pid}/smaps_rollup").read_text()
         except OSError:

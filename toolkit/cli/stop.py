@@ -17,22 +17,22 @@ def stop(
     import signal
 
     from toolkit.cli.status import launcher_alive
-    from toolkit.launch import sessions
+    from toolkit.launch import trees
     from toolkit.launch.state import find_run, read_state
 
     folder = find_run(run)
     state = read_state(folder)
-    launcher = sessions.look(state["pid"]) if launcher_alive(state) else None
+    launcher = trees.look(state["pid"]) if launcher_alive(state) else None
     if launcher is not None:
-        sessions.send(launcher, signal.SIGTERM)
+        trees.send(launcher, signal.SIGTERM)
         gone = _wait(launcher, 0.5 if now else timeout)
         if not gone:
-            sessions.send(launcher, signal.SIGTERM)  # the second one: at once
+            trees.send(launcher, signal.SIGTERM)  # the second one: at once
             gone = _wait(launcher, patience)
         if not gone:
-            sessions.send(launcher, signal.SIGKILL)
+            trees.send(launcher, signal.SIGKILL)
     # The guard does the same; this also covers a guard that somebody killed.
-    left = sessions.kill_all(_leaders(state), state["run_id"], spare={state["guard_pid"]})
+    left = trees.kill_all(_leaders(state), state["run_id"], spare={state["guard_pid"]})
     if left:
         print(f"could not end {', '.join(str(p.pid) for p in left)}")
         raise typer.Exit(1)
@@ -49,14 +49,14 @@ def _wait(process: Any, timeout: float) -> bool:
     import os
     import select
 
-    from toolkit.launch import sessions
+    from toolkit.launch import trees
 
     try:
         fd = os.pidfd_open(process.pid)
     except OSError:
         return True
     try:
-        if not sessions.is_running(process.pid, process.start):
+        if not trees.is_running(process.pid, process.start):
             return True
         return bool(select.select([fd], [], [], timeout)[0])
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.doctor.finding import Finding
-from toolkit.launch import sessions, state
+from toolkit.launch import state, trees
 from toolkit.launch.errors import LaunchError
 
 
@@ -20,11 +20,11 @@ def examine(root: Path | None = None) -> list[Finding]:
         run, name = _read(folder.parent), folder.parent.name
         if run is None or run.get("phase") in ("stopped", "failed"):
             continue
-        if sessions.is_running(run["pid"], run.get("start_ticks")):
+        if trees.is_running(run["pid"], run.get("start_ticks")):
             running.append(name)
         else:
             stale.append(name)
-            left += [process.pid for process in sessions.members(_leaders(run))]
+            left += [process.pid for process in trees.members(_leaders(run))]
     return [_running(running), _stale(stale, root), _left(left)]
 
 

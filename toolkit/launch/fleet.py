@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit.launch import readiness, sessions
+from toolkit.launch import readiness, trees
 from toolkit.launch.background import Background
 from toolkit.launch.backoff import restart_delay
 from toolkit.launch.guard import Guard
@@ -90,11 +90,11 @@ class Fleet:
             else:
                 m.status = m.status if m.status in FINAL else Status.STOPPED
 
-    def kill(self, timeout: float = 10.0) -> list[sessions.Process]:
+    def kill(self, timeout: float = 10.0) -> list[trees.Process]:
         """End every process at once; returns what could not be ended."""
         self.stopping = True
         leaders = {p: s for m in self.processes.values() for p, s in m.leaders.items()}
-        left = sessions.kill_all(leaders, self.run_id, timeout, spare={self.guard.pid})
+        left = trees.kill_all(leaders, self.run_id, timeout, spare={self.guard.pid})
         for m in self.processes.values():
             if m.popen is not None:
                 with contextlib.suppress(Exception):
@@ -119,7 +119,7 @@ class Fleet:
         code = m.popen.wait()
         self._drop_pidfd(m)
         # Its schedulers go with it, before anything takes their ports or memory again.
-        sessions.kill_all(m.leaders)
+        trees.kill_all(m.leaders)
         self.guard.forget(m.popen.pid)
         m.popen = None
         if self.stopping:

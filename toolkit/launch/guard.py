@@ -1,7 +1,7 @@
 """A tiny process that outlives the launcher by one job: leave nothing behind.
 
 It holds the read end of a pipe whose only writer is the launcher. Lines `add PID START` and
-`del PID` keep its list of worker sessions. When the launcher ends, however it ends, the pipe
+`del PID` keep its list of worker trees. When the launcher ends, however it ends, the pipe
 closes; whatever then still lives of the run is killed, and the guard goes too.
 """
 
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from toolkit.launch import sessions
+from toolkit.launch import trees
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
             leaders[int(words[1])] = int(words[2])
         elif words[:1] == ["del"] and len(words) == 2:
             leaders.pop(int(words[1]), None)
-    left = sessions.kill_all(leaders, run_id, timeout=30.0)
+    left = trees.kill_all(leaders, run_id, timeout=30.0)
     sys.exit(1 if left else 0)
 
 
@@ -48,12 +48,12 @@ class Guard:
         return self._process.pid
 
     def add(self, pid: int, start: int) -> None:
-        """Watch over the session led by `pid`, which began at `start` (clock ticks)."""
+        """Watch over the group led by `pid`, which began at `start` (clock ticks)."""
         self._leaders[pid] = start
         self._tell(f"add {pid} {start}\n")
 
     def forget(self, pid: int) -> None:
-        """The session is over and its members are gone."""
+        """The group is over and its members are gone."""
         if self._leaders.pop(pid, None) is not None:
             self._tell(f"del {pid}\n")
 

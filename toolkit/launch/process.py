@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from toolkit.launch import sessions
+from toolkit.launch import trees
 
 REFUSED = 78
 """Exit status of a worker whose patches did not all apply: starting it again cannot help."""
@@ -64,12 +64,12 @@ class Managed:
 
     @property
     def leaders(self) -> dict[int, int]:
-        """This process as `sessions` wants it: pid -> start time."""
+        """This process as `trees` wants it: pid -> start time."""
         return {self.popen.pid: self.start_ticks} if self.popen else {}
 
     def spawn(self, run_id: str) -> None:
-        """Start it in a session of its own. The calling thread must outlive it (PDEATHSIG)."""
-        env = {**os.environ, **self.env, sessions.RUN_ID: run_id}
+        """Start it as a process group. The calling thread must outlive it (PDEATHSIG)."""
+        env = {**os.environ, **self.env, trees.RUN_ID: run_id}
         with self.log.open("ab") as log:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
             log.write(f"--- toolkit: start {self.restarts + 1} of {self.name}, {stamp}\n".encode())
@@ -80,9 +80,9 @@ class Managed:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=env,
-                start_new_session=True,
+                process_group=0,
             )
-        seen = sessions.look(self.popen.pid)  # unreaped, so it is there even when dead already
+        seen = trees.look(self.popen.pid)  # unreaped, so it is there even when dead already
         self.start_ticks = seen.start if seen else 0
         self.started = time.monotonic()
         self.status = Status.STARTING

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from toolkit.launch import drain, readiness, sessions
+from toolkit.launch import drain, readiness, trees
 from toolkit.launch.background import Background
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.fleet import Fleet
@@ -253,7 +253,7 @@ class Supervisor:
             write_json(self.run_dir / "router.json", self.plan.router.config)
 
     def _write_state(self) -> None:
-        me = sessions.look(os.getpid())
+        me = trees.look(os.getpid())
         rows = [
             {
                 "name": m.name,

@@ -16,7 +16,7 @@ from tests.standin.cluster import Cluster
 from tests.unit.launch_stand_ins import wait_gone
 from tests.unit.router.cluster_calls import run
 from tests.unit.router.eldr_cluster import Traffic, admin, eldr_cluster, metrics, write_profile
-from toolkit.launch import sessions
+from toolkit.launch import trees
 
 WITHIN_S = 2.0
 SLOW_S = 20.0
@@ -168,8 +168,8 @@ def test_a_refit_that_is_killed_starves_nobody(profile):
             while not failed(state) and time.monotonic() < begin + 20:
                 for child in children(router):
                     # One that was killed in the round before may be gone since it was listed.
-                    process = sessions.look(child)
-                    if process is not None and sessions.send(process, signal.SIGKILL):
+                    process = trees.look(child)
+                    if process is not None and trees.send(process, signal.SIGKILL):
                         killed.add(child)
                 state = await cluster.state()
             assert killed
@@ -224,12 +224,12 @@ def test_a_router_that_ends_in_mid_refit_ends_the_refit(profile):
             child = await a_stopped_refit(cluster, cluster.router.pid)
             cluster.router.terminate()
             assert await asyncio.to_thread(cluster.router.wait, 10) == 0
-            assert not sessions.is_running(child.pid, child.start)
+            assert not trees.is_running(child.pid, child.start)
 
     run(check())
 
 
-async def a_stopped_refit(cluster: Cluster, router: int) -> sessions.Process:
+async def a_stopped_refit(cluster: Cluster, router: int) -> trees.Process:
     """A refit process, stopped (SIGSTOP) before it could end.
 
     Not before it has tied itself to its router, which it does first: it must have numpy open, since
@@ -240,10 +240,10 @@ async def a_stopped_refit(cluster: Cluster, router: int) -> sessions.Process:
     asking.add_done_callback(lambda done: done.cancelled() or done.exception())
     for _ in range(2000):
         for child in children(router):
-            process = sessions.look(child)
+            process = trees.look(child)
             if process is None or "numpy" not in maps(child):
                 continue
-            if sessions.send(process, signal.SIGSTOP):
+            if trees.send(process, signal.SIGSTOP):
                 return process
         await asyncio.sleep(0.002)
     raise AssertionError("no refit process was seen")

@@ -1,6 +1,10 @@
 """Find and end whole process trees on Linux. Standard library only: the guard imports this.
 
-A worker is a session: its leader is what the launcher started, its schedulers are grandchildren.
+A worker is a process group: its leader is what the launcher started, its schedulers are
+grandchildren. It is no session: Linux gives each session the same part of the cores, however nice
+its threads are (`sched_autogroup_enabled`, sched(7)), and workers that share cores have to be
+weighed against each other by thread.
+
 A pid alone proves nothing (pids are recycled), so every process is known by pid and start time,
 and is signalled through a pidfd after its start time was looked at again.
 """
@@ -15,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 RUN_ID = "TOOLKIT_RUN_ID"
-"""Environment variable that marks every process of one run, even one that left its session."""
+"""Environment variable that marks every process of one run, even one that left its group."""
 
 
 class Process(NamedTuple):
@@ -23,7 +27,7 @@ class Process(NamedTuple):
 
     pid: int
     ppid: int
-    session: int
+    group: int
     start: int
     state: str
 
@@ -36,7 +40,7 @@ def look(pid: int) -> Process | None:
         return None
     # The name in parentheses may hold anything, spaces and parentheses too.
     fields = text[text.rindex(")") + 2 :].split()
-    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0])
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[19]), fields[0])
 
 
 def is_running(pid: int, start: int | None = None) -> bool:
@@ -48,20 +52,20 @@ def is_running(pid: int, start: int | None = None) -> bool:
 
 
 def members(leaders: Mapping[int, int], run_id: str | None = None) -> list[Process]:
-    """Live processes of the sessions led by `leaders` (pid -> start time), with all descendants,
+    """Live processes of the groups led by `leaders` (pid -> start time), with all descendants,
     and every process marked with `run_id`. Never the calling process."""
     table = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 (a Path per process is 10 times slower)
         if entry.isdigit() and (process := look(int(entry))):
             table[process.pid] = process
-    sessions = {
+    groups = {
         pid
         for pid, start in leaders.items()
-        # A leader that is gone keeps its number reserved as long as its session has members; a
+        # A leader that is gone keeps its number reserved as long as its group has members; a
         # stranger with another start time means that the number was given anew.
         if pid not in table or table[pid].start == start
     }
-    found = {p.pid for p in table.values() if p.session in sessions or p.pid in sessions}
+    found = {p.pid for p in table.values() if p.group in groups or p.pid in groups}
     if run_id:
         found |= {pid for pid in table if pid not in found and _marked(pid, run_id)}
     grown = True
