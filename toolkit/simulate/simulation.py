@@ -17,6 +17,7 @@ from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import Fleet
 from toolkit.simulate.loop import Loop
+from toolkit.simulate.plain import PlainRank
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.rank import Rank
 from toolkit.simulate.recorder import Recorder
@@ -117,6 +118,14 @@ class Simulation:
             self.events.after(self._sample_s, self._sample)
         self.events.run(until)
         return self.recorder
+
+    @property
+    def prompt_tokens(self) -> tuple[int, int]:
+        """Prompt tokens so far that a prefix cache had, and all of prompts that were begun."""
+        queues = [worker.prompts for worker in self.prefills]
+        queues += [rank.prompts for rank in self.ranks if isinstance(rank, PlainRank)]
+        hits = sum(queue.hit_tokens for queue in queues)
+        return hits, hits + sum(queue.computed_tokens for queue in queues)
 
     # ---- arrivals ----
 
