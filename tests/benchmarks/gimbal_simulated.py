@@ -6,8 +6,8 @@ of BurstGPT at 1.0 to 1.4 a second in five shapes of prompt lengths; no prefix c
 but for the count of prefix hits: 10,000 requests of ShareGPT. Played here: two ranks that step
 together, mixed chunks of 2,048 tokens (vLLM's default on an A100), no overlap, theta_age 5 s.
 Neither data set is here: lengths are lognormal (BurstGPT: prompt median 600, 97.6 % up to 3,000 as
-the paper says; answers as its published first rows), or those of `--trace FILE` scaled to the same means; a shape
-draws prompts from ten equal parts of 0 to 3,000 tokens.
+the paper says; answers as its published first rows), or those of `--trace FILE` scaled to the same
+means; a shape draws prompts from ten equal parts of 0 to 3,000 tokens.
 
 Step times are those of the data sheets (`COST`). Memory is in two settings:
 - `hardware`: what 80 GB leave beside the weights.
@@ -74,23 +74,15 @@ PAPER: dict[str, dict[str, Any]] = {
     "both": {"ttft": 0.8224, "tpot": 0.8666, "tokens_s": "comparable", "with": "placement"},
 }
 REASONS = {
-    (
-        "hardware",
-        "engine_selection",
-    ): "pools never come near theta_kv and nobody has a user: by its own rule it is round robin",
+    ("hardware", "engine_selection"): "pools never come near theta_kv and nobody has a user: by "
+    "its own rule it is round robin",
     ("hardware", "shortest_first"): "a request hardly waits: there is nothing to sort",
     ("hardware", "both"): "as its parts; the paper's has expert placement, too",
     ("at_its_p99", "engine_selection"): "the larger part, as in the paper; TPOT stays, as engines "
     "that share experts step together wherever a request is",
-    (
-        "at_its_p99",
-        "shortest_first",
-    ): "the smaller part, as in the paper; few wait at the same time",
-    (
-        "at_its_p99",
-        "both",
-    ): "TTFT falls by more: at this pool it is mostly waiting for KV, which is "
-    "what both shorten. TPOT does not fall: in the paper it is placement that can, and that is not "
+    ("at_its_p99", "shortest_first"): "the smaller part, as in the paper: few wait at one time",
+    ("at_its_p99", "both"): "TTFT falls by more: at this pool it is mostly waiting for KV, which "
+    "both shorten. TPOT does not fall: in the paper it is placement that can, and that is not "
     "simulated. SGLang's admission keeps KV free for answers, vLLM's does not",
 }
 NO_PLACEMENT = "cost models know no GPUs of experts: load and hops of a placement are not in a step"
@@ -111,8 +103,8 @@ def rows(trace: str | None, seed: int) -> list[Pair]:
         from toolkit.bench.traces import load
 
         read = [Lengths(row.input_tokens, row.output_tokens) for row in load(Path(trace))]
-        means = [median * exp(spread**2 / 2) for median, spread in (PROMPT, ANSWER)]
-        return [Pair(x.prompt, x.answer) for x in scaled(read, *means, LARGEST)]
+        prompt, answer = (median * exp(spread**2 / 2) for median, spread in (PROMPT, ANSWER))
+        return [Pair(x.prompt, x.answer) for x in scaled(read, prompt, answer, LARGEST)]
     source = random.Random(f"burst-{seed}")
 
     def drawn(median: float, spread: float) -> int:
@@ -257,7 +249,7 @@ def show(found: dict[str, Any], hits: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title="Gimbal, divided by the baseline: simulated (paper)", title_justify="left")
-    for name in ("setting, part", "TTFT", "TPOT", "tokens/s"):
+    for name in ("setting, part", "TTFT", "TPOT", "tokens/s", "prefix hits"):
         table.add_column(name, justify="left" if name.startswith("s") else "right")
     cell = partial("{0[value]:.3f} ({1})".format)
     for setting, entries in found.items():
@@ -266,7 +258,8 @@ def show(found: dict[str, Any], hits: dict[str, Any]) -> None:
             table.add_row(f"{setting}, {part}", *cells)
     for turns in TURNS:
         ratio = hits[f"turns_{turns:g}"]["hits"]["value"]
-        table.add_row(f"prefix hits, {turns:g} turns: {ratio:.2f} ({PREFIX_PAPER['hits']:.2f})")
+        hit = f"{ratio:.3f} ({PREFIX_PAPER['hits']:.3f})"
+        table.add_row(f"engine_selection, {turns:g} turns", "", "", "", hit)
     Console(stderr=True).print(table)
 
 

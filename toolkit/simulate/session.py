@@ -79,7 +79,8 @@ def run(setting: Setting, report: Callable[[str], None] = lambda text: None) -> 
             recorder = simulation.run()
             if not recorder.all.requests:
                 raise SimulateError("no request arrived in the time that is looked at")
-            figures[place].append(recorder.result())
+            hits, prompts = simulation.prompt_tokens
+            figures[place].append(recorder.result() | {"prefix_share": hits / max(prompts, 1)})
             if not seed:
                 recorders.append(recorder)
             report(f"seed {seed} {arm}: {recorder.ended} requests")
