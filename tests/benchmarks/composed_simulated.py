@@ -169,7 +169,7 @@ def main() -> None:
         __doc__,
         ("--seeds", {"type": int, "default": 3}),
         ("--load", {"type": float, "default": 0.85, "help": "of what shortest queue carries"}),
-        ("--seconds", {"type": float, "default": 90.0, "help": "of traffic that is looked at"}),
+        ("--seconds", {"type": float, "default": 40.0, "help": "of traffic that is looked at"}),
     )
     if options.quick:
         options.seeds, options.seconds = 2, 15.0

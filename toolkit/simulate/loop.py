@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
@@ -12,6 +11,7 @@ from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.hops import seconds_of, steps_in
 from toolkit.simulate.rank import Rank
 from toolkit.simulate.request import Request
 from toolkit.simulate.scheduling import Scheduling
@@ -100,7 +100,7 @@ class Loop:
         """Whole steps since the boundary that was looked at last."""
         if self._hop == 0:
             return 0
-        return min(self._hop, _steps_in(self._work(), *self._line))
+        return min(self._hop, steps_in(self._work(), *self._line))
 
     def _work(self) -> float:
         """Seconds of these steps, at full speed, that are done."""
@@ -117,12 +117,16 @@ class Loop:
             self._plan_end()
 
     def _plan_end(self) -> None:
-        left = _seconds_of(self._hop, *self._line) - self._work()
+        left = seconds_of(self._hop, *self._line) - self._work()
         self._planned = self.events.after(max(0.0, left) / self._speed, self._boundary)
 
     def kv_of(self, place: int) -> int:
         """KV tokens of a rank's batch now, at the last boundary."""
         return int(self.kv[place]) + int(self.requests[place]) * self.taken()
+
+    def computing(self, place: int) -> int:
+        """KV tokens of prompts that a rank computes itself, now."""
+        return 0
 
     @property
     def _line(self) -> tuple[float, float]:
@@ -293,18 +297,3 @@ class Loop:
             self._planned.cancel()
             self._hop = hop
             self._plan_end()
-
-
-def _seconds_of(steps: int, first: float, slope: float) -> float:
-    """What so many steps take, the j-th of which (from 0) takes first + j * slope."""
-    return steps * first + slope * steps * (steps - 1) / 2
-
-
-def _steps_in(seconds: float, first: float, slope: float) -> int:
-    """How many of those whole steps fit in that time."""
-    seconds = seconds * (1 + 1e-12) + 1e-12  # a boundary belongs to the step that ended there
-    if abs(slope) < 1e-9 * first:
-        return int(seconds / first)
-    half = first - slope / 2
-    inside = half * half + 2 * slope * seconds
-    return int((math.sqrt(max(inside, 0.0)) - half) / slope)

@@ -80,6 +80,9 @@ class PlainGroup(Loop):
     def kv_of(self, place: int) -> int:
         return int(self.kv[place]) if self._passes else super().kv_of(place)
 
+    def computing(self, place: int) -> int:
+        return int(self.coming[place])
+
     def _wait(self, rank: PlainRank, request: Request) -> None:
         # As `patches.waiting_queue`, which ages by ms since a request came to the worker.
         rank.prompts.add(request, round(self.events.now * 1e3))
@@ -104,13 +107,15 @@ class PlainGroup(Loop):
             return []
         running = len(rank.running)
         reserved = rank.ratio.reserved(self._left(rank)) + (running if self.mixed else 0)
+        if prompts.half_done is not None:
+            reserved += self._answer(prompts.half_done)
 
         def let_in(request: Request) -> bool:
             nonlocal reserved
             if rank.full or not self._fits(rank, request, reserved):
                 rank.full = True
                 return False
-            reserved += min(self._asked(request) - request.generated, CLIP)
+            reserved += self._answer(request)
             rank.coming += 1
             self.coming[rank.place] += request.to_fill
             prompts.begin(request, self.events.now)
@@ -123,9 +128,13 @@ class PlainGroup(Loop):
         there = len(rank.running) + rank.coming
         if there >= rank.slots:
             return False
-        asked = min(self._asked(request) - request.generated, CLIP)
         # Alone it gets in, or nobody ever would.
-        return not there or request.to_fill + asked + 1 < self._room(rank) - reserved
+        needed = request.to_fill + self._answer(request) + 1
+        return not there or needed < self._room(rank) - reserved
+
+    def _answer(self, request: Request) -> int:
+        """Tokens for which it must find room when it gets in."""
+        return min(self._asked(request) - request.generated, CLIP)
 
     def _asked(self, request: Request) -> int:
         """Tokens that its answer may have, as SGLang is told."""

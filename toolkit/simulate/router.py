@@ -46,12 +46,13 @@ class Seat:
 
     def live(self) -> Load:
         rank = self.rank
+        computing = rank.group.computing(rank.place)
         return Load(
             running=len(rank.running),
             waiting=self.waiting,
-            used_tokens=rank.group.kv_of(rank.place),
+            used_tokens=rank.group.kv_of(rank.place) + computing,
             total_tokens=rank.capacity,
-            waiting_tokens=self.waiting_tokens,
+            waiting_tokens=max(0, self.waiting_tokens - computing),
         )
 
     def view(self) -> WorkerView:

@@ -240,6 +240,25 @@ def test_cached_prefixes_give_way_to_running_requests(between, left) -> None:
     assert [r.cached for r in made] == [0, 0, left]
 
 
+def test_a_prompt_is_in_the_load_once_while_it_is_computed() -> None:
+    simulation = Simulation(
+        plain(chunk=100, kv_tokens=9000), EVEN, [Request(n, 0.0, 250, 3) for n in range(2)]
+    )
+    seen = set()
+
+    def look() -> None:
+        load = simulation.router.seats[0].live()
+        seen.add((load.used_tokens, load.waiting_tokens))
+        simulation.events.after(0.002, look)
+
+    simulation.events.at(0.0005, look)
+    simulation.run()
+    # On its way, the first in chunks, both (the second begins in what a chunk has left), their
+    # tokens one by one.
+    assert {(0, 500), (250, 250), (500, 0)} <= seen
+    assert all(used + waiting <= 500 + 2 * 3 for used, waiting in seen)
+
+
 def test_a_full_pool_retracts_and_the_answer_is_prefilled_again() -> None:
     made = plain(slots=16, kv_tokens=2500, conservativeness=0.0, limit=None, loop="plain")
     kept = list(requests(60, 50.0, prompt=200, output=200))
