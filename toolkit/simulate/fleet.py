@@ -26,7 +26,7 @@ class PrefillFleet(_Strict):
 class DecodeFleet(_Strict):
     """`slots`, `kv_tokens`, `reserve` (KV tokens kept free for each request) are of one rank.
     `dp_attention`: the `dp` ranks of a server take every step together. `loop`: SGLang's overlap
-    scheduler on a GPU, on a CPU, or none (`toolkit.simulate.decode.Scheduling`)."""
+    scheduler on a GPU, on a CPU, or none (`toolkit.simulate.scheduling.Scheduling`)."""
 
     replicas: Annotated[int, Field(ge=1)] = 1
     dp: Annotated[int, Field(ge=1)] = 1
