@@ -10,9 +10,12 @@ numbers of them differ by 215,000 tokens, so prompts are about 46,000 tokens; a 
 for each token of the heaviest rank above 64 ms. Throughput rises by more than steps get shorter, so
 ranks are full: a pool of `--kv-tokens` and `--slots` requests, and more in flight than fit.
 
-keys: `balance_route`, for each policy ours and the paper's; spread_order_kept, share of the pairs
-of policies in the paper's order; spread_error, the largest relative error of the spread divided by
-shortest queue's; gain_4, gain_8, gain_16, the tokens/s of BR-H (oracle) over the best baseline.
+Gimbal's ablation: see `gimbal_simulated`.
+
+keys: `gimbal`, `gimbal_prefix` (see there); `balance_route`, for each policy ours and the paper's;
+spread_order_kept, share of the pairs of policies in the paper's order; spread_error, the largest
+relative error of the spread divided by shortest queue's; gain_4, gain_8, gain_16, the tokens/s of
+BR-H (oracle) over the best baseline.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.benchmarks import gimbal_simulated
 from tests.benchmarks.common import Result, arguments
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
@@ -117,10 +121,12 @@ def main() -> None:
         ("--in-flight", {"type": int, "default": 18, "help": "for each rank"}),
         ("--requests", {"type": int, "default": 250, "help": "for each rank"}),
         ("--seeds", {"type": int, "default": 3}),
+        ("--gimbal-trace", {"help": "lengths for Gimbal's ablation"}),
     )
     if options.quick:
         options.seeds, options.requests = 1, 100
     result = Result()
+    gimbal_simulated.add(result, options.gimbal_trace, options.seeds, options.quick)
     ours = {policy: median(policy, 8, options) for policy in BALANCE_ROUTE}
     result.keys["balance_route"] = {
         policy: {"ours": row._asdict(), "paper": BALANCE_ROUTE[policy]._asdict()}

@@ -142,6 +142,14 @@ def test_rates_bursts_kinds_and_drift_are_as_asked() -> None:
     assert users == ["client-0"]
 
 
+def test_conversations_share_nothing() -> None:
+    chat = Kind(name="chat", share=1, prompt=(600, 0.2), answer=(50, 0.2), turns=1.05, pause=1)
+    made = list(generate(Traffic(rate=5, seconds=60, kinds=(chat,)), 1))
+    firsts = [r.blocks[0] for r in made if r.blocks]
+    # One in twenty has a second turn, which begins as its first.
+    assert len(firsts) > 200 and len(set(firsts)) > 0.9 * len(firsts)
+
+
 def test_later_turns_begin_with_what_was_said() -> None:
     chat = Kind(name="chat", share=1, prompt=(600, 0.2), answer=(300, 0.2), turns=5, pause=1)
     shared = 0

@@ -117,6 +117,7 @@ def generate(traffic: Traffic, seed: int = 0) -> Iterator[Request]:
             if source.random() > _swung(traffic, now) * fewest / _mean_turns(kinds, done):
                 continue
             kind = source.choices(kinds, _shares(kinds, done))[0]
+            sequence += 1  # also its tag: what two conversations say has nothing in common
             who = _Session(kind, f"client-{who}", _turns(kind, source), sequence)
         request = _turn(who, number, now, traffic, source)
         number += 1
