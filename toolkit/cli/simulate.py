@@ -51,7 +51,10 @@ def simulate(
     ] = None,
     compare: Annotated[
         str | None,
-        typer.Option(help="Policies: A,B,.. each [PREFILL+]DECODE [default: the deployment's]."),
+        typer.Option(
+            help="Policies: A,B,.. each [PREFILL+]DECODE, or with mode: plain just one [default: "
+            "the deployment's]."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
     experts: Annotated[
@@ -59,10 +62,11 @@ def simulate(
         typer.Option(help="Profile whose experts requests use (embedded, or a folder)."),
     ] = None,
     kv_tokens: Annotated[
-        int | None, typer.Option(help="KV pool of a decode rank, where the file does not say.")
+        int | None,
+        typer.Option(help="KV pool of a rank that decodes, where the file does not say."),
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(help="Requests a decode rank runs, where the file does not say.")
+        int | None, typer.Option(help="Requests such a rank runs, where the file does not say.")
     ] = None,
     slo_ttft_ms: Annotated[float | None, typer.Option(help="Goodput: TTFT limit.")] = None,
     slo_tpot_ms: Annotated[float | None, typer.Option(help="Goodput: TPOT limit.")] = None,
@@ -109,10 +113,12 @@ def simulate(
 
 def _described(deployment: str, fleet: Fleet, source: Path | None, cost: str) -> tuple[str, str]:
     """Title and first sentence of the report."""
-    decode, count = fleet.decode, fleet.prefill.replicas
+    decode, count = fleet.worker or fleet.decode, fleet.prefill.replicas
     ranks = "with DP attention" if decode.dp_attention else "on their own"
+    prefills = f"{count} prefill worker{'' if count == 1 else 's'} and "
+    who = "ranks that prefill and decode" if fleet.worker else "decode ranks"
     facts = (
-        f"{count} prefill worker{'' if count == 1 else 's'} and {fleet.decode_ranks} decode ranks "
+        f"{'' if fleet.worker else prefills}{fleet.decode_ranks} {who} "
         f"{ranks}, {decode.slots} requests and {decode.kv_tokens:,} KV tokens each; "
         f"traffic from {source.name if source is not None else 'conversations'}; "
         f"step times from {cost}."

@@ -1,79 +1,21 @@
-"""Decode ranks: continuous batching, KV capacity with retraction, the barrier of a group."""
+"""Decode ranks of prefill and decode apart: places for KV that comes from a prefill worker."""
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
 
 from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
-from toolkit.simulate.events import Event, Events
-from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.events import Events
+from toolkit.simulate.experts import Experts
+from toolkit.simulate.loop import Loop
+from toolkit.simulate.rank import Rank
 from toolkit.simulate.request import Request
-
-if TYPE_CHECKING:
-    import numpy as np
-
-HOP = 64
-"""Steps that are taken at once at most: over so many the time of a step is a straight line."""
+from toolkit.simulate.scheduling import Scheduling
 
 
-@dataclass(frozen=True)
-class Scheduling:
-    """How a decode scheduler's loop goes, in steps.
-
-    `join`: steps that begin between the moment at which the loop sees that a request's KV is there
-    and the request's first one. `news`: steps between a request's last token and the moment at
-    which it is sent to the client. `stays`: steps for which it then still holds its place. With
-    SGLang's overlap scheduler on a GPU the loop prepares the next step while one runs: 1, 0, 1. On
-    a CPU a step blocks the loop: 0, 1, 1. Without overlap: 0, 0, 0.
-    """
-
-    join: int = 1
-    news: int = 0
-    stays: int = 1
-
-
-OVERLAP, CPU_OVERLAP, PLAIN = Scheduling(), Scheduling(0, 1, 1), Scheduling(0, 0, 0)
-
-
-@dataclass(eq=False)
-class Rank:
-    """One DP rank: how many requests (`slots`) and KV tokens (`capacity`) it can hold. `reserve`:
-    KV tokens that it keeps free for each request before it takes one more."""
-
-    name: str
-    dp_rank: int
-    slots: int
-    capacity: int
-    reserve: int = 0
-    group: Group = field(init=False, repr=False)
-    place: int = 0
-    """In its group."""
-    arriving: deque[Request] = field(default_factory=deque)
-    """Bound here, without a place yet."""
-    coming: int = 0
-    """Requests whose KV is on its way."""
-    retracted: deque[Request] = field(default_factory=deque)
-    running: dict[Request, None] = field(default_factory=dict)
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return (self.name, self.dp_rank)
-
-
-class Group:
-    """Ranks that take every step together (DP attention), or one rank.
-
-    Nothing is simulated step by step: between two changes of its batches a group takes steps whose
-    time is a straight line of their number, so many of them are one event (`HOP`). Whatever comes
-    in between waits for the end of the step that runs (`at_boundary`), as it does in a scheduler,
-    which looks around once a step.
-    """
+class Group(Loop):
+    """Decode ranks that take every step together (DP attention), or one rank."""
 
     def __init__(
         self,
@@ -88,87 +30,9 @@ class Group:
         cores: Cores | None = None,
         weight: float = 1.0,
     ) -> None:
-        """`on_place`: a request has its place, its KV may be sent. `on_first`: its first token is
-        out. `on_end`: its last one is. `cores`: what it shares with others, by `weight`."""
-        import numpy as np
-
-        self.events = events
-        self.cost = cost
-        self.ranks = list(ranks)
-        self.scheduling = scheduling
-        self.requests: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
-        self.kv: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
-        """Of its batches at the last boundary that was looked at; `kv_of` says it now."""
-        self.coming: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
-        """KV tokens for which a place is kept, on their way."""
-        self.capacity: np.ndarray = np.array([rank.capacity for rank in ranks], dtype=np.int64)
-        self.steps = 0
-        """Taken since the start, at that boundary."""
-        self.busy_s = 0.0
-        self.distinct_steps = 0.0
-        """Sum over steps of distinct experts."""
-        for place, rank in enumerate(self.ranks):
-            rank.group, rank.place = self, place
-        self._mixture = None if experts is None else Mixture(experts)
-        self._distinct = 0.0
-        self._on_place, self._on_first, self._on_end = on_place, on_first, on_end
-        self._agenda: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
-        self._ends: list[tuple[int, int, Request, Rank]] = []
-        self._leaves: list[tuple[int, int, Request, Rank]] = []
-        self._cores, self._weight = cores, weight
-        self._speed = 1.0
-        self._worked = 0.0
-        """Seconds of these steps that were done before the speed changed last."""
-        self._since = 0.0
-        """When it did."""
-        self._begin = 0.0
-        self._first_s = 0.0
-        self._slope_s = 0.0
-        self._hop = 0
-        self._planned: Event | None = None
-
-    def at_boundary(self, action: Callable[..., None], *given: object, steps: int = 0) -> None:
-        """Call it when the step that runs has ended, and `steps` more; at once in an idle group."""
-        if self._hop:
-            after = self.taken() + 1 + steps
-            self._agenda.append((self.steps + after, action, given))
-            self._cut(after)
-            return
-        self._agenda.append((self.steps, action, given))
-        if self._planned is None:
-            self._planned = self.events.at(self.events.now, self._boundary)
-
-    def taken(self) -> int:
-        """Whole steps since the boundary that was looked at last."""
-        if self._hop == 0:
-            return 0
-        return min(self._hop, _steps_in(self._work(), *self._line))
-
-    def _work(self) -> float:
-        """Seconds of these steps, at full speed, that are done."""
-        return self._worked + (self.events.now - self._since) * self._speed
-
-    def set_speed(self, speed: float) -> None:
-        """From now on; 1 is that of the cost model."""
-        if speed == self._speed:
-            return
-        self._worked, self._since = self._work(), self.events.now
-        self._speed = speed
-        if self._hop and self._planned is not None:
-            self._planned.cancel()
-            self._plan_end()
-
-    def _plan_end(self) -> None:
-        left = _seconds_of(self._hop, *self._line) - self._work()
-        self._planned = self.events.after(max(0.0, left) / self._speed, self._boundary)
-
-    def kv_of(self, place: int) -> int:
-        """KV tokens of a rank's batch now, at the last boundary."""
-        return int(self.kv[place]) + int(self.requests[place]) * self.taken()
-
-    @property
-    def _line(self) -> tuple[float, float]:
-        return self._first_s, self._slope_s
+        """`on_place`: a request has its place, its KV may be sent. The others: see `Loop`."""
+        super().__init__(events, cost, ranks, scheduling, experts, on_first, on_end, cores, weight)
+        self._on_place = on_place
 
     def arrive(self, rank: Rank, request: Request) -> None:
         """A request was bound to one of the ranks and is known to its scheduler at the boundary."""
@@ -199,82 +63,13 @@ class Group:
         reserved = rank.reserve * (running + rank.coming + 1)
         return tokens + reserved <= self._room(rank)
 
-    def _room(self, rank: Rank) -> int:
-        """KV tokens of its pool that nobody has, at the last boundary."""
-        place = rank.place
-        return rank.capacity - int(self.kv[place]) - int(self.coming[place])
-
     def _join(self, rank: Rank, request: Request) -> None:
         rank.coming -= 1
         self.coming[rank.place] -= request.prompt
         self._enter(rank, request, 1)
         self._on_first(rank, request)
 
-    def _enter(self, rank: Rank, request: Request, generated: int) -> None:
-        """Into the batch, with so many tokens of its answer."""
-        request.generated, request.joined = generated, self.steps
-        rank.running[request] = None
-        self.requests[rank.place] += 1
-        self.kv[rank.place] += request.prompt + generated - 1
-        if self._mixture is not None and request.row >= 0:
-            self._mixture.add(request.row)
-        last = self.steps + request.output - generated
-        plan = self.scheduling
-        # An answer of one token is over with its prefill.
-        heappush(self._ends, (last + plan.news, request.number, request, rank))
-        heappush(self._leaves, (last + max(plan.stays, plan.news), request.number, request, rank))
-
-    def _leave(self, rank: Rank, request: Request) -> None:
-        del rank.running[request]
-        place = rank.place
-        self.requests[place] -= 1
-        self.kv[place] -= request.prompt + request.generated - 1 + self.steps - request.joined
-        if self._mixture is not None and request.row >= 0:
-            self._mixture.remove(request.row)
-
-    def _boundary(self) -> None:
-        """A step has ended: count what was done, let go who is through, let in who is there."""
-        self._planned = None
-        self._advance()
-        self._finish()
-        self._do_agenda()
-        self._finish()  # an answer of one token was over with its prefill
-        self._make_room()
-        self._plan()
-
-    def _finish(self) -> None:
-        while self._ends and self._ends[0][0] <= self.steps:
-            _, _, request, rank = heappop(self._ends)
-            self._on_end(rank, request)
-        touched = {}
-        while self._leaves and self._leaves[0][0] <= self.steps:
-            _, _, request, rank = heappop(self._leaves)
-            self._leave(rank, request)
-            touched[rank.place] = rank
-        for rank in touched.values():
-            self._refill(rank)
-
-    def _advance(self) -> None:
-        if not self._hop:
-            return
-        hop = self._hop
-        self.kv += self.requests * hop
-        self.steps += hop
-        self.distinct_steps += self._distinct * hop
-        self.busy_s += self.events.now - self._begin
-        self._hop = 0
-
-    def _do_agenda(self) -> None:
-        later = []
-        while self._agenda:
-            due, action, given = self._agenda.popleft()
-            if due <= self.steps:
-                action(*given)
-            else:
-                later.append((due, action, given))
-        self._agenda.extend(later)
-
-    def _refill(self, rank: Rank) -> None:
+    def _freed(self, rank: Rank) -> None:
         """Who was retracted comes back first, then who arrived gets a place."""
         while rank.retracted:
             request = rank.retracted[0]
@@ -286,89 +81,5 @@ class Group:
             self._enter(rank, request, request.generated)
         self._give_places(rank)
 
-    def _make_room(self) -> None:
-        """Retract where the next step's tokens do not fit."""
-        short = (self.kv + self.requests + self.coming > self.capacity) & (self.requests > 1)
-        for place in short.nonzero()[0].tolist():
-            rank = self.ranks[place]
-            while len(rank.running) > 1 and self._room(rank) < len(rank.running):
-                self._retract(rank)
-
-    def _retract(self, rank: Rank) -> None:
-        """As SGLang (`retract_decode`): who has generated least, of those the longest prompt."""
-        victim = min(rank.running, key=lambda r: (r.generated - r.joined, -r.prompt))
-        self._leave(rank, victim)
-        victim.generated = min(victim.output, victim.generated + self.steps - victim.joined)
-        victim.retracted += 1
-        told = not any(entry[2] is victim for entry in self._ends)
-        for heap in (self._ends, self._leaves):
-            heap[:] = [entry for entry in heap if entry[2] is not victim]
-            heapify(heap)
-        if victim.generated < victim.output:
-            rank.retracted.append(victim)
-        elif not told:
-            self._on_end(rank, victim)
-
-    def _plan(self) -> None:
-        """The next steps, up to the next thing that is known to happen."""
-        if not self.requests.any():
-            self._share_cores()
-            if self._agenda:  # its time is counted in steps, and there are none
-                self._agenda = deque((0, action, given) for _, action, given in self._agenda)
-                self._planned = self.events.at(self.events.now, self._boundary)
-            return
-        hop = min(HOP, self._steps_left())
-        self._distinct = self._mixture.distinct() if self._mixture is not None else 0.0
-        # Attention reads what is there with the token of this very step.
-        first = self.cost.decode_s(self.requests, self.kv + self.requests, self._distinct)
-        self._first_s, self._slope_s = first, 0.0
-        if hop > 1:
-            last = self.cost.decode_s(self.requests, self.kv + hop * self.requests, self._distinct)
-            self._slope_s = (last - first) / (hop - 1)
-        self._begin = self._since = self.events.now
-        self._worked, self._hop = 0.0, hop
-        self._plan_end()
-        self._share_cores()
-
-    def _share_cores(self) -> None:
-        if self._cores is None:
-            return
-        if not self._hop:
-            self._cores.idle(self)
-            return
-        demand = self.cost.decode_cores(self.requests, self.kv, self._distinct)
-        service = self.cost.service_s(int(self.requests.sum())) / self._first_s
-        self._cores.busy(self, self._weight, demand, service)
-
-    def _steps_left(self) -> int:
-        """Until something is due, or a pool is full; 1 at least."""
-        due = [when for when, _, _ in self._agenda]
-        due += [heap[0][0] for heap in (self._ends, self._leaves) if heap]
-        left = min(due) - self.steps
-        several = self.requests > 1
-        if several.any():
-            room = (self.capacity - self.kv - self.coming)[several] // self.requests[several]
-            left = min(left, int(room.min()))
-        return max(1, left)
-
-    def _cut(self, hop: int) -> None:
-        """Look around after so many steps already."""
-        if 0 < hop < self._hop and self._planned is not None:
-            self._planned.cancel()
-            self._hop = hop
-            self._plan_end()
-
-
-def _seconds_of(steps: int, first: float, slope: float) -> float:
-    """What so many steps take, the j-th of which (from 0) takes first + j * slope."""
-    return steps * first + slope * steps * (steps - 1) / 2
-
-
-def _steps_in(seconds: float, first: float, slope: float) -> int:
-    """How many of those whole steps fit in that time."""
-    seconds = seconds * (1 + 1e-12) + 1e-12  # a boundary belongs to the step that ended there
-    if abs(slope) < 1e-9 * first:
-        return int(seconds / first)
-    half = first - slope / 2
-    inside = half * half + 2 * slope * seconds
-    return int((math.sqrt(max(inside, 0.0)) - half) / slope)
+    def _retracted(self, rank: Rank, request: Request) -> None:
+        rank.retracted.append(request)

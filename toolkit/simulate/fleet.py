@@ -37,6 +37,25 @@ class DecodeFleet(_Strict):
     loop: Literal["overlap", "cpu", "plain"] = "overlap"
 
 
+class WorkerFleet(_Strict):
+    """Workers that prefill and decode both (`toolkit.simulate.plain`). `slots`, `kv_tokens` are of
+    one rank; `mixed`: decode steps go on within prefill passes; `limit`: tokens that clients allow
+    an answer, None where they know how long it gets; `conservativeness`: SGLang's
+    `--schedule-conservativeness`. The others: see `PrefillFleet`, `DecodeFleet`."""
+
+    replicas: Annotated[int, Field(ge=1)] = 1
+    dp: Annotated[int, Field(ge=1)] = 1
+    dp_attention: bool = False
+    slots: Annotated[int, Field(ge=1)] = 64
+    kv_tokens: Annotated[int, Field(ge=1)] = 1 << 40
+    chunk: Annotated[int, Field(ge=1)] = 8192
+    mixed: bool = False
+    waiting_age_s: Annotated[float | None, Field(ge=0)] = None
+    loop: Literal["overlap", "cpu", "plain"] = "overlap"
+    limit: Annotated[int | None, Field(ge=1)] = None
+    conservativeness: Annotated[float, Field(ge=0)] = 1.0
+
+
 class RouterFleet(_Strict):
     """As in a deployment file. `hop_s`: a message between router and worker; `report_s`: how often
     loads are read, 0 after every step."""
@@ -67,13 +86,16 @@ class Machine(_Strict):
 
 
 class Fleet(_Strict):
-    """A whole simulated deployment."""
+    """A whole simulated deployment: prefill and decode workers, or, if there is a `worker`,
+    replicas of that alone."""
 
     prefill: PrefillFleet = PrefillFleet()
     decode: DecodeFleet = DecodeFleet()
+    worker: WorkerFleet | None = None
     router: RouterFleet = RouterFleet()
     machine: Machine = Machine()
 
     @property
     def decode_ranks(self) -> int:
-        return self.decode.replicas * self.decode.dp
+        decoding = self.worker or self.decode
+        return decoding.replicas * decoding.dp

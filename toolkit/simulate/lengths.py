@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.policies.base import RequestView
 from toolkit.policies.inflight_lengths import InflightLengths
-from toolkit.simulate.decode import Rank
+from toolkit.simulate.rank import Rank
 from toolkit.simulate.request import Request
 
 
@@ -42,7 +42,7 @@ class Followed:
             self._catch_up(rank)
 
     def _catch_up(self, rank: Rank) -> None:
-        done = rank.group.steps + rank.group.taken()
+        done = rank.group.steps_of(rank)
         before = self._told.get(rank.key, done)
         if done > before:
             self.lengths.stepped(rank.key, done - before)

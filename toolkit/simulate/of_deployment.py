@@ -6,7 +6,7 @@ from typing import Any
 
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.simulate.errors import SimulateError
-from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
+from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet, WorkerFleet
 
 CHUNK = 8192
 """SGLang's chunked-prefill-size on GPUs of 80 GB and more."""
@@ -17,25 +17,14 @@ RESERVED = 512
 def fleet_of(
     deployment: Deployment, kv_tokens: int | None = None, slots: int | None = None
 ) -> Fleet:
-    """What of it the simulator knows. `kv_tokens`, `slots`: of a decode rank, where the file leaves
-    them to SGLang.
+    """What of it the simulator knows. `kv_tokens`, `slots`: of a rank that decodes, where the file
+    leaves them to SGLang.
 
     SimulateError: a deployment that is not simulated, or a size that nobody says.
     """
-    if deployment.mode != "pd":
-        raise SimulateError("mode: plain is not simulated: prefill and decode workers are")
-    if deployment.router.kind != "toolkit":
-        raise SimulateError(f"router: {deployment.router.kind} is not simulated: toolkit is")
-    prefill, decode = deployment.prefill, deployment.decode
-    pool = decode.kv_tokens or kv_tokens
-    running = _per_rank(decode) or slots
-    if pool is None or running is None:
-        what, flag = ("kv_tokens", "--kv-tokens") if pool is None else ("max_running", "--slots")
-        raise SimulateError(
-            f"decode.{what} is not in the deployment file (SGLang finds it when it starts): say it "
-            f"there, or with {flag} for one rank"
-        )
     router = deployment.router
+    if router.kind != "toolkit":
+        raise SimulateError(f"router: {router.kind} is not simulated: toolkit is")
     given = {
         "dispatch": router.dispatch,
         "prefill_policy": router.prefill_policy,
@@ -43,12 +32,17 @@ def fleet_of(
         "tau": router.tau,
         "parked_per_prefill": router.parked_per_prefill,
     }
+    described = RouterFleet.model_validate({key: x for key, x in given.items() if x is not None})
+    if deployment.mode == "plain":
+        return Fleet(worker=_worker(deployment, kv_tokens, slots), router=described)
+    prefill, decode = deployment.prefill, deployment.decode
+    pool, running = _sizes("decode", decode, kv_tokens, slots)
     return Fleet(
         prefill=PrefillFleet(
             replicas=prefill.replicas * prefill.dp,
             chunk=_arg(prefill, "chunked-prefill-size", CHUNK),
             kv_tokens=prefill.kv_tokens or 1 << 40,
-            waiting_age_s=None if prefill.waiting.order == "fcfs" else prefill.waiting.age_s,
+            waiting_age_s=_age(prefill),
         ),
         decode=DecodeFleet(
             replicas=decode.replicas,
@@ -57,10 +51,44 @@ def fleet_of(
             slots=running,
             kv_tokens=pool,
             reserve=_arg(decode, "num-reserved-decode-tokens", RESERVED),
-            loop=_loop(deployment),
+            loop=_loop(deployment, decode),
         ),
-        router=RouterFleet.model_validate({key: x for key, x in given.items() if x is not None}),
+        router=described,
     )
+
+
+def _worker(deployment: Deployment, kv_tokens: int | None, slots: int | None) -> WorkerFleet:
+    worker = deployment.worker
+    pool, running = _sizes("worker", worker, kv_tokens, slots)
+    return WorkerFleet(
+        replicas=worker.replicas,
+        dp=worker.dp,
+        dp_attention=worker.dp_attention,
+        slots=running,
+        kv_tokens=pool,
+        chunk=_arg(worker, "chunked-prefill-size", CHUNK),
+        mixed=_arg(worker, "enable-mixed-chunk", False),
+        waiting_age_s=_age(worker),
+        loop=_loop(deployment, worker),
+        conservativeness=_arg(worker, "schedule-conservativeness", 1.0),
+    )
+
+
+def _sizes(name: str, role: Role, kv_tokens: int | None, slots: int | None) -> tuple[int, int]:
+    """KV tokens and requests of a rank."""
+    pool = role.kv_tokens or kv_tokens
+    running = _per_rank(role) or slots
+    if pool is None or running is None:
+        what, flag = ("kv_tokens", "--kv-tokens") if pool is None else ("max_running", "--slots")
+        raise SimulateError(
+            f"{name}.{what} is not in the deployment file (SGLang finds it when it starts): say it "
+            f"there, or with {flag} for one rank"
+        )
+    return pool, running
+
+
+def _age(role: Role) -> float | None:
+    return None if role.waiting.order == "fcfs" else role.waiting.age_s
 
 
 def _per_rank(role: Role) -> int | None:
@@ -70,8 +98,8 @@ def _per_rank(role: Role) -> int | None:
     return max(1, role.max_running // role.dp) if role.dp_attention else role.max_running
 
 
-def _loop(deployment: Deployment) -> Any:
-    if _arg(deployment.decode, "disable-overlap-schedule", False):
+def _loop(deployment: Deployment, role: Role) -> Any:
+    if _arg(role, "disable-overlap-schedule", False):
         return "plain"
     return "cpu" if deployment.device == "cpu" else "overlap"
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from toolkit.policies.base import Load, WorkerView
-from toolkit.policies.sjf import Queued, ShortestFirst
+from toolkit.policies.sjf import ShortestFirst
 from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
-from toolkit.simulate.prefix_cache import PrefixCache
+from toolkit.simulate.prompts import Part, PromptQueue
 from toolkit.simulate.request import Request
 
 
@@ -20,8 +20,7 @@ class PrefillWorker:
 
     A prompt's KV takes its place in the pool of `kv_tokens` from its first pass until its decode
     rank has it; what is left of the pool caches prefixes. A prompt that has no room waits, and
-    those behind it with it. As SGLang's `PrefillAdder`: the prompt that is half done comes first,
-    then whole ones as long as the chunk has room, of the last one a part.
+    those behind it with it.
     """
 
     events: Events
@@ -31,10 +30,6 @@ class PrefillWorker:
     chunk: int = 8192
     kv_tokens: int = 1 << 40
     shortest: ShortestFirst | None = None
-    waiting: list[Request] = field(default_factory=list)
-    half_done: Request | None = None
-    computed_tokens: int = 0
-    hit_tokens: int = 0
     held_tokens: int = 0
     """Of prompts that are computed, or wait for their decode rank."""
     cores: Cores | None = None
@@ -44,9 +39,8 @@ class PrefillWorker:
     """More requests that the router may send here before their decode is chosen."""
 
     def __post_init__(self) -> None:
-        self.cache = PrefixCache()
-        self._passing: list[tuple[Request, int]] = []
-        self._since: dict[Request, int] = {}
+        self.prompts = PromptQueue(self.chunk, self.shortest)
+        self._passing: list[Part] = []
         self._starting = False
         self._speed = 1.0
         self._left_s = 0.0
@@ -63,27 +57,27 @@ class PrefillWorker:
 
     def take(self, request: Request) -> None:
         """A request arrives."""
-        self.waiting.append(request)
-        self._since[request] = self.computed_tokens
+        self.prompts.add(request, self.prompts.computed_tokens)
         self._wake()
 
     def fetched(self, request: Request) -> None:
         """Its decode rank has its KV."""
         self.held_tokens -= request.prompt
         if request.blocks:
-            self.cache.add(request.blocks[: request.prompt // request.block], request.block)
+            self.prompts.cache.add(request.blocks[: request.prompt // request.block], request.block)
         self._wake()
 
     def view(self, usable: bool) -> WorkerView:
-        left = sum(each.prompt - each.computed for each in self.waiting)
+        waiting = self.prompts.waiting
+        left = sum(each.prompt - each.computed for each in waiting)
         load = Load(
             running=len(self._passing),
-            waiting=len(self.waiting),
+            waiting=len(waiting),
             used_tokens=self.held_tokens,
             total_tokens=self.kv_tokens,
             waiting_tokens=left,
         )
-        count = len(self.waiting) + len(self._passing)
+        count = len(waiting) + len(self._passing)
         return WorkerView(self.name, healthy=usable, inflight=count, load=load)
 
     def _wake(self) -> None:
@@ -96,72 +90,32 @@ class PrefillWorker:
         self._starting = False
         if self._passing:
             return
-        parts = self._next_pass() if self.waiting or self.half_done else []
+        prompts = self.prompts
+        parts = prompts.next_pass(self.chunk, prompts.computed_tokens, self._begin)
         if not parts:
             if self.cores is not None:
                 self.cores.idle(self)
             return
-        self._passing = [(request, new) for request, new, _ in parts]
+        self._passing = parts
         seconds = self.cost.prefill_s([(new, before) for _, new, before in parts])
         self._left_s, self._paced = seconds, self.events.now
         self._ending = self.events.after(seconds / self._speed, self._done)
         if self.cores is not None:
             self.cores.busy(self, self.weight, 1.0)
 
-    def _next_pass(self) -> list[tuple[Request, int, int]]:
-        """Who is in the next forward pass: the request, its new tokens, tokens before them."""
-        left = self.chunk
-        parts: list[tuple[Request, int, int]] = []
-        if self.half_done is not None:
-            left -= self._add(parts, self.half_done, left)
-        if left and self.shortest is not None:
-            self._sort(self.shortest)
-        taken = 0
-        for request in self.waiting:
-            if left <= 0 or not self._begin(request):
-                break
-            taken += 1
-            left -= self._add(parts, request, left)
-        del self.waiting[:taken]
-        return parts
-
-    def _add(self, parts: list[tuple[Request, int, int]], request: Request, left: int) -> int:
-        before = request.cached + request.computed
-        new = min(request.prompt - before, left)
-        parts.append((request, new, before))
-        self.half_done = request if before + new < request.prompt else None
-        return new
-
     def _begin(self, request: Request) -> bool:
         """Its prompt gets its place in the pool, if there is one."""
         if self.held_tokens and self.held_tokens + request.prompt > self.kv_tokens:
             return False
-        # As SGLang: one token at least is computed, for there is no logit without it.
-        request.cached = min(self.cache.match(request.blocks), request.prompt - 1)
-        request.prefill_began = self.events.now
-        self.hit_tokens += request.cached
+        self.prompts.begin(request, self.events.now)
         self.held_tokens += request.prompt
-        self.cache.shrink(max(0, self.kv_tokens - self.held_tokens))
-        self._since.pop(request)
+        self.prompts.cache.shrink(max(0, self.kv_tokens - self.held_tokens))
         return True
-
-    def _sort(self, shortest: ShortestFirst) -> None:
-        queued = [
-            Queued(f"{each.number:012d}", each.prompt - self._seen(each), self._since[each])
-            for each in self.waiting
-        ]
-        self.waiting = [self.waiting[i] for i in shortest.order(queued, self.computed_tokens)]
-
-    def _seen(self, request: Request) -> int:
-        return min(self.cache.match(request.blocks), request.prompt - 1)
 
     def _done(self) -> None:
         self._ending = None
-        passed, self._passing = self._passing, []
-        for request, new in passed:
-            request.computed += new
-            self.computed_tokens += new
-            if request is not self.half_done:
-                request.prefilled = self.events.now
-                self.on_done(request)
+        parts, self._passing = self._passing, []
+        for request in self.prompts.passed(parts):
+            request.prefilled = self.events.now
+            self.on_done(request)
         self._wake()

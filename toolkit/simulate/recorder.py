@@ -11,7 +11,7 @@ from toolkit.simulate.histogram import Histogram
 from toolkit.simulate.request import Request
 
 if TYPE_CHECKING:
-    from toolkit.simulate.decode import Rank
+    from toolkit.simulate.rank import Rank
 
 POINTS = 1024
 """Of a series that are kept at most: when there are more, every second one goes."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from toolkit.policies.base import RequestView
 
 if TYPE_CHECKING:
-    from toolkit.simulate.decode import Rank
+    from toolkit.simulate.rank import Rank
 
 
 UNKNOWN = RequestView()
@@ -51,10 +51,15 @@ class Request:
     first_token: float = nan
     ended: float = nan
     generated: int = 0
-    """Tokens it had when it joined its batch."""
+    """Tokens of its answer that it had when it joined its batch last."""
     joined: int = 0
     """Steps its group had done when it joined."""
     retracted: int = 0
+
+    @property
+    def to_fill(self) -> int:
+        """Tokens that its prefill must see: the prompt, and after a retraction what it had said."""
+        return self.prompt + self.generated
 
     @property
     def ttft(self) -> float:

@@ -10,11 +10,11 @@ from toolkit.policies import Policy
 from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Load, RequestView, WorkerView
 from toolkit.policies.composed import eldr_of
-from toolkit.simulate.decode import Rank
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.lengths import Followed
 from toolkit.simulate.prefill import PrefillWorker
+from toolkit.simulate.rank import Rank
 from toolkit.simulate.request import Request
 
 TICK_S = 0.25
@@ -71,7 +71,8 @@ class Seat:
 
 
 class Router:
-    """Arrival -> prefill worker -> (late) decode rank; or both at arrival (early).
+    """Arrival -> prefill worker -> (late) decode rank; or both at arrival (early); or, where there
+    are no prefill workers, arrival -> a rank that does both, which the decode policy chooses.
 
     As `toolkit.router`: a prefill worker takes as many requests whose decode is not chosen as it
     has credits; finished prefills wait in a pool when the decode policy assigns in rounds, and a
@@ -92,7 +93,7 @@ class Router:
         self.events = events
         self.prefills = prefills
         self.times = times
-        self.dispatch = dispatch
+        self.dispatch = dispatch if prefills else "concurrent"
         self.prefill_policy, self.decode_policy = prefill_policy, decode_policy
         self.seats = [Seat(rank) for rank in ranks]
         self.pool: deque[Request] = deque()
@@ -115,7 +116,7 @@ class Router:
     def arrive(self, request: Request) -> None:
         """A client's request is here."""
         signature = None
-        if self._signatures is not None and request.row >= 0:
+        if self.prefills and self._signatures is not None and request.row >= 0:
             signature = self._signatures[request.row]
         request.view = RequestView(
             prompt_tokens=request.prompt,
@@ -127,6 +128,9 @@ class Router:
             max_new_tokens=request.output if request.told else 0,
             now=self.events.now,
         )
+        if not self.prefills:
+            self._bind(request, self._choose(request))
+            return
         self.queue.append(request)
         self._admit()
 
@@ -169,7 +173,6 @@ class Router:
 
     def _bind(self, request: Request, index: int) -> None:
         seat = self.seats[index]
-        prefill = self._at[request]
         request.bound = self.events.now
         seat.bound += 1
         seat.waiting += 1
@@ -183,7 +186,7 @@ class Router:
             if vector is not None and not isinstance(vector, str):
                 self._locality.residents.add(seat.rank.key, vector)
         if self.dispatch == "late":
-            prefill.credit += 1
+            self._at[request].credit += 1
         self.events.after(self.times.hop, seat.rank.group.arrive, seat.rank, request)
         if self.dispatch == "late" and self.queue:
             self._admit()
@@ -205,7 +208,7 @@ class Router:
         """The router has relayed its last token."""
         seat = self._seat[rank.key]
         seat.bound -= 1
-        del self._at[request]
+        self._at.pop(request, None)
         if self._followed is not None:
             self._followed.ended(rank, request)
         if self._locality is not None and self._locality.residents is not None:

@@ -88,9 +88,13 @@ def run(setting: Setting, report: Callable[[str], None] = lambda text: None) -> 
 
 def with_policies(fleet: Fleet, arm: str) -> Fleet:
     """The fleet with the policies, and the dispatch if it says one, of an arm as `toolkit bench`
-    writes it. ValueError: an unknown policy; BenchError: no arm."""
+    writes it. ValueError: an unknown policy, or one for prefill workers that there are none of;
+    BenchError: no arm."""
     names = {"prefill": "prefill_policy", "decode": "decode_policy", "dispatch": "dispatch"}
-    chosen = {names[key]: value for key, value in Arm.parse(arm).body.items()}
+    body = Arm.parse(arm).body
+    if fleet.worker is not None and body.keys() - {"decode"}:
+        raise ValueError(f"{arm!r}: plain workers have one policy, and no dispatch")
+    chosen = {names[key]: value for key, value in body.items()}
     router = type(fleet.router).model_validate(fleet.router.model_dump() | chosen)
     return fleet.model_copy(update={"router": router})
 

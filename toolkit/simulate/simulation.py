@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -10,19 +10,19 @@ from toolkit.policies import make_policy
 from toolkit.policies.composed import eldr_of
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.residents import Residents
-from toolkit.policies.sjf import ShortestFirst, theta_tokens
 from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
-from toolkit.simulate.decode import CPU_OVERLAP, OVERLAP, PLAIN, Group, Rank
+from toolkit.simulate.decode import Group
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import Fleet
+from toolkit.simulate.loop import Loop
 from toolkit.simulate.prefill import PrefillWorker
+from toolkit.simulate.rank import Rank
 from toolkit.simulate.recorder import Recorder
 from toolkit.simulate.request import Request
 from toolkit.simulate.router import Router, RouterTimes
-
-LOOPS = {"overlap": OVERLAP, "cpu": CPU_OVERLAP, "plain": PLAIN}
+from toolkit.simulate.workers import Builder
 
 
 @dataclass(frozen=True)
@@ -65,27 +65,25 @@ class Simulation:
         self._sample_s = sample_s
         self._line_free: dict[str, float] = {}
         cores = Cores(fleet.machine.cores) if fleet.machine.cores else None
-        self.prefills = [
-            PrefillWorker(
-                events,
-                cost,
-                f"prefill-{n}",
-                self._prefilled,
-                fleet.prefill.chunk,
-                fleet.prefill.kv_tokens,
-                _waiting(fleet, cost),
-                credit=fleet.router.parked_per_prefill,
-                cores=cores,
-                weight=fleet.machine.prefill_weight,
-            )
-            for n in range(fleet.prefill.replicas)
-        ]
-        self.ranks, self.groups = self._decode(experts, cores)
+        build = Builder(events, cost, fleet, cores, experts)
+        self.prefills: list[PrefillWorker] = []
+        self.groups: Sequence[Loop]
+        if fleet.worker is not None:
+            self.groups = build.plains(fleet.worker, self._first, self._ended)
+        else:
+            self.prefills = build.prefills(self._prefilled)
+            self.groups = build.decodes(self._placed, self._first, self._ended)
+        self.ranks = [rank for group in self.groups for rank in group.ranks]
         router = fleet.router
         prefill_policy = make_policy(router.prefill_policy, seed, "prefill")
         decode_policy = make_policy(router.decode_policy, seed, "decode", router.tau)
         locality = eldr_of(decode_policy)
         if locality is not None:
+            if fleet.worker is not None:
+                raise ValueError(
+                    f"decode policy {router.decode_policy} needs prefill workers: plain ones are "
+                    "chosen before any expert is known"
+                )
             if experts is None or experts.signatures is None:
                 raise ValueError(f"decode policy {router.decode_policy} needs a profile's experts")
             keys = [rank.key for rank in self.ranks]
@@ -119,34 +117,6 @@ class Simulation:
             self.events.after(self._sample_s, self._sample)
         self.events.run(until)
         return self.recorder
-
-    def _decode(
-        self, experts: Experts | None, cores: Cores | None
-    ) -> tuple[list[Rank], list[Group]]:
-        d = self.fleet.decode
-        groups = []
-        for replica in range(d.replicas):
-            ranks = [
-                Rank(f"decode-{replica}", dp_rank, d.slots, d.kv_tokens, d.reserve)
-                for dp_rank in range(d.dp)
-            ]
-            together = [ranks] if d.dp_attention else [[rank] for rank in ranks]
-            groups += [
-                Group(
-                    self.events,
-                    self.cost,
-                    each,
-                    LOOPS[d.loop],
-                    experts,
-                    self._placed,
-                    self._first,
-                    self._ended,
-                    cores,
-                    self.fleet.machine.decode_weight,
-                )
-                for each in together
-            ]
-        return [rank for group in groups for rank in group.ranks], groups
 
     # ---- arrivals ----
 
@@ -197,6 +167,7 @@ class Simulation:
 
     def _arrived(self, prefill: PrefillWorker, rank: Rank, request: Request) -> None:
         prefill.fetched(request)
+        assert isinstance(rank.group, Group)
         rank.group.received(rank, request)
 
     def _first(self, rank: Rank, request: Request) -> None:
@@ -219,12 +190,3 @@ class Simulation:
     def _sample(self) -> None:
         self.recorder.sample(self.events.now)
         self.events.after(self._sample_s, self._sample)
-
-
-def _waiting(fleet: Fleet, cost: CostModel) -> ShortestFirst | None:
-    """Ages as prefill tokens, at the rate of full passes."""
-    prefill = fleet.prefill
-    if prefill.waiting_age_s is None:
-        return None
-    rate = prefill.chunk / cost.prefill_s([(prefill.chunk, 0)])
-    return ShortestFirst(theta_tokens(prefill.waiting_age_s, rate))

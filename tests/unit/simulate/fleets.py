@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
-from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
+from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet, WorkerFleet
 from toolkit.simulate.request import Request
 
 COST = Linear(
@@ -27,6 +27,12 @@ def fleet(
         decode=DecodeFleet(**(decode or {})),
         router=RouterFleet(**(router or {})),
     )
+
+
+def plain(policy: str = "round_robin", **worker: Any) -> Fleet:
+    """Workers that prefill and decode both."""
+    router = RouterFleet(decode_policy=policy)
+    return Fleet(worker=WorkerFleet(**worker), router=router)
 
 
 def requests(

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.simulate.fleets import COST
 from toolkit.policies.sjf import ShortestFirst
 from toolkit.simulate.cores import Cores
-from toolkit.simulate.decode import _seconds_of, _steps_in
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts, Mixture
 from toolkit.simulate.histogram import Histogram
+from toolkit.simulate.loop import _seconds_of, _steps_in
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.prefix_cache import PrefixCache
 from toolkit.simulate.recorder import POINTS, Series
@@ -105,7 +105,7 @@ def test_a_known_beginning_is_not_computed_again() -> None:
         worker.take(asked(number, 350, (1, 2, 3)))
         events.run()
         worker.fetched(done[-1])
-    assert [r.cached for r in done] == [0, 300] and worker.hit_tokens == 300
+    assert [r.cached for r in done] == [0, 300] and worker.prompts.hit_tokens == 300
     worker.take(asked(2, 300, (1, 2, 3)))
     events.run()
     assert done[2].cached == 299  # one token must be computed

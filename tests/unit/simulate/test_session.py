@@ -109,7 +109,8 @@ def test_a_deployment_file_is_a_fleet() -> None:
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ({"mode": "plain"}, "mode: plain is not simulated"),
+        ({"mode": "plain"}, "worker.kv_tokens .* --kv-tokens"),
+        ({"mode": "plain", "worker": {"kv_tokens": 9000}}, "worker.max_running .* --slots"),
         ({"router": "sglang"}, "router: sglang is not simulated"),
         ({}, "decode.kv_tokens .* --kv-tokens"),
         ({"decode": {"kv_tokens": 9000}}, "decode.max_running .* --slots"),
@@ -125,7 +126,7 @@ def test_the_order_of_waiting_prompts_is_the_files() -> None:
     given = {"name": "x", "prefill": {"waiting": {"order": "sjf", "age_s": 2}}, "decode": sizes}
     made = fleet_of(Deployment.model_validate(given))
     assert made.prefill.waiting_age_s == 2
-    assert Simulation(made, COST, iter(())).prefills[0].shortest is not None
+    assert Simulation(made, COST, iter(())).prefills[0].prompts.shortest is not None
     assert (
         fleet_of(Deployment.model_validate(given | {"prefill": {}})).prefill.waiting_age_s is None
     )

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST, fleet, requests
-from toolkit.simulate import decode
+from toolkit.simulate import loop as loops
 from toolkit.simulate.costs.linear import Service
-from toolkit.simulate.decode import Group
+from toolkit.simulate.loop import Loop
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation
 
@@ -37,9 +37,9 @@ def played(simulation: Simulation) -> tuple[list[Request], Simulation]:
 @pytest.fixture
 def checked(monkeypatch) -> None:
     """Every boundary of every group looks whether its books are right."""
-    plan = Group._plan
+    plan = Loop._plan
 
-    def looked(group: Group) -> None:
+    def looked(group: Loop) -> None:
         for rank in group.ranks:
             held = sum(r.prompt + r.generated - 1 + group.steps - r.joined for r in rank.running)
             assert group.kv[rank.place] == held >= 0
@@ -50,7 +50,7 @@ def checked(monkeypatch) -> None:
                 assert held + len(rank.running) <= rank.capacity
         plan(group)
 
-    monkeypatch.setattr(Group, "_plan", looked)
+    monkeypatch.setattr(Loop, "_plan", looked)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -72,7 +72,7 @@ def test_every_request_ends_once_with_all_its_tokens(policy, loop) -> None:
         assert request.ended - request.first_token >= least - 1e-9
     for group in simulation.groups:
         assert not group.requests.any() and not group.kv.any() and not group.coming.any()
-    assert all(not p.held_tokens and not p.waiting for p in simulation.prefills)
+    assert all(not p.held_tokens and not p.prompts.waiting for p in simulation.prefills)
     assert all(p.credit == made.router.parked_per_prefill for p in simulation.prefills)
     assert all(not seat.bound and not seat.waiting_tokens for seat in simulation.router.seats)
 
@@ -124,7 +124,7 @@ def test_hops_are_the_steps_one_by_one(monkeypatch) -> None:
     )
     ends = []
     for hop in (64, 1):
-        monkeypatch.setattr(decode, "HOP", hop)
+        monkeypatch.setattr(loops, "HOP", hop)
         kept, _ = played(Simulation(made, COST, requests(150, 30.0)))
         ends.append([(r.first_token, r.ended) for r in kept])
     for hopped, stepped in zip(*ends, strict=True):

@@ -1,0 +1,251 @@
+"""Workers that prefill and decode both: SGLang without disaggregation (`mode: plain`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify
+from math import isnan
+from typing import cast
+
+from toolkit.simulate.cores import Cores
+from toolkit.simulate.costs.base import CostModel
+from toolkit.simulate.events import Events
+from toolkit.simulate.experts import Experts
+from toolkit.simulate.loop import Loop
+from toolkit.simulate.prompts import Part, PromptQueue
+from toolkit.simulate.rank import Rank
+from toolkit.simulate.request import Request
+from toolkit.simulate.reserve import CLIP, NewTokenRatio
+from toolkit.simulate.scheduling import Scheduling
+
+
+@dataclass(eq=False)
+class PlainRank(Rank):
+    """A rank that has prompts of its own. `full`: as SGLang's `batch_is_full`, nobody is let in
+    before somebody has left. `shared`: KV tokens of its batch that the prefix cache has, too."""
+
+    prompts: PromptQueue = field(default_factory=PromptQueue)
+    ratio: NewTokenRatio = field(default_factory=NewTokenRatio)
+    full: bool = False
+    shared: int = 0
+
+
+class PlainGroup(Loop):
+    """Engines that prefill and decode both; ranks of DP attention together, or one.
+
+    As SGLang's `get_next_batch_to_run`, each round of the loop is either a prefill pass, which goes
+    first, or a decode step; meanwhile running answers stand still. `mixed` (SGLang's
+    `--enable-mixed-chunk`, vLLM's chunked prefill): they take a step within the pass, and their
+    tokens count towards the chunk. With DP attention a rank without prompts takes its step while
+    others prefill, and all wait for the longest.
+
+    A request is let in while there is a slot and its prompt, all it may answer (`limit` tokens,
+    at least its own; None: its own), and a share of what running ones may still say (`ratio`) fit
+    into free KV. Who is retracted waits again, at the end, and prefills prompt and answer anew. A
+    prefix that several running requests share is counted for each of them; a prompt's blocks are
+    in the cache from the end of its prefill.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        cost: CostModel,
+        ranks: Sequence[PlainRank],
+        scheduling: Scheduling,
+        experts: Experts | None,
+        on_first: Callable[[Rank, Request], None],
+        on_end: Callable[[Rank, Request], None],
+        cores: Cores | None = None,
+        weight: float = 1.0,
+        mixed: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(events, cost, ranks, scheduling, experts, on_first, on_end, cores, weight)
+        import numpy as np
+
+        self._plain = list(ranks)
+        self.mixed = mixed
+        self.limit = limit
+        self.prefill_s = 0.0
+        """Spent in passes."""
+        self._passes: dict[PlainRank, list[Part]] = {}
+        self._stepping: np.ndarray = np.ones(len(ranks), dtype=np.int64)
+        """1: the rank takes a decode step in this round."""
+
+    def arrive(self, rank: Rank, request: Request) -> None:
+        """A request was sent to one of the ranks."""
+        self.at_boundary(self._wait, rank, request, steps=self.scheduling.join)
+
+    def kv_of(self, place: int) -> int:
+        return int(self.kv[place]) if self._passes else super().kv_of(place)
+
+    def _wait(self, rank: PlainRank, request: Request) -> None:
+        # As `patches.waiting_queue`, which ages by ms since a request came to the worker.
+        rank.prompts.add(request, round(self.events.now * 1e3))
+
+    # ---- what the next round is ----
+
+    def _prepare(self) -> None:
+        self._passes = {}
+        for rank in self._plain:
+            parts = self._next_pass(rank)
+            if parts:
+                self._passes[rank] = parts
+            self._stepping[rank.place] = self.mixed or not parts
+        self._make_room(self._stepping)
+        for rank in self._plain:
+            if rank.prompts.cache.tokens:
+                rank.prompts.cache.shrink(max(0, self._room(rank) + rank.shared))
+
+    def _next_pass(self, rank: PlainRank) -> list[Part]:
+        prompts = rank.prompts
+        if prompts.half_done is None and (rank.full or not prompts.waiting):
+            return []
+        running = len(rank.running)
+        reserved = rank.ratio.reserved(self._left(rank)) + (running if self.mixed else 0)
+
+        def let_in(request: Request) -> bool:
+            nonlocal reserved
+            if rank.full or not self._fits(rank, request, reserved):
+                rank.full = True
+                return False
+            reserved += min(self._asked(request) - request.generated, CLIP)
+            rank.coming += 1
+            self.coming[rank.place] += request.to_fill
+            prompts.begin(request, self.events.now)
+            return True
+
+        chunk = prompts.chunk - running if self.mixed else prompts.chunk
+        return prompts.next_pass(max(1, chunk), round(self.events.now * 1e3), let_in)
+
+    def _fits(self, rank: PlainRank, request: Request, reserved: float) -> bool:
+        there = len(rank.running) + rank.coming
+        if there >= rank.slots:
+            return False
+        asked = min(self._asked(request) - request.generated, CLIP)
+        # Alone it gets in, or nobody ever would.
+        return not there or request.to_fill + asked + 1 < self._room(rank) - reserved
+
+    def _asked(self, request: Request) -> int:
+        """Tokens that its answer may have, as SGLang is told."""
+        return request.output if self.limit is None else max(self.limit, request.output)
+
+    def _left(self, rank: Rank) -> list[int]:
+        return [
+            max(0, self._asked(r) - (r.generated + self.steps - r.joined)) for r in rank.running
+        ]
+
+    def _plan(self) -> None:
+        if not self._passes:
+            super()._plan()
+            return
+        self._distinct = self._mixture.distinct() if self._mixture is not None else 0.0
+        self._start(1, self._pass_s(), 0.0)
+
+    def _pass_s(self) -> float:
+        """Of the rank for which it takes longest."""
+        seconds = 0.0
+        for rank, parts in self._passes.items():
+            shape = [(new, before) for _, new, before in parts]
+            running = len(rank.running)
+            if self.mixed and running:
+                shape += [(1, int(self.kv[rank.place]) // running)] * running
+            seconds = max(seconds, self.cost.prefill_s(shape))
+        requests = self.requests * self._stepping
+        if requests.any():
+            # A pass that holds a step is not over before that.
+            kv = (self.kv + self.requests) * self._stepping
+            seconds = max(seconds, self.cost.decode_s(requests, kv, self._distinct))
+        return seconds
+
+    def _share_cores(self) -> None:
+        if self._cores is None or not self._passes:
+            super()._share_cores()
+            return
+        self._cores.busy(self, self._weight, float(len(self._passes)))
+
+    def _steps_left(self) -> int:
+        if any(rank.prompts.waiting and not rank.full for rank in self._plain):
+            return 1
+        return super()._steps_left()
+
+    # ---- what a round has done ----
+
+    def _advance(self) -> None:
+        passes, self._passes = self._passes, {}
+        if not passes:
+            for rank in self._plain:
+                if rank.running:
+                    rank.ratio.stepped(self._hop)
+            super()._advance()
+            return
+        seconds = self.events.now - self._begin
+        self.busy_s += seconds
+        self.prefill_s += seconds
+        self._hop = 0
+        self.kv += self.requests * self._stepping
+        if (self.requests * self._stepping).any():
+            self.distinct_steps += self._distinct
+        for each in self._plain:
+            if not self._stepping[each.place]:
+                self._stand_still(each)
+        self.steps += 1
+        for rank, parts in passes.items():
+            for request in rank.prompts.passed(parts):
+                self._prefilled(rank, request)
+
+    def _stand_still(self, rank: Rank) -> None:
+        """The round that is over had no step of its batch: all that is due in steps is one later.
+
+        Who has said everything and only waits for the loop to notice (`news`, `stays`) does not.
+        """
+        rank.skipped += 1
+        for heap in (self._ends, self._leaves):
+            heap[:] = [
+                (due + (at is rank and not self._through(request)), number, request, at)
+                for due, number, request, at in heap
+            ]
+            heapify(heap)
+        for request in rank.running:
+            request.joined += 1
+
+    def _through(self, request: Request) -> bool:
+        return request.joined + request.output - request.generated <= self.steps
+
+    def _prefilled(self, rank: PlainRank, request: Request) -> None:
+        """Into the batch with its first token, or its next one if it was retracted."""
+        rank.coming -= 1
+        self.coming[rank.place] -= request.to_fill
+        if request.block:
+            rank.prompts.cache.add(request.blocks[: request.prompt // request.block], request.block)
+            rank.shared += self._in_cache(request)
+        self._enter(rank, request, request.generated + 1)
+        if not isnan(request.prefilled):
+            return
+        request.prefilled = self.events.now
+        if self.scheduling.news:
+            due = self.steps + self.scheduling.news
+            self._agenda.append((due, self._on_first, (rank, request)))
+        else:
+            self._on_first(rank, request)
+
+    @staticmethod
+    def _in_cache(request: Request) -> int:
+        if not request.block:
+            return 0
+        return min(len(request.blocks), request.prompt // request.block) * request.block
+
+    def _leave(self, rank: Rank, request: Request) -> None:
+        super()._leave(rank, request)
+        plain = cast(PlainRank, rank)
+        plain.shared -= self._in_cache(request)
+        plain.full = False
+
+    def _retracted(self, rank: Rank, request: Request) -> None:
+        plain = cast(PlainRank, rank)
+        plain.ratio.retracted(
+            (r.generated + self.steps - r.joined, self._asked(r)) for r in rank.running
+        )
+        request.cached = request.computed = 0
+        plain.prompts.add(request, round(self.events.now * 1e3))

@@ -1,0 +1,131 @@
+"""A fleet's workers, as it describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from toolkit.policies.sjf import ShortestFirst, theta_tokens
+from toolkit.simulate.cores import Cores
+from toolkit.simulate.costs.base import CostModel
+from toolkit.simulate.decode import Group
+from toolkit.simulate.events import Events
+from toolkit.simulate.experts import Experts
+from toolkit.simulate.fleet import DecodeFleet, Fleet, WorkerFleet
+from toolkit.simulate.plain import PlainGroup, PlainRank
+from toolkit.simulate.prefill import PrefillWorker
+from toolkit.simulate.prompts import PromptQueue
+from toolkit.simulate.rank import Rank
+from toolkit.simulate.request import Request
+from toolkit.simulate.reserve import FIRST, NewTokenRatio
+from toolkit.simulate.scheduling import CPU_OVERLAP, OVERLAP, PLAIN
+
+LOOPS = {"overlap": OVERLAP, "cpu": CPU_OVERLAP, "plain": PLAIN}
+Told = Callable[[Rank, Request], None]
+
+
+@dataclass(frozen=True)
+class Builder:
+    """What all workers share."""
+
+    events: Events
+    cost: CostModel
+    fleet: Fleet
+    cores: Cores | None
+    experts: Experts | None
+
+    def prefills(self, on_done: Callable[[Request], None]) -> list[PrefillWorker]:
+        """Those of prefill and decode apart."""
+        prefill = self.fleet.prefill
+        return [
+            PrefillWorker(
+                self.events,
+                self.cost,
+                f"prefill-{n}",
+                on_done,
+                prefill.chunk,
+                prefill.kv_tokens,
+                self._shortest(),
+                credit=self.fleet.router.parked_per_prefill,
+                cores=self.cores,
+                weight=self.fleet.machine.prefill_weight,
+            )
+            for n in range(prefill.replicas)
+        ]
+
+    def decodes(self, on_place: Told, on_first: Told, on_end: Told) -> list[Group]:
+        """Those of prefill and decode apart."""
+        d = self.fleet.decode
+        servers = [
+            [
+                Rank(f"decode-{replica}", dp_rank, d.slots, d.kv_tokens, d.reserve)
+                for dp_rank in range(d.dp)
+            ]
+            for replica in range(d.replicas)
+        ]
+        return [
+            Group(
+                self.events,
+                self.cost,
+                ranks,
+                LOOPS[d.loop],
+                self.experts,
+                on_place,
+                on_first,
+                on_end,
+                self.cores,
+                self.fleet.machine.decode_weight,
+            )
+            for ranks in _together(d, servers)
+        ]
+
+    def plains(self, worker: WorkerFleet, on_first: Told, on_end: Told) -> list[PlainGroup]:
+        """Workers that do both."""
+        servers = [
+            [self._plain_rank(worker, replica, dp_rank) for dp_rank in range(worker.dp)]
+            for replica in range(worker.replicas)
+        ]
+        return [
+            PlainGroup(
+                self.events,
+                self.cost,
+                ranks,
+                LOOPS[worker.loop],
+                self.experts,
+                on_first,
+                on_end,
+                self.cores,
+                self.fleet.machine.decode_weight,
+                worker.mixed,
+                worker.limit,
+            )
+            for ranks in _together(worker, servers)
+        ]
+
+    @staticmethod
+    def _plain_rank(worker: WorkerFleet, replica: int, dp_rank: int) -> PlainRank:
+        age = worker.waiting_age_s
+        # It ages by ms, as `patches.waiting_queue`.
+        shortest = None if age is None else ShortestFirst(age * 1e3)
+        return PlainRank(
+            f"worker-{replica}",
+            dp_rank,
+            worker.slots,
+            worker.kv_tokens,
+            prompts=PromptQueue(worker.chunk, shortest),
+            ratio=NewTokenRatio(FIRST * worker.conservativeness),
+        )
+
+    def _shortest(self) -> ShortestFirst | None:
+        """Ages as prefill tokens, at the rate of full passes."""
+        prefill = self.fleet.prefill
+        if prefill.waiting_age_s is None:
+            return None
+        rate = prefill.chunk / self.cost.prefill_s([(prefill.chunk, 0)])
+        return ShortestFirst(theta_tokens(prefill.waiting_age_s, rate))
+
+
+def _together(sizes: DecodeFleet | WorkerFleet, servers: Sequence[list]) -> Iterator[list]:
+    """The ranks that take their steps together: a server's with DP attention, else each alone."""
+    for ranks in servers:
+        yield from [ranks] if sizes.dp_attention else [[rank] for rank in ranks]
