@@ -2,8 +2,8 @@
 
 One prefill worker and one decode server of two DP ranks (launch/cpu-dp.yaml). First a calibration:
 traffic of its own under another policy (power of two), in closed loops of 8, 48 and 80 requests and
-at 2 requests a second. A cost model is fitted to the wall time of its steps (`validation_fit`), with
-a decode step loses beside a prefill pass, since both share cores; what TTFT takes beyond the
+at 2 requests a second. A cost model is fitted to the wall time of its steps (`validation_fit`), and
+what one loses beside a prefill pass, since both share cores; what TTFT takes beyond the
 simulated one where nobody queues (8 in flight, 2 a second) is the latency of everything else: HTTP,
 tokenizing, the router, KV transfer. Then each workload is played under each policy, on the workers
 and in the simulator.
