@@ -88,20 +88,23 @@ def cases(pool: TokenPool, requests: int, rate: float) -> list[Case]:
 
 
 def calibration(pool: TokenPool, requests: int) -> list[Case]:
-    """Lengths of no workload: even ones, prompts of 20 to 600 tokens, answers of 20 to 160."""
+    """Lengths of no workload: even ones between bounds. Those of the two full loops differ, which
+    tells what a request costs from what its KV does."""
     source = random.Random(CALIBRATION_SEED)
-    items = [
-        Item(pool.block(f"calibration-{n}", source.randint(20, 600)), source.randint(20, 160))
-        for n in range(requests)
-    ]
-    few, some = requests // 8, requests // 3
-    timed = items[few + 2 * some :]
+
+    def drawn(share: float, prompts: tuple[int, int], answers: tuple[int, int]) -> list[Item]:
+        return [
+            Item(pool.block(f"calibration-{source.random()}", source.randint(*prompts)), answer)
+            for answer in (source.randint(*answers) for _ in range(round(share * requests)))
+        ]
+
+    few, timed = drawn(0.12, (20, 600), (20, 160)), drawn(0.24, (20, 600), (20, 160))
     arrivals = poisson(2.0, len(timed), 9)
     timed = [Item(i.prompt, i.output_tokens, t) for i, t in zip(timed, arrivals, strict=True)]
     parts: list[tuple[list[Item], int | None]] = [
-        (items[:few], 8),
-        (items[few : few + some], 48),
-        (items[few + some : few + 2 * some], 2 * (SLOTS + 8)),
+        (few, 8),
+        (drawn(0.32, (20, 120), (60, 160)), 48),
+        (drawn(0.32, (100, 450), (20, 120)), 2 * (SLOTS + 8)),
         (timed, None),
     ]
     return [
