@@ -1,10 +1,12 @@
 """The simulator against our own real CPU workers, on the same requests and policies.
 
 One prefill worker and one decode server of two DP ranks (launch/cpu-dp.yaml). First a calibration:
-traffic of its own, from which a cost model is fitted in CPU time (`validation_fit`): decode steps
-by requests and KV tokens, prefill steps by tokens, everything around the schedulers by output
-tokens. Then each workload is played under each policy, on the workers and in the simulator, which
-knows of the machine its number of cores and the weights of its threads.
+traffic of its own under another policy (power of two), in closed loops of 8, 48 and 80 requests and
+at 2 requests a second. A cost model is fitted to the wall time of its steps (`validation_fit`), and
+what one loses beside a prefill pass, since both share cores; what TTFT takes beyond the
+simulated one where nobody queues (8 in flight, 2 a second) is the latency of everything else: HTTP,
+tokenizing, the router, KV transfer. Then each workload is played under each policy, on the workers
+and in the simulator.
 
 workloads, none of them the calibration's: `mix`, the synthetic mix of `imbalance` in a closed loop
 that keeps ranks full; `chat`, longer answers to shorter prompts, in a smaller closed loop; `open`,
@@ -21,12 +23,11 @@ were not fitted.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -34,28 +35,27 @@ from typing import Any
 from tests.benchmarks.common import Result, arguments
 from tests.benchmarks.eldr_rounds import say, warm_up
 from tests.benchmarks.imbalance import recipe, workload
-from tests.benchmarks.validation_fit import Fitted, bystanders, fitted
+from tests.benchmarks.validation_fit import Fitted, fitted
 from toolkit.bench.arrivals import poisson
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.hosted import hosted
-from toolkit.bench.runner import Load, check, new_session, play
+from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import Target, discover, flush_caches, set_policy
 from toolkit.bench.workload import Item, Workload
 from toolkit.launch.deployment import load_deployment
-from toolkit.profile.tap import Tap
+from toolkit.profile.tap import Heard, Tap
+from toolkit.simulate.costs.linear import Transfer
 from toolkit.simulate.fleet import Machine
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.request import Request
 from toolkit.simulate.session import with_policies
 from toolkit.simulate.simulation import Simulation
 
-POLICIES = ("level@0", "shortest_queue", "round_robin")
+POLICIES = ("level@0", "shortest_queue", "random")
 SLOTS = 32
-TRANSFER_S = 0.007
-"""KV of one prompt between two workers of one machine (`tests.benchmarks.late_binding`)."""
-NICE_0, NICE_10 = 1024.0, 110.0
 CALIBRATION_SEED = 77
+CALIBRATED_AT = "power_of_two"
 FIGURES = ("throughput", "tpot", "ttft")
 
 
@@ -87,36 +87,78 @@ def cases(pool: TokenPool, requests: int, rate: float) -> list[Case]:
     ]
 
 
-def calibration(pool: TokenPool, requests: int) -> Workload:
-    """Lengths of no workload: even ones, prompts of 20 to 600 tokens, answers of 20 to 160."""
+def calibration(pool: TokenPool, requests: int) -> list[Case]:
+    """Lengths of no workload: even ones between bounds. Those of the two full loops differ, which
+    tells what a request costs from what its KV does."""
     source = random.Random(CALIBRATION_SEED)
-    items = [
-        Item(pool.block(f"calibration-{n}", source.randint(20, 600)), source.randint(20, 160))
-        for n in range(requests)
+
+    def drawn(share: float, prompts: tuple[int, int], answers: tuple[int, int]) -> list[Item]:
+        return [
+            Item(pool.block(f"calibration-{source.random()}", source.randint(*prompts)), answer)
+            for answer in (source.randint(*answers) for _ in range(round(share * requests)))
+        ]
+
+    few, timed = drawn(0.12, (20, 600), (20, 160)), drawn(0.24, (20, 600), (20, 160))
+    arrivals = poisson(2.0, len(timed), 9)
+    timed = [Item(i.prompt, i.output_tokens, t) for i, t in zip(timed, arrivals, strict=True)]
+    parts: list[tuple[list[Item], int | None]] = [
+        (few, 8),
+        (drawn(0.32, (20, 120), (60, 160)), 48),
+        (drawn(0.32, (100, 450), (20, 120)), 2 * (SLOTS + 8)),
+        (timed, None),
     ]
-    return Workload("calibration", tuple(items))
+    return [
+        Case(f"calibration {n}", Workload(f"calibration {n}", tuple(part)), in_flight)
+        for n, (part, in_flight) in enumerate(parts)
+    ]
 
 
-async def calibrate(session: Any, target: Target, up: Any, pool: TokenPool, count: int) -> Fitted:
-    spent = bystanders(up, os.getpid())
-    await set_policy(session, target.url, {"decode": "power_of_two"})
-    items = calibration(pool, count)
-    async with Tap(session, [w.url for w in up.workers], events=False) as tap:
-        before = spent()
-        outcome = await play(session, target, items, Load(concurrency=48, hidden=True))
-        check(outcome, len(items.items))
-        await asyncio.sleep(1.0)
-        tokens = sum(item.output_tokens for item in items.items)
-        return fitted(tap, tokens, spent() - before, TRANSFER_S)
+async def calibrate(session: Any, target: Target, up: Any, path: Path, cal: list[Case]) -> Fitted:
+    """The cost model, from calibration runs."""
+    urls = [worker.url for worker in up.workers]
+    runs: list[Heard] = []
+    waits: list[list[float]] = []
+    for case in cal:
+        async with Tap(session, urls, events=False) as tap:
+            outcome = await played(session, target, urls, case, CALIBRATED_AT)
+            await asyncio.sleep(1.0)
+        runs.append(tap.heard)
+        waits.append([sample.ttft for sample in outcome.samples])
+    found = fitted(runs)
+    more = []
+    for case, measured in zip(cal, waits, strict=True):
+        if case.in_flight is None or case.in_flight < 16:
+            told = [r.ttft for r in play_simulated(case, CALIBRATED_AT, path, found)]
+            more += [a - b for a, b in zip(measured, told, strict=True)]
+    found.cost = found.cost.model_copy(
+        update={"transfer": Transfer(base=max(0.0, statistics.fmean(more)))}
+    )
+    return found
 
 
-async def real(
-    session: Any, target: Target, urls: list[str], case: Case, policy: str
-) -> dict[str, float]:
+async def played(session: Any, target: Target, urls: list[str], case: Case, policy: str) -> Outcome:
+    """A case on the workers, whose prefix caches are empty. BenchError: it is no result."""
     await set_policy(session, target.url, {"decode": policy})
     await flush_caches(session, urls)
     outcome = await play(session, target, case.items, case.load)
     check(outcome, len(case.items.items))
+    return outcome
+
+
+def play_simulated(case: Case, policy: str, path: Path, found: Fitted) -> list[Request]:
+    """The same requests in the simulator, in their order."""
+    fleet = with_policies(fleet_of(load_deployment(path)), policy)
+    machine = Machine(decode_beside_prefill=found.decode_beside_prefill)
+    fleet = fleet.model_copy(update={"machine": machine})
+    requests = [
+        Request(n, item.arrival_s, len(item.prompt), item.output_tokens, user=item.user)
+        for n, item in enumerate(case.items.items)
+    ]
+    Simulation(fleet, found.cost, iter(requests), in_flight=case.in_flight).run()
+    return requests
+
+
+def measured(outcome: Outcome) -> dict[str, float]:
     samples = outcome.samples
     tpots = [(s.latency - s.ttft) / (s.output_len - 1) for s in samples if s.output_len > 1]
     return {
@@ -126,16 +168,7 @@ async def real(
     }
 
 
-def simulated(case: Case, policy: str, path: Path, found: Fitted, cores: int) -> dict[str, float]:
-    fleet = with_policies(fleet_of(load_deployment(path)), policy)
-    machine = Machine(cores=cores, prefill_weight=NICE_0, decode_weight=NICE_10)
-    fleet = fleet.model_copy(update={"machine": machine})
-    requests = [
-        Request(n, item.arrival_s, len(item.prompt), item.output_tokens, user=item.user)
-        for n, item in enumerate(case.items.items)
-    ]
-    simulation = Simulation(fleet, found.cost, iter(requests), in_flight=case.in_flight)
-    simulation.run()
+def simulated(requests: Sequence[Request]) -> dict[str, float]:
     end = max(request.ended for request in requests)
     return {
         "throughput": sum(request.output for request in requests) / end,
@@ -164,20 +197,21 @@ async def measure(up: Any, path: Path, options: Any) -> tuple[list[dict[str, Any
         target = await discover(session, up.router_url)
         pool = token_pool(load_tokenizer(target.model_path))
         urls = [worker.url for worker in up.workers]
-        await warm_up(session, target, calibration(pool, 32), Load(concurrency=16, hidden=True))
-        found = await calibrate(session, target, up, pool, options.calibration)
-        say(f"fitted: {found.cost.model_dump()}, errors {found.errors}")
+        cal = calibration(pool, options.calibration)
+        await warm_up(session, target, cal[1].items, Load(concurrency=16, hidden=True))
+        found = await calibrate(session, target, up, path, cal)
+        say(f"fitted: {found}")
         for case in cases(pool, options.requests, options.rate):
             for policy in options.policies.split(","):
-                measured = await real(session, target, urls, case, policy)
-                told = simulated(case, policy, path, found, options.cores)
-                ratios = {name: told[name] / measured[name] for name in FIGURES}
+                real = measured(await played(session, target, urls, case, policy))
+                told = simulated(play_simulated(case, policy, path, found))
+                ratios = {name: told[name] / real[name] for name in FIGURES}
                 pairs.append(
-                    {"workload": case.name, "policy": policy, "real": measured}
+                    {"workload": case.name, "policy": policy, "real": real}
                     | {"simulated": told, "ratio": ratios}
                 )
                 shown = ", ".join(
-                    f"{name} {measured[name]:.4g} ({ratio:.3f})" for name, ratio in ratios.items()
+                    f"{name} {real[name]:.4g} ({ratio:.3f})" for name, ratio in ratios.items()
                 )
                 say(f"{case.name} {policy}: real (simulated / real): {shown}")
     return pairs, found
@@ -188,13 +222,12 @@ def main() -> None:
     options = arguments(
         __doc__,
         ("--requests", {"type": int, "default": 280, "help": "of each workload"}),
-        ("--calibration", {"type": int, "default": 250, "help": "requests"}),
+        ("--calibration", {"type": int, "default": 480, "help": "requests"}),
         ("--rate", {"type": float, "default": 3.0, "help": "of the workload `open`"}),
         ("--policies", {"default": ",".join(POLICIES)}),
-        ("--cores", {"type": int, "default": os.cpu_count()}),
     )
     if options.quick:
-        options.requests, options.calibration, options.policies = 60, 80, POLICIES[0]
+        options.requests, options.calibration, options.policies = 60, 160, POLICIES[0]
     result = Result()
     with tempfile.TemporaryDirectory(prefix="validation-") as folder:
         path = recipe("attention", Path(folder), SLOTS)
@@ -206,7 +239,7 @@ def main() -> None:
         result.keys[f"{figure}_error_mean"] = statistics.fmean(errors)
     result.keys["order_kept"] = order_kept(pairs)
     result.keys["pairs"] = {f"{p['workload']} {p['policy']}": p for p in pairs}
-    result.keys["fit"] = found.cost.model_dump() | {"errors": found.errors}
+    result.keys["fit"] = asdict(found) | {"cost": found.cost.model_dump()}
     result.emit(len(pairs))
 
 

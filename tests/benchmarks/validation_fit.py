@@ -1,68 +1,150 @@
-"""A cost model of real CPU workers: what their steps take in CPU time, from a run of their own."""
+"""A cost model of real CPU workers that share cores: wall time of their steps, from runs of their
+own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.benchmarks.common import cpu_seconds, family
 from toolkit.bench.errors import BenchError
-from toolkit.profile.latency import fit
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Service, Transfer
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
 
 if TYPE_CHECKING:
-    from toolkit.launch.running import Running
-    from toolkit.profile.tap import Tap
+    import numpy as np
+
+    from toolkit.profile.tap import Heard
+
+LEAST_STEPS = 100
 
 
 @dataclass
 class Fitted:
-    """The model, and what the fits said of steps that they had not seen (relative errors)."""
+    """The model; `decode_beside_prefill` as `toolkit.simulate.fleet.Machine` means it; the mean
+    relative errors of every fourth step, by a fit of the others."""
 
     cost: Linear
+    decode_beside_prefill: float
     errors: dict[str, float]
 
 
-def bystanders(up: Running, client: int) -> Callable[[], float]:
-    """CPU seconds so far of all around the schedulers: HTTP, detokenizers, router, client."""
-    import psutil
+def fitted(runs: Sequence[Heard]) -> Fitted:
+    """From what was heard of one prefill worker and one decode server with DP attention.
 
-    roots = [w.pid for w in up.workers if w.pid is not None]
-    roots += [up.router_pid] if up.router_pid is not None else []
-    pids = [
-        pid
-        for pid in family(roots)
-        if not psutil.Process(pid).cmdline()[:1]
-        or "sglang::scheduler" not in psutil.Process(pid).cmdline()[0]
-    ]
-    return lambda: cpu_seconds([*pids, client])
-
-
-def fitted(tap: Tap, output_tokens: int, service_s: float, transfer_base: float) -> Fitted:
-    """From what `tap` heard of all workers while so many tokens were made, which took bystanders
-    `service_s` of CPU time. BenchError: too few steps."""
+    A decode step of the group takes base + per_request * n + per_kv_token * KV of the heaviest
+    rank, + per_join for each request that begins, + a share of the time in which a prefill pass
+    ran too: one minus the speed beside it. Least squares without weights, so that the sum over all
+    steps is what it was. Prefill passes are nearly never alone, so theirs are as beside decode.
+    BenchError: too few steps.
+    """
     import numpy as np
 
-    columns = tap.heard.columns
-    blocks = [rows for each in tap.heard.steps.values() for rows in each]
-    rows = np.concatenate([block[:, : len(columns)] for block in blocks])
-    at = {name: rows[:, i] for i, name in enumerate(columns)}
-    decode = at["decode"] == 1
-    one = np.ones(len(rows))
-    plain = np.stack([one, at["requests"], at["kv_tokens"]], axis=1)
-    fresh = np.stack([one, at["new_tokens"], at["new_tokens"] ** 2 / 2], axis=1)
-    step = fit(("1", "requests", "kv tokens"), plain[decode], at["cpu_seconds"][decode])
-    prompt = fit(("1", "new tokens", "pairs"), fresh[~decode], at["cpu_seconds"][~decode])
-    if step is None or prompt is None:
-        raise BenchError(f"{int(decode.sum())} decode and {int((~decode).sum())} prefill steps")
-    base, per_request, per_kv_token = step.coefficients
-    begin, per_token, per_pair = prompt.coefficients
+    steps, passes = (np.concatenate(parts) for parts in zip(*map(_rows, runs), strict=True))
+    if min(len(steps), len(passes)) < LEAST_STEPS:
+        raise BenchError(f"only {len(steps)} decode and {len(passes)} prefill steps")
+    step, step_error = _least_squares(steps)
+    prompt, prompt_error = _least_squares(passes)
+    base, per_request, per_kv_token, per_join, beside = step
     cost = Linear(
-        decode=Decode(base=base, per_request=per_request, per_kv_token=per_kv_token),
-        prefill=Prefill(base=begin, per_token=per_token, per_pair=per_pair),
-        transfer=Transfer(base=transfer_base),
-        service=Service(per_token=service_s / output_tokens),
+        decode=Decode(
+            base=base, per_request=per_request, per_kv_token=per_kv_token, per_join=per_join
+        ),
+        prefill=Prefill(base=prompt[0], per_token=prompt[1]),
+        transfer=Transfer(),
     )
-    errors = {"decode": step.held_out_error, "prefill": prompt.held_out_error}
-    return Fitted(cost, errors)
+    return Fitted(cost, 1 - min(beside, 0.95), {"decode": step_error, "prefill": prompt_error})
+
+
+def _least_squares(rows: np.ndarray) -> tuple[list[float], float]:
+    """Coefficients of all columns but the first, which is told by them; the held-out error."""
+    import numpy as np
+    from scipy.optimize import nnls
+
+    def solve(part: np.ndarray) -> np.ndarray:
+        scale = np.abs(part[:, 1:]).max(axis=0)
+        scale[scale == 0] = 1.0
+        return nnls(part[:, 1:] / scale, part[:, 0])[0] / scale
+
+    held = np.arange(len(rows)) % 4 == 3
+    told = rows[held, 1:] @ solve(rows[~held])
+    error = float(np.mean(np.abs(told / rows[held, 0] - 1)))
+    return solve(rows).tolist(), error
+
+
+def _rows(heard: Heard) -> tuple[np.ndarray, np.ndarray]:
+    """Decode steps of the group: seconds, 1, requests and KV tokens of the heaviest rank, requests
+    that began, seconds beside a prefill pass. Prefill passes: seconds, 1, new tokens."""
+    import numpy as np
+
+    at = {name: i for i, name in enumerate(heard.columns)}
+    ranks, passes = [], []
+    for blocks in heard.steps.values():
+        rows = np.concatenate(blocks)
+        decode = rows[:, at["decode"]] == 1
+        if decode.any():
+            ranks.append(rows[decode][:, [at[name] for name in STEP]])
+        passes.append(rows[~decode][:, [at["end"], at["seconds"], at["new_tokens"]]])
+    prompts = np.concatenate(passes)
+    prompts = prompts[np.argsort(prompts[:, 0])]
+    group = _together(ranks)
+    end, seconds = group[:, 0], group[:, 1]
+    steps = np.column_stack(
+        [
+            seconds,
+            np.ones(len(group)),
+            group[:, 2:],
+            _began(heard, end),
+            _overlap(end - seconds, end, prompts[:, 0] - prompts[:, 1], prompts[:, 0]),
+        ]
+    )
+    return steps, np.column_stack([prompts[:, 1], np.ones(len(prompts)), prompts[:, 2]])
+
+
+STEP = ("end", "seconds", "requests", "kv_tokens")
+
+
+def _together(ranks: Sequence[np.ndarray]) -> np.ndarray:
+    """Steps of a group from those of its ranks, both as STEP: what ended at once is one step, with
+    the most of each. A rank without requests has no row."""
+    import numpy as np
+
+    rows = np.concatenate([np.column_stack([r, np.full(len(r), i)]) for i, r in enumerate(ranks)])
+    found: list[np.ndarray] = []
+    members: set[float] = set()
+    for row in rows[np.argsort(rows[:, 0])]:
+        rank = row[-1]
+        if found and rank not in members and row[0] - found[-1][0] < 0.5 * row[1]:
+            found[-1] = np.maximum(found[-1], row[:-1])
+            members.add(rank)
+        else:
+            found.append(row[:-1])
+            members = {rank}
+    return np.stack(found)
+
+
+def _began(heard: Heard, ends: np.ndarray) -> np.ndarray:
+    """How many requests began with each step that ended at `ends`."""
+    import numpy as np
+
+    at = {name: i for i, name in enumerate(heard.finished_columns)}
+    rows = np.concatenate([block for blocks in heard.finished.values() for block in blocks])
+    first = rows[:, at["end"]] - rows[:, at["seconds"]]
+    step = np.clip(np.searchsorted(ends, first - 1e-6), 0, len(ends) - 1)
+    return np.bincount(step, minlength=len(ends)).astype(float)
+
+
+def _overlap(
+    since: np.ndarray, until: np.ndarray, begins: np.ndarray, ends: np.ndarray
+) -> np.ndarray:
+    """Seconds of each [since, until] in the intervals, which are in order and disjoint."""
+    import numpy as np
+
+    before = np.concatenate([[0.0], np.cumsum(ends - begins)])
+
+    def covered(at: np.ndarray) -> np.ndarray:
+        place = np.searchsorted(begins, at, side="right")
+        last = np.maximum(place - 1, 0)
+        part = np.minimum(at, ends[last]) - begins[last]
+        return np.where(place > 0, before[last] + part, 0.0)
+
+    return covered(until) - covered(since)

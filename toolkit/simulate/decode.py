@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.loop import Loop
+from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.rank import Rank
 from toolkit.simulate.request import Request
 from toolkit.simulate.scheduling import Scheduling
@@ -27,12 +27,13 @@ class Group(Loop):
         on_place: Callable[[Rank, Request], None],
         on_first: Callable[[Rank, Request], None],
         on_end: Callable[[Rank, Request], None],
-        cores: Cores | None = None,
-        weight: float = 1.0,
+        neighbours: Neighbours | None = None,
     ) -> None:
         """`on_place`: a request has its place, its KV may be sent. The others: see `Loop`."""
-        super().__init__(events, cost, ranks, scheduling, experts, on_first, on_end, cores, weight)
+        super().__init__(events, cost, ranks, scheduling, experts, on_first, on_end, neighbours)
         self._on_place = on_place
+        self._joined = 0
+        """Since the last step began."""
 
     def arrive(self, rank: Rank, request: Request) -> None:
         """A request was bound to one of the ranks and is known to its scheduler at the boundary."""
@@ -67,7 +68,12 @@ class Group(Loop):
         rank.coming -= 1
         self.coming[rank.place] -= request.prompt
         self._enter(rank, request, 1)
+        self._joined += 1
         self._on_first(rank, request)
+
+    def _once_s(self) -> float:
+        count, self._joined = self._joined, 0
+        return self.cost.join_s(count) if count else 0.0
 
     def _freed(self, rank: Rank) -> None:
         """Who was retracted comes back first, then who arrived gets a place."""

@@ -13,6 +13,9 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Speed = Annotated[float, Field(gt=0, le=1)]
+
+
 class PrefillFleet(_Strict):
     """`chunk`: prompt tokens of one pass at most. `waiting_age_s`: None is first come first
     served, else shortest first, and first who has waited so long (`toolkit.policies.sjf`)."""
@@ -77,12 +80,13 @@ class RouterFleet(_Strict):
 
 
 class Machine(_Strict):
-    """Where all workers share one: `cores` of them, 0 where each worker has its own. Weights are of
-    a thread (Linux: 1024 at nice 0, 110 at nice 10)."""
+    """Where workers share one: how fast each is (1: as alone) while another computes. `decode`: a
+    group of ranks that take their steps together; `prefill`: a worker in a pass over prompts."""
 
-    cores: Annotated[float, Field(ge=0)] = 0.0
-    prefill_weight: Annotated[float, Field(gt=0)] = 1024.0
-    decode_weight: Annotated[float, Field(gt=0)] = 1024.0
+    decode_beside_prefill: Speed = 1.0
+    prefill_beside_decode: Speed = 1.0
+    decode_beside_decode: Speed = 1.0
+    prefill_beside_prefill: Speed = 1.0
 
 
 class Fleet(_Strict):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts, Mixture
 from toolkit.simulate.hops import seconds_of, steps_in
+from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.rank import Rank
 from toolkit.simulate.request import Request
 from toolkit.simulate.scheduling import Scheduling
@@ -43,11 +43,10 @@ class Loop:
         experts: Experts | None,
         on_first: Callable[[Rank, Request], None],
         on_end: Callable[[Rank, Request], None],
-        cores: Cores | None = None,
-        weight: float = 1.0,
+        neighbours: Neighbours | None = None,
     ) -> None:
-        """`on_first`: a request's first token is out. `on_end`: its last one is. `cores`: what it
-        shares with others, by `weight`."""
+        """`on_first`: a request's first token is out. `on_end`: its last one is.
+        `neighbours`: those that slow it down."""
         import numpy as np
 
         self.events = events
@@ -73,7 +72,7 @@ class Loop:
         self._agenda: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
         self._ends: list[tuple[int, int, Request, Rank]] = []
         self._leaves: list[tuple[int, int, Request, Rank]] = []
-        self._cores, self._weight = cores, weight
+        self._neighbours = neighbours
         self._speed = 1.0
         self._worked = 0.0
         """Seconds of these steps that were done before the speed changed last."""
@@ -247,7 +246,7 @@ class Loop:
     def _plan(self) -> None:
         """The next steps, up to the next thing that is known to happen."""
         if not self.requests.any():
-            self._share_cores()
+            self._tell_neighbours()
             if self._agenda:  # its time is counted in steps, and there are none
                 self._agenda = deque((0, action, given) for _, action, given in self._agenda)
                 self._planned = self.events.at(self.events.now, self._boundary)
@@ -256,11 +255,17 @@ class Loop:
         self._distinct = self._mixture.distinct() if self._mixture is not None else 0.0
         # Attention reads what is there with the token of this very step.
         first = self.cost.decode_s(self.requests, self.kv + self.requests, self._distinct)
-        slope = 0.0
-        if hop > 1:
+        slope, once = 0.0, self._once_s()
+        if once:
+            first, hop = first + once, 1
+        elif hop > 1:
             last = self.cost.decode_s(self.requests, self.kv + hop * self.requests, self._distinct)
             slope = (last - first) / (hop - 1)
         self._start(hop, first, slope)
+
+    def _once_s(self) -> float:
+        """Seconds of the next step that those after it do not take."""
+        return 0.0
 
     def _start(self, hop: int, first: float, slope: float) -> None:
         """So many steps from now, of which the j-th (from 0) takes first + j * slope seconds."""
@@ -268,17 +273,15 @@ class Loop:
         self._begin = self._since = self.events.now
         self._worked, self._hop = 0.0, hop
         self._plan_end()
-        self._share_cores()
+        self._tell_neighbours()
 
-    def _share_cores(self) -> None:
-        if self._cores is None:
+    def _tell_neighbours(self) -> None:
+        if self._neighbours is None:
             return
         if not self._hop:
-            self._cores.idle(self)
+            self._neighbours.idle(self)
             return
-        demand = self.cost.decode_cores(self.requests, self.kv, self._distinct)
-        service = self.cost.service_s(int(self.requests.sum())) / self._first_s
-        self._cores.busy(self, self._weight, demand, service)
+        self._neighbours.busy(self, "decode")
 
     def _steps_left(self) -> int:
         """Until something is due, or a pool is full; 1 at least."""

@@ -8,11 +8,11 @@ from heapq import heapify
 from math import isnan
 from typing import cast
 
-from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.loop import Loop
+from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.prompts import Part, PromptQueue
 from toolkit.simulate.rank import Rank
 from toolkit.simulate.request import Request
@@ -56,12 +56,11 @@ class PlainGroup(Loop):
         experts: Experts | None,
         on_first: Callable[[Rank, Request], None],
         on_end: Callable[[Rank, Request], None],
-        cores: Cores | None = None,
-        weight: float = 1.0,
+        neighbours: Neighbours | None = None,
         mixed: bool = False,
         limit: int | None = None,
     ) -> None:
-        super().__init__(events, cost, ranks, scheduling, experts, on_first, on_end, cores, weight)
+        super().__init__(events, cost, ranks, scheduling, experts, on_first, on_end, neighbours)
         import numpy as np
 
         self._plain = list(ranks)
@@ -168,11 +167,11 @@ class PlainGroup(Loop):
             seconds = max(seconds, self.cost.decode_s(requests, kv, self._distinct))
         return seconds
 
-    def _share_cores(self) -> None:
-        if self._cores is None or not self._passes:
-            super()._share_cores()
+    def _tell_neighbours(self) -> None:
+        if self._neighbours is None or not self._passes:
+            super()._tell_neighbours()
             return
-        self._cores.busy(self, self._weight, float(len(self._passes)))
+        self._neighbours.busy(self, "prefill")
 
     def _steps_left(self) -> int:
         if any(rank.prompts.waiting and not rank.full for rank in self._plain):

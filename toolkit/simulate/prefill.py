@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from toolkit.policies.base import Load, WorkerView
 from toolkit.policies.sjf import ShortestFirst
-from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
+from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.prompts import Part, PromptQueue
 from toolkit.simulate.request import Request
 
@@ -32,9 +32,7 @@ class PrefillWorker:
     shortest: ShortestFirst | None = None
     held_tokens: int = 0
     """Of prompts that are computed, or wait for their decode rank."""
-    cores: Cores | None = None
-    weight: float = 1.0
-    """What it shares with others, by weight."""
+    neighbours: Neighbours | None = None
     credit: int = 0
     """More requests that the router may send here before their decode is chosen."""
 
@@ -93,15 +91,15 @@ class PrefillWorker:
         prompts = self.prompts
         parts = prompts.next_pass(self.chunk, prompts.computed_tokens, self._begin)
         if not parts:
-            if self.cores is not None:
-                self.cores.idle(self)
+            if self.neighbours is not None:
+                self.neighbours.idle(self)
             return
         self._passing = parts
         seconds = self.cost.prefill_s([(new, before) for _, new, before in parts])
         self._left_s, self._paced = seconds, self.events.now
         self._ending = self.events.after(seconds / self._speed, self._done)
-        if self.cores is not None:
-            self.cores.busy(self, self.weight, 1.0)
+        if self.neighbours is not None:
+            self.neighbours.busy(self, "prefill")
 
     def _begin(self, request: Request) -> bool:
         """Its prompt gets its place in the pool, if there is one."""

@@ -10,13 +10,13 @@ from toolkit.policies import make_policy
 from toolkit.policies.composed import eldr_of
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.residents import Residents
-from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
-from toolkit.simulate.fleet import Fleet
+from toolkit.simulate.fleet import Fleet, Machine
 from toolkit.simulate.loop import Loop
+from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainRank
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.rank import Rank
@@ -65,8 +65,8 @@ class Simulation:
         self._in_flight = in_flight
         self._sample_s = sample_s
         self._line_free: dict[str, float] = {}
-        cores = Cores(fleet.machine.cores) if fleet.machine.cores else None
-        build = Builder(events, cost, fleet, cores, experts)
+        neighbours = Neighbours(fleet.machine) if fleet.machine != Machine() else None
+        build = Builder(events, cost, fleet, neighbours, experts)
         self.prefills: list[PrefillWorker] = []
         self.groups: Sequence[Loop]
         if fleet.worker is not None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from toolkit.policies.sjf import ShortestFirst, theta_tokens
-from toolkit.simulate.cores import Cores
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, WorkerFleet
+from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainGroup, PlainRank
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.prompts import PromptQueue
@@ -31,7 +31,7 @@ class Builder:
     events: Events
     cost: CostModel
     fleet: Fleet
-    cores: Cores | None
+    neighbours: Neighbours | None
     experts: Experts | None
 
     def prefills(self, on_done: Callable[[Request], None]) -> list[PrefillWorker]:
@@ -47,8 +47,7 @@ class Builder:
                 prefill.kv_tokens,
                 self._shortest(),
                 credit=self.fleet.router.parked_per_prefill,
-                cores=self.cores,
-                weight=self.fleet.machine.prefill_weight,
+                neighbours=self.neighbours,
             )
             for n in range(prefill.replicas)
         ]
@@ -73,8 +72,7 @@ class Builder:
                 on_place,
                 on_first,
                 on_end,
-                self.cores,
-                self.fleet.machine.decode_weight,
+                self.neighbours,
             )
             for ranks in _together(d, servers)
         ]
@@ -94,8 +92,7 @@ class Builder:
                 self.experts,
                 on_first,
                 on_end,
-                self.cores,
-                self.fleet.machine.decode_weight,
+                self.neighbours,
                 worker.mixed,
                 worker.limit,
             )

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST
 from toolkit.policies.sjf import ShortestFirst
-from toolkit.simulate.cores import Cores
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.fleet import Machine
 from toolkit.simulate.histogram import Histogram
 from toolkit.simulate.hops import seconds_of, steps_in
+from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.prefix_cache import PrefixCache
 from toolkit.simulate.recorder import POINTS, Series
@@ -171,30 +172,30 @@ class Speed:
         self.speed = speed
 
 
+SPEEDS = st.floats(0.1, 1.0)
+
+
 @given(
-    st.integers(1, 8),
-    st.lists(
-        st.tuples(st.sampled_from([110.0, 1024.0]), st.floats(0.5, 4.0), st.floats(0, 0.3)),
-        min_size=1,
-        max_size=6,
-    ),
+    st.tuples(SPEEDS, SPEEDS, SPEEDS, SPEEDS),
+    st.lists(st.sampled_from(["prefill", "decode"]), min_size=1, max_size=6),
+    st.data(),
 )
-def test_cores_are_divided_by_weight_and_none_is_left_idle(count, wanted) -> None:
-    cores = Cores(count)
-    parties = [Speed() for _ in wanted]
-    for party, (weight, demand, service) in zip(parties, wanted, strict=True):
-        cores.busy(party, weight, demand, service)
-    left = max(0.1 * count, count - sum(service for *_, service in wanted))
-    used = [p.speed * demand for p, (_, demand, _) in zip(parties, wanted, strict=True)]
-    assert sum(used) == pytest.approx(min(left, sum(demand for _, demand, _ in wanted)))
-    assert all(0 < p.speed <= 1 + 1e-9 for p in parties)
-    heavy, light = (
-        [p.speed for p, (w, *_) in zip(parties, wanted, strict=True) if w == weight]
-        for weight in (1024.0, 110.0)
-    )
-    if heavy and light and min(heavy) < 1:
-        assert max(light) <= min(heavy) + 1e-9
-    for party in parties[1:]:
-        cores.idle(party)
-    alone = min(1.0, count / wanted[0][1], max(0.1 * count, count - wanted[0][2]) / wanted[0][1])
-    assert parties[0].speed == pytest.approx(alone)
+def test_neighbours_add_up_what_each_takes_and_nobody_slows_himself(speeds, kinds, data) -> None:
+    fields = ("decode_beside_prefill", "prefill_beside_decode")
+    fields += ("decode_beside_decode", "prefill_beside_prefill")
+    machine = Machine(**dict(zip(fields, speeds, strict=True)))
+    around = Neighbours(machine)
+    parties = [Speed() for _ in kinds]
+    for party, kind in zip(parties, kinds, strict=True):
+        around.busy(party, kind)
+    gone = data.draw(st.sets(st.integers(0, len(kinds) - 1)))
+    for place in gone:
+        around.idle(parties[place])
+    there = [place for place in range(len(kinds)) if place not in gone]
+    for place in there:
+        longer = sum(
+            1 / getattr(machine, f"{kinds[place]}_beside_{kinds[other]}") - 1
+            for other in there
+            if other != place
+        )
+        assert parties[place].speed == pytest.approx(1 / (1 + longer))

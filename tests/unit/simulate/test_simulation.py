@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.simulate import loop as loops
-from toolkit.simulate.costs.linear import Service
+from toolkit.simulate.fleet import Machine
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation
@@ -162,31 +162,49 @@ def test_without_requests_nothing_happens() -> None:
         assert result["requests"] == 0 and math.isnan(result["ttft_mean"])
 
 
-def test_workers_on_one_core_take_turns() -> None:
-    """Two decode workers that share a core finish together what each would alone in half."""
+def test_decode_workers_that_slow_each_other_take_as_much_longer() -> None:
+    """At half speed beside each other two finish together what each would alone in half."""
 
-    def took(cores: float) -> float:
+    def took(speed: float) -> float:
         made = fleet({"replicas": 2, "loop": "plain"}, {"decode_policy": "round_robin"})
-        machine = made.machine.model_copy(update={"cores": cores})
+        machine = made.machine.model_copy(update={"decode_beside_decode": speed})
         pair = [Request(n, 0.0, 10, 400) for n in range(2)]
         simulation = Simulation(made.model_copy(update={"machine": machine}), COST, pair)
         simulation.run()
         return max(r.ended - r.first_token for r in pair)
 
-    assert took(1.0) == pytest.approx(2 * took(0.0), rel=0.02)
-    assert took(2.0) == pytest.approx(took(0.0), rel=0.02)
+    assert took(0.5) == pytest.approx(2 * took(1.0), rel=0.02)
 
 
 @pytest.mark.usefixtures("checked")
-@pytest.mark.parametrize("weight", [110.0, 1024.0])
-def test_prefill_goes_before_decode_where_it_weighs_more(weight) -> None:
-    made = fleet({"dp": 2, "dp_attention": True, "slots": 8}, {"decode_policy": "level"})
-    machine = made.machine.model_copy(update={"cores": 1.0, "decode_weight": weight})
-    cost = COST.model_copy(update={"service": Service(per_token=1e-4)})
-    kept, simulation = played(
-        Simulation(made.model_copy(update={"machine": machine}), cost, requests(150, 8.0))
-    )
-    assert simulation.recorder.ended == len(kept) == 150
-    computed = sum(r.prefilled - r.prefill_began for r in kept)
-    alone = sum(COST.prefill_s([(r.prompt, 0)]) for r in kept)
-    assert computed > (1.05 if weight < 1000 else 1.3) * alone
+@pytest.mark.parametrize("speed", [0.25, 0.5])
+def test_decode_loses_what_a_prefill_pass_takes_from_it(speed) -> None:
+    """A pass of P seconds in the middle of an answer costs it (1 - speed) * P, and prefill none."""
+    made = fleet({"slots": 1}, {"decode_policy": "round_robin"})
+    made = made.model_copy(update={"machine": Machine(decode_beside_prefill=speed)})
+
+    def play(*prompts: int) -> tuple[float, float]:
+        some = [Request(0, 0.0, 10, 2000)]
+        some += [Request(1 + n, 1.0 + n, prompt, 2) for n, prompt in enumerate(prompts)]
+        Simulation(made, COST, some).run()
+        return some[0].ended, sum(r.prefilled - r.prefill_began for r in some[1:])
+
+    (alone, _), (beside, passes) = play(), play(4000, 8000)
+    assert passes == pytest.approx(COST.prefill_s([(4000, 0)]) + COST.prefill_s([(8000, 0)]))
+    assert beside - alone == pytest.approx((1 - speed) * passes, rel=0.05)
+
+
+@pytest.mark.usefixtures("checked")
+def test_a_step_takes_longer_by_what_each_request_that_begins_with_it_costs() -> None:
+    """Only that step: the k-th of n requests delays those before it, and itself not at all."""
+
+    def ends(per_join: float) -> list[float]:
+        decode = COST.decode.model_copy(update={"per_join": per_join})
+        cost = COST.model_copy(update={"decode": decode})
+        some = [Request(n, 0.4 * n, 10, 400) for n in range(4)]
+        Simulation(fleet({"slots": 8, "loop": "plain"}), cost, some).run()
+        return [r.ended for r in some]
+
+    plain, more = ends(0.0), ends(0.05)
+    assert more[-1] - plain[-1] == pytest.approx(0.05, abs=0.03)
+    assert more[0] - plain[0] == pytest.approx(4 * 0.05, abs=0.03)

@@ -93,11 +93,8 @@ class Aic:
         moved = tokens * self.spec.kv_bytes / (self.spec.transfer_gb_s * 1e9)
         return self.spec.transfer_base + moved
 
-    def decode_cores(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
-        return float(len(requests))  # GPUs are not shared
-
-    def service_s(self, tokens: int) -> float:
-        return 0.0
+    def join_s(self, requests: int) -> float:
+        return 0.0  # not in that data
 
     def _context(self, new: int, before: int) -> _Parts:
         ops, _ = self._engine.run_static_per_op(

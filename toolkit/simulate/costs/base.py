@@ -25,9 +25,5 @@ class CostModel(Protocol):
     def transfer_s(self, tokens: int) -> float:
         """The KV of so many tokens, from prefill to decode, with nothing else on the line."""
 
-    def decode_cores(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
-        """Cores that such a step keeps busy on average, where workers share a machine's: ranks
-        that wait at the barrier keep none."""
-
-    def service_s(self, tokens: int) -> float:
-        """CPU time of other processes (HTTP, detokenizing, router, client) for so many tokens."""
+    def join_s(self, requests: int) -> float:
+        """What a decode step takes more because so many requests begin with it."""

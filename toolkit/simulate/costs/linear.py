@@ -17,13 +17,15 @@ class _Strict(BaseModel):
 
 class Decode(_Strict):
     """A decode step: base + per_token * n + per_distinct * experts for the whole group, and
-    per_request * n_g + per_kv_token * KV_g for the rank on which that takes longest (attention)."""
+    per_request * n_g + per_kv_token * KV_g for the rank on which that takes longest (attention).
+    `per_join`: once for each request that begins with it (its KV was received and looked up)."""
 
     base: float = Field(ge=0)
     per_request: Annotated[float, Field(ge=0)] = 0.0
     per_kv_token: Annotated[float, Field(ge=0)] = 0.0
     per_distinct: Annotated[float, Field(ge=0)] = 0.0
     per_token: Annotated[float, Field(ge=0)] = 0.0
+    per_join: Annotated[float, Field(ge=0)] = 0.0
 
 
 class Prefill(_Strict):
@@ -41,19 +43,12 @@ class Transfer(_Strict):
     per_token: Annotated[float, Field(ge=0)] = 0.0
 
 
-class Service(_Strict):
-    """CPU time of the processes around the workers, for each output token."""
-
-    per_token: Annotated[float, Field(ge=0)] = 0.0
-
-
 class Linear(_Strict):
     """A `CostModel` of coefficients, in seconds."""
 
     decode: Decode
     prefill: Prefill
     transfer: Transfer = Transfer()
-    service: Service = Service()
 
     def decode_s(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
         d = self.decode
@@ -74,13 +69,5 @@ class Linear(_Strict):
     def transfer_s(self, tokens: int) -> float:
         return self.transfer.base + self.transfer.per_token * tokens
 
-    def decode_cores(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
-        if len(requests) == 1:
-            return 1.0
-        d = self.decode
-        own = d.per_request * requests + d.per_kv_token * kv_tokens
-        shared = d.base + d.per_distinct * distinct + d.per_token * float(requests.sum())
-        return float((shared + own).sum() / (shared + own.max()))
-
-    def service_s(self, tokens: int) -> float:
-        return self.service.per_token * tokens
+    def join_s(self, requests: int) -> float:
+        return self.decode.per_join * requests
