@@ -53,13 +53,19 @@ def launch(
 def find_deployment(file: str) -> Any:
     """Load a deployment file, or a shipped recipe by its name."""
     from toolkit.launch.deployment import load_deployment
+
+    return load_deployment(find_file(file))
+
+
+def find_file(file: str) -> Path:
+    """Where a deployment file, or a shipped recipe of that name, lies."""
     from toolkit.resources import recipes_dir
 
     path = Path(file)
     if not path.exists() and path.name == file:
         recipe = recipes_dir() / (file if file.endswith(".yaml") else f"{file}.yaml")
         path = recipe if recipe.is_file() else path
-    return load_deployment(path)
+    return path
 
 
 def _run(plan: Any, run_dir: Path | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolkit.launch.deployment import Deployment, Role
+from toolkit.launch.waiting import PARKED
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 
@@ -12,6 +13,8 @@ CHUNK = 8192
 """SGLang's chunked-prefill-size on GPUs of 80 GB and more."""
 RESERVED = 512
 """SGLang's num-reserved-decode-tokens."""
+ROUTED = {"prefill_policy": "round_robin", "decode_policy": "shortest_queue"}
+"""The router's own, where a file names none (`toolkit.router.config.RouterConfig`)."""
 
 
 def fleet_of(
@@ -43,10 +46,12 @@ def fleet_of(
         "tau": router.tau,
         "parked_per_prefill": router.parked_per_prefill,
     }
+    if prefill.waiting.order != "fcfs" and router.parked_per_prefill is None:
+        given["parked_per_prefill"] = PARKED
     return Fleet(
         prefill=PrefillFleet(
             replicas=prefill.replicas * prefill.dp,
-            chunk=_arg(prefill, "chunked-prefill-size", CHUNK),
+            chunk=_chunk(prefill),
             kv_tokens=prefill.kv_tokens or 1 << 40,
             waiting_age_s=None if prefill.waiting.order == "fcfs" else prefill.waiting.age_s,
         ),
@@ -59,7 +64,9 @@ def fleet_of(
             reserve=_arg(decode, "num-reserved-decode-tokens", RESERVED),
             loop=_loop(deployment),
         ),
-        router=RouterFleet.model_validate({key: x for key, x in given.items() if x is not None}),
+        router=RouterFleet.model_validate(
+            ROUTED | {key: x for key, x in given.items() if x is not None}
+        ),
     )
 
 
@@ -68,6 +75,12 @@ def _per_rank(role: Role) -> int | None:
     if role.max_running is None:
         return None
     return max(1, role.max_running // role.dp) if role.dp_attention else role.max_running
+
+
+def _chunk(role: Role) -> int:
+    """Of one DP rank: with DP attention SGLang shares the server's out."""
+    size = int(_arg(role, "chunked-prefill-size", CHUNK * (role.dp if role.dp_attention else 1)))
+    return max(1, size // role.dp) if role.dp_attention else size
 
 
 def _loop(deployment: Deployment) -> Any:
