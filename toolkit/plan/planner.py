@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -141,7 +142,8 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     seeds = range(1, task.seeds + 1)
     finalists = {each.fleet: each for each in (baseline, own, *arms) if each is not None}
     plan, after = choose(trials, list(finalists.values()), seeds)
-    made = Planned(task, baseline, plan, trials.all(baseline, seeds), after, trials.rate(1))
+    rate = statistics.fmean(trials.rate(seed) for seed in seeds)
+    made = Planned(task, baseline, plan, trials.all(baseline, seeds), after, rate)
     made.met = not task.slo.given or task.slo.met(after)
     if made.met:
         _refine(made, search, knobs, seeds)

@@ -139,21 +139,21 @@ def ratio_text(ratio: Ratio | None) -> str:
 
 def head(made: Planned, command: str, file: str) -> list[str]:
     """Comment lines for the file that is written."""
-    names = (("TTFT mean", "ttft_mean"), ("TTFT p99", "ttft_p99"), ("TPOT mean", "tpot_mean"))
+    names = (("TTFT mean", "ttft_mean"), ("TPOT mean", "tpot_mean"))
     said = [f"{name} {_mean(made.after, key, 1e3, 1)} ms" for name, key in names]
-    gain = f"{ratio_text(made.gain('e2e_mean'))} of the baseline's time to the last token"
+    gain = f"{ratio_text(made.gain('e2e_mean'))} times the time to the last token of"
     lines = [
         f"From {file} (whose comments are not kept), by:",
         f"  {command}",
         f"Predicted for {made.rate:.3g} requests/s, mean of {plural(made.task.seeds, 'seed')} "
         "(95 % interval):",
         f"  {', '.join(said)};",
-        f"  {gain} ({made.baseline}).",
+        f"  {gain}",
+        f"  {made.baseline}.",
     ]
     if made.task.slo.given:
         lines.append(
-            f"  {made.task.slo} for {_mean(made.after, 'good_share', 100, 1)} % of requests, "
-            f"goodput {_mean(made.after, 'goodput_s', 1, 3)} requests/s."
+            f"  {made.task.slo} for {_mean(made.after, 'good_share', 100, 1)} % of requests."
         )
     free = [effect.name for effect in made.effects if effect.verdict == "does not matter"]
     return [*lines, *([f"Does not matter here: {', '.join(free)}."] if free else [])]
