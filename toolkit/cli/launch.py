@@ -35,7 +35,7 @@ def launch(
     if as_json:
         _print_json(plan.to_json())
     else:
-        _console().print(show.summary(plan))
+        wide_console().print(show.summary(plan))
         if dry_run:
             print(show.commands(plan))
     problems = checks.quick(plan) if no_check else checks.check(plan, dry_run=dry_run)
@@ -135,7 +135,7 @@ def _print_json(data: Any) -> None:
     print(json.dumps(data, indent=1, default=str))
 
 
-def _console() -> Any:
+def wide_console() -> Any:
     from rich.console import Console
 
     # A pipe has no width: do not fold the table there.

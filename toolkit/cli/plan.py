@@ -152,10 +152,10 @@ def _task(
 
 
 def _show(made: Planned) -> None:
-    from toolkit.cli.launch import _console
+    from toolkit.cli.launch import wide_console
     from toolkit.plan.tables import prediction, refusal, sentences, settings
 
-    console = _console()
+    console = wide_console()
     console.print(prediction(made))
     if made.effects:
         console.print(settings(made))

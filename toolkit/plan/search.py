@@ -66,14 +66,15 @@ class Search:
                     if found is not None:
                         known[place] = self.rank(found)
 
+        start = splits.index(nearest(tuple(splits), split_of(document)))
         step = max(1, -(-len(splits) // COARSE))
         with suppress(Spent):
-            look([splits.index(nearest(tuple(splits), split_of(document)))])
+            look([start])
             look(range(0, len(splits), step))
             while known and (step > 1 or {best() - 1, best() + 1} - tried):
                 step = max(1, step // 2)
                 look([best() - step, best() + step])
-        return with_split(document, splits[best()]) if known else document
+        return with_split(document, splits[best() if known else start])
 
     def values(self, document: Document, knob: Knob) -> list[Document]:
         """The file with each value of a knob, the best first; those that were looked at."""

@@ -43,11 +43,13 @@ def candidate(**changes: Any) -> Candidate:
     return Candidate.of(document(**changes), Given())
 
 
-def trials(count: int = 150, rate: float = 20.0, slo: Slo | None = None, budget: int = 500) -> Trials:
+def trials(
+    count: int = 150, rate: float = 20.0, slo: Slo | None = None, budget: int = 500
+) -> Trials:
     return Trials(COST, lambda seed: requests(count, rate, seed), slo or Slo(), budget)
 
 
-def task(count: int = 120, rate: float = 20.0, **changes: Any) -> Task:
+def task(count: int = 120, rate: float = 28.0, **changes: Any) -> Task:
     """Two seeds, 60 simulations."""
     made = Task(document(), Given(), COST, lambda seed: requests(count, rate, seed), seeds=2)
     return replace(made, budget=60, **changes)

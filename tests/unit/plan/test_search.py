@@ -29,9 +29,7 @@ def test_the_split_is_the_best_of_all_splits(workers, rate) -> None:
     all_ = splits(Candidate.of(start, Given()).deployment, workers)
     found = split_of(made.split(start, all_))
     played = made.trials.done
-    every = {
-        each: made.rank(Candidate.of(with_split(start, each), Given())) for each in all_
-    }
+    every = {each: made.rank(Candidate.of(with_split(start, each), Given())) for each in all_}
     assert every[found] == min(every.values())
     assert every[found] < min(every[all_[0]], every[all_[-1]]), "neither end is best"
     assert played == len(all_) if workers == 6 else played < len(all_) * 0.8
