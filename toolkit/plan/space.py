@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from toolkit.launch.waiting import PARKED as SHORTEST_PARKED
+from toolkit.launch.waiting import Waiting, from_yaml
 from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.document import Document, arg_key, get, put
@@ -12,6 +14,7 @@ from toolkit.plan.knob import Knob
 from toolkit.plan.split import Split, split_of, with_split
 from toolkit.policies import follows_experts
 from toolkit.policies.gimbal import Thresholds
+from toolkit.simulate.fleet import RouterFleet
 from toolkit.simulate.of_deployment import ROUTED
 
 PLAIN = ("round_robin", "shortest_queue")
@@ -40,7 +43,8 @@ BETAS = (1, 3, 12)
 RUNNING = (0.5, 1, 2, 4)
 CHUNKS = (0.25, 0.5, 1, 2)
 PARKED = (8, 16, 32, 64)
-AGES = (1.0, 5.0)
+ROUTED_PARKED: int = RouterFleet.model_fields["parked_per_prefill"].default
+AGES = (1, 5)
 """Seconds after which a waiting prompt goes first, where else the shortest does."""
 
 
@@ -170,16 +174,13 @@ def _sizes(own: Candidate) -> list[Knob]:
     most = _graph(own) * shared
     limits = sorted({max(shared, round(running * by)) for by in RUNNING if running * by <= most})
     chunk = own.fleet.prefill.chunk * (own.deployment.prefill.dp if _split_chunk(own) else 1)
-    held = own.deployment.prefill.max_running
-    parked = [each for each in PARKED if held is None or each <= held]
-    now = own.fleet.router.parked_per_prefill
     divisors = [n for n in range(1, decode.tp + 1) if decode.tp % n == 0]
     return [
         _key("decode.max_running", tuple(sorted({*limits, running})), running),
         _key("decode.dp", tuple(divisors) if decode.dp_attention else (decode.dp,), decode.dp),
         _chunk(own, chunk),
         _waiting(own),
-        _key("router.parked_per_prefill", tuple(sorted({*parked, now})), now),
+        _parked(own),
     ]
 
 
@@ -218,23 +219,41 @@ def _chunk(own: Candidate, now: int) -> Knob:
 
 
 def _waiting(own: Candidate) -> Knob:
-    """`fcfs`, or the age in seconds that goes with shortest first."""
+    """`fcfs`, or `sjf:AGE_S` (`toolkit.launch.waiting`)."""
 
-    def read(document: Document) -> Any:
-        found = get(document, "prefill", "waiting")
-        order = found.get("order") if isinstance(found, dict) else found
-        if order != "sjf":
-            return "fcfs"
-        return float(found.get("age_s", 5.0)) if isinstance(found, dict) else 5.0
+    def read(document: Document) -> str:
+        found = Waiting.model_validate(from_yaml(get(document, "prefill", "waiting") or "fcfs"))
+        return f"sjf:{found.age_s:g}" if found.text else "fcfs"
 
-    def write(document: Document, value: Any) -> Document:
-        if value == "fcfs":
-            return put(document, ("prefill", "waiting"), "fcfs")
+    def write(document: Document, value: str) -> Document:
+        order, _, age = value.partition(":")
+        if not age:
+            return put(document, ("prefill", "waiting"), order)
         old = get(document, "prefill", "waiting")
-        kept = old if isinstance(old, dict) else {}
-        made = {**kept, "order": "sjf", "age_s": value}
+        kept = old if isinstance(old, dict) and old.get("order") == order else {}
+        made = {**kept, "order": order, "age_s": float(age)}
         return put(document, ("prefill", "waiting"), made)
 
     now = read(own.document)
-    values = ("fcfs", *sorted({*AGES, *([now] if now != "fcfs" else [])}))
-    return Knob("prefill.waiting", values, read, write)
+    values = ("fcfs", *(f"sjf:{age:g}" for age in AGES))
+    return Knob("prefill.waiting", values if now in values else (*values, now), read, write)
+
+
+def _parked(own: Candidate) -> Knob:
+    """No more than the prefill worker has slots, which parked requests hold."""
+    keys = ("router", "parked_per_prefill")
+    held = own.deployment.prefill.max_running
+    now = own.fleet.router.parked_per_prefill
+    values = {now, *(each for each in PARKED if held is None or each <= held)}
+    waiting = _waiting(own)
+
+    def read(document: Document) -> int:
+        default = ROUTED_PARKED if waiting.read(document) == "fcfs" else SHORTEST_PARKED
+        return int(get(document, *keys) or default)
+
+    return Knob(
+        ".".join(keys),
+        tuple(sorted(values)),
+        read,
+        lambda document, value: put(document, keys, value),
+    )

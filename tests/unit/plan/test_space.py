@@ -46,7 +46,7 @@ REACHES = {
     "decode.max_running": lambda f: f.decode.slots * f.decode.dp,
     "decode.dp": lambda f: f.decode.dp,
     "chunked-prefill-size": lambda f: f.prefill.chunk,
-    "prefill.waiting": lambda f: f.prefill.waiting_age_s or "fcfs",
+    "prefill.waiting": lambda f: waiting(f.prefill.waiting_age_s),
     "router.parked_per_prefill": lambda f: f.router.parked_per_prefill,
     "gimbal kv": lambda f: policy(f).thresholds.kv,
     "gimbal diff": lambda f: policy(f).thresholds.diff,
@@ -57,6 +57,10 @@ REACHES = {
     "brh gamma": lambda f: barrier(f).gamma,
     "brh beta": lambda f: barrier(f).beta,
 }
+
+
+def waiting(age):
+    return "fcfs" if age is None else f"sjf:{age:g}"
 
 
 def policy(fleet):
@@ -126,6 +130,21 @@ def test_values_that_the_file_rules_out_are_not_tried() -> None:
     assert found["router.parked_per_prefill"].values == (8, 16)
     assert not any("eldr" in name for name in found["decode policy"].values)
     assert "decode.dp" not in found, "without DP attention ranks are like replicas"
+
+
+def test_shortest_first_parks_more_unless_the_file_says_how_many() -> None:
+    """What the knob reads is what runs, said in the file or not."""
+    plain = candidate()
+    found = {k.name: k for k in searched(plain, splits(plain.deployment), local=False)}
+    parked, waiting = found["router.parked_per_prefill"], found["prefill.waiting"]
+    assert waiting.values == ("fcfs", "sjf:1", "sjf:5")
+    for order in waiting.values:
+        for limit in (None, 16):
+            file = waiting.write(plain.document, order)
+            file = file if limit is None else parked.write(file, limit)
+            made = Candidate.of(file, Given())
+            assert parked.read(file) == made.fleet.router.parked_per_prefill
+            assert waiting.read(file) == order
 
 
 def test_dp_keeps_the_pool_of_a_rank_and_shares_out_what_the_server_runs() -> None:
