@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit.bench.client import Sample
 from toolkit.bench.metrics import Slo, summarise, tpot
-from toolkit.bench.stats import orders, paired_ratio
+from toolkit.bench.stats import mean_interval, orders, paired_ratio
 
 
 def sample(ttft: float, gaps: list[float], start: float = 0.0, given: int = 10) -> Sample:
@@ -109,3 +109,14 @@ def test_orders_are_permutations_and_mirror_each_other(arms: int, rounds: int, s
     pairs = zip(result[::2], result[1::2], strict=False)
     assert all(there == tuple(reversed(back)) for there, back in pairs)
     assert result == orders(arms, rounds, seed)
+
+
+def test_means_have_students_interval() -> None:
+    found = mean_interval([1.0, 2.0, 3.0])
+    # t(2, 0.975) = 4.3027, standard error 1 / sqrt(3)
+    assert found.value == 2.0 and found.high == pytest.approx(2 + 4.302653 / math.sqrt(3))
+    assert found.value - found.low == pytest.approx(found.high - found.value)
+    alone = mean_interval([5.0])
+    assert alone.value == 5.0 and math.isnan(alone.low) and alone.pairs == 1
+    with pytest.raises(ValueError, match="no mean"):
+        mean_interval([])

@@ -40,11 +40,27 @@ def paired_ratio(ours: Sequence[float], other: Sequence[float]) -> Ratio:
     mean = math.fsum(logs) / count
     if count == 1:
         return Ratio(math.exp(mean), math.nan, math.nan, 1)
+    half = _half(logs, mean)
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), count)
+
+
+def mean_interval(values: Sequence[float]) -> Ratio:
+    """Arithmetic mean with Student's 95 % interval, as a `Ratio` to 1. ValueError: no value."""
+    if not values:
+        raise ValueError("no values have no mean")
+    count, mean = len(values), math.fsum(values) / len(values)
+    if count == 1:
+        return Ratio(mean, math.nan, math.nan, 1)
+    half = _half(values, mean)
+    return Ratio(mean, mean - half, mean + half, count)
+
+
+def _half(values: Sequence[float], mean: float) -> float:
     from scipy.special import stdtrit
 
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in logs) / (count - 1))
-    half = float(stdtrit(count - 1, 0.975)) * spread / math.sqrt(count)
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), count)
+    count = len(values)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    return float(stdtrit(count - 1, 0.975)) * spread / math.sqrt(count)
 
 
 def orders(arms: int, rounds: int, seed: int) -> list[tuple[int, ...]]:

@@ -35,7 +35,7 @@ def launch(
     if as_json:
         _print_json(plan.to_json())
     else:
-        _console().print(show.summary(plan))
+        wide_console().print(show.summary(plan))
         if dry_run:
             print(show.commands(plan))
     problems = checks.quick(plan) if no_check else checks.check(plan, dry_run=dry_run)
@@ -53,13 +53,19 @@ def launch(
 def find_deployment(file: str) -> Any:
     """Load a deployment file, or a shipped recipe by its name."""
     from toolkit.launch.deployment import load_deployment
+
+    return load_deployment(find_file(file))
+
+
+def find_file(file: str) -> Path:
+    """Where a deployment file, or a shipped recipe of that name, lies."""
     from toolkit.resources import recipes_dir
 
     path = Path(file)
     if not path.exists() and path.name == file:
         recipe = recipes_dir() / (file if file.endswith(".yaml") else f"{file}.yaml")
         path = recipe if recipe.is_file() else path
-    return load_deployment(path)
+    return path
 
 
 def _run(plan: Any, run_dir: Path | None) -> None:
@@ -129,7 +135,7 @@ def _print_json(data: Any) -> None:
     print(json.dumps(data, indent=1, default=str))
 
 
-def _console() -> Any:
+def wide_console() -> Any:
     from rich.console import Console
 
     # A pipe has no width: do not fold the table there.

@@ -29,6 +29,7 @@ COMMANDS = {
     "router": "toolkit.cli.router:router",
     "profile": "toolkit.cli.profile:app",
     "simulate": "toolkit.cli.simulate:simulate",
+    "plan": "toolkit.cli.plan:plan",
 }
 
 

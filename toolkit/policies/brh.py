@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.policies.balance_route import BalanceRoute, check_s_greedy
@@ -18,13 +19,63 @@ if TYPE_CHECKING:
 HORIZON = 80
 GAMMA = 0.9
 BETA_PER_RANK = 6.0
+FARTHEST = 10_000
+"""Steps that a text may ask for: every round makes a table of ranks x steps."""
 
 
 def check_brh(text: str) -> dict[str, Any]:
-    """Options from `PREDICTOR[:S_GREEDY]`. ValueError: else."""
-    predictor, colon, s_greedy = text.partition(":")
+    """Options from `PREDICTOR[:S_GREEDY][:KEY=VALUE]...`, KEY one of horizon, gamma, alpha, beta.
+    ValueError: else."""
+    predictor, *parts = text.split(":")
     options: dict[str, Any] = {"predictor": check_predictor(predictor)}
-    return options | ({"s_greedy": check_s_greedy(s_greedy)} if colon else {})
+    for place, part in enumerate(parts):
+        key, equals, value = part.partition("=")
+        if not equals and not place:
+            options["s_greedy"] = check_s_greedy(part)
+            continue
+        if key not in _KEYS or not equals:
+            near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
+            mend = f"did you mean {near[0]}=VALUE?" if near else f"write {', '.join(_KEYS)} =VALUE"
+            raise ValueError(f"unknown knob {part!r}: {mend}")
+        if key in options:
+            raise ValueError(f"{key} stands twice: keep one")
+        options[key] = _KEYS[key](key, value)
+    return options
+
+
+def _horizon(key: str, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise ValueError(f"{key} = {text} must be a whole number of steps") from error
+    if not 0 <= value <= FARTHEST:
+        raise ValueError(f"{key} = {value} must lie in 0..{FARTHEST} steps")
+    return value
+
+
+def _gamma(key: str, text: str) -> float:
+    value = _weight(key, text)
+    if value > 1:
+        raise ValueError(f"{key} = {text} must lie in (0, 1]")
+    return value
+
+
+def _weight(key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise ValueError(f"{key} = {text} must be a number") from error
+    if not 0 < value < math.inf:
+        raise ValueError(f"{key} = {text} must be above 0")
+    return value
+
+
+_KEYS: dict[str, Callable[[str, str], Any]] = {
+    "horizon": _horizon,
+    "gamma": _gamma,
+    "alpha": _weight,
+    "beta": _weight,
+}
 
 
 class BrHPolicy(BalanceRoute):
@@ -51,10 +102,11 @@ class BrHPolicy(BalanceRoute):
     (*ours*; at H = 0 the margin). A rank without a reading has no margin at any h.
     `inflight` is kept by whoever sends the requests. Degraded: with nothing tracked on any rank
     loads are assumed to stay.
-    Knobs: `predictor` of output lengths (learned, survival, exact_match, oracle;
-    `brh@PREDICTOR[:S_GREEDY]`) or an `inflight` that has one, `horizon` H (80 steps), `alpha` (1),
-    `beta` (None: 6 G, which is the paper's 48 at G = 8; its value for other G is not in our text),
-    `gamma` (None; 0.9 in the paper), and those of `TwoStage`.
+    Knobs: `predictor` of output lengths (learned, survival, exact_match, oracle) or an `inflight`
+    that has one, `horizon` H (80 steps), `alpha` (1), `beta` (None: 6 G, which is the paper's 48 at
+    G = 8; its value for other G is not in our text), `gamma` (None; 0.9 in the paper), and those of
+    `TwoStage`; as text `brh@PREDICTOR[:S_GREEDY][:horizon=H][:gamma=G][:alpha=A][:beta=B]`. Only
+    beta / alpha decides anything.
     Source: BalanceRoute (arXiv 2605.06113), BR-H.
     """
 

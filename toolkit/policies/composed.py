@@ -85,8 +85,8 @@ class ComposedPolicy:
 
     Degraded: as the parts. Knobs: `parts` (`composed@filter+eldr+level+user`, the default; any of
     them can be left out, `composed@none`), those of `EldrPolicy` (`tau`, or `eldr@TAU`) and of the
-    barriers (`br0@S_GREEDY`, `level@S_GREEDY`, `brh@PREDICTOR[:S_GREEDY]`), `expiry` and `capacity`
-    of `UserMap`.
+    barriers (`br0@S_GREEDY`, `level@S_GREEDY`, `brh@PREDICTOR[:S_GREEDY][:KEY=VALUE]..`), `expiry`
+    and `capacity` of `UserMap`.
     `locality`, `barrier`, `users` are the parts, None where off; `inflight` BR-H's, kept by whoever
     sends the requests. Cost: that of the parts; a round asks `eldr` about 64 requests a rank at
     most. Source: *ours*; the parts name theirs.

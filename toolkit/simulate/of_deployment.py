@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolkit.launch.deployment import Deployment, Role
+from toolkit.launch.waiting import PARKED
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet, WorkerFleet
 
@@ -12,6 +13,8 @@ CHUNK = 8192
 """SGLang's chunked-prefill-size on GPUs of 80 GB and more."""
 RESERVED = 512
 """SGLang's num-reserved-decode-tokens."""
+ROUTED = {"prefill_policy": "round_robin", "decode_policy": "shortest_queue"}
+"""The router's own, where a file names none (`toolkit.router.config.RouterConfig`)."""
 
 
 def fleet_of(
@@ -32,7 +35,13 @@ def fleet_of(
         "tau": router.tau,
         "parked_per_prefill": router.parked_per_prefill,
     }
-    described = RouterFleet.model_validate({key: x for key, x in given.items() if x is not None})
+    if deployment.mode == "pd":
+        waiting = deployment.prefill.waiting
+        if waiting.order != "fcfs" and router.parked_per_prefill is None:
+            given["parked_per_prefill"] = PARKED
+    described = RouterFleet.model_validate(
+        ROUTED | {key: x for key, x in given.items() if x is not None}
+    )
     if deployment.mode == "plain":
         return Fleet(worker=_worker(deployment, kv_tokens, slots), router=described)
     prefill, decode = deployment.prefill, deployment.decode
@@ -40,7 +49,7 @@ def fleet_of(
     return Fleet(
         prefill=PrefillFleet(
             replicas=prefill.replicas * prefill.dp,
-            chunk=_arg(prefill, "chunked-prefill-size", CHUNK),
+            chunk=_chunk(prefill),
             kv_tokens=prefill.kv_tokens or 1 << 40,
             waiting_age_s=_age(prefill),
         ),
@@ -66,7 +75,7 @@ def _worker(deployment: Deployment, kv_tokens: int | None, slots: int | None) ->
         dp_attention=worker.dp_attention,
         slots=running,
         kv_tokens=pool,
-        chunk=_arg(worker, "chunked-prefill-size", CHUNK),
+        chunk=_chunk(worker),
         mixed=_arg(worker, "enable-mixed-chunk", False),
         waiting_age_s=_age(worker),
         loop=_loop(deployment, worker),
@@ -96,6 +105,12 @@ def _per_rank(role: Role) -> int | None:
     if role.max_running is None:
         return None
     return max(1, role.max_running // role.dp) if role.dp_attention else role.max_running
+
+
+def _chunk(role: Role) -> int:
+    """Of one DP rank: with DP attention SGLang shares the server's out."""
+    size = int(_arg(role, "chunked-prefill-size", CHUNK * (role.dp if role.dp_attention else 1)))
+    return max(1, size // role.dp) if role.dp_attention else size
 
 
 def _loop(deployment: Deployment, role: Role) -> Any:

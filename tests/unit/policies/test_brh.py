@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.policies.brute_force import after, imbalance, optimum
 from tests.unit.policies.test_assign import fleets, pools, rank
 from tests.unit.policies.test_br0 import cases, fleet, prompts
-from toolkit.policies import RequestView
+from toolkit.policies import RequestView, make_policy
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy, MarginAhead
 from toolkit.policies.inflight_lengths import InflightLengths
@@ -158,3 +158,39 @@ def test_what_ended_or_came_meanwhile_is_in_the_next_round(horizon) -> None:
 FLEET = [
     w.__class__(f"w{at}", load=w.load, slots=8) for at, w in enumerate([rank(0, 9), rank(0, 7)])
 ]
+
+
+def test_knobs_in_the_name() -> None:
+    policy = make_policy("brh@survival:0:horizon=40:gamma=0.95:alpha=2:beta=24", side="decode")
+    assert (policy.horizon, policy.gamma, policy.alpha, policy.beta) == (40, 0.95, 2.0, 24.0)
+    assert policy._stages.s_greedy == 0 and policy.inflight.predictor.name == "survival"
+    few = make_policy("brh@learned:beta=8")
+    assert few.beta == 8 and few._stages.s_greedy is None
+    assert (few.horizon, few.gamma, few.alpha) == (80, None, 1.0), "the others stay"
+    inside = make_policy("composed@filter+brh@learned:horizon=7+user")
+    assert inside.barrier.horizon == 7
+    plain = make_policy("brh@learned:3")
+    assert plain._stages.s_greedy == 3 and plain.beta is None, "as it was written before"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("learned:horizn=3", "unknown knob 'horizn=3': did you mean horizon=VALUE"),
+        ("learned:0:5", "unknown knob '5': write horizon, gamma, alpha, beta =VALUE"),
+        ("learned:horizon", "must be a number of slots"),
+        ("learned:0:gamma", "unknown knob 'gamma': did you mean gamma=VALUE"),
+        ("learned:gamma=1:gamma=1", "gamma stands twice"),
+        ("learned:horizon=1.5", "horizon = 1.5 must be a whole number of steps"),
+        ("learned:horizon=-1", r"must lie in 0\.\.10000 steps"),
+        ("learned:horizon=1000000000", r"must lie in 0\.\.10000 steps"),
+        ("learned:gamma=1.1", r"gamma = 1.1 must lie in \(0, 1\]"),
+        ("learned:gamma=0", "gamma = 0 must be above 0"),
+        ("learned:beta=nan", "beta = nan must be above 0"),
+        ("learned:alpha=inf", "alpha = inf must be above 0"),
+        ("learned:beta=much", "beta = much must be a number"),
+    ],
+)
+def test_wrong_knobs_in_the_name_say_how_to_mend_them(text, says) -> None:
+    with pytest.raises(ValueError, match=says):
+        make_policy(f"brh@{text}", side="decode")

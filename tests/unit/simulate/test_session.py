@@ -132,6 +132,33 @@ def test_the_order_of_waiting_prompts_is_the_files() -> None:
     )
 
 
+def test_what_the_file_leaves_to_the_router_is_as_the_router_has_it() -> None:
+    from toolkit.launch.waiting import PARKED
+    from toolkit.router.config import RouterConfig
+
+    def router(prefill):
+        decode = {"kv_tokens": 9000, "max_running": 8}
+        given = {"name": "x", "prefill": prefill, "decode": decode}
+        return fleet_of(Deployment.model_validate(given)).router
+
+    found = router({})
+    for key in ("prefill_policy", "decode_policy", "dispatch", "parked_per_prefill"):
+        assert getattr(found, key) == RouterConfig.model_fields[key].default
+    assert router({"waiting": "sjf"}).parked_per_prefill == PARKED
+
+
+def test_ranks_of_dp_attention_share_the_chunk_of_their_server() -> None:
+    given = {
+        "name": "x",
+        "prefill": {"tp": 4, "dp": 4, "dp_attention": True, "args": {"chunked-prefill-size": 4000}},
+        "decode": {"kv_tokens": 9000, "max_running": 8},
+    }
+    found = fleet_of(Deployment.model_validate(given)).prefill
+    assert (found.replicas, found.chunk) == (4, 1000)
+    given["prefill"] |= {"tp": 1, "dp_attention": False}
+    assert fleet_of(Deployment.model_validate(given)).prefill.chunk == 4000
+
+
 def test_sizes_that_the_file_leaves_open_can_be_given() -> None:
     deployment = Deployment.model_validate(
         {"name": "x", "device": "cuda", "decode": {"args": {"disable-overlap-schedule": True}}}

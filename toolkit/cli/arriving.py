@@ -1,0 +1,158 @@
+"""Options that `simulate` and `plan` share: what arrives, what steps take, whose experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from toolkit.launch.deployment import Deployment
+    from toolkit.simulate.experts import Experts
+    from toolkit.simulate.request import Request
+
+File = Annotated[str, typer.Argument(help="Deployment file, or a recipe's name.")]
+Cost = Annotated[
+    str,
+    typer.Option(
+        help="What steps take: a folder of `toolkit profile`, a YAML file of coefficients, or "
+        "embedded."
+    ),
+]
+Trace = Annotated[
+    Path | None, typer.Option(help="Azure CSV, Mooncake JSONL or lengths CSV (.gz is fine).")
+]
+TrafficFile = Annotated[
+    Path | None, typer.Option(help="YAML of made traffic: rate, kinds, clients, bursts, drift.")
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(help="Requests a second: of lengths-only traces, or of conversations."),
+]
+Seconds = Annotated[float, typer.Option(help="Of conversations made with --rate.")]
+Limit = Annotated[int | None, typer.Option(help="First requests of a trace.")]
+Speedup = Annotated[float, typer.Option(help="Play a trace so many times faster.")]
+TimeUnit = Annotated[
+    float, typer.Option(help="A trace's times times this (1000: seconds taken for ms).")
+]
+LongestGap = Annotated[float | None, typer.Option(help="Cut holes of a trace to so many seconds.")]
+Scale = Annotated[
+    str, typer.Option(help="Factors of a trace's prompts and answers, as 0.1 or 0.1,0.5.")
+]
+ExpertProfile = Annotated[
+    str | None, typer.Option(help="Profile whose experts requests use (embedded, or a folder).")
+]
+KvTokens = Annotated[
+    int | None, typer.Option(help="KV pool of a rank that decodes, where the file does not say.")
+]
+Slots = Annotated[
+    int | None, typer.Option(help="Requests such a rank runs, where the file does not say.")
+]
+SloTtft = Annotated[float | None, typer.Option(help="Goodput: TTFT limit.")]
+SloTpot = Annotated[float | None, typer.Option(help="Goodput: TPOT limit.")]
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """The options of what arrives, as they were given."""
+
+    trace: Path | None = None
+    traffic: Path | None = None
+    rate: float | None = None
+    seconds: float = 600.0
+    limit: int | None = None
+    speedup: float = 1.0
+    time_unit: float = 1.0
+    longest_gap: float | None = None
+    scale: str = "1"
+
+    @property
+    def source(self) -> str:
+        """In a word, for titles."""
+        path = self.trace or self.traffic
+        return path.name if path is not None else "conversations"
+
+    def requests(self) -> Callable[[int], Iterator[Request]]:
+        """Fresh requests of a seed. SimulateError: options that do not go together."""
+        from toolkit.simulate.errors import SimulateError
+        from toolkit.simulate.workloads.trace import TraceOptions
+        from toolkit.simulate.workloads.traffic import azure_like, generate
+
+        prompts, answers = _factors(self.scale)
+        options = TraceOptions(
+            self.rate,
+            self.speedup,
+            self.longest_gap,
+            self.time_unit,
+            prompts,
+            answers,
+            limit=self.limit,
+        )
+        if self.trace is not None and self.traffic is not None:
+            raise SimulateError("give --trace or --traffic, not both")
+        if self.trace is not None:
+            return _of_trace(self.trace, options)
+        if self.traffic is not None:
+            from toolkit.simulate.documents import read
+            from toolkit.simulate.workloads.traffic import Traffic
+
+            made = read(self.traffic, Traffic)
+        elif self.rate is None:
+            raise SimulateError("say what arrives: --trace FILE, --traffic FILE, or --rate R")
+        else:
+            made = azure_like(self.rate, self.seconds)
+        return lambda seed: generate(made, seed)
+
+
+def expert_folder(deployment: Deployment, given: str | None) -> str | None:
+    """The profile of the experts: the one that is given, else the file's, if it names one."""
+    from toolkit.launch.locality import read_locality
+    from toolkit.resources import profiles_dir
+
+    if given is not None:
+        return str(profiles_dir() / "embedded") if given == "embedded" else given
+    profiled = read_locality(deployment)
+    return None if profiled is None else profiled.folder
+
+
+def experts_of(deployment: Deployment, given: str | None) -> Experts | None:
+    """Those of that profile. ProfileError: it is none, or damaged."""
+    from toolkit.simulate.experts import Experts
+
+    folder = expert_folder(deployment, given)
+    return None if folder is None else Experts.of_profile(folder)
+
+
+def limits(ttft_ms: float | None, tpot_ms: float | None) -> tuple[float, float]:
+    """Of TTFT and TPOT in seconds, infinite where none is given."""
+    first, each = (float("inf") if x is None else x / 1e3 for x in (ttft_ms, tpot_ms))
+    return first, each
+
+
+def _of_trace(trace: Path, options: object) -> Callable[[int], Iterator[Request]]:
+    from toolkit.simulate.workloads.trace import TraceOptions, of_trace
+
+    assert isinstance(options, TraceOptions)
+    said: set[str] = set()
+
+    def remark(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            typer.secho(text, err=True, fg="yellow")
+
+    return lambda seed: of_trace(trace, options, seed, remark)
+
+
+def _factors(text: str) -> tuple[float, float]:
+    from toolkit.simulate.errors import SimulateError
+
+    try:
+        both = [float(part) for part in text.split(",")]
+        if len(both) > 2 or min(both) <= 0:
+            raise ValueError
+    except ValueError as error:
+        raise SimulateError(f"--scale is one or two factors above 0, not {text!r}") from error
+    return both[0], both[-1]

@@ -1,0 +1,174 @@
+"""`toolkit plan`: the settings that serve given traffic best, found in the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolkit.cli import arriving as common
+
+if TYPE_CHECKING:
+    from toolkit.plan.objective import Slo
+    from toolkit.plan.planner import Planned, Task
+
+MISSED = 3
+"""Exit status where the objectives cannot be met."""
+
+
+def plan(
+    deployment: common.File,
+    cost: common.Cost = "embedded",
+    trace: common.Trace = None,
+    traffic: common.TrafficFile = None,
+    rate: common.Rate = None,
+    seconds: common.Seconds = 600.0,
+    limit: common.Limit = None,
+    speedup: common.Speedup = 1.0,
+    time_unit: common.TimeUnit = 1.0,
+    longest_gap: common.LongestGap = None,
+    scale: common.Scale = "1",
+    experts: common.ExpertProfile = None,
+    kv_tokens: common.KvTokens = None,
+    slots: common.Slots = None,
+    slo_ttft_ms: common.SloTtft = None,
+    slo_tpot_ms: common.SloTpot = None,
+    attainment: Annotated[
+        float, typer.Option(help="Share of requests that must be within both limits.")
+    ] = 0.9,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Prefill and decode replicas in all [default: the file's GPUs]."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs that predict.")] = 3,
+    budget: Annotated[int, typer.Option(min=1, help="Simulations at most.")] = 200,
+    screen: Annotated[
+        int, typer.Option(min=1, help="Requests of a quick look, while searching.")
+    ] = 2000,
+    out: Annotated[Path | None, typer.Option(help="Deployment file to write.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite --out.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Write --out though the limits cannot be met.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--json", help="JSON file for everything.")] = None,
+) -> None:
+    """Search split, policies, their knobs and batch limits for this traffic; write the best file.
+
+    Exit status 3: no setting meets the limits; what would be needed is said.
+    """
+    from toolkit.bench.errors import BenchError
+    from toolkit.launch.errors import LaunchError
+    from toolkit.plan.errors import PlanError
+    from toolkit.plan.planner import make
+    from toolkit.profile.errors import ProfileError
+    from toolkit.simulate.errors import SimulateError
+
+    arriving = common.Arriving(
+        trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale
+    )
+    try:
+        slo = _slo(slo_ttft_ms, slo_tpot_ms, attainment)
+        files = Files(out, force, anyway, output)
+        files.check()
+        task = _task(deployment, cost, arriving, experts, kv_tokens, slots, slo)
+        task = task.sized(seeds, workers, budget, screen)
+        made = make(task, lambda text: typer.secho(text, err=True, dim=True))
+        _show(made)
+        files.write(made, deployment)
+    except (BenchError, LaunchError, PlanError, ProfileError, SimulateError, ValueError) as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    if not made.met:
+        raise typer.Exit(MISSED)
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is to be written."""
+
+    out: Path | None
+    force: bool
+    anyway: bool
+    json: Path | None
+
+    def check(self) -> None:
+        """PlanError now, and not after a long search."""
+        from toolkit.plan.document import refuse
+
+        if self.out is not None:
+            refuse(self.out, self.force)
+        if self.json is not None:
+            refuse(self.json, force=True)
+
+    def write(self, made: Planned, file: str) -> None:
+        """The JSON in any case, the deployment where the limits are met or `anyway`."""
+        from toolkit.launch.state import write_json
+        from toolkit.plan import document
+        from toolkit.plan.tables import head
+
+        if self.json is not None:
+            write_json(self.json, made.to_json())
+        if self.out is None:
+            return
+        if not made.met and not self.anyway:
+            typer.echo(f"{self.out} is not written: --anyway writes the best that was found")
+            return
+        found = document.moved(made.plan.document, made.task.given.folder, self.out.parent)
+        document.write(self.out, found, head(made, _command(file), file), self.force)
+        typer.echo(f"written: {self.out}  (toolkit launch {self.out})")
+
+
+def _slo(ttft_ms: float | None, tpot_ms: float | None, attainment: float) -> Slo:
+    from toolkit.plan.objective import Slo
+
+    return Slo(*common.limits(ttft_ms, tpot_ms), attainment)
+
+
+def _task(
+    file: str,
+    cost: str,
+    arriving: common.Arriving,
+    experts: str | None,
+    kv_tokens: int | None,
+    slots: int | None,
+    slo: Slo,
+) -> Task:
+    from toolkit.cli.launch import find_deployment, find_file
+    from toolkit.launch.document import read_document
+    from toolkit.plan.candidate import Given
+    from toolkit.plan.measured import check
+    from toolkit.plan.planner import Task
+    from toolkit.simulate.costs import load
+
+    requests = arriving.requests()
+    deployment = find_deployment(file)
+    data, _ = read_document(find_file(file))
+    check(deployment, cost, common.expert_folder(deployment, experts))
+    given = Given(deployment.folder, kv_tokens, slots)
+    known = common.experts_of(deployment, experts)
+    return Task(data, given, load(cost), requests, slo, experts=known)
+
+
+def _show(made: Planned) -> None:
+    from toolkit.cli.launch import wide_console
+    from toolkit.plan.tables import prediction, refusal, sentences, settings
+
+    console = wide_console()
+    console.print(prediction(made))
+    if made.effects:
+        console.print(settings(made))
+    for text in sentences(made):
+        console.print(text, markup=False)
+    console.print(f"{made.simulations} simulations", markup=False)
+    for text in () if made.met else refusal(made):
+        typer.secho(text, fg="red", err=True)
+
+
+def _command(file: str) -> str:
+    import shlex
+    import sys
+
+    given = sys.argv[1:] if sys.argv[1:2] == ["plan"] else ["plan", file]
+    return shlex.join(["toolkit", *given])

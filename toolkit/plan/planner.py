@@ -1,0 +1,222 @@
+"""From a deployment and its traffic to settings, with what they are predicted to bring."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from toolkit.bench.stats import Ratio, mean_interval, paired_ratio
+from toolkit.plan.candidate import Candidate, Given
+from toolkit.plan.document import Document, get, normal, put
+from toolkit.plan.errors import PlanError, Spent
+from toolkit.plan.matter import Effect, effects, improvement
+from toolkit.plan.needs import Needs, needs
+from toolkit.plan.objective import Figures, Slo
+from toolkit.plan.search import ARMS, Search, choose
+from toolkit.plan.space import plain, searched
+from toolkit.plan.split import nearest, split_of, splits, with_split
+from toolkit.plan.trials import Trials
+from toolkit.simulate.costs.base import CostModel
+from toolkit.simulate.experts import Experts
+from toolkit.simulate.session import Requests
+
+INFLIGHT = 256
+"""The router's own `max_inflight` (`toolkit.router.config.RouterConfig`)."""
+SPARE = 2
+"""Times the mean number in flight that the router should let in."""
+ROUNDS = 2
+"""Times that the plan may still move to a neighbour which all seeds find better."""
+FEWEST = 8
+"""Simulations that a search takes at least."""
+PREDICTED = (
+    "ttft_mean",
+    "ttft_p50",
+    "ttft_p99",
+    "tpot_mean",
+    "tpot_p99",
+    "e2e_mean",
+    "output_tokens_s",
+    "goodput_s",
+    "good_share",
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is planned for. `document`: the deployment file; `seeds`: how many predict, 1 and on
+    (seed 0 is the search's own); `workers`: replicas of both roles, None for the file's GPUs;
+    `budget`: simulations at most; `first`: requests that a quick look takes."""
+
+    document: Document
+    given: Given
+    cost: CostModel
+    requests: Requests
+    slo: Slo = field(default_factory=Slo)
+    seeds: int = 3
+    experts: Experts | None = None
+    workers: int | None = None
+    budget: int = 200
+    first: int = 2000
+
+    def sized(self, seeds: int, workers: int | None, budget: int, first: int) -> Task:
+        """The same with how much is looked at."""
+        return replace(self, seeds=seeds, workers=workers, budget=budget, first=first)
+
+
+@dataclass
+class Planned:
+    """`plan` against `baseline` (the file's sizes and split, round robin and shortest queue), with
+    the figures of each seed. `met`: whether the plan meets the objectives; if not, what it `needs`.
+    `unseen`: knobs that no simulation was left for. `rate`: requests a second that arrive."""
+
+    task: Task
+    baseline: Candidate
+    plan: Candidate
+    before: Figures
+    after: Figures
+    rate: float
+    met: bool = True
+    effects: list[Effect] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    needs: Needs | None = None
+    remarks: list[str] = field(default_factory=list)
+    simulations: int = 0
+
+    def gain(self, name: str) -> Ratio | None:
+        """Plan divided by baseline, paired by seed; None where a figure is 0."""
+        ours, theirs = ([each[name] for each in x] for x in (self.after, self.before))
+        if not all(value > 0 and math.isfinite(value) for value in (*ours, *theirs)):
+            return None
+        return paired_ratio(ours, theirs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        slo = self.task.slo
+        return {
+            "met": self.met,
+            "slo": {
+                "ttft_ms": _finite(slo.ttft * 1e3),
+                "tpot_ms": _finite(slo.tpot * 1e3),
+                "attainment": slo.attainment,
+            },
+            "rate": self.rate,
+            "seeds": self.task.seeds,
+            "simulations": self.simulations,
+            "baseline": _described(self.baseline, self.before),
+            "plan": _described(self.plan, self.after),
+            "gain": {
+                name: None if (found := self.gain(name)) is None else found.keys("ratio")
+                for name in PREDICTED
+            },
+            "knobs": [effect.to_json() for effect in self.effects],
+            "not_looked_at": self.unseen,
+            "needs": None if self.needs is None else self.needs.to_json(),
+            "remarks": self.remarks,
+        }
+
+
+def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Planned:
+    """The best settings that were found.
+
+    PlanError: a deployment, a fleet or a budget that nothing can be planned for. SimulateError: one
+    that is not simulated.
+    """
+    least = (2 + ARMS) * task.seeds + FEWEST
+    if task.budget < least:
+        raise PlanError(f"--budget {task.budget} is too few with {task.seeds} seeds: {least} least")
+    file = Candidate.of(normal(task.document), task.given)
+    choices = splits(file.deployment, task.workers)
+    start = with_split(file.document, nearest(choices, split_of(file.document)))
+    own = Candidate.of(start, task.given)
+    baseline = Candidate.of(plain(start), task.given)
+    why_not = _locality(own, task.experts)
+    knobs = searched(own, choices, local=not why_not)
+    trials = Trials(task.cost, task.requests, task.slo, task.budget, task.experts, report)
+    search = Search(trials, task.given, task.first)
+    trials.ceiling = FEWEST + (task.budget - least) // 2
+    arms = [search.candidate(document) for document in search.arms(baseline.document, knobs)]
+    trials.ceiling = task.budget
+    seeds = range(1, task.seeds + 1)
+    finalists = {each.fleet: each for each in (baseline, own, *arms) if each is not None}
+    plan, after = choose(trials, list(finalists.values()), seeds)
+    rate = statistics.fmean(trials.rate(seed) for seed in seeds)
+    made = Planned(task, baseline, plan, trials.all(baseline, seeds), after, rate)
+    made.met = not task.slo.given or task.slo.met(after)
+    if made.met:
+        _refine(made, search, knobs, seeds)
+    else:
+        made.needs = needs(search, made.plan, seeds)
+    made.simulations = trials.done
+    made.remarks += [why_not] if why_not else []
+    _remark(made, len(choices))
+    return made
+
+
+def _refine(made: Planned, search: Search, knobs: Any, seeds: range) -> None:
+    """Effects around the plan; it moves to a neighbour that is better beyond doubt."""
+    for last in (*[False] * ROUNDS, True):
+        made.effects, made.unseen = effects(search, made.plan, knobs, seeds)
+        found = improvement(made.effects, made.after, made.task.slo)
+        if found is None or last:
+            return
+        try:
+            made.after = search.trials.all(found, seeds)
+        except Spent:
+            return
+        made.plan = found
+
+
+def _locality(own: Candidate, experts: Experts | None) -> str:
+    """Why policies that follow experts cannot be searched; empty where they can."""
+    router = own.fleet.router
+    if own.deployment.router.profile is None:
+        return "policies that follow experts are not searched: the file names no router.profile"
+    if experts is None or experts.signatures is None:
+        return "policies that follow experts are not searched: --experts names no profile"
+    if router.dispatch != "late":
+        return "policies that follow experts are not searched: they need dispatch: late"
+    return ""
+
+
+def _remark(made: Planned, choices: int) -> None:
+    """What a reader should know, and the room that the router must have."""
+    remarks = made.remarks
+    if choices == 1:
+        remarks.append("the split is not searched: only the file's fits its hosts and GPUs")
+    if any(effect.name == "decode.dp" for effect in made.effects):
+        remarks.append("decode.dp: step times of a rank and its KV pool are taken as the file's")
+    same = len({tuple(sorted(each.items())) for each in made.before}) < len(made.before)
+    if same and len(made.before) > 1:
+        remarks.append(
+            "every seed has the same requests (a trace with times of its own): intervals say "
+            "nothing about other days"
+        )
+    inflight = max(made.rate * each["e2e_mean"] for each in made.after) * SPARE
+    limit = get(made.plan.document, "router", "max_inflight") or INFLIGHT
+    if inflight > limit:
+        room = 1 << math.ceil(math.log2(inflight))
+        document = put(made.plan.document, ("router", "max_inflight"), room)
+        made.plan = Candidate.of(document, made.task.given)
+        remarks.append(f"router.max_inflight: {room}, as {inflight / SPARE:.0f} are in flight")
+
+
+def _described(candidate: Candidate, figures: Figures) -> dict[str, Any]:
+    return {
+        "split": list(split_of(candidate.document)),
+        "prefill_policy": candidate.fleet.router.prefill_policy,
+        "decode_policy": candidate.fleet.router.decode_policy,
+        "fleet": candidate.fleet.model_dump(),
+        "figures": [dict(each) for each in figures],
+        "predicted": {
+            name: mean_interval([each[name] for each in figures]).keys(name)
+            for name in PREDICTED
+            if all(math.isfinite(each[name]) for each in figures)
+        },
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
