@@ -3,10 +3,8 @@
 One prefill worker and one decode server of two DP ranks (launch/cpu-dp.yaml). First a calibration:
 traffic of its own under another policy (power of two), in closed loops of 8, 48 and 80 requests and
 at 2 requests a second. A cost model is fitted to the wall time of its steps (`validation_fit`), and
-what one loses beside a prefill pass, since both share cores; what TTFT takes beyond the
-simulated one where nobody queues (8 in flight, 2 a second) is the latency of everything else: HTTP,
-tokenizing, the router, KV transfer. Then each workload is played under each policy, on the workers
-and in the simulator.
+what one loses beside a prefill pass, since both share cores. Then each workload is played under
+each policy, on the workers and in the simulator.
 
 workloads, none of them the calibration's: `mix`, the synthetic mix of `imbalance` in a closed loop
 that keeps ranks full; `chat`, longer answers to shorter prompts, in a smaller closed loop; `open`,
@@ -45,7 +43,6 @@ from toolkit.bench.target import Target, discover, flush_caches, set_policy
 from toolkit.bench.workload import Item, Workload
 from toolkit.launch.deployment import load_deployment
 from toolkit.profile.tap import Heard, Tap
-from toolkit.simulate.costs.linear import Transfer
 from toolkit.simulate.fleet import Machine
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.request import Request
@@ -54,6 +51,8 @@ from toolkit.simulate.simulation import Simulation
 
 POLICIES = ("level@0", "shortest_queue", "random")
 SLOTS = 32
+TRANSFER_S = 0.007
+"""KV of one prompt between two workers of one machine (`tests.benchmarks.late_binding`)."""
 CALIBRATION_SEED = 77
 CALIBRATED_AT = "power_of_two"
 FIGURES = ("throughput", "tpot", "ttft")
@@ -113,27 +112,16 @@ def calibration(pool: TokenPool, requests: int) -> list[Case]:
     ]
 
 
-async def calibrate(session: Any, target: Target, up: Any, path: Path, cal: list[Case]) -> Fitted:
+async def calibrate(session: Any, target: Target, up: Any, cal: list[Case]) -> Fitted:
     """The cost model, from calibration runs."""
     urls = [worker.url for worker in up.workers]
     runs: list[Heard] = []
-    waits: list[list[float]] = []
     for case in cal:
         async with Tap(session, urls, events=False) as tap:
-            outcome = await played(session, target, urls, case, CALIBRATED_AT)
+            await played(session, target, urls, case, CALIBRATED_AT)
             await asyncio.sleep(1.0)
         runs.append(tap.heard)
-        waits.append([sample.ttft for sample in outcome.samples])
-    found = fitted(runs)
-    more = []
-    for case, measured in zip(cal, waits, strict=True):
-        if case.in_flight is None or case.in_flight < 16:
-            told = [r.ttft for r in play_simulated(case, CALIBRATED_AT, path, found)]
-            more += [a - b for a, b in zip(measured, told, strict=True)]
-    found.cost = found.cost.model_copy(
-        update={"transfer": Transfer(base=max(0.0, statistics.fmean(more)))}
-    )
-    return found
+    return fitted(runs, TRANSFER_S)
 
 
 async def played(session: Any, target: Target, urls: list[str], case: Case, policy: str) -> Outcome:
@@ -199,7 +187,7 @@ async def measure(up: Any, path: Path, options: Any) -> tuple[list[dict[str, Any
         urls = [worker.url for worker in up.workers]
         cal = calibration(pool, options.calibration)
         await warm_up(session, target, cal[1].items, Load(concurrency=16, hidden=True))
-        found = await calibrate(session, target, up, path, cal)
+        found = await calibrate(session, target, up, cal)
         say(f"fitted: {found}")
         for case in cases(pool, options.requests, options.rate):
             for policy in options.policies.split(","):

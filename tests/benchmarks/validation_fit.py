@@ -28,7 +28,7 @@ class Fitted:
     errors: dict[str, float]
 
 
-def fitted(runs: Sequence[Heard]) -> Fitted:
+def fitted(runs: Sequence[Heard], transfer_s: float) -> Fitted:
     """From what was heard of one prefill worker and one decode server with DP attention.
 
     A decode step of the group takes base + per_request * n + per_kv_token * KV of the heaviest
@@ -50,7 +50,7 @@ def fitted(runs: Sequence[Heard]) -> Fitted:
             base=base, per_request=per_request, per_kv_token=per_kv_token, per_join=per_join
         ),
         prefill=Prefill(base=prompt[0], per_token=prompt[1]),
-        transfer=Transfer(),
+        transfer=Transfer(base=transfer_s),
     )
     return Fitted(cost, 1 - min(beside, 0.95), {"decode": step_error, "prefill": prompt_error})
 

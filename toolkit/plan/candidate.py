@@ -42,6 +42,8 @@ class Candidate:
             where = ".".join(str(part) for part in first["loc"])
             said = first["msg"].removeprefix("Value error, ")
             raise PlanError(f"{where}: {said}" if where else said) from error
+        if deployment.mode != "pd":
+            raise PlanError(f"mode: {deployment.mode} is not planned: prefill and decode roles are")
         return cls(document, deployment, fleet_of(deployment, given.kv_tokens, given.slots))
 
     @property

@@ -36,9 +36,9 @@ class Group(Loop):
         """Since the last step began."""
 
     def arrive(self, rank: Rank, request: Request) -> None:
-        """A request was bound to one of the ranks and is known to its scheduler at the boundary."""
+        """A request was bound to one of the ranks and is known to its scheduler at a boundary."""
         rank.arriving.append(request)
-        self.at_boundary(self._give_places, rank)
+        self.at_boundary(self._give_places, rank, steps=self.scheduling.place)
 
     def received(self, rank: Rank, request: Request) -> None:
         """Its KV is there."""

@@ -18,12 +18,14 @@ Speed = Annotated[float, Field(gt=0, le=1)]
 
 class PrefillFleet(_Strict):
     """`chunk`: prompt tokens of one pass at most. `waiting_age_s`: None is first come first
-    served, else shortest first, and first who has waited so long (`toolkit.policies.sjf`)."""
+    served, else shortest first, and first who has waited so long (`toolkit.policies.sjf`). `loop`:
+    as `DecodeFleet` has it."""
 
     replicas: Annotated[int, Field(ge=1)] = 1
     chunk: Annotated[int, Field(ge=1)] = 8192
     kv_tokens: Annotated[int, Field(ge=1)] = 1 << 40
     waiting_age_s: Annotated[float | None, Field(ge=0)] = None
+    loop: Literal["overlap", "cpu", "plain"] = "overlap"
 
 
 class DecodeFleet(_Strict):

@@ -13,8 +13,7 @@ def seconds_of(steps: int, first: float, slope: float) -> float:
 def steps_in(seconds: float, first: float, slope: float) -> int:
     """How many of those whole steps fit in that time."""
     seconds = seconds * (1 + 1e-12) + 1e-12  # a boundary belongs to the step that ended there
-    if abs(slope) < 1e-9 * first:
-        return int(seconds / first)
     half = first - slope / 2
     inside = half * half + 2 * slope * seconds
-    return int((math.sqrt(max(inside, 0.0)) - half) / slope)
+    # The root in the form that loses nothing where the slope is tiny.
+    return int(2 * seconds / (half + math.sqrt(max(inside, 0.0))))

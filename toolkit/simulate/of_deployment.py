@@ -52,6 +52,7 @@ def fleet_of(
             chunk=_chunk(prefill),
             kv_tokens=prefill.kv_tokens or 1 << 40,
             waiting_age_s=_age(prefill),
+            loop=_loop(deployment, prefill),
         ),
         decode=DecodeFleet(
             replicas=decode.replicas,

@@ -33,6 +33,8 @@ class PrefillWorker:
     held_tokens: int = 0
     """Of prompts that are computed, or wait for their decode rank."""
     neighbours: Neighbours | None = None
+    behind: bool = False
+    """Its loop looks at what a pass has made when it has begun, and on a CPU done, the next one."""
     credit: int = 0
     """More requests that the router may send here before their decode is chosen."""
 
@@ -44,6 +46,16 @@ class PrefillWorker:
         self._left_s = 0.0
         self._paced = 0.0
         self._ending: Event | None = None
+        self._computed: list[Request] = []
+        """Of the last pass, that nobody was told of yet."""
+        self._agenda: list[Callable[[], None]] = []
+
+    def at_boundary(self, action: Callable[[], None]) -> None:
+        """Call it when the pass that runs is over: the loop sends KV between passes."""
+        if self._passing:
+            self._agenda.append(action)
+        else:
+            action()
 
     def set_speed(self, speed: float) -> None:
         """From now on; 1 is that of the cost model."""
@@ -91,6 +103,7 @@ class PrefillWorker:
         prompts = self.prompts
         parts = prompts.next_pass(self.chunk, prompts.computed_tokens, self._begin)
         if not parts:
+            self._tell()
             if self.neighbours is not None:
                 self.neighbours.idle(self)
             return
@@ -113,7 +126,18 @@ class PrefillWorker:
     def _done(self) -> None:
         self._ending = None
         parts, self._passing = self._passing, []
-        for request in self.prompts.passed(parts):
+        if self.behind:
+            self._tell()
+        self._computed += self.prompts.passed(parts)
+        if not self.behind:
+            self._tell()
+        agenda, self._agenda = self._agenda, []
+        for action in agenda:
+            action()
+        self._wake()
+
+    def _tell(self) -> None:
+        computed, self._computed = self._computed, []
+        for request in computed:
             request.prefilled = self.events.now
             self.on_done(request)
-        self._wake()

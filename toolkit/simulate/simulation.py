@@ -163,7 +163,8 @@ class Simulation:
     def _placed(self, rank: Rank, request: Request) -> None:
         request.place = rank
         if request.prefilled == request.prefilled:
-            self._send_kv(rank, request, request.prompt)
+            prefill = self.router.prefill_of(request)
+            prefill.at_boundary(lambda: self._send_kv(rank, request, request.prompt))
 
     def _send_kv(self, rank: Rank, request: Request, tokens: int) -> None:
         """One after the other from each prefill worker; latencies overlap."""

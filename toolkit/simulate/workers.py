@@ -46,6 +46,7 @@ class Builder:
                 prefill.chunk,
                 prefill.kv_tokens,
                 self._shortest(),
+                behind=prefill.loop == "cpu",
                 credit=self.fleet.router.parked_per_prefill,
                 neighbours=self.neighbours,
             )

@@ -91,7 +91,7 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("name: x\ndecode: {max_running: 8}\n", "decode.kv_tokens is not in the deployment file"),
-        ("name: x\nmode: plain\n", "mode: plain is not simulated"),
+        ("name: x\nmode: plain\n", "mode: plain is not planned"),
         (
             "name: x\ndecode: {tp: 4, dp: 3, dp_attention: true}\n",
             "tp (4) must be a multiple of dp (3)",

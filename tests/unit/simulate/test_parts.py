@@ -120,6 +120,25 @@ def test_the_shortest_goes_first() -> None:
     assert [r.number for r in done] == [2, 3, 0, 1]
 
 
+def test_a_loop_that_is_behind_tells_of_a_pass_after_the_next_one() -> None:
+    events, worker, done = prefill(chunk=1000, behind=True)
+    for number in range(3):
+        worker.take(asked(number, 1000))
+    events.run()
+    step = COST.prefill.base + 1000 * COST.prefill.per_token
+    assert [r.prefilled for r in done] == pytest.approx([2 * step, 3 * step, 3 * step])
+
+
+def test_kv_is_sent_between_passes() -> None:
+    events, worker, _ = prefill(chunk=1000)
+    sent: list[float] = []
+    worker.take(asked(0, 1000))
+    events.after(0.001, worker.at_boundary, lambda: sent.append(events.now))
+    events.run()
+    worker.at_boundary(lambda: sent.append(-1.0))
+    assert sent == pytest.approx([COST.prefill.base + 1000 * COST.prefill.per_token, -1.0])
+
+
 def test_expected_distinct_experts_are_those_of_drawn_batches() -> None:
     source = np.random.default_rng(0)
     counts = source.binomial(50, source.random((6, 3, 8)) ** 3)

@@ -290,7 +290,7 @@ def test_the_reserve_falls_with_steps_and_follows_a_retraction() -> None:
 
 
 def test_a_plain_deployment_is_a_fleet() -> None:
-    args = {"chunked-prefill-size": 2048, "enable-mixed-chunk": True}
+    args = {"chunked-prefill-size": 8192, "enable-mixed-chunk": True}
     sizes = {"replicas": 2, "tp": 4, "dp": 4, "dp_attention": True, "kv_tokens": 9000}
     given = {"max_running": 64, "waiting": {"order": "sjf", "age_s": 2}, "args": args}
     deployment = Deployment.model_validate(

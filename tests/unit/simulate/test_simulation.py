@@ -208,3 +208,16 @@ def test_a_step_takes_longer_by_what_each_request_that_begins_with_it_costs() ->
     plain, more = ends(0.0), ends(0.05)
     assert more[-1] - plain[-1] == pytest.approx(0.05, abs=0.03)
     assert more[0] - plain[0] == pytest.approx(4 * 0.05, abs=0.03)
+
+
+def test_on_a_cpu_a_request_has_its_place_a_step_later() -> None:
+    """Beside a long answer, so that there are steps to wait for."""
+
+    def waited(loop: str) -> float:
+        some = [Request(0, 0.0, 10, 400), Request(1, 1.0, 10, 5)]
+        made = fleet({"slots": 4, "loop": loop}, {"decode_policy": "round_robin"})
+        Simulation(made, COST, some).run()
+        return some[1].first_token - some[1].bound
+
+    step = COST.decode.base + COST.decode.per_request
+    assert waited("cpu") - waited("plain") == pytest.approx(step, rel=0.1)
