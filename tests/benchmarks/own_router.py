@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.worker_process import free_port
+from tests.ports import free_port
 from toolkit.bench.errors import BenchError
 from toolkit.launch import readiness
 from toolkit.launch.plan import RUN_DIR, RouterPlan

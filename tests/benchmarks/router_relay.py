@@ -36,7 +36,8 @@ from typing import Any
 import psutil
 
 from tests.benchmarks.common import interval
-from tests.standin.cluster import ROOT, Cluster, free_port
+from tests.ports import free_port
+from tests.standin.cluster import ROOT, Cluster
 
 # sglang-router imports SGLang when it can, for tracing only: 16 s and 500 MiB that it would not
 # need. It then runs exactly as where only the wheel is installed.

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.e2e import calls
-from tests.e2e.worker_process import free_port
+from tests.ports import free_port
 from toolkit.launch.running import Running
 
 pytestmark = pytest.mark.e2e

@@ -8,7 +8,8 @@ import pytest
 
 from patches.base import REFUSED_EXIT_CODE
 from patches.signature import LAYERS_VARIABLE
-from tests.e2e.worker_process import STARTUP_DEADLINE_S, free_port, prefill_mode, start
+from tests.e2e.worker_process import STARTUP_DEADLINE_S, prefill_mode, start
+from tests.ports import free_port
 from toolkit.launch import trees
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(STARTUP_DEADLINE_S + 60)]

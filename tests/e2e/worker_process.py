@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.ports import free_port
 from toolkit.embedded import model_path
 
 STARTUP_DEADLINE_S = 300
@@ -28,13 +28,6 @@ CPU_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "SGLANG_HOST_IP": "127.0.0.1",
 }
-
-
-def free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def prefill_mode() -> tuple[str, ...]:

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from tests.standin.cluster import Cluster, free_port
+from tests.ports import free_port
+from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, run, text_of
 from toolkit.router.app import Router
 from toolkit.router.config import RouterConfig
