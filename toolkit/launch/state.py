@@ -35,12 +35,17 @@ def new_run_dir(name: str, root: Path | None = None) -> Path:
 
 
 def write_json(path: Path, data: Any) -> None:
+    """`write_whole` of indented JSON."""
+    write_whole(path, json.dumps(data, indent=1, default=str) + "\n")
+
+
+def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
     """Replace `path` atomically: a reader sees the old file or the new one, never a part."""
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as out:
-            json.dump(data, out, indent=1, default=str)
-            out.write("\n")
+            out.write(text)
+        Path(name).chmod(mode)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from toolkit.launch.state import write_whole
 from toolkit.plan.errors import PlanError
 
 Document = dict[str, Any]
@@ -81,18 +81,11 @@ def write(path: Path, document: Document, comment: Sequence[str], force: bool = 
     refuse(path, force)
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment)
     text = head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
-    name = None
+    mask = os.umask(0)
+    os.umask(mask)
     try:
-        fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(fd, "w", encoding="utf-8") as out:
-            out.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
+        write_whole(path, text, 0o666 & ~mask)
     except OSError as error:
-        if name is not None:
-            Path(name).unlink(missing_ok=True)
         raise PlanError(f"{path} cannot be written: {error.strerror}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
@@ -23,7 +24,7 @@ HOP = 64
 """Steps that are taken at once at most: over so many the time of a step is a straight line."""
 
 
-class Loop:
+class Loop(ABC):
     """The loop of ranks that take every step together (DP attention), or of one rank.
 
     Here are the batches; who gets into them, and when, is its subclasses'.
@@ -135,16 +136,17 @@ class Loop:
         """Decode steps that the rank has taken."""
         return self.steps + self.taken() - rank.skipped
 
+    @abstractmethod
     def arrive(self, rank: Rank, request: Request) -> None:
         """A request was sent to one of the ranks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _freed(self, rank: Rank) -> None:
         """Somebody has left the rank's batch."""
 
+    @abstractmethod
     def _retracted(self, rank: Rank, request: Request) -> None:
         """It has lost its KV, with `generated` tokens of its answer done."""
-        raise NotImplementedError
 
     def _prepare(self) -> None:
         """All that has happened is known: what comes next?"""

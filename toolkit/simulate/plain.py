@@ -244,6 +244,9 @@ class PlainGroup(Loop):
             return 0
         return min(len(request.blocks), request.prompt // request.block) * request.block
 
+    def _freed(self, rank: Rank) -> None:
+        """Nothing: who waits is looked at before every round."""
+
     def _leave(self, rank: Rank, request: Request) -> None:
         super()._leave(rank, request)
         plain = cast(PlainRank, rank)

@@ -15,10 +15,12 @@ from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.document import write
 from toolkit.plan.errors import PlanError
+from toolkit.plan.planner import INFLIGHT
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import Split, splits
 from toolkit.policies import make_policy
-from toolkit.simulate.of_deployment import fleet_of
+from toolkit.router.config import RouterConfig
+from toolkit.simulate.of_deployment import ROUTED, fleet_of
 
 OWN = candidate(
     decode={"tp": 4, "dp": 2, "dp_attention": True, "kv_tokens": 9000, "max_running": 32,
@@ -217,3 +219,9 @@ def test_hosts_are_dealt_out_anew() -> None:
     changed = knob.write(made.document, Split(3, 1))
     assert changed["prefill"]["hosts"] == ["a", "b", "c"]
     assert changed["decode"]["hosts"] == ["d"]
+
+
+def test_what_a_file_leaves_out_is_what_the_router_takes() -> None:
+    fields = RouterConfig.model_fields
+    assert fields["max_inflight"].default == INFLIGHT
+    assert {name: fields[name].default for name in ROUTED} == ROUTED
