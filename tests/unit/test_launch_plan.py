@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tests.unit.launch_stand_ins import deployment, tiny_model
 from toolkit.launch import checks
@@ -210,6 +211,19 @@ def test_memory_and_missing_weights_are_found(model, tmp_path):
 def test_missing_model_says_how_to_mend(tmp_path):
     with pytest.raises(LaunchError, match=r"set model\.path"):
         resolve(deployment(tmp_path / "nowhere"))
+
+
+def test_early_places_are_for_decode_ranks_of_one_process(model):
+    plan = resolve(deployment(model, decode={"early_place": True}))
+    told = {worker.role: worker.env.get("TOOLKIT_EARLY_PLACE") for worker in plan.workers}
+    assert told == {"prefill": None, "decode": "1"}
+    sizes = {"early_place": True, "tp": 4, "dp": 2, "dp_attention": True}
+    with pytest.raises(ValidationError, match="each of the 2 DP ranks is 2 processes"):
+        deployment(model, decode=sizes)
+    deployment(model, decode=sizes | {"dp": 4})
+    deployment(model, decode={"early_place": True, "dp": 4})
+    with pytest.raises(ValidationError, match="set it under decode"):
+        deployment(model, prefill={"early_place": True})
 
 
 def test_background_is_for_cpu_workers_of_its_role_only(model):

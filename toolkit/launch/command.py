@@ -229,6 +229,8 @@ def worker_env(
         # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
         # decode never learns that its address changed (`patches/prefill_restart.py`).
         env["SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"] = "2"
+        if role.early_place:
+            env["TOOLKIT_EARLY_PLACE"] = "1"
     if deployment.device == "cpu":
         env |= CPU_ENV
         if role_name == "prefill":

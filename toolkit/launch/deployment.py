@@ -77,6 +77,10 @@ class Role(_Strict):
         default=False,
         description="CPU: the model computes while nothing else wants the core (workers share few)",
     )
+    early_place: bool = Field(
+        default=False,
+        description="decode ranks of one process each look at new requests while a step runs too",
+    )
     waiting: Annotated[Waiting, BeforeValidator(from_yaml)] = Field(
         default=Waiting(order="fcfs"), description="in which order waiting prompts are prefilled"
     )
@@ -223,6 +227,18 @@ class Deployment(_Strict):
     def _decode_prefills_nothing(cls, role: Role) -> Role:
         if role.waiting.order != "fcfs":
             raise ValueError("waiting: decode workers prefill nothing: set it under prefill")
+        if role.early_place and role.ranks > role.dp:
+            raise ValueError(
+                f"early_place: each of the {role.dp} DP ranks is {role.ranks // role.dp} processes "
+                "that must look together: remove it, or set dp_attention and dp to tp"
+            )
+        return role
+
+    @field_validator("prefill", "worker")
+    @classmethod
+    def _only_decode_gives_places(cls, role: Role) -> Role:
+        if role.early_place:
+            raise ValueError("early_place: only decode workers wait for KV: set it under decode")
         return role
 
     @model_validator(mode="after")

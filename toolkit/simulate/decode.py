@@ -36,8 +36,11 @@ class Group(Loop):
         """Since the last step began."""
 
     def arrive(self, rank: Rank, request: Request) -> None:
-        """A request was bound to one of the ranks and is known to its scheduler at a boundary."""
+        """A request was bound to one of the ranks. Its scheduler knows of it at a boundary, or at
+        once."""
         rank.arriving.append(request)
+        if self.scheduling.early:
+            self._give_places(rank)
         self.at_boundary(self._give_places, rank, steps=self.scheduling.place)
 
     def received(self, rank: Rank, request: Request) -> None:

@@ -13,6 +13,9 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+UNBOUNDED = 1 << 36
+"""KV tokens of a pool whose size nobody said. No policy takes it for a reading that cannot be true
+(`toolkit.policies.readings.HUGE`)."""
 Speed = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -23,7 +26,7 @@ class PrefillFleet(_Strict):
 
     replicas: Annotated[int, Field(ge=1)] = 1
     chunk: Annotated[int, Field(ge=1)] = 8192
-    kv_tokens: Annotated[int, Field(ge=1)] = 1 << 40
+    kv_tokens: Annotated[int, Field(ge=1)] = UNBOUNDED
     waiting_age_s: Annotated[float | None, Field(ge=0)] = None
     loop: Literal["overlap", "cpu", "plain"] = "overlap"
 
@@ -31,15 +34,17 @@ class PrefillFleet(_Strict):
 class DecodeFleet(_Strict):
     """`slots`, `kv_tokens`, `reserve` (KV tokens kept free for each request) are of one rank.
     `dp_attention`: the `dp` ranks of a server take every step together. `loop`: SGLang's overlap
-    scheduler on a GPU, on a CPU, or none (`toolkit.simulate.scheduling.Scheduling`)."""
+    scheduler on a GPU, on a CPU, or none (`toolkit.simulate.scheduling.Scheduling`).
+    `early_place`: a rank looks at new requests while a step runs, too (`patches.early_place`)."""
 
     replicas: Annotated[int, Field(ge=1)] = 1
     dp: Annotated[int, Field(ge=1)] = 1
     dp_attention: bool = False
     slots: Annotated[int, Field(ge=1)] = 64
-    kv_tokens: Annotated[int, Field(ge=1)] = 1 << 40
+    kv_tokens: Annotated[int, Field(ge=1)] = UNBOUNDED
     reserve: Annotated[int, Field(ge=0)] = 512
     loop: Literal["overlap", "cpu", "plain"] = "overlap"
+    early_place: bool = False
 
 
 class WorkerFleet(_Strict):
@@ -52,7 +57,7 @@ class WorkerFleet(_Strict):
     dp: Annotated[int, Field(ge=1)] = 1
     dp_attention: bool = False
     slots: Annotated[int, Field(ge=1)] = 64
-    kv_tokens: Annotated[int, Field(ge=1)] = 1 << 40
+    kv_tokens: Annotated[int, Field(ge=1)] = UNBOUNDED
     chunk: Annotated[int, Field(ge=1)] = 8192
     mixed: bool = False
     waiting_age_s: Annotated[float | None, Field(ge=0)] = None

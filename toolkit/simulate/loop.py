@@ -153,9 +153,9 @@ class Loop(ABC):
         self._make_room()
 
     def _room(self, rank: Rank) -> int:
-        """KV tokens of its pool that nobody has, at the last boundary."""
+        """KV tokens of its pool that nobody has, now."""
         place = rank.place
-        return rank.capacity - int(self.kv[place]) - int(self.coming[place])
+        return rank.capacity - self.kv_of(place) - int(self.coming[place])
 
     def _enter(self, rank: Rank, request: Request, generated: int) -> None:
         """Into the batch, with so many tokens of its answer."""

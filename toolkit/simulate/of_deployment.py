@@ -7,7 +7,14 @@ from typing import Any
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.waiting import PARKED
 from toolkit.simulate.errors import SimulateError
-from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet, WorkerFleet
+from toolkit.simulate.fleet import (
+    UNBOUNDED,
+    DecodeFleet,
+    Fleet,
+    PrefillFleet,
+    RouterFleet,
+    WorkerFleet,
+)
 
 CHUNK = 8192
 """SGLang's chunked-prefill-size on GPUs of 80 GB and more."""
@@ -50,7 +57,7 @@ def fleet_of(
         prefill=PrefillFleet(
             replicas=prefill.replicas * prefill.dp,
             chunk=_chunk(prefill),
-            kv_tokens=prefill.kv_tokens or 1 << 40,
+            kv_tokens=prefill.kv_tokens or UNBOUNDED,
             waiting_age_s=_age(prefill),
             loop=_loop(deployment, prefill),
         ),
@@ -62,6 +69,7 @@ def fleet_of(
             kv_tokens=pool,
             reserve=_arg(decode, "num-reserved-decode-tokens", RESERVED),
             loop=_loop(deployment, decode),
+            early_place=decode.early_place,
         ),
         router=described,
     )

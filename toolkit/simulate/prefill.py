@@ -9,6 +9,7 @@ from toolkit.policies.base import Load, WorkerView
 from toolkit.policies.sjf import ShortestFirst
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
+from toolkit.simulate.fleet import UNBOUNDED
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.prompts import Part, PromptQueue
 from toolkit.simulate.request import Request
@@ -28,7 +29,7 @@ class PrefillWorker:
     name: str
     on_done: Callable[[Request], None]
     chunk: int = 8192
-    kv_tokens: int = 1 << 40
+    kv_tokens: int = UNBOUNDED
     shortest: ShortestFirst | None = None
     held_tokens: int = 0
     """Of prompts that are computed, or wait for their decode rank."""

@@ -16,13 +16,15 @@ class Scheduling:
     at its decode rank and its place there (handshake with prefill). With SGLang's overlap scheduler
     on a GPU the loop prepares the next step while one runs: 1, 0, 1, 0. On a CPU a step blocks the
     loop: 0, 1, 1, and 1 as measured (`tests.benchmarks.validation`: TTFT and the spread of KV
-    tokens of our workers are those of 1). Without overlap: 0, 0, 0, 0.
+    tokens of our workers are those of 1). Without overlap: 0, 0, 0, 0. `early`: a place is given while a step
+    runs, as soon as the request is there (`patches.early_place`).
     """
 
     join: int = 1
     news: int = 0
     stays: int = 1
     place: int = 0
+    early: bool = False
 
 
 OVERLAP, CPU_OVERLAP, PLAIN = Scheduling(), Scheduling(0, 1, 1, 1), Scheduling(0, 0, 0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolkit.policies.sjf import ShortestFirst, theta_tokens
 from toolkit.simulate.costs.base import CostModel
@@ -56,6 +56,9 @@ class Builder:
     def decodes(self, on_place: Told, on_first: Told, on_end: Told) -> list[Group]:
         """Those of prefill and decode apart."""
         d = self.fleet.decode
+        scheduling = LOOPS[d.loop]
+        if d.early_place:
+            scheduling = replace(scheduling, place=0, early=True)
         servers = [
             [
                 Rank(f"decode-{replica}", dp_rank, d.slots, d.kv_tokens, d.reserve)
@@ -68,7 +71,7 @@ class Builder:
                 self.events,
                 self.cost,
                 ranks,
-                LOOPS[d.loop],
+                scheduling,
                 self.experts,
                 on_place,
                 on_first,

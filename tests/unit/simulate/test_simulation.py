@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST, fleet, requests
+from toolkit.policies.readings import possible
 from toolkit.simulate import loop as loops
 from toolkit.simulate.fleet import Machine
 from toolkit.simulate.loop import Loop
@@ -86,16 +87,18 @@ def test_every_request_ends_once_with_all_its_tokens(policy, loop) -> None:
     attention=st.booleans(),
     dispatch=st.sampled_from(["late", "concurrent"]),
     report=st.sampled_from([0.0, 0.5]),
+    early=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_nothing_is_lost_when_pools_are_small(
-    seed, slots, capacity, dp, attention, dispatch, report
+    seed, slots, capacity, dp, attention, dispatch, report, early
 ) -> None:
     made = fleet(
-        {"dp": dp, "dp_attention": attention, "slots": slots, "kv_tokens": capacity, "reserve": 8},
+        {"dp": dp, "dp_attention": attention, "slots": slots, "kv_tokens": capacity, "reserve": 8,
+         "early_place": early},
         {"decode_policy": "power_of_two", "dispatch": dispatch, "report_s": report},
         {"chunk": 256, "kv_tokens": 3000},
-    )
+    )  # fmt: skip
     kept, simulation = played(Simulation(made, COST, requests(40, 50.0, seed), seed=seed))
     assert simulation.recorder.ended == len(kept) == 40
     assert all(request.ended >= request.first_token for request in kept)
@@ -221,3 +224,29 @@ def test_on_a_cpu_a_request_has_its_place_a_step_later() -> None:
 
     step = COST.decode.base + COST.decode.per_request
     assert waited("cpu") - waited("plain") == pytest.approx(step, rel=0.1)
+
+
+@pytest.mark.usefixtures("checked")
+@pytest.mark.parametrize("loop", ["cpu", "overlap", "plain"])
+def test_an_early_place_saves_the_step_that_a_request_waits_to_be_seen(loop) -> None:
+    """Its KV comes while the step runs into which it came."""
+
+    def waited(early: bool) -> list[float]:
+        some = [Request(0, 0.0, 10, 4000)]
+        some += [Request(n, 0.3 * n, 10, 5) for n in range(1, 40)]
+        made = fleet({"slots": 4, "loop": loop, "early_place": early})
+        Simulation(made, COST, some).run()
+        return [r.first_token - r.bound for r in some[1:]]
+
+    step = COST.decode.base + COST.decode.per_request
+    whole = [round((a - b) / step) for a, b in zip(waited(False), waited(True), strict=True)]
+    # Who comes when a step is almost over has no KV yet when it ends.
+    steps = 2 if loop == "cpu" else 1
+    assert set(whole) <= {steps - 1, steps}
+    assert whole.count(steps) > len(whole) / 2
+
+
+def test_policies_are_not_blind_where_nobody_sized_the_pools() -> None:
+    """What is said of such a rank is a reading that can be true, so a policy acts on it."""
+    simulation = Simulation(fleet({"dp": 2}), COST, iter(()))
+    assert all(possible(seat.live()) for seat in simulation.router.seats)
