@@ -7,6 +7,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -35,8 +36,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def test_its_first_token_comes_with_the_next_step(up: Running, reference: Reference) -> None:
-    """Or the one after, where its KV takes longer than what is left of the step. SGLang's loop alone
-    needs a step to see it and one more to see its KV (measured: 1.0 steps, 1.7 without)."""
+    """Or the one after, where its KV takes longer than what is left of the step. SGLang's loop
+    alone needs a step to see it and one more to see its KV (measured: 1.0 steps, 1.7 without)."""
     prefill, decode = (
         next(worker for worker in up.workers if worker.role == role)
         for role in ("prefill", "decode")
@@ -81,7 +82,7 @@ def test_its_first_token_comes_with_the_next_step(up: Running, reference: Refere
             during = ticks[since:]
             for other in others:
                 other.cancel()
-        step = statistics.median(b - a for a, b in zip(during, during[1:], strict=False))
+        step = statistics.median(b - a for a, b in pairwise(during))
         assert statistics.median(waited) < 1.35 * step, (waited, step)
 
     calls.run(main())

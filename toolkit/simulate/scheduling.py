@@ -16,8 +16,8 @@ class Scheduling:
     at its decode rank and its place there (handshake with prefill). With SGLang's overlap scheduler
     on a GPU the loop prepares the next step while one runs: 1, 0, 1, 0. On a CPU a step blocks the
     loop: 0, 1, 1, and 1 as measured (`tests.benchmarks.validation`: TTFT and the spread of KV
-    tokens of our workers are those of 1). Without overlap: 0, 0, 0, 0. `early`: a place is given while a step
-    runs, as soon as the request is there (`patches.early_place`).
+    tokens of our workers are those of 1). Without overlap: 0, 0, 0, 0. `early`: a place is
+    given while a step runs, as soon as the request is there (`patches.early_place`).
     """
 
     join: int = 1
