@@ -7,6 +7,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -42,7 +43,10 @@ def test_its_first_token_comes_with_the_next_step(up: Running, reference: Refere
         next(worker for worker in up.workers if worker.role == role)
         for role in ("prefill", "decode")
     )
-    ticks: list[float] = []
+    ticks: list[list[float]] = [[] for _ in range(RUNNING)]
+
+    def tick(number: int, count: int) -> None:
+        ticks[number].append(time.monotonic())
 
     async def probe(number: int) -> float:
         body = leg(up, f"place-{number}-{time.monotonic_ns()}", 2 * number + 1, 60)
@@ -64,22 +68,16 @@ def test_its_first_token_comes_with_the_next_step(up: Running, reference: Refere
     async def main() -> None:
         async with calls.session() as http:
             long = [calls.prompt(f"place-{n}", 600) for n in range(RUNNING)]
+            bodies = [calls.greedy(ids, 500, stream=True) for ids in long]
             others = [
-                asyncio.create_task(
-                    calls.generate(
-                        http,
-                        up.router_url,
-                        calls.greedy(ids, 500, stream=True),
-                        (lambda count: ticks.append(time.monotonic())) if not n else id,
-                    )
-                )
-                for n, ids in enumerate(long)
+                asyncio.create_task(calls.generate(http, up.router_url, body, partial(tick, n)))
+                for n, body in enumerate(bodies)
             ]
-            while len(ticks) < 30:
+            while min(map(len, ticks)) < 2:
                 await asyncio.sleep(0.05)
-            since = len(ticks)
+            since = len(ticks[0])
             waited = [await probe(number) for number in range(PROBES)]
-            during = ticks[since:]
+            during = ticks[0][since:]
             for other in others:
                 other.cancel()
         step = statistics.median(b - a for a, b in pairwise(during))
