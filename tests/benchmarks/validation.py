@@ -12,10 +12,11 @@ the mix at Poisson arrivals of `--rate` requests a second.
 
 keys: throughput_error, tpot_error, ttft_error: the largest relative error of output tokens a
 second, mean TPOT and mean TTFT (the client's) over all pairs; order_kept: share of the pairs of
-policies, within a workload and by mean TPOT, TTFT or throughput, that differ by more than 10 % on
-the workers and are in the same order in the simulation. More: `pairs`, for each (workload, policy)
-what was measured, simulated, and the ratio; `fit`, the coefficients and their errors on steps that
-were not fitted.
+policies, within a workload and by one of `ORDERED` (these three, p99 TTFT, mean max - min KV tokens
+of the ranks), that differ by more than 10 % on the workers and are in the same order in the
+simulation; `compared`: how many there were. More: `pairs`, for each (workload, policy) what was
+measured, simulated, and the ratio; `fit`, the coefficients and their errors on steps that were not
+fitted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.common import Result, arguments, percentile
 from tests.benchmarks.eldr_rounds import say, warm_up
 from tests.benchmarks.imbalance import recipe, workload
 from tests.benchmarks.validation_fit import Fitted, fitted
@@ -47,7 +48,7 @@ from toolkit.simulate.fleet import Machine
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.request import Request
 from toolkit.simulate.session import with_policies
-from toolkit.simulate.simulation import Simulation
+from toolkit.simulate.simulation import Simulation, Window
 
 POLICIES = ("level@0", "shortest_queue", "random")
 SLOTS = 32
@@ -56,6 +57,7 @@ TRANSFER_S = 0.007
 CALIBRATION_SEED = 77
 CALIBRATED_AT = "power_of_two"
 FIGURES = ("throughput", "tpot", "ttft")
+ORDERED = (*FIGURES, "ttft_p99", "kv_spread")
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,8 @@ async def played(session: Any, target: Target, urls: list[str], case: Case, poli
     return outcome
 
 
-def play_simulated(case: Case, policy: str, path: Path, found: Fitted) -> list[Request]:
-    """The same requests in the simulator, in their order."""
+def simulated(case: Case, policy: str, path: Path, found: Fitted) -> dict[str, float]:
+    """The same requests in the simulator."""
     fleet = with_policies(fleet_of(load_deployment(path)), policy)
     machine = Machine(decode_beside_prefill=found.decode_beside_prefill)
     fleet = fleet.model_copy(update={"machine": machine})
@@ -142,41 +144,44 @@ def play_simulated(case: Case, policy: str, path: Path, found: Fitted) -> list[R
         Request(n, item.arrival_s, len(item.prompt), item.output_tokens, user=item.user)
         for n, item in enumerate(case.items.items)
     ]
-    Simulation(fleet, found.cost, iter(requests), in_flight=case.in_flight).run()
-    return requests
+    window = Window(full=case.in_flight is not None)  # as a real round's spread is taken
+    run = Simulation(fleet, found.cost, iter(requests), in_flight=case.in_flight, window=window)
+    spread = run.run().result()["kv_spread"]
+    end = max(request.ended for request in requests)
+    return {
+        "throughput": sum(request.output for request in requests) / end,
+        "tpot": statistics.fmean(r.tpot for r in requests if r.output > 1),
+        "kv_spread": spread,
+    } | ttfts([request.ttft for request in requests])
 
 
 def measured(outcome: Outcome) -> dict[str, float]:
+    assert outcome.decode is not None, outcome.note
     samples = outcome.samples
     tpots = [(s.latency - s.ttft) / (s.output_len - 1) for s in samples if s.output_len > 1]
     return {
         "throughput": sum(s.output_len for s in samples) / outcome.duration_s,
         "tpot": statistics.fmean(tpots),
-        "ttft": statistics.fmean(s.ttft for s in samples),
-    }
+        "kv_spread": outcome.decode.metrics()["kv_spread"],
+    } | ttfts([sample.ttft for sample in samples])
 
 
-def simulated(requests: Sequence[Request]) -> dict[str, float]:
-    end = max(request.ended for request in requests)
-    return {
-        "throughput": sum(request.output for request in requests) / end,
-        "tpot": statistics.fmean(r.tpot for r in requests if r.output > 1),
-        "ttft": statistics.fmean(request.ttft for request in requests),
-    }
+def ttfts(seconds: list[float]) -> dict[str, float]:
+    return {"ttft": statistics.fmean(seconds), "ttft_p99": percentile(seconds, 99)}
 
 
-def order_kept(pairs: Sequence[dict[str, Any]]) -> float:
-    """Share of the clear differences between policies that are the same way round in both."""
+def orders(pairs: Sequence[dict[str, Any]]) -> list[bool]:
+    """Of every clear difference between policies, whether it is the same way round in both."""
     kept = []
     for one, other in combinations(pairs, 2):
         if one["workload"] != other["workload"]:
             continue
-        for figure in FIGURES:
+        for figure in ORDERED:
             measured = one["real"][figure] / other["real"][figure]
             if not 1 / 1.1 < measured < 1.1:
                 told = one["simulated"][figure] / other["simulated"][figure]
                 kept.append((measured > 1) == (told > 1))
-    return statistics.fmean(kept) if kept else float("nan")
+    return kept
 
 
 async def measure(up: Any, path: Path, options: Any) -> tuple[list[dict[str, Any]], Fitted]:
@@ -192,8 +197,8 @@ async def measure(up: Any, path: Path, options: Any) -> tuple[list[dict[str, Any
         for case in cases(pool, options.requests, options.rate):
             for policy in options.policies.split(","):
                 real = measured(await played(session, target, urls, case, policy))
-                told = simulated(play_simulated(case, policy, path, found))
-                ratios = {name: told[name] / real[name] for name in FIGURES}
+                told = simulated(case, policy, path, found)
+                ratios = {name: told[name] / real[name] for name in ORDERED}
                 pairs.append(
                     {"workload": case.name, "policy": policy, "real": real}
                     | {"simulated": told, "ratio": ratios}
@@ -225,7 +230,9 @@ def main() -> None:
         errors = [abs(pair["ratio"][figure] - 1) for pair in pairs]
         result.keys[f"{figure}_error"] = max(errors)
         result.keys[f"{figure}_error_mean"] = statistics.fmean(errors)
-    result.keys["order_kept"] = order_kept(pairs)
+    kept = orders(pairs)
+    result.keys["order_kept"] = statistics.fmean(kept) if kept else float("nan")
+    result.keys["compared"] = len(kept)
     result.keys["pairs"] = {f"{p['workload']} {p['policy']}": p for p in pairs}
     result.keys["fit"] = asdict(found) | {"cost": found.cost.model_dump()}
     result.emit(len(pairs))
