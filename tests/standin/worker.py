@@ -289,7 +289,7 @@ class Protocol(asyncio.Protocol):
                 "type": "prefill_done",
                 "rid": rid,
                 "dp_rank": 0,
-                "prompt_tokens": len(str(prompt)) + len(resumed),
+                "prompt_tokens": _tokens(prompt) + len(resumed),
                 "cached_tokens": 0,
                 "signature": signature_event(body, len(server.layers) * server.args.experts),
             }
@@ -391,6 +391,12 @@ async def serve(args: argparse.Namespace) -> None:
     )
     print(listener.sockets[0].getsockname()[1], flush=True)
     await listener.serve_forever()
+
+
+def _tokens(prompt: object) -> int:
+    """Ids are counted, of anything else its characters."""
+    ids = isinstance(prompt, list) and all(isinstance(each, int) for each in prompt)
+    return len(prompt) if isinstance(prompt, list) and ids else len(str(prompt))
 
 
 def main() -> None:

@@ -63,6 +63,7 @@ def test_a_gzipped_file_is_read_and_limited(tmp_path: Path) -> None:
     [
         ("a,b\n1,2\n", "unknown columns a, b"),
         ('{"timestamp": 0}\n', "trace:1"),
+        ('{"timestamp": 0, "input_length": 1, "output_length": 1, "block": 0}\n', "trace:1"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,2\n", "trace:2"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "no request"),
         ("num_prefill_tokens,num_decode_tokens\n5,1\n-5,1\n", "trace:3: -5 tokens"),

@@ -80,6 +80,12 @@ def test_other_routers_have_their_own_policies_but_not_eldr(tmp_path, kind):
         assert "d.yaml:3" in problem and "use kind: toolkit" in problem
 
 
+@pytest.mark.parametrize("kind", ["sglang", "none"])
+def test_only_our_router_records(tmp_path, kind):
+    (problem,) = problems_of(tmp_path, f"name: a\nrouter:\n  kind: {kind}\n  record: a.jsonl\n")
+    assert "d.yaml:4: router.record: only our router records" in problem
+
+
 def test_a_wrong_kind_is_the_only_complaint(tmp_path):
     (problem,) = problems_of(tmp_path, "name: a\nrouter: {kind: nginx, decode_policy: eldr}\n")
     assert "router.kind" in problem

@@ -232,3 +232,11 @@ def test_background_is_for_cpu_workers_of_its_role_only(model):
     assert variables == {"prefill": None, "decode": "1"}
     plan = resolve(deployment(model, decode={"background": True}, device="cuda"))
     assert not any("TOOLKIT_BACKGROUND" in worker.env for worker in plan.workers)
+
+
+def test_what_the_router_records_lies_beside_the_deployment_file(model, tmp_path):
+    made = deployment(model, router={"record": "traffic.jsonl"}, folder=tmp_path)
+    router = resolve(made).router
+    assert router is not None and router.config is not None
+    assert router.config["record"] == str(tmp_path / "traffic.jsonl")
+    assert "record" not in (resolve(deployment(model)).router.config or {})

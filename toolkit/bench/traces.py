@@ -110,11 +110,14 @@ def _jsonl(lines: Iterable[str], name: str) -> Iterator[tuple[int, TraceRow]]:
                 output_tokens=int(entry["output_length"]),
                 stamp_s=float(entry["timestamp"]) / 1000.0,
                 hash_ids=tuple(int(value) for value in entry.get("hash_ids", ())),
+                block=int(entry.get("block", MOONCAKE_BLOCK)),
             )
+            if row.block < 1:
+                raise ValueError(f"blocks of {row.block} tokens")
         except (ValueError, KeyError, TypeError) as error:
             raise BenchError(
                 f"{name}:{number}: not a Mooncake row (timestamp in ms, input_length, "
-                f"output_length, hash_ids): {error!r}"
+                f"output_length, hash_ids, block): {error!r}"
             ) from error
         yield number, row
 

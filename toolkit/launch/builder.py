@@ -193,6 +193,8 @@ class Builder:
             optional["parked_per_prefill"] = PARKED
         if self.locality:
             optional["profile"] = self.locality.folder
+        if router.record is not None:
+            optional["record"] = str(self.deployment.folder.resolve() / router.record)
         return {
             "host": router.host,
             "port": port,

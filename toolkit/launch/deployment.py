@@ -138,6 +138,10 @@ class Router(_Strict):
     refit_on_drift: bool | None = Field(
         default=None, description="new centroids when the traffic's experts have changed"
     )
+    record: str | None = Field(
+        default=None,
+        description="file to which times and lengths of all requests go, for plan and simulate",
+    )
     seed: int = 0
     api_key_env: str | None = Field(
         default=None, description="name of the variable that holds the key"
@@ -150,6 +154,13 @@ class Router(_Strict):
     silent_s: Seconds | None = None
     hung_s: Seconds | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
+
+    @field_validator("record")
+    @classmethod
+    def _ours_records(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is not None and info.data.get("kind") != "toolkit":
+            raise ValueError("only our router records: use kind: toolkit, or remove it")
+        return path
 
     @field_validator("prefill_policy", "decode_policy")
     @classmethod

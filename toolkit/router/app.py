@@ -21,8 +21,9 @@ from toolkit.router.config import RouterConfig
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
-from toolkit.router.merge import SubStream, merge_answers, stream_usage
+from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
+from toolkit.router.recording import Entry, Recording
 from toolkit.router.relay import Relay
 from toolkit.router.request import PATHS, Job, parse
 from toolkit.router.worker import Fleet
@@ -53,6 +54,7 @@ class Router:
         self.dispatcher = Dispatcher(config, self.fleet, self.metrics, self.locality)
         self.metrics.watch_policies(self.dispatcher)
         self.admission = Admission(config.max_inflight, config.max_queue)
+        self.recording = Recording(config.record) if config.record else None
         self.jobs: dict[str, set[asyncio.Task[Any]]] = {}
         self._key = config.secret(config.api_key_env)
         self._watchers: list[asyncio.Task[None]] = []
@@ -81,6 +83,8 @@ class Router:
         await asyncio.gather(*self._watchers, return_exceptions=True)
         if self.locality is not None:
             await self.locality.stop()
+        if self.recording is not None:
+            self.recording.close()
 
     async def drain(self) -> None:
         """Refuse new requests and wait, bounded, for those that run."""
@@ -195,6 +199,7 @@ class Router:
     async def _run_stream(
         self, job: Job, index: int, relay: Relay, client: ClientStream, arrived: float
     ) -> None:
+        entry = self._record(job, index, arrived)
         try:
             async with self.admission:
                 await self.dispatcher.run(job.singles[index], relay, client, arrived)
@@ -202,6 +207,8 @@ class Router:
             raise (error.as_generate_event() if job.endpoint == "generate" else error) from error
         finally:
             self.metrics.tokens.inc(relay.tokens)
+            if entry is not None and self.recording is not None:
+                self.recording.end(entry, relay.tokens)
 
     async def _collect(self, job: Job, arrived: float) -> web.Response:
         if not job.merged:
@@ -212,10 +219,22 @@ class Router:
         return web.Response(body=orjson.dumps(merged), content_type="application/json")
 
     async def _run(self, job: Job, index: int, arrived: float) -> Answer:
-        async with self.admission:
-            answer = await self.dispatcher.run(job.singles[index], None, None, arrived)
-        assert answer is not None
-        return answer
+        entry, tokens = self._record(job, index, arrived), 0
+        try:
+            async with self.admission:
+                answer = await self.dispatcher.run(job.singles[index], None, None, arrived)
+            assert answer is not None
+            if entry is not None:
+                tokens = completion_tokens(answer.body)
+            return answer
+        finally:
+            if entry is not None and self.recording is not None:
+                self.recording.end(entry, tokens)
+
+    def _record(self, job: Job, index: int, arrived: float) -> Entry | None:
+        if self.recording is None:
+            return None
+        return self.recording.begin(job.singles[index], arrived)
 
 
 def load_locality(config: RouterConfig, fleet: Fleet) -> Locality | None:

@@ -171,9 +171,12 @@ class Attempt:
             self._check_prefill(leg)
         event = done.result() if done.done() else None
         if event is not None:
+            tokens = int(event.get("prompt_tokens") or self._view.prompt_tokens)
+            if self._number == 0:
+                self._single.prompt_tokens = tokens
             self._view = replace(
                 self._view,
-                prompt_tokens=int(event.get("prompt_tokens") or self._view.prompt_tokens),
+                prompt_tokens=tokens,
                 cached_tokens=int(event.get("cached_tokens") or 0),
                 signature=self._signature(leg, event),
             )

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from toolkit.policies import check_policy, follows_experts
 
@@ -75,6 +83,9 @@ class RouterConfig(BaseModel):
 
     `profile` is the absolute path of a profile folder (`toolkit profile`), which `eldr` needs;
     `tau` its locality band; `refit_on_drift` lets it follow traffic that changes its experts.
+
+    `record`: absolute path of a file to which the lengths and times of all requests are appended
+    (`toolkit.router.recording`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -89,6 +100,7 @@ class RouterConfig(BaseModel):
     profile: str | None = None
     tau: float = Field(default=0.1, ge=0, le=1, allow_inf_nan=False)
     refit_on_drift: bool = True
+    record: str | None = None
     workers: tuple[WorkerConfig, ...]
     worker_api_key_env: str | None = None
     max_inflight: int = Field(default=256, ge=1)
@@ -122,11 +134,12 @@ class RouterConfig(BaseModel):
         check_policy(name, "decode")
         return name
 
-    @field_validator("profile")
+    @field_validator("profile", "record")
     @classmethod
-    def _absolute(cls, path: str | None) -> str | None:
+    def _absolute(cls, path: str | None, info: ValidationInfo) -> str | None:
         if path is not None and not Path(path).is_absolute():
-            raise ValueError(f"{path!r} must be the absolute path of a profile folder")
+            what = {"profile": "a profile folder", "record": "a file"}[str(info.field_name)]
+            raise ValueError(f"{path!r} must be the absolute path of {what}")
         return path
 
     @model_validator(mode="after")

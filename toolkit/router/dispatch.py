@@ -67,7 +67,7 @@ class Dispatcher:
         self.policies[side] = policy
         both = self.policies.values()
         self.wanted = Wanted(
-            blocks=any(each.needs_blocks for each in both),
+            blocks=self.config.record is not None or any(each.needs_blocks for each in both),
             users=any(getattr(each, "needs_user", False) for each in both),
             hashes=any(getattr(each, "needs_hash", False) for each in both),
         )

@@ -66,7 +66,8 @@ NOTHING = Wanted()
 @dataclass(slots=True)
 class Single:
     """One prompt, one continuation: the unit that runs on workers. `index` is its choice.
-    `first_sample`: of the n continuations of its prompt."""
+    `first_sample`: of the n continuations of its prompt. `prompt_bytes`: of what was cut into
+    blocks, 0 where nobody asked; `prompt_tokens`: 0 until a prefill worker has counted them."""
 
     endpoint: Endpoint
     path: str
@@ -77,6 +78,8 @@ class Single:
     view: RequestView
     headers: str = ""
     first_sample: bool = True
+    prompt_bytes: int = 0
+    prompt_tokens: int = 0
     resume_ids: list[int] = field(default_factory=list)
     avoid: set[str] = field(default_factory=set)
 
@@ -166,9 +169,11 @@ def parse(
         if isinstance(body.get("rid"), list) and _usable(one.get("rid")):
             rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
         user = user_of(one, routing_key, _SALT) if wanted.users else None
-        view = _view(endpoint, one, wanted, label, user, now)
+        view, size = _view(endpoint, one, wanted, label, user, now)
         first = index % n == 0
-        job.singles.append(Single(endpoint, path, one, rid, index, stream, view, headers, first))
+        job.singles.append(
+            Single(endpoint, path, one, rid, index, stream, view, headers, first, size)
+        )
     return job
 
 
@@ -327,7 +332,8 @@ def _view(
     label: str | None,
     user: str | None,
     now: float,
-) -> RequestView:
+) -> tuple[RequestView, int]:
+    """And the bytes of the prompt, 0 where nobody wants to look at them."""
     if endpoint == "chat":
         prompt: Any = body.get("messages")
     elif endpoint == "completions":
@@ -346,7 +352,7 @@ def _view(
     else:
         size, text = 1, b""
     most, least = _limits(endpoint, body)
-    return RequestView(
+    view = RequestView(
         prompt_tokens=size,
         blocks=_blocks(text) if wanted.blocks else (),
         user=user,
@@ -356,6 +362,7 @@ def _view(
         prompt_hash=_hash(text) if wanted.hashes and text else None,
         now=now,
     )
+    return view, len(text)
 
 
 def _limits(endpoint: Endpoint, body: dict[str, Any]) -> tuple[int, int]:
@@ -378,6 +385,12 @@ def _limits(endpoint: Endpoint, body: dict[str, Any]) -> tuple[int, int]:
 
 def _hash(text: bytes) -> int:
     return int.from_bytes(blake2b(text, digest_size=8, key=_SALT).digest(), "big")
+
+
+def anonymous(block: int) -> int:
+    """Another name for a block (`RequestView.blocks`), as lasting as this process."""
+    name = blake2b(block.to_bytes(8, "big"), digest_size=6, key=_SALT).digest()
+    return int.from_bytes(name, "big")
 
 
 def _message_size(message: Any) -> int:

@@ -1,0 +1,120 @@
+"""Traffic that the router has recorded is what was sent, and the simulator reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.standin.cluster import Cluster
+from tests.unit.router.cluster_calls import idle, post, run
+from toolkit.router.config import ConfigError
+from toolkit.router.recording import Recording
+from toolkit.router.request import parse
+from toolkit.simulate.workloads.trace import of_trace
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def generate(ids: list[int], tokens: int, stream: bool = True, n: int = 1) -> dict:
+    sampling = {"max_new_tokens": tokens, "temperature": 0, "n": n}
+    return {"input_ids": ids, "sampling_params": sampling, "stream": stream}
+
+
+@pytest.mark.parametrize("dispatch", ["late", "concurrent"])
+def test_a_line_for_each_request_in_order_of_arrival(tmp_path, dispatch):
+    path = tmp_path / "traffic.jsonl"
+    common, other = list(range(300, 500)), list(range(700, 1000))
+
+    async def check() -> None:
+        async with Cluster(config={"dispatch": dispatch, "record": str(path)}) as cluster:
+            slow = asyncio.create_task(post(cluster, "/generate", generate(common, 60)))
+            await asyncio.sleep(0.05)
+            await post(cluster, "/generate", generate(common + other, 5, stream=False))
+            await post(cluster, "/generate", generate(other, 3, n=2))
+            assert (await post(cluster, "/generate", generate(other, 3, n=0)))[0] == 400
+            await slow
+            await cluster.until(idle)
+
+    run(check())
+    found = rows(path)
+    lengths = [(row["input_length"], row["output_length"]) for row in found]
+    assert lengths == [(200, 60), (500, 5), (300, 3), (300, 3)]
+    assert [row["timestamp"] for row in found] == sorted(row["timestamp"] for row in found)
+    first, second, third, fourth = (row["hash_ids"] for row in found)
+    assert len(first) >= 3 and first == second[: len(first)]
+    assert third == fourth and not set(third) & set(second)
+    for row in found:
+        assert abs(len(row["hash_ids"]) * row["block"] - row["input_length"]) <= 1.5 * row["block"]
+    played = list(of_trace(path))
+    assert [(r.prompt, r.output) for r in played] == lengths
+    assert played[0].blocks == played[1].blocks[: len(first)]
+
+
+def test_who_goes_away_has_what_he_got(tmp_path):
+    path = tmp_path / "traffic.jsonl"
+
+    async def check() -> None:
+        async with Cluster(config={"record": str(path)}) as cluster:
+            async with aiohttp.ClientSession() as session:
+                url = f"{cluster.url}/generate"
+                async with session.post(url, json=generate([5] * 40, 5000)) as response:
+                    await response.content.readany()
+            await cluster.until(idle)
+
+    run(check())
+    (row,) = rows(path)
+    assert row["input_length"] == 40
+    assert 0 < row["output_length"] < 5000
+
+
+def single(rid: str):
+    body = json.dumps({"rid": rid, "input_ids": [1, 2, 3]}).encode()
+    return parse("/generate", body).singles[0]
+
+
+def test_times_never_go_back(tmp_path):
+    """Not within a run, and not after one whose clock was ahead."""
+    path = tmp_path / "traffic.jsonl"
+    path.write_text('{"timestamp": 9999999999999, "input_length": 1, "output_length": 1}\n')
+    recording = Recording(str(path))
+    entries = [recording.begin(single(name), arrived) for name, arrived in (("a", 2.0), ("b", 1.0))]
+    recording.end(entries[1], 7)
+    assert len(rows(path)) == 1  # the other one came before it
+    recording.end(entries[0], 0)  # came to nothing
+    recording.close()
+    stamps = [row["timestamp"] for row in rows(path)]
+    assert [row["output_length"] for row in rows(path)] == [1, 7]
+    assert stamps == sorted(stamps)
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path, caplog):
+    """/dev/full answers every write with ENOSPC."""
+    path = tmp_path / "traffic.jsonl"
+    recording = Recording(str(path))
+    recording.end(recording.begin(single("a"), 1.0), 4)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, recording._file)
+    os.close(full)
+    for name in ("b", "c"):
+        recording.end(recording.begin(single(name), 2.0), 4)
+    recording.close()
+    assert len(rows(path)) == recording.written == 1
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "No space left" in caplog.text
+
+
+def test_a_file_that_is_no_recording_is_left_alone(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("dear diary\n")
+    with pytest.raises(ConfigError, match="holds something else"):
+        Recording(str(path))
+    assert path.read_text() == "dear diary\n"
+    with pytest.raises(ConfigError, match="cannot write"):
+        Recording(str(tmp_path / "nowhere" / "file"))
