@@ -41,7 +41,7 @@ class Group(Loop):
         rank.arriving.append(request)
         if self.scheduling.early:
             self._give_places(rank)
-        self.at_boundary(self._give_places, rank, steps=self.scheduling.place)
+        self.at_boundary(self._give_places, rank)
 
     def received(self, rank: Rank, request: Request) -> None:
         """Its KV is there."""

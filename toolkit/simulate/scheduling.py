@@ -12,19 +12,16 @@ class Scheduling:
     `join`: steps that begin between the moment at which the loop sees that a request's KV is there
     (where workers prefill themselves: the request) and the request's first one. `news`: steps
     between a request's last token and the moment at which it is sent to the client. `stays`: steps
-    for which it then still holds its place. `place`: steps that begin between a request's arrival
-    at its decode rank and its place there (handshake with prefill). With SGLang's overlap scheduler
-    on a GPU the loop prepares the next step while one runs: 1, 0, 1, 0. On a CPU a step blocks the
-    loop: 0, 1, 1, and 1 as measured (`tests.benchmarks.validation`: TTFT and the spread of KV
-    tokens of our workers are those of 1). Without overlap: 0, 0, 0, 0. `early`: a place is
-    given while a step runs, as soon as the request is there (`patches.early_place`).
+    for which it then still holds its place. With SGLang's overlap scheduler on a GPU the loop
+    prepares the next step while one runs: 1, 0, 1. On a CPU a step blocks the loop: 0, 1, 1.
+    Without overlap: 0, 0, 0. `early`: a place is given while a step runs, as soon as the request is
+    there (`patches.early_place`).
     """
 
     join: int = 1
     news: int = 0
     stays: int = 1
-    place: int = 0
     early: bool = False
 
 
-OVERLAP, CPU_OVERLAP, PLAIN = Scheduling(), Scheduling(0, 1, 1, 1), Scheduling(0, 0, 0, 0)
+OVERLAP, CPU_OVERLAP, PLAIN = Scheduling(), Scheduling(0, 1, 1), Scheduling(0, 0, 0)

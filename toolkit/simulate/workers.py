@@ -58,7 +58,7 @@ class Builder:
         d = self.fleet.decode
         scheduling = LOOPS[d.loop]
         if d.early_place:
-            scheduling = replace(scheduling, place=0, early=True)
+            scheduling = replace(scheduling, early=True)
         servers = [
             [
                 Rank(f"decode-{replica}", dp_rank, d.slots, d.kv_tokens, d.reserve)

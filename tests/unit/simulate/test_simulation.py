@@ -213,19 +213,6 @@ def test_a_step_takes_longer_by_what_each_request_that_begins_with_it_costs() ->
     assert more[0] - plain[0] == pytest.approx(4 * 0.05, abs=0.03)
 
 
-def test_on_a_cpu_a_request_has_its_place_a_step_later() -> None:
-    """Beside a long answer, so that there are steps to wait for."""
-
-    def waited(loop: str) -> float:
-        some = [Request(0, 0.0, 10, 400), Request(1, 1.0, 10, 5)]
-        made = fleet({"slots": 4, "loop": loop}, {"decode_policy": "round_robin"})
-        Simulation(made, COST, some).run()
-        return some[1].first_token - some[1].bound
-
-    step = COST.decode.base + COST.decode.per_request
-    assert waited("cpu") - waited("plain") == pytest.approx(step, rel=0.1)
-
-
 @pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("loop", ["cpu", "overlap", "plain"])
 def test_an_early_place_saves_the_step_that_a_request_waits_to_be_seen(loop) -> None:
@@ -241,9 +228,8 @@ def test_an_early_place_saves_the_step_that_a_request_waits_to_be_seen(loop) -> 
     step = COST.decode.base + COST.decode.per_request
     whole = [round((a - b) / step) for a, b in zip(waited(False), waited(True), strict=True)]
     # Who comes when a step is almost over has no KV yet when it ends.
-    steps = 2 if loop == "cpu" else 1
-    assert set(whole) <= {steps - 1, steps}
-    assert whole.count(steps) > len(whole) / 2
+    assert set(whole) <= {0, 1}
+    assert sum(whole) > len(whole) / 2
 
 
 def test_policies_are_not_blind_where_nobody_sized_the_pools() -> None:
