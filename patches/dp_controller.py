@@ -64,8 +64,17 @@ def _start(original: Any, controller: Any) -> None:
 
 
 def _locality(mode: str, ranks: int) -> DpLocality | None:
+    from sglang.srt.runtime_context import get_parallel
+
     folder = os.environ.get(PROFILE_VARIABLE)
     if not folder or mode != "decode" or not by_signature(chosen()):
+        return None
+    if get_parallel().enable_dp_attention:
+        log.warning(
+            "the %d DP ranks share their experts (DP attention): locality decides nothing here, %s "
+            "chooses by what else it looks at, and no request waits for its signature",
+            *(ranks, chosen()),
+        )
         return None
     try:
         return DpLocality(folder, ranks)
@@ -226,6 +235,7 @@ PATCH = Patch(
         "sglang.srt.managers.io_struct.wrap_as_pickle",
         "sglang.srt.managers.io_struct.AbortReq",
         "sglang.srt.runtime_context.get_disagg",
+        "sglang.srt.runtime_context.get_parallel",
         "sglang.srt.disaggregation.utils.FAKE_BOOTSTRAP_HOST",
         "sglang.srt.utils.watchdog.Watchdog.feed",
         "sglang.srt.managers.load_snapshot.ShmLoadSnapshotReader.read_all",

@@ -1,4 +1,5 @@
 """ELDR inside a decode worker: its DP ranks are chosen by the experts that the prompts used.
+Not with DP attention, as these share their experts: `patches.dp_controller` says so at the start.
 
 What our router does over all decode ranks (`toolkit.router.locality`), done within one server for
 people who keep SGLang's router: each of the server's ranks has one centroid, from the profile when

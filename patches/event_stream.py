@@ -143,6 +143,7 @@ def _hello() -> dict[str, Any]:
         "tp_size": resolved.tp_size,
         "transfer": resolved.disaggregation_transfer_backend,
         "dp_size": resolved.dp_size,
+        "dp_attention": bool(resolved.enable_dp_attention),
         "model": manager.served_model_name,
         "model_path": manager.model_config.model_path,
         "fingerprint": _fingerprint(manager.model_config.model_path),

@@ -8,9 +8,9 @@ shortest queue carries in a closed loop. Prefill workers are never short.
 
 Eight decode ranks with DP attention, in two settings: `one_server` of eight ranks, whose experts
 lie on all eight GPUs, so that the experts of a step are those of all requests wherever they run,
-and locality can gain nothing; `four_servers` of two ranks each. Step times are a data sheet's
-(H200, Qwen3-30B-A3B; `cost`), in which batch, KV and experts all count: on the embedded model's own
-coefficients KV does not.
+and locality can gain nothing; `four_servers` of two ranks each, among which it chooses a server.
+Step times are a data sheet's (H200, Qwen3-30B-A3B; `cost`), in which batch, KV and experts all
+count: on the embedded model's own coefficients KV does not.
 
 Arms: `composed` (filter, locality, level, user), and alone `eldr`, `level`, `brh@learned`, `gimbal`
 (user affinity while no pool is 0.9 full; decode ranks keep no prefixes, so it gains nothing here),

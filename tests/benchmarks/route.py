@@ -23,6 +23,7 @@ def main() -> None:
     import numpy as np
 
     from toolkit.policies import RequestView, ShortestQueuePolicy, WorkerView
+    from toolkit.policies.base import Group
     from toolkit.policies.eldr import Centroids, EldrPolicy
     from toolkit.policies.residents import Residents
 
@@ -39,7 +40,7 @@ def main() -> None:
         [WorkerView(name, inflight=int(n), slots=48) for name, n in zip(names, queue, strict=True)]
         for queue in rng.integers(0, 40, (64, WORKERS))
     ]
-    owner = {(name, 0): row for row, name in enumerate(names)}
+    owner: dict[Group, int] = {(name, 0): row for row, name in enumerate(names)}
     eldr = EldrPolicy(0, 0.1, Centroids(rows, owner))
     eldr.residents = Residents(VALUES)
     for number, rank in enumerate(owner):

@@ -259,7 +259,7 @@ def test_eldr_inside_decode_waits_for_signatures(tmp_path: Path, reference: Refe
     """SGLang's router sends a request to both sides at once; still its experts decide."""
     roles = {
         "prefill": recording(SHARED_BARRIER | {"dp_policy": "gimbal"}, tmp_path, "prefill"),
-        "decode": SHARED_BARRIER | {"dp_policy": "eldr@0"},
+        "decode": TWO_RANKS | {"dp_policy": "eldr@0"},
     }
     router = {"kind": "sglang", "profile": "embedded"}
     with start(tmp_path, router=router, **roles) as up:

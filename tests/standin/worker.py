@@ -120,6 +120,7 @@ class Server:
                     "type": "hello",
                     "role": self.role,
                     "dp_size": 1,
+                    **({"dp_attention": True} if self.args.dp_attention else {}),
                     "model": "standin",
                     "context_length": 8192,
                     "max_total_tokens": 16384,
@@ -415,6 +416,7 @@ def main() -> None:
     parser.add_argument("--signature-layers", default="", help="of the model, as in 0,3,5")
     parser.add_argument("--experts", type=int, default=8)
     parser.add_argument("--slots", type=int, default=64, help="max_running_requests in hello")
+    parser.add_argument("--dp-attention", action="store_true", help="say so in hello")
     parser.add_argument("--mute", action="store_true", help="never publish the load")
     parser.add_argument("--steps", action="store_true", help="decodes publish their steps")
     parser.add_argument("--record", action="store_true", help="keep request bodies for /stats")

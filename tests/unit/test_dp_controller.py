@@ -10,6 +10,8 @@ import pytest
 from patches.base import REFUSED_EXIT_CODE
 from patches.dp_method import METHOD_VARIABLE
 from tests.unit.test_patches import run_python
+from toolkit.launch.dp_policy import PROFILE_VARIABLE
+from toolkit.resources import profiles_dir
 
 COMMON = """
 import json, os, sys, threading, time
@@ -150,6 +152,42 @@ def test_the_policy_decides_and_a_named_rank_wins() -> None:
     assert level["level"] == [0, "level"]
     assert [rank for rank, _ in silent["silent"]] == [1] * 4  # type: ignore[attr-defined]
     assert sum(silent["placed"]) == 11 and silent["named"] == 1  # type: ignore[call-overload]
+
+
+SHARED = """
+loop.start()
+publish_load(0, 0, used=3000)
+publish_load(1, 0)
+time.sleep(0.1)
+ask("a", 10, bootstrap_host="127.0.0.1", bootstrap_port=9, bootstrap_room=1)
+policy = controller.toolkit_balancer.policy
+say(got=answer(), locality=controller.toolkit_locality is not None,
+    fallbacks=dict(policy.locality.counters.fallbacks))
+"""
+
+
+def as_decode(code: str, flags: str) -> str:
+    """The same controller in a decode server with these flags."""
+    begin = '"--load-balance-method", "total_tokens"'
+    assert begin in code
+    return code.replace(begin, f"{begin}, '--disaggregation-mode', 'decode', *'{flags}'.split()")
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_among_ranks_that_share_their_experts_no_request_waits_for_its_signature(
+    attention: bool,
+) -> None:
+    code = as_decode(CONTROLLER, "--tp 2 --enable-dp-attention" if attention else "")
+    profile = str(profiles_dir() / "embedded")
+    environment = {METHOD_VARIABLE: "composed", PROFILE_VARIABLE: profile}
+    done = run_python(code + SHARED + "\nsys.stdout.flush(); os._exit(0)", **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("say ")]
+    # Nobody is at that address: without DP attention the request is not held for its news.
+    reason = "no centroids" if attention else "no news of its prefill"
+    expected = {"got": [1, "a"], "locality": not attention, "fallbacks": {reason: 1}}
+    assert json.loads(line.removeprefix("say ")) == expected
+    assert ("locality decides nothing here" in done.stderr) == attention
 
 
 PROGRESS = """

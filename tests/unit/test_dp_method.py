@@ -166,12 +166,11 @@ def test_sglangs_methods_may_be_given_as_flags(tmp_path: Path, model: Path) -> N
     assert method_of(planned(tmp_path, text), "decode") == ["auto"]
 
 
+EXPERTS_DECIDE = "name: a\nrouter: {kind: sglang, profile: embedded}\ndecode: "
+
+
 def test_eldr_inside_decode_gets_signatures_before_it_must_choose(tmp_path: Path) -> None:
-    text = (
-        "name: a\nrouter: {kind: sglang, profile: embedded}\n"
-        "decode: {tp: 2, dp: 2, dp_attention: true, dp_policy: eldr@0.2}\n"
-    )
-    plan = planned(tmp_path, text)
+    plan = planned(tmp_path, EXPERTS_DECIDE + "{dp: 2, dp_policy: eldr@0.2}\n")
     prefill = next(worker for worker in plan.workers if worker.role == "prefill")
     decode = next(worker for worker in plan.workers if worker.role == "decode")
     assert prefill.argv[prefill.argv.index("--optimistic-prefill-attempts") + 1] == "1000"
@@ -180,3 +179,11 @@ def test_eldr_inside_decode_gets_signatures_before_it_must_choose(tmp_path: Path
     assert "TOOLKIT_DP_PROFILE" not in prefill.env
     # Nobody is told that the signatures are of no use.
     assert [str(problem) for problem in locality(plan)] == []
+
+
+def test_ranks_that_share_their_experts_are_told_that_these_decide_nothing(tmp_path: Path) -> None:
+    """In each server by itself, however many there are."""
+    role = "{replicas: 2, tp: 2, dp: 2, dp_attention: true, dp_policy: composed}"
+    (note,) = locality(planned(tmp_path, f"{EXPERTS_DECIDE}{role}\n"))
+    assert not note.fatal and note.where == "decode.dp_policy"
+    assert "locality decides nothing" in note.what

@@ -174,6 +174,31 @@ def test_more_decode_workers_than_fitted_requests_are_refused():
     assert "150 decode workers" in found and "149 requests" in found
 
 
+SHARED = {"tp": 2, "dp": 2, "dp_attention": True}
+
+
+def test_ranks_that_share_their_experts_count_as_one():
+    made = plan(decode={"replicas": 2} | SHARED)
+    assert not locality(made)
+    assert "refitted" not in show.locality(made), "the profile has two centroids"
+    assert [w.get("dp_attention") for w in made.router.config["workers"]] == [False, True, True]
+    config = RouterConfig.model_validate_json(json.dumps(made.router.config))
+    assert [w.dp_attention for w in config.workers] == [False, True, True]
+    apart = show.locality(plan(decode={"replicas": 2, "dp": 2}))
+    assert "refitted from 2 to 4 decode workers" in apart
+
+
+@pytest.mark.parametrize("policy", ["eldr", "composed", "composed@eldr+br0"])
+def test_one_server_whose_ranks_share_their_experts_is_worth_a_note(policy):
+    (note,) = locality(plan(decode=SHARED, router={"decode_policy": policy}))
+    assert not note.fatal and note.where == "router.decode_policy"
+    assert "locality decides nothing" in note.what
+    assert not locality(plan(decode=SHARED, router={"decode_policy": "level"}))
+    assert not locality(plan(decode=SHARED | {"replicas": 2}, router={"decode_policy": policy}))
+    assert not locality(plan(decode={"dp": 2}, router={"decode_policy": policy}))
+    assert not locality(plan(decode={}, router={"decode_policy": policy}))
+
+
 @pytest.mark.parametrize("policy", ["eldr", "eldr@0.3"])
 def test_eldr_needs_a_profile(policy):
     (found,) = fatal(locality(plan(router={"profile": None, "decode_policy": policy})))

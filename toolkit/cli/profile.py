@@ -125,6 +125,7 @@ def _measure(
     """What was measured, and how many decode workers there are."""
     import asyncio
 
+    from toolkit.policies.base import group_count
     from toolkit.profile.live import listen
     from toolkit.profile.measure import check_before, measure
     from toolkit.profile.prompts import own_prompts, read_prompts
@@ -144,9 +145,12 @@ def _measure(
     else:
         with _started(deployment) as router:
             measured = run(router)
-    hellos = measured.facts.hellos
     decode = [u for u, role in measured.roles.items() if role != "prefill"]
-    return measured, sum(int(hellos[u].get("dp_size") or 1) for u in decode)
+    hellos = [measured.facts.hellos[u] for u in decode]
+    return measured, sum(
+        group_count(int(hello.get("dp_size") or 1), bool(hello.get("dp_attention")))
+        for hello in hellos
+    )
 
 
 def to_measure(deployment: Deployment) -> Deployment:
@@ -264,8 +268,8 @@ def check(
         from toolkit.launch.plan import resolve
 
         plan = resolve(find_deployment(deployment))
-        ranks = sum(w.dp for w in plan.workers if w.role != "prefill" and w.node_rank == 0)
-        wanted["decode_workers"] = ranks
+        serve = [w for w in plan.workers if w.role != "prefill" and w.node_rank == 0]
+        wanted["decode_workers"] = sum(w.centroids for w in serve)
         model = model or Path(plan.model.path)
     if model is not None:
         from toolkit.fingerprint import model_fingerprint

@@ -210,6 +210,7 @@ def _router_entry(worker: WorkerPlan) -> dict[str, Any]:
         "role": worker.role,
         "url": worker.url,
         "dp_size": worker.dp,
+        "dp_attention": worker.dp_attention,
     }
     if worker.role == "prefill":
         entry |= {"bootstrap_host": worker.address, "bootstrap_port": worker.bootstrap_port}

@@ -71,9 +71,9 @@ def read_locality(deployment: Deployment) -> Locality | None:
     return Locality(str(folder.absolute()), profile)
 
 
-def decode_ranks(plan: Plan) -> int:
-    """Decode workers as the router sees them: a server and a DP rank each."""
-    return sum(w.dp for w in plan.workers if w.role == "decode" and w.url)
+def decode_centroids(plan: Plan) -> int:
+    """K, of all decode servers."""
+    return sum(w.centroids for w in plan.workers if w.role == "decode" and w.url)
 
 
 def locality(plan: Plan) -> list[Problem]:
@@ -84,7 +84,8 @@ def locality(plan: Plan) -> list[Problem]:
     if plan.mode != "pd":
         mend = f"use mode: pd, or remove {KEY}"
         return [*problems, Problem(KEY, "only prefill workers record signatures", mend)]
-    return [*problems, *_readers(plan), *_fit(plan, plan.locality), *recording(plan)]
+    reads = [*_readers(plan), *_choice(plan)]
+    return [*problems, *reads, *_fit(plan, plan.locality), *recording(plan)]
 
 
 def _policy(plan: Plan) -> list[Problem]:
@@ -119,6 +120,27 @@ def _readers(plan: Plan) -> list[Problem]:
     return [Problem(KEY, what, f"remove {KEY}, or use our router with dispatch: late", fatal=False)]
 
 
+def _choice(plan: Plan) -> list[Problem]:
+    """Whether experts tell decode ranks apart. Those of one server that share them they do not,
+    which is no error, since the policy goes by all else that it looks at."""
+    decode = [w for w in plan.workers if w.role == "decode" and w.url]
+    config = (plan.router.config if plan.router else None) or {}
+    if any(PROFILE_VARIABLE in w.env for w in decode):  # each server's own DP controller chooses
+        where, k = "decode.dp_policy", decode[0].centroids
+    elif follows_experts(str(config.get("decode_policy"))):
+        where, k = "router.decode_policy", decode_centroids(plan)
+    else:
+        return []
+    if k > 1 or decode[0].dp == 1:
+        return []
+    what = (
+        "the ranks of a server with dp_attention share their experts, so that by these none is a "
+        "better place for a request than another: locality decides nothing"
+    )
+    mend = "use a policy without it, or several servers behind our router"
+    return [Problem(where, what, mend, fatal=False)]
+
+
 def _fit(plan: Plan, found: Locality) -> list[Problem]:
     """The profile against the model and the number of decode workers."""
     from toolkit.fingerprint import model_fingerprint
@@ -138,10 +160,10 @@ def _fit(plan: Plan, found: Locality) -> list[Problem]:
         experts=plan.model.experts,
         top_k=plan.model.top_k,
     )
-    ranks = decode_ranks(plan)
-    if ranks > found.fitted:
+    k = decode_centroids(plan)
+    if k > found.fitted:
         wrong.append(
-            f"{ranks} decode workers need as many clusters, the profile has only {found.fitted} "
+            f"{k} decode workers need as many clusters, the profile has only {found.fitted} "
             "requests to fit them to: measure it with more prompts"
         )
     return [Problem(KEY, what) for what in wrong]

@@ -18,6 +18,7 @@ from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import Locality, read_locality
 from toolkit.launch.model import ModelFacts, read_model
 from toolkit.launch.placement import Request, place
+from toolkit.policies.base import group_count
 
 RUN_DIR = "{run_dir}"
 """Stands for the run folder in commands; the supervisor puts the real one in."""
@@ -53,6 +54,11 @@ class WorkerPlan:
     command: tuple[str, ...]
     env: Mapping[str, str]
     local: bool
+
+    @property
+    def centroids(self) -> int:
+        """How many ELDR has for its ranks."""
+        return group_count(self.dp, self.dp_attention)
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from toolkit.launch.locality import decode_ranks
+from toolkit.launch.locality import decode_centroids
 from toolkit.launch.plan import Plan, WorkerPlan
 
 
@@ -51,8 +51,8 @@ def locality(plan: Plan) -> str:
     if part is not None:
         refit = "follow drift" if config.get("refit_on_drift", True) else "stay (refit_on_drift)"
         text += f", tau {part.tau:g}, centroids {refit}"
-    ranks, fitted = decode_ranks(plan), found.profile.centroids.k
-    again = "" if ranks == fitted else f", refitted from {fitted} to {ranks} decode workers"
+    k, fitted = decode_centroids(plan), found.profile.centroids.k
+    again = "" if k == fitted else f", refitted from {fitted} to {k} decode workers"
     layers = ",".join(map(str, found.layers))
     return f"{text}; profile {found.folder}, layers {layers}{again}"
 

@@ -44,7 +44,7 @@ class Search:
             return None
         experts = self.trials.experts
         local = follows_experts(found.fleet.router.decode_policy)
-        return None if local and len(experts or ()) < found.fleet.decode_ranks else found
+        return None if local and len(experts or ()) < found.fleet.centroids else found
 
     def rank(self, candidate: Candidate) -> tuple[int, float]:
         return self.trials.rank(candidate, self.first)

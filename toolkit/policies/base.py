@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 Side = Literal["prefill", "decode"]
+Group = tuple[str, int | None]
+"""Ranks whose steps load the same experts: (server, None) is all of a server's, (server, DP rank)
+that one by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class WorkerView:
     """One choice: a (server, DP rank). `inflight*` is this router's own count; `slots` how many
     requests it runs at a time at most, 0 where it does not say; `reserve` how many KV tokens it
     keeps free for each of them, beside what it holds, before it takes one more (a decode worker's
-    `--num-reserved-decode-tokens`)."""
+    `--num-reserved-decode-tokens`); `shares_experts`: see `group_of`."""
 
     name: str
     url: str = ""
@@ -59,10 +62,15 @@ class WorkerView:
     load: Load | None = None
     slots: int = 0
     reserve: int = 0
+    shares_experts: bool = False
 
     @property
     def key(self) -> tuple[str, int]:
         return (self.name, self.dp_rank)
+
+    @property
+    def group(self) -> Group:
+        return group_of((self.name, self.dp_rank), self.shares_experts)
 
     @property
     def requests(self) -> int:
@@ -124,6 +132,25 @@ class Policy(Protocol):
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         """Pick a healthy worker; None when there is none."""
+
+
+def group_of(key: tuple[str, int], shares_experts: bool) -> Group:
+    """The group of a rank. With DP attention the ranks of a server take every step together, and
+    its experts are those of all their requests: these share their experts. Other DP ranks have a
+    whole model each."""
+    return (key[0], None) if shares_experts else key
+
+
+def group_count(ranks: int, share_experts: bool) -> int:
+    """Groups of a server with so many DP ranks: as many centroids it has."""
+    return 1 if share_experts else ranks
+
+
+def one_group(workers: Sequence[WorkerView]) -> bool:
+    """Whether several ranks are healthy and all of them share their experts: then no place among
+    them is better by experts than another."""
+    healthy = [worker for worker in workers if worker.healthy]
+    return len(healthy) > 1 and all(each.group == healthy[0].group for each in healthy[1:])
 
 
 def healthy_indices(workers: Sequence[WorkerView]) -> list[int]:

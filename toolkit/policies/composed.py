@@ -66,7 +66,9 @@ class ComposedPolicy:
 
     1. `filter`: ranks with a free slot and KV room for the request that are not silent (see
        `read_ranks`); where there are none those that are not silent, else all.
-    2. `eldr`: those in the locality band, s_k >= s* - tau (`EldrPolicy`).
+    2. `eldr`: those in the locality band, s_k >= s* - tau (`EldrPolicy`). Ranks that share their
+       experts are in it together or not at all, so among the ranks of one server with DP attention
+       the parts below decide alone.
     3. `br0`, `brh` or `level`: those with the best F (`Br0Policy`, `BrHPolicy`, `LevelPolicy`), of
        all healthy ranks, in the band or not: all of them wait. Without one: the shortest queues,
        of equal ones the nearest.
@@ -81,7 +83,8 @@ class ComposedPolicy:
     and so is one without a barrier part. In every other round the barrier decides, whom and where,
     as that policy alone; with `eldr` a rank first looks at those who wait whose band it is in,
     crowding aside, since they wait for it and not it for them (*ours*). Users then are only
-    remembered: the rank is given, so there is no tie to break.
+    remembered: the rank is given, so there is no tie to break. Where all ranks share their experts
+    every round is one without `eldr`.
 
     Degraded: as the parts. Knobs: `parts` (`composed@filter+eldr+level+user`, the default; any of
     them can be left out, `composed@none`), those of `EldrPolicy` (`tau`, or `eldr@TAU`) and of the
@@ -148,9 +151,9 @@ class ComposedPolicy:
             return self._one_by_one(workers, waiting)
         if self.locality is None:
             return self._round(self.barrier, workers, waiting, None)
-        if len(waiting) <= sum(open_):
-            return self._one_by_one(workers, waiting)
         near = NearRanks(self.locality, workers, ranks.index, waiting)
+        if len(waiting) <= sum(open_) and not near.indifferent:
+            return self._one_by_one(workers, waiting)
         return self._round(self.barrier, workers, waiting, near)
 
     def _round(
@@ -160,7 +163,8 @@ class ComposedPolicy:
         waiting: Sequence[RequestView],
         near: NearRanks | None,
     ) -> list[Assignment]:
-        made = barrier.assign(workers, waiting, near)
+        preferred = None if near is None or near.indifferent else near
+        made = barrier.assign(workers, waiting, preferred)
         self.counters.decided[self.parts.barrier] += len(made)
         for at, worker, _ in made:
             self._remember(waiting[at], workers[worker])

@@ -8,40 +8,41 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from toolkit.policies.base import Decision, RequestView, WorkerView
+from toolkit.policies.base import Decision, Group, RequestView, WorkerView, one_group
 from toolkit.policies.residents import Residents
 from toolkit.policies.rotation import Rotation
 
 if TYPE_CHECKING:
     import numpy as np
 
-Key = tuple[str, int]
 OVERLOAD = 1.5
+SHARED = "all ranks share their experts"
 
 
 @dataclass(frozen=True, eq=False)
 class Centroids:
-    """`rows` [K, D] float32, unit length; `owner` says which row belongs to which worker.
+    """`rows` [K, D] float32, unit length; `owner` says which row belongs to which worker, that is
+    to which ranks that share their experts.
 
     A worker without a row takes part by load alone. ValueError: rows that are no matrix, or an
     owner of a row that does not exist.
     """
 
     rows: np.ndarray
-    owner: Mapping[Key, int]
+    owner: Mapping[Group, int]
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or not len(self.rows):
             raise ValueError(f"centroids have shape {self.rows.shape}, expected [workers, values]")
-        wrong = {key: row for key, row in self.owner.items() if not 0 <= row < len(self.rows)}
+        wrong = {group: row for group, row in self.owner.items() if not 0 <= row < len(self.rows)}
         if wrong:
             raise ValueError(f"no such centroid among {len(self.rows)}: {wrong}")
 
 
 class Band(NamedTuple):
-    """Who is near enough to a request. `near`: the cosines by which, `own`: those with centroids
-    alone, `best`: the highest less what crowding takes off. Where nothing is known of that,
-    `fallback` says why, and all are in it."""
+    """Who is near enough to a request: ranks, which make up `width` groups. `near`: the cosines by
+    which, `own`: those with centroids alone, `best`: the highest less what crowding takes off.
+    Where nothing is known of that, `fallback` says why, and all are in it."""
 
     indices: list[int]
     reason: str
@@ -49,15 +50,28 @@ class Band(NamedTuple):
     own: dict[int, float] | None = None
     best: float = 0.0
     fallback: str = ""
+    width: int = 0
+
+
+def located(
+    workers: Sequence[WorkerView],
+    indices: list[int],
+    near: dict[int, float],
+    own: dict[int, float],
+    best: float,
+) -> Band:
+    """The band of a request of which is known how near the workers are."""
+    width = len({workers[i].group for i in indices})
+    return Band(indices, f"band of {width}", near, own, best, width=width)
 
 
 @dataclass
 class Counters:
-    """What the decisions were. `band` sums the band's width over `located` decisions. `moved` are
-    those for another worker than that of the nearest centroid, though this one was in the band;
-    `crowded` those where it was not, being full or too crowded. (In neither: what runs on another
-    one was nearer by more than the band.) `fallbacks` counts by reason the requests that were
-    routed by load alone."""
+    """What the decisions were. `band` sums the band's width, in workers with experts of their own,
+    over `located` decisions. `moved` are those for another worker than that of the nearest
+    centroid, though this one was in the band; `crowded` those where it was not, being full or too
+    crowded. (In neither: what runs on another one was nearer by more than the band.) `fallbacks`
+    counts by reason the requests that were routed by load alone."""
 
     located: int = 0
     band: int = 0
@@ -88,15 +102,18 @@ class EldrPolicy:
     worker. Cosines of counts lie in [0, 1]: tau = 0 is locality only, tau = 1 the shortest queue.
     Ties go to the nearer worker (at tau = 1 not even they look at it), then to the least recently
     chosen.
-    Crowded (*ours*): q times the mean queue of the workers takes (q - 1) / (overload - 1) off s_k
+    Workers (*ours*): ranks that share their experts (`group_of`) are one, with one centroid, their
+    mean queue, and full when all of them are. They are as near as each other, so all of them are in
+    the band or none is, and the queue alone decides among them.
+    Crowded (*ours*): q times the mean queue of the ranks takes (q - 1) / (overload - 1) off s_k
     where q > 1, so that `overload` times the mean weighs as much as having nothing in common, and a
     worker whose slots are all taken is out of the question unless all are. Where clusters lie far
     apart the band never opens, and a flood of one kind would melt its worker beside idle ones. Who
     came so to another worker then makes it near to the next of its kind: a flood ends up level.
     Neither at tau = 0, which is the paper's locality only.
     Degraded: without a signature (a str in its place says why), without centroids, with a signature
-    of another length, or where no healthy worker has a centroid, the shortest queue decides and
-    `counters.fallbacks` says why.
+    of another length, where no healthy worker has a centroid, or where all healthy ranks share
+    their experts, the shortest queue decides and `counters.fallbacks` says why.
     Knobs: `tau` (0.1), `overload` (1.5; infinite is the paper's rule), `centroids` (swapped whole
     while running), `residents` (None: the paper's rule).
     Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing".
@@ -145,7 +162,7 @@ class EldrPolicy:
         best = max(scores.values())
         least = best - self.tau
         indices = [i for i, score in scores.items() if score >= least]
-        return Band(indices, f"band of {len(indices)}", near, own, best)
+        return located(workers, indices, near, own, best)
 
     def shortest(self, queues: dict[int, int], band: Band, among: list[int]) -> list[int]:
         """Those of `among` with the fewest requests; at tau < 1 of equal ones the nearest."""
@@ -164,7 +181,7 @@ class EldrPolicy:
             counters.fallbacks[band.fallback] += 1
             return
         counters.located += 1
-        counters.band += len(band.indices)
+        counters.band += band.width
         nearest = max(own.values())
         if own.get(chosen) == nearest:
             return
@@ -181,13 +198,16 @@ class EldrPolicy:
     ) -> tuple[dict[int, float], dict[int, float]] | str:
         """By index of those of `among` who have a centroid: the cosine with it, and s_k before
         crowding. Or in a few words why the signature says nothing here."""
+        if one_group(workers):
+            return SHARED
         usable = self._usable(signature)
         if isinstance(usable, str):
             return usable
-        own = self._similarities(workers, among, usable)
+        groups = {i: workers[i].group for i in among}
+        own = self._similarities(groups, usable)
         if not own:
             return "no worker with a centroid"
-        return own, self._beside_others(workers, own, usable)
+        return own, self._beside_others(groups, own, usable)
 
     def _less_crowded(
         self, workers: Sequence[WorkerView], queues: dict[int, int], near: dict[int, float]
@@ -197,9 +217,15 @@ class EldrPolicy:
             return near
         mean = sum([queues[i] for i in near]) / len(near)
         unit = max(mean, 1.0) * (self.overload - 1)
-        fit = [i for i in near if workers[i].certain < (workers[i].slots or math.inf)] or near
+        full = {i for i in near if workers[i].certain >= (workers[i].slots or math.inf)}
+        lengths: dict[int, float] = {i: queues[i] for i in near}
+        for ranks in _sharing(workers, near):
+            lengths |= dict.fromkeys(ranks, sum([queues[i] for i in ranks]) / len(ranks))
+            if not full.issuperset(ranks):
+                full.difference_update(ranks)
+        fit = [i for i in near if i not in full] or near
         return {
-            i: near[i] if queues[i] <= mean else near[i] - (queues[i] - mean) / unit for i in fit
+            i: near[i] if lengths[i] <= mean else near[i] - (lengths[i] - mean) / unit for i in fit
         }
 
     def _usable(self, signature: np.ndarray | str | None) -> np.ndarray | str:
@@ -217,19 +243,17 @@ class EldrPolicy:
             return "signature of another length"
         return signature if signature.any() else "empty signature"
 
-    def _similarities(
-        self, workers: Sequence[WorkerView], healthy: Iterable[int], signature: np.ndarray
-    ) -> dict[int, float]:
+    def _similarities(self, groups: Mapping[int, Group], signature: np.ndarray) -> dict[int, float]:
         """Cosine with the centroid, by worker index, of those who have one."""
         known = self.centroids
         assert known is not None
         row_of = known.owner.get
-        rows = [(i, row_of((workers[i].name, workers[i].dp_rank))) for i in healthy]
+        rows = [(i, row_of(group)) for i, group in groups.items()]
         scores = (known.rows @ signature).tolist()
         return {i: scores[row] for i, row in rows if row is not None}
 
     def _beside_others(
-        self, workers: Sequence[WorkerView], own: dict[int, float], signature: np.ndarray
+        self, groups: Mapping[int, Group], own: dict[int, float], signature: np.ndarray
     ) -> dict[int, float]:
         """The same, or the cosine with what is in flight where that is greater."""
         if self.residents is None or self.tau == 0:
@@ -237,7 +261,16 @@ class EldrPolicy:
         beside = self.residents.cosines(signature)
         near = own.copy()
         for i, score in own.items():
-            other = beside.get((workers[i].name, workers[i].dp_rank), 0.0)
+            other = beside.get(groups[i], 0.0)
             if other > score:
                 near[i] = other
         return near
+
+
+def _sharing(workers: Sequence[WorkerView], among: Iterable[int]) -> Iterable[list[int]]:
+    """Those of `among` that share their experts, by their groups."""
+    groups: dict[Group, list[int]] = {}
+    for i in among:
+        if workers[i].shares_experts:
+            groups.setdefault(workers[i].group, []).append(i)
+    return groups.values()

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.base import Decision, Group, RequestView, WorkerView, healthy_indices
 from toolkit.policies.rotation import Rotation
-
-Key = tuple[str, int]
 
 
 class LabelOraclePolicy:
@@ -19,7 +17,8 @@ class LabelOraclePolicy:
     experts, so keeping a domain together loads fewer distinct experts a step. Labels come from the
     client, and queues are not looked at: this is what a router could do that is told the domain of
     each request, the bound that signatures are measured against, and nothing for serving, since one
-    popular label overloads its worker.
+    popular label overloads its worker. Ranks that share their experts are one worker, in which the
+    label goes to the shortest queue.
 
     Degraded: a label whose worker is unhealthy goes to the shortest queue (requests running +
     waiting + sent since the reading, the least recently chosen of equals) until its worker is
@@ -34,8 +33,8 @@ class LabelOraclePolicy:
     def __init__(self, seed: int = 0, capacity: int = 1024) -> None:
         self._rotation = Rotation()
         self._capacity = capacity
-        self._homes: OrderedDict[str, Key] = OrderedDict()
-        self._labels: Counter[Key] = Counter()
+        self._homes: OrderedDict[str, Group] = OrderedDict()
+        self._labels: Counter[Group] = Counter()
 
     def __len__(self) -> int:
         """Labels remembered now."""
@@ -48,16 +47,17 @@ class LabelOraclePolicy:
         if not request.label:
             return self._shortest(workers, healthy, "no label")
         home = self._home(request.label, workers, healthy)
-        for index in healthy:
-            if workers[index].key == home:
-                return Decision(index, f"home of {request.label[:40]!r}")
-        return self._shortest(workers, healthy, f"home of {request.label[:40]!r} is down")
+        there = [index for index in healthy if workers[index].group == home]
+        if not there:
+            return self._shortest(workers, healthy, f"home of {request.label[:40]!r} is down")
+        reason = f"home of {request.label[:40]!r}"
+        return self._shortest(workers, there, reason) if there[1:] else Decision(there[0], reason)
 
-    def _home(self, label: str, workers: Sequence[WorkerView], healthy: list[int]) -> Key:
+    def _home(self, label: str, workers: Sequence[WorkerView], healthy: list[int]) -> Group:
         home = self._homes.get(label)
         if home is None:
-            keys = [workers[index].key for index in healthy]
-            home = min(keys, key=lambda key: self._labels[key])
+            groups = [workers[index].group for index in healthy]
+            home = min(groups, key=lambda group: self._labels[group])
             self._homes[label] = home
             self._labels[home] += 1
         self._homes.move_to_end(label)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.policies.base import RequestView, WorkerView
-from toolkit.policies.eldr import Band, EldrPolicy
+from toolkit.policies.base import RequestView, WorkerView, one_group
+from toolkit.policies.eldr import Band, EldrPolicy, located
 
 
 class NearRanks:
     """`near(g, request)` for `TwoStage`: whether s_k >= s* - tau before crowding on the g-th of
     `among`. Crowding is left out since who waits in a pool waits for a slot in any case. Signatures
     are looked at when they are asked about, once a round each. A request without one prefers every
-    rank. A rank without a centroid is preferred by no other.
+    rank. A rank without a centroid is preferred by no other. Where all ranks share their experts
+    nobody prefers any (`indifferent`).
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class NearRanks:
         self._among = among
         self._waiting = waiting
         self._bands: dict[int, Band] = {}
+        self.indifferent = one_group(workers)
 
     def __call__(self, g: int, request: int) -> bool:
         return self._among[g] in self._band(request).indices
@@ -48,4 +50,4 @@ class NearRanks:
         own, near = found
         best = max(near.values())
         indices = [i for i, cosine in near.items() if cosine >= best - self._locality.tau]
-        return Band(indices, f"band of {len(indices)}", near, own, best)
+        return located(self._workers, indices, near, own, best)

@@ -1,13 +1,16 @@
-"""What the requests in flight on each worker use: the sum of their signatures."""
+"""What the requests in flight on each worker use: the sum of their signatures.
+
+A worker is what has experts of its own: ranks that share them are one (`toolkit.policies.base`).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from toolkit.policies.base import Group
+
 if TYPE_CHECKING:
     import numpy as np
-
-Key = tuple[str, int]
 
 
 class Residents:
@@ -22,39 +25,39 @@ class Residents:
         self._sums = np.zeros((0, dimensions), dtype=np.float64)
         self._rows = np.zeros((0, dimensions), dtype=np.float32)
         self._counts: list[int] = []
-        self._index: dict[Key, int] = {}
+        self._index: dict[Group, int] = {}
 
-    def count(self, key: Key) -> int:
+    def count(self, group: Group) -> int:
         """Requests on the worker."""
-        return self._counts[self._index[key]] if key in self._index else 0
+        return self._counts[self._index[group]] if group in self._index else 0
 
-    def add(self, key: Key, signature: np.ndarray) -> None:
+    def add(self, group: Group, signature: np.ndarray) -> None:
         """A request with this unit signature [D] was sent to the worker."""
-        self._move(self._row(key), signature, 1)
+        self._move(self._row(group), signature, 1)
 
-    def remove(self, key: Key, signature: np.ndarray) -> None:
+    def remove(self, group: Group, signature: np.ndarray) -> None:
         """It has ended. ValueError: more have ended than were sent."""
-        if self.count(key) < 1:
-            raise ValueError(f"no request is on {key}")
-        self._move(self._row(key), signature, -1)
+        if self.count(group) < 1:
+            raise ValueError(f"no request is on {group}")
+        self._move(self._row(group), signature, -1)
 
-    def cosines(self, signature: np.ndarray) -> dict[Key, float]:
+    def cosines(self, signature: np.ndarray) -> dict[Group, float]:
         """Of a unit signature [D] with the mean of each worker that has requests."""
         if not self._index:
             return {}
         found = (self._rows @ signature).tolist()
         counts = self._counts
-        return {key: found[row] for key, row in self._index.items() if counts[row]}
+        return {group: found[row] for group, row in self._index.items() if counts[row]}
 
-    def _row(self, key: Key) -> int:
+    def _row(self, group: Group) -> int:
         import numpy as np
 
-        if key not in self._index:
-            self._index[key] = len(self._counts)
+        if group not in self._index:
+            self._index[group] = len(self._counts)
             self._counts.append(0)
             self._sums = np.pad(self._sums, ((0, 1), (0, 0)))
             self._rows = np.pad(self._rows, ((0, 1), (0, 0)))
-        return self._index[key]
+        return self._index[group]
 
     def _move(self, row: int, signature: np.ndarray, sign: int) -> None:
         self._counts[row] += sign

@@ -25,7 +25,7 @@ def problems(
     Args:
         fingerprint: `toolkit.fingerprint.model_fingerprint` of the model ("" is not compared).
         layers, experts, top_k: the model's MoE layers, experts a layer, experts a token.
-        decode_workers: decode ranks that the router will see.
+        decode_workers: decode ranks that the router will see, those that share experts as one.
         sglang: version of the engine that will serve.
     """
     model = profile.model

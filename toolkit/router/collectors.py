@@ -68,7 +68,7 @@ class LocalityCollector(Collector):
         yield decisions
         yield CounterMetricFamily(
             PREFIX + "eldr_band_workers",
-            "Sum of the band's width over located decisions",
+            "Sum of the band's width, in workers with experts of their own, over located decisions",
             value=counters.band,
         )
         yield CounterMetricFamily(

@@ -28,7 +28,8 @@ class ConfigError(ValueError):
 
 
 class WorkerConfig(BaseModel):
-    """One SGLang server: `url` for HTTP, `bootstrap_*` for its KV bootstrap server."""
+    """One SGLang server: `url` for HTTP, `bootstrap_*` for its KV bootstrap server. `dp_attention`:
+    its DP ranks share their experts; what the worker says of itself when it is up counts more."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,6 +39,7 @@ class WorkerConfig(BaseModel):
     bootstrap_host: str | None = None
     bootstrap_port: int | None = None
     dp_size: int = Field(default=1, ge=1)
+    dp_attention: bool = False
 
     @field_validator("url")
     @classmethod

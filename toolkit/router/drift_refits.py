@@ -165,7 +165,7 @@ class DriftRefits:
         """All that goes with new centroids, before they are adopted: a worker may go right then."""
         expected = Nearness(refit.cosine_new, refit.workers_new)
         centroids = Centroids(refit.centroids, fit.centroids.owner)
-        new = Fit(fit.keys, centroids, expected, fit.shared)
+        new = Fit(fit.groups, centroids, expected, fit.shared)
         most = refit.fitted + refit.held_out
         make = partial(_base_of, self._space, recent, most, self._seed)
         base = await in_thread(make, Base.close)

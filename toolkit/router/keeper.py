@@ -1,4 +1,4 @@
-"""Keeps one centroid for each decode rank while workers come and go."""
+"""Keeps one centroid for each decode worker while they come and go."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolkit.router.centroid_sets import Fit, Rows, match, share
 from toolkit.router.refit_history import RefitHistory
 from toolkit.router.refit_queue import Job
 from toolkit.router.refits import NICE, Base, RefitError, fit_rows
-from toolkit.router.roster import START_GRACE_S, Keys, Roster, names
+from toolkit.router.roster import START_GRACE_S, Groups, Roster, names
 
 log = logging.getLogger("toolkit.router")
 
@@ -25,9 +25,9 @@ MOST_FITS = 256
 
 
 class Keeper:
-    """The current `fit`, the fits of other sets of ranks, and rows for other numbers of them.
+    """The current `fit`, the fits of other sets of workers, and rows for other numbers of them.
 
-    `urgent` fits as many centroids as there are ranks now. `ahead` fits what would be needed if
+    `urgent` fits as many centroids as there are workers now. `ahead` fits what would be needed if
     any one server were lost or came back: then that costs no more than handing the rows out, and
     a worker that flaps goes back and forth between two fits. Until there is a new one the last fit
     serves: the policy leaves out the ranks that are down.
@@ -48,7 +48,7 @@ class Keeper:
         self._seed = seed
         self._on_fit = on_fit
         self._rows: dict[int, Rows] = {}
-        self._fits: OrderedDict[Keys, Fit] = OrderedDict()
+        self._fits: OrderedDict[Groups, Fit] = OrderedDict()
         self._failed: set[int] = set()
         self._settling: asyncio.TimerHandle | None = None
         self._unsettled_at = 0.0
@@ -67,7 +67,7 @@ class Keeper:
 
     async def rows_near(self, fit: Fit, base: Base) -> dict[int, Rows]:
         """What `ahead` would fit from `base` beside `fit`."""
-        sizes = self._roster.sizes_near(fit.keys) - {len(fit.keys)}
+        sizes = self._roster.sizes_near(fit.groups) - {len(fit.groups)}
         if not sizes:
             return {}
         begin = monotonic()
@@ -78,7 +78,7 @@ class Keeper:
 
     def replace(self, fit: Fit, base: Base, rows: dict[int, Rows]) -> None:
         """Other centroids of other requests, which refits for other workers will use too."""
-        followed = () if self.fit is None else self.fit.keys
+        followed = () if self.fit is None else self.fit.groups
         old, self._base = self._base, base
         old.close()
         self._rows = dict(rows)
@@ -113,7 +113,7 @@ class Keeper:
     def ahead(self) -> Job | None:
         if self.fit is None:
             return None
-        sizes = self._roster.sizes_near(self.fit.keys)
+        sizes = self._roster.sizes_near(self.fit.groups)
         missing = sorted(k for k in sizes if not self._known(k))
         return self._fit(missing, urgent=False) if missing else None
 
@@ -121,10 +121,10 @@ class Keeper:
         """Whether nothing new would come of fitting k centroids."""
         return k in self._rows or k in self._failed
 
-    def _wanted(self) -> Keys | None:
-        """The ranks that are there, unless they are those that the fit is for."""
+    def _wanted(self) -> Groups | None:
+        """The workers that are there, unless they are those that the fit is for."""
         present = self._roster.present(monotonic())
-        fits = self.fit is not None and self.fit.keys == present and not self.fit.shared
+        fits = self.fit is not None and self.fit.groups == present and not self.fit.shared
         return present if present and not fits else None
 
     def _settled(self) -> None:
@@ -132,7 +132,7 @@ class Keeper:
         self._follow()
 
     def _follow(self, seconds: float = 0.0) -> None:
-        """Go over to the fit for the ranks that are there, or see to it that there will be one."""
+        """Go over to the fit for those that are there, or see to it that there will be one."""
         want = self._wanted()
         if want is None:
             return
@@ -143,12 +143,12 @@ class Keeper:
             self._swap(match(self.fit, want, rows), seconds)
         elif len(want) not in self._failed:
             self.on_wish()
-        elif self.fit is not None and self.fit.keys != want:
+        elif self.fit is not None and self.fit.groups != want:
             self._swap(share(self.fit, want), seconds)
 
     def _swap(self, fit: Fit, seconds: float) -> None:
-        before = set(self.fit.keys) if self.fit is not None else set()
-        gone, come = names(before - set(fit.keys)), names(set(fit.keys) - before)
+        before = set(self.fit.groups) if self.fit is not None else set()
+        gone, come = names(before - set(fit.groups)), names(set(fit.groups) - before)
         self._adopt(fit)
         k, expected = len(fit.centroids.rows), fit.expected.cosine
         changed = (f", without {gone}" if gone else "") + (f", with {come}" if come else "")
@@ -156,8 +156,8 @@ class Keeper:
         if seconds and not fit.shared:
             how = f"refit in {seconds:.1f} s"
         log.info(
-            "ELDR: %d centroids for %d decode ranks%s; mean cosine %.3f expected; %s",
-            *(k, len(fit.keys), changed, expected, how),
+            "ELDR: %d centroids for %d decode workers%s; mean cosine %.3f expected; %s",
+            *(k, len(fit.groups), changed, expected, how),
         )
         numbers = {"centroids": k, "expected": round(expected, 4), "seconds": round(seconds, 3)}
         self._history.add("workers", "adopted", gone=gone, come=come, **numbers)
@@ -170,14 +170,14 @@ class Keeper:
         self.on_idle()
 
     def _remember(self, fit: Fit) -> None:
-        self._fits[fit.keys] = fit
-        self._fits.move_to_end(fit.keys)
+        self._fits[fit.groups] = fit
+        self._fits.move_to_end(fit.groups)
         if len(self._fits) > MOST_FITS:
             self._fits.popitem(last=False)
-        self._rows[len(fit.keys)] = Rows(fit.centroids.rows, fit.expected)
+        self._rows[len(fit.groups)] = Rows(fit.centroids.rows, fit.expected)
 
     async def _fit(self, sizes: list[int], urgent: bool) -> None:
-        """Rows for these numbers of ranks."""
+        """Rows for these numbers of workers."""
         begin = monotonic()
         try:
             rows = await fit_rows(self._base, sizes, self._seed, 0 if urgent else NICE)
@@ -196,7 +196,7 @@ class Keeper:
             asyncio.get_running_loop().call_later(RETRY_S, self._try_again, sizes)
         self._history.add("workers", "failed", error=str(error))
         if urgent:
-            log.error("ELDR: no centroids for the decode ranks that are there: %s", error)
+            log.error("ELDR: no centroids for the decode workers that are there: %s", error)
         else:
             log.warning("ELDR: nothing fitted ahead for lost or new workers: %s", error)
 

@@ -19,7 +19,7 @@ from toolkit.router.keeper import Keeper
 from toolkit.router.refit_history import RefitHistory
 from toolkit.router.refit_queue import RefitQueue
 from toolkit.router.refits import Base
-from toolkit.router.roster import Roster, shown
+from toolkit.router.roster import Roster, groups_of, shown
 from toolkit.router.signature_reader import Sample, SignatureReader
 from toolkit.router.worker import Fleet, Rank, Worker
 from toolkit.signatures.calibration import Floats
@@ -40,7 +40,7 @@ class Locality:
     def __init__(self, config: RouterConfig, fleet: Fleet) -> None:
         known = calibrated(str(config.profile))
         ranks = fleet.side("decode")
-        keys = tuple((rank.worker.name, rank.dp_rank) for rank in ranks)
+        groups = groups_of(ranks)
         near = nearness(known.requests.judged, known.centroids)
         self.counters = Counters()
         self.residents = Residents(known.space.dimensions)
@@ -57,13 +57,19 @@ class Locality:
         self._queue = RefitQueue(self.keeper.urgent, jobs)
         self.keeper.on_wish, self.keeper.on_idle = self._queue.interrupt, self._queue.wake
         self.drift.on_due = self._queue.wake
-        if len(known.centroids) == len(keys):
-            self.keeper.begin(in_order(keys, Rows(known.centroids, near)))
+        if len(known.centroids) == len(groups):
+            self.keeper.begin(in_order(groups, Rows(known.centroids, near)))
         else:
             log.info(
-                "ELDR: the profile has centroids for %d decode ranks, there are %d: they are "
+                "ELDR: the profile has centroids for %d decode workers, there are %d: they are "
                 "fitted now (`toolkit profile fit --k %d` does it once and for all)",
-                *(len(known.centroids), len(keys), len(keys)),
+                *(len(known.centroids), len(groups), len(groups)),
+            )
+        if len(groups) == 1 < len(ranks):
+            log.warning(
+                "ELDR: the %d decode ranks share their experts (DP attention of one server), so no "
+                "request is nearer to one than to another: locality decides nothing",
+                len(ranks),
             )
         for worker in fleet.workers:
             worker.on_hello = partial(self._greet, worker)
@@ -99,9 +105,9 @@ class Locality:
 
     def settle(self, rank: Rank, vector: Floats) -> Callable[[], None]:
         """A request with this signature runs on a decode rank until what is returned is called."""
-        key = (rank.worker.name, rank.dp_rank)
-        self.residents.add(key, vector)
-        return partial(self.residents.remove, key, vector)
+        group = rank.group
+        self.residents.add(group, vector)
+        return partial(self.residents.remove, group, vector)
 
     def observe(self, sample: Sample) -> None:
         """A request that was routed by ELDR."""
@@ -127,7 +133,7 @@ class Locality:
             "active": self.active,
             "tau": self._tau if self._policy is None else self._policy.tau,
             "centroids": 0 if fit is None else len(fit.centroids.rows),
-            "owners": {shown(key): row for key, row in owner.items()},
+            "owners": {shown(group): row for group, row in owner.items()},
             "located": counters.located,
             "band_mean": counters.band / counters.located if counters.located else None,
             "moved": counters.moved,

@@ -124,7 +124,7 @@ async def run_job(
 async def fit_rows(
     base: Base, sizes: Iterable[int], seed: int, nice: int = NICE
 ) -> dict[int, Rows]:
-    """Centroids for each number of ranks in `sizes`; of several, not for those above the number
+    """Centroids for each number of workers in `sizes`; of several, not for those above the number
     of requests. RefitError: see `run_job`."""
     wanted = sorted(sizes)
     result = await run_job({"kind": "workers", "sizes": wanted, "seed": seed}, {}, base, nice)

@@ -1,17 +1,22 @@
-"""Which decode ranks are to have a centroid."""
+"""Which decode workers are to have a centroid: ranks that share their experts have one together."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from toolkit.policies.base import Group
 from toolkit.router.worker import Rank
 
-Key = tuple[str, int]
-Keys = tuple[Key, ...]
+Groups = tuple[Group, ...]
 
 START_GRACE_S = 60.0
 """A worker that was never up counts for so long after the first one was: fleets start in turn."""
+
+
+def groups_of(ranks: Iterable[Rank]) -> Groups:
+    """The groups of ranks, in their order."""
+    return tuple(dict.fromkeys(rank.group for rank in ranks))
 
 
 class Roster:
@@ -31,30 +36,30 @@ class Roster:
             self._first_up = now
         return first
 
-    def present(self, now: float) -> Keys:
-        """Keys of the ranks that are to have a centroid, in configuration order."""
+    def present(self, now: float) -> Groups:
+        """Those that are to have a centroid, in configuration order."""
         starting = now - self._first_up < START_GRACE_S
-        return tuple(
-            (rank.worker.name, rank.dp_rank)
+        return groups_of(
+            rank
             for rank in self._ranks
             if rank.worker.healthy or (starting and rank.worker.name not in self._seen)
         )
 
-    def sizes_near(self, keys: Keys) -> set[int]:
-        """How many ranks there are if any one server of `keys` is lost or any other comes back,
+    def sizes_near(self, groups: Groups) -> set[int]:
+        """How many groups there are if any one server of `groups` is lost or any other comes back,
         with all its ranks, and how many there are now."""
-        ranks = Counter(rank.worker.name for rank in self._ranks)
-        there = {name for name, _ in keys}
-        now = len(keys)
-        near = {now - n if name in there else now + n for name, n in ranks.items()}
+        sizes = Counter(name for name, _ in groups_of(self._ranks))
+        there = {name for name, _ in groups}
+        now = len(groups)
+        near = {now - n if name in there else now + n for name, n in sizes.items()}
         return (near | {now}) - {0}
 
 
-def shown(key: Key) -> str:
-    """`decode-0`, and `decode-0/1` for its DP rank 1."""
-    name, rank = key
+def shown(group: Group) -> str:
+    """`decode-0`, and `decode-0/1` for its DP rank 1 where that has experts of its own."""
+    name, rank = group
     return f"{name}/{rank}" if rank else name
 
 
-def names(keys: Iterable[Key]) -> str:
-    return ", ".join(sorted(shown(key) for key in keys))
+def names(groups: Iterable[Group]) -> str:
+    return ", ".join(sorted(shown(group) for group in groups))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from toolkit.policies.base import Load, WorkerView
+from toolkit.policies.base import Group, Load, WorkerView, group_of
 from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.errors import ApiError
 from toolkit.router.ledger import FIELDS, Ledger
@@ -37,6 +37,10 @@ class Rank:
         self.unstreamed: dict[int, Booking] = {}
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.steps: StepSums | None = None
+
+    @property
+    def group(self) -> Group:
+        return group_of(self.key, self.worker.shares_experts)
 
     @property
     def inflight(self) -> int:
@@ -116,6 +120,7 @@ class Rank:
             load=self.load(now),
             slots=self.worker.slots,
             reserve=self.worker.reserve,
+            shares_experts=self.worker.shares_experts,
         )
 
     def describe(self, now: float) -> dict[str, Any]:
@@ -157,6 +162,8 @@ class Worker:
         """Requests that one rank runs at a time at most; 0 where it does not say."""
         self.reserve = 0
         """KV tokens that a rank keeps free for each of them."""
+        self.shares_experts = config.dp_attention
+        """Whether its ranks do (DP attention)."""
         self.down_since = 0.0
         self.last_event = 0.0
         self.pool = Pool(
@@ -218,6 +225,7 @@ class Worker:
         self.hello = hello
         self.slots = int(hello.get("max_running_requests") or 0)
         self.reserve = int(hello.get("reserved_tokens") or 0)
+        self.shares_experts = bool(hello.get("dp_attention", self.config.dp_attention))
         self.down_since = 0.0
         self.on_hello()
         self.on_news()

@@ -74,7 +74,7 @@ class Experts:
         return len(self.absent)
 
     def centroids(self, k: int, seed: int) -> np.ndarray:
-        """One for each of k decode ranks [k, D], as `toolkit profile fit` makes them. ValueError:
+        """One for each of k decode workers [k, D], as `toolkit profile fit` makes them. ValueError:
         there are no signatures, or fewer than k."""
         from toolkit.signatures.clusters import balanced_kmeans
 

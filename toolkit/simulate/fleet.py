@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from toolkit.policies import check_policy
+from toolkit.policies.base import group_count
 
 
 class _Strict(BaseModel):
@@ -110,3 +111,9 @@ class Fleet(_Strict):
     def decode_ranks(self) -> int:
         decoding = self.worker or self.decode
         return decoding.replicas * decoding.dp
+
+    @property
+    def centroids(self) -> int:
+        """How many ELDR has for those ranks."""
+        decoding = self.worker or self.decode
+        return decoding.replicas * group_count(decoding.dp, decoding.dp_attention)

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from toolkit.policies.base import Group, group_of
 from toolkit.simulate.request import Request
 
 if TYPE_CHECKING:
@@ -37,3 +38,13 @@ class Rank:
     @property
     def key(self) -> tuple[str, int]:
         return (self.name, self.dp_rank)
+
+    @property
+    def shares_experts(self) -> bool:
+        """With those that it takes its steps with."""
+        return len(self.group.ranks) > 1
+
+    @property
+    def experts(self) -> Group:
+        """Whose experts its steps load."""
+        return group_of(self.key, self.shares_experts)

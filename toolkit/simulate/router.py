@@ -68,6 +68,7 @@ class Seat:
             load=load,
             slots=rank.slots,
             reserve=rank.reserve,
+            shares_experts=rank.shares_experts,
         )
 
 
@@ -185,7 +186,7 @@ class Router:
         if self._locality is not None and self._locality.residents is not None:
             vector = request.view.signature
             if vector is not None and not isinstance(vector, str):
-                self._locality.residents.add(seat.rank.key, vector)
+                self._locality.residents.add(seat.rank.experts, vector)
         if self.dispatch == "late":
             self._at[request].credit += 1
         self.events.after(self.times.hop, seat.rank.group.arrive, seat.rank, request)
@@ -215,7 +216,7 @@ class Router:
         if self._locality is not None and self._locality.residents is not None:
             vector = request.view.signature
             if vector is not None and not isinstance(vector, str):
-                self._locality.residents.remove(rank.key, vector)
+                self._locality.residents.remove(rank.experts, vector)
         if self.pool:
             self._plan_round(0.0)
 

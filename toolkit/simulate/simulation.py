@@ -87,9 +87,9 @@ class Simulation:
                 )
             if experts is None or experts.signatures is None:
                 raise ValueError(f"decode policy {router.decode_policy} needs a profile's experts")
-            keys = [rank.key for rank in self.ranks]
+            groups = list(dict.fromkeys(rank.experts for rank in self.ranks))
             locality.centroids = Centroids(
-                experts.centroids(len(keys), seed), {key: row for row, key in enumerate(keys)}
+                experts.centroids(len(groups), seed), {each: row for row, each in enumerate(groups)}
             )
             locality.residents = Residents(experts.signatures.shape[1])
         self.router = Router(

@@ -208,6 +208,99 @@ TWO = unit([9, 9, 0, 0])
 """As near to w0 as to w1."""
 
 
+def together(workers: list[WorkerView]) -> list[WorkerView]:
+    """The same ranks as those of one server with DP attention."""
+    return [
+        replace(worker, name="s", dp_rank=rank, shares_experts=True)
+        for rank, worker in enumerate(workers)
+    ]
+
+
+one_server = fleets().map(together)
+pairs = st.sampled_from(
+    [
+        ("eldr+br0", "br0"),
+        ("eldr+level", "level"),
+        ("eldr+brh", "brh"),
+        ("eldr", "none"),
+        (ALL, "filter+brh+user"),
+        ("filter+eldr+level+user", "filter+level+user"),
+    ]
+)
+
+
+def beside(parts: tuple[str, str], known: Centroids) -> tuple[ComposedPolicy, ComposedPolicy]:
+    """With locality, by a centroid for the server and one for each of its ranks, and without."""
+    one, two = (ComposedPolicy(0, Parts.parse(text)) for text in parts)
+    owner = {("s", None): 0} | {("s", rank): rank for rank in range(COUNT)}
+    prepared(one, Centroids(known.rows, owner))
+    return one, two
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(one_server, requests), max_size=10), centroids, pairs)
+def test_in_one_server_that_shares_its_experts_locality_decides_nothing(
+    played, known, parts
+) -> None:
+    one, two = beside(parts, known)
+    same(one, two, played)
+    assert one.counters == two.counters
+    assert one.locality is not None
+    assert one.counters.decided.total() == (
+        one.locality.counters.located + one.locality.counters.fallbacks.total()
+    )
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(one_server, st.lists(requests, max_size=20)), max_size=5), centroids, pairs
+)
+def test_and_rounds_are_those_without_it(played, known, parts) -> None:
+    one, two = beside(parts, known)
+    for workers, waiting in played:
+        if sum(worker.healthy for worker in workers) == 1:
+            continue  # there is nothing to choose, and locality counts as ever
+        mine = [a[:2] for a in one.assign(workers, waiting)]
+        assert mine == [a[:2] for a in two.assign(workers, waiting)]
+
+
+SERVERS = Centroids(np.eye(2, D, dtype=np.float32), {("a", None): 0, ("b", None): 1})
+
+
+def servers(*tokens: int, **more: int) -> list[WorkerView]:
+    """Two servers of two ranks."""
+    return [
+        replace(worker, name="ab"[at // 2], dp_rank=at % 2, shares_experts=True)
+        for at, worker in enumerate(fleet(*tokens, **more))
+    ]
+
+
+def test_the_barrier_decides_inside_the_near_server() -> None:
+    """Not the user's last rank, nor the lighter ranks of the other server."""
+    policy = ComposedPolicy(0, Parts.parse("filter+eldr+level+user"), centroids=SERVERS)
+    near_a = RequestView(prompt_tokens=400, signature=unit([9, 1, 0, 0]), user="ada")
+    first = policy.choose(servers(100, 500, 900, 900), near_a)
+    assert first is not None and (first.index, first.reason) == (
+        0, "by level: filter 4, eldr 2, level 1, user 1"
+    )  # fmt: skip
+    again = policy.choose(servers(900, 100, 0, 0), near_a)
+    assert again is not None and again.index == 1
+    assert policy.locality is not None
+    assert (policy.locality.counters.located, policy.locality.counters.band) == (2, 2)
+
+
+def test_in_a_round_both_ranks_of_a_server_take_those_who_are_near_to_it() -> None:
+    """One free slot on each rank of a, none on b: both pass over the first who waits."""
+    policy = ComposedPolicy(0, Parts.parse("eldr+level"), tau=0.1, centroids=SERVERS)
+    workers = servers(500, 520, 540, 560, slots=2)
+    full = [replace(worker, slots=1) if worker.name == "b" else worker for worker in workers]
+    waiting = [
+        RequestView(prompt_tokens=20, signature=unit(kind), user=f"u{n}")
+        for n, kind in enumerate([[0, 9, 0, 0], [9, 0, 0, 0], [9, 1, 0, 0]])
+    ]
+    assert {a.request for a in policy.assign(full, waiting)} == {1, 2}
+
+
 def test_who_decided() -> None:
     policy = ComposedPolicy(0, Parts.parse("filter+eldr+br0+user"), centroids=AXES)
     ask = RequestView(prompt_tokens=100, signature=TWO)

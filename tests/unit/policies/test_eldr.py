@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.policies import Load, RequestView, ShortestQueuePolicy, WorkerView
-from toolkit.policies.eldr import Centroids, EldrPolicy
+from toolkit.policies.eldr import SHARED, Centroids, EldrPolicy
 
 D = 6
 vectors = st.lists(st.integers(0, 9), min_size=D, max_size=D).filter(any)
@@ -218,3 +219,96 @@ def test_a_full_worker_is_told_from_one_that_is_not(
     near = np.eye(D, dtype=np.float32)[0]
     decision = EldrPolicy(0, 0.1, AXES).choose(workers, RequestView(signature=near))
     assert decision is not None and decision.index == 1
+
+
+def server(name: str, *inflight: int, slots: int = 0) -> list[WorkerView]:
+    """The ranks of one server with DP attention."""
+    return [
+        WorkerView(name, dp_rank=rank, inflight=n, slots=slots, shares_experts=True)
+        for rank, n in enumerate(inflight)
+    ]
+
+
+PAIR = Centroids(np.eye(D, dtype=np.float32)[:2], {("a", None): 0, ("b", None): 1})
+NEAR_A = unit([9, 1, 0, 0, 0, 0])
+
+
+def test_ranks_that_share_their_experts_are_in_the_band_together() -> None:
+    """Two servers of two ranks: K = 2, and the queue alone decides inside the near one."""
+    policy = EldrPolicy(0, 0.1, PAIR, overload=math.inf)
+    workers = server("a", 4, 3) + server("b", 0, 0)
+    queues = {i: worker.requests for i, worker in enumerate(workers)}
+    band = policy.band(workers, queues, NEAR_A)
+    assert (band.indices, band.width, band.reason) == ([0, 1], 1, "band of 1")
+    decision = policy.choose(workers, RequestView(signature=NEAR_A))
+    assert decision is not None and decision.index == 1
+    assert (policy.counters.located, policy.counters.band, policy.counters.moved) == (1, 1, 0)
+    both = unit([5, 5, 0, 0, 0, 0])
+    assert policy.band(workers, queues, both).width == 2
+
+
+def test_plain_ranks_of_one_server_are_each_their_own() -> None:
+    workers = [replace(each, shares_experts=False) for each in server("a", 0, 5)]
+    known = Centroids(PAIR.rows, {("a", 0): 1, ("a", 1): 0})
+    decision = EldrPolicy(0, 0.1, known, math.inf).choose(workers, RequestView(signature=NEAR_A))
+    assert decision is not None and decision.index == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "index"),
+    [
+        # The near server's mean queue is no longer than the other's.
+        (server("a", 8, 0) + server("b", 4, 4), 1),
+        # It is twice the mean: as far as one with which the request has nothing in common.
+        (server("a", 8, 8) + server("b", 0, 0), 2),
+        # One free slot is enough.
+        (server("a", 4, 3, slots=4) + server("b", 3, 3, slots=4), 1),
+        (server("a", 4, 4, slots=4) + server("b", 3, 3, slots=4), 2),
+    ],
+)
+def test_a_server_is_crowded_and_full_as_a_whole(workers: list[WorkerView], index: int) -> None:
+    decision = EldrPolicy(0, 0.1, PAIR).choose(workers, RequestView(signature=NEAR_A))
+    assert decision is not None and decision.index == index
+
+
+def test_among_ranks_that_all_share_their_experts_the_shortest_queue_decides() -> None:
+    """Whatever the centroids are; a rank by itself is no such case."""
+    known = Centroids(PAIR.rows, {("a", 0): 0, ("a", None): 1})
+    policy = EldrPolicy(0, 0.1, known)
+    decision = policy.choose(server("a", 5, 2, 3), RequestView(signature=NEAR_A))
+    assert decision is not None and decision.index == 1 and SHARED in decision.reason
+    assert policy.counters.fallbacks == {SHARED: 1} and policy.counters.located == 0
+    alone = [replace(each, healthy=each.dp_rank == 0) for each in server("a", 5, 2)]
+    assert policy.choose(alone, RequestView(signature=NEAR_A)) is not None
+    assert policy.counters.located == 1
+
+
+@given(st.lists(cases(), min_size=1, max_size=5), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+def test_servers_of_one_rank_are_chosen_as_ever(steps, tau) -> None:
+    """Whether they say that their one rank shares its experts or not."""
+    plain, shared = EldrPolicy(0, tau), EldrPolicy(0, tau)
+    for workers, centroids, signature in steps:
+        plain.centroids = centroids
+        owner = {(name, None): row for (name, _), row in centroids.owner.items()}
+        shared.centroids = Centroids(centroids.rows, owner)
+        told = [replace(worker, shares_experts=True) for worker in workers]
+        request = RequestView(signature=signature)
+        assert plain.choose(workers, request) == shared.choose(told, request)
+    assert plain.counters == shared.counters
+
+
+@given(st.data(), st.floats(0, 1), st.lists(vectors, min_size=3, max_size=3), vectors)
+def test_a_band_holds_all_ranks_of_a_server_or_none(data, tau, rows, wanted) -> None:
+    sizes = st.lists(st.integers(0, 9), min_size=1, max_size=4)
+    workers = [
+        worker
+        for name in "abc"
+        for worker in server(name, *data.draw(sizes), slots=data.draw(st.sampled_from([0, 5])))
+    ]
+    owner = {(name, None): row for row, name in enumerate("abc")}
+    policy = EldrPolicy(0, tau, Centroids(np.stack([unit(row) for row in rows]), owner))
+    queues = {i: worker.requests for i, worker in enumerate(workers)}
+    band = policy.band(workers, queues, unit(wanted))
+    inside = {workers[i].name for i in band.indices}
+    assert band.indices == [i for i, worker in enumerate(workers) if worker.name in inside]
+    assert band.width == len(inside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,3 +83,16 @@ def test_a_flood_of_labels_does_not_move_one_that_is_in_use() -> None:
     for number in range(1000):
         ask(policy, fleet(0, 0, 0), f"noise-{number}")
         assert ask(policy, fleet(0, 0, 0), "law") == 1
+
+
+def test_ranks_that_share_their_experts_are_one_home_with_the_shortest_queue_inside() -> None:
+    policy = LabelOraclePolicy()
+    queues = {"a": (4, 1), "b": (0, 0)}
+    workers = [
+        WorkerView(name, dp_rank=rank, inflight=n, shares_experts=True)
+        for name, ranks in queues.items()
+        for rank, n in enumerate(ranks)
+    ]
+    assert [ask(policy, workers, label) for label in ("law", "code", "math")] == [1, 2, 1]
+    assert ask(policy, workers, "code") == 3, "in turn, where queues are equal"
+    assert ask(policy, [replace(w, healthy=w.name == "b") for w in workers], "law") in (2, 3)

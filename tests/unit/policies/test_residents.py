@@ -82,6 +82,20 @@ def test_a_worker_that_is_nearer_by_what_runs_there_is_no_sign_of_a_crowd() -> N
     assert (policy.counters.moved, policy.counters.crowded) == (0, 0)
 
 
+def test_ranks_that_share_their_experts_are_near_by_what_runs_on_any_of_them() -> None:
+    workers = [WorkerView(name, dp_rank=g, shares_experts=True) for name in "ab" for g in range(2)]
+    owner = {("a", None): 0, ("b", None): 1}
+    policy = EldrPolicy(0, 0.1, Centroids(np.eye(2, D, dtype=np.float32), owner))
+    policy.residents = Residents(D)
+    vector = unit(np.array([0.5, 0.3, 0.6] + [0.0] * (D - 3)))
+    policy.residents.add(workers[2].group, vector)
+    found = policy.cosines(workers, range(4), vector)
+    assert not isinstance(found, str)
+    _, near = found
+    assert near[2] == near[3] == pytest.approx(1.0)
+    assert near[0] == near[1] < 0.7
+
+
 class Fleet:
     """Four workers in a closed loop of forty requests under ELDR, the oldest ends first."""
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
+from typer.testing import CliRunner
 
 from tests.unit.profile import sample
+from toolkit.cli.main import app
 from toolkit.profile import check
 from toolkit.profile.errors import ProfileError
+from toolkit.resources import profiles_dir
 
 PROFILE, _ = sample.build(sample.Size(requests=60))
 FITTING = {
@@ -68,3 +75,23 @@ def test_each_difference_has_its_sentence(given: dict, sentence: str) -> None:
 def test_another_model_is_said_once() -> None:
     found = check.problems(PROFILE, fingerprint="sha256:0", layers=48, experts=128)
     assert len(found) == 2 and not any("weights" in x for x in found)
+
+
+@pytest.mark.parametrize(
+    ("decode", "fits"),
+    [
+        ({"replicas": 2}, True),
+        ({"replicas": 2, "tp": 2, "dp": 2, "dp_attention": True}, True),
+        ({"replicas": 2, "dp": 2}, False),
+    ],
+)
+def test_a_deployment_has_a_centroid_for_ranks_that_share_their_experts(
+    tmp_path: Path, decode: dict[str, Any], fits: bool
+) -> None:
+    """The embedded profile has two."""
+    file = tmp_path / "d.yaml"
+    file.write_text(json.dumps({"name": "t", "decode": decode}))  # JSON is YAML
+    arguments = ["profile", "check", str(profiles_dir() / "embedded"), "--deployment", str(file)]
+    result = CliRunner().invoke(app, arguments)
+    assert (result.exit_code == 0) == fits, result.output
+    assert fits or "the deployment has 4" in str(result.exception)

@@ -29,9 +29,10 @@ from toolkit.policies.eldr import Centroids
 from toolkit.router.calibrated import calibrated
 from toolkit.router.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.config import ConfigError, RouterConfig, load_config
+from toolkit.router.locality import Locality
 from toolkit.router.refits import Base, RefitError, fit_rows
 from toolkit.router.request import MAX_LABEL, parse
-from toolkit.router.roster import START_GRACE_S, Roster
+from toolkit.router.roster import START_GRACE_S, Roster, names
 from toolkit.router.signature_reader import Sample, SignatureReader
 from toolkit.router.steps import StepSums
 from toolkit.router.worker import Fleet
@@ -47,8 +48,9 @@ def folder(tmp_path_factory):
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
 
 
-def decode(name: str, dp_size: int = 1) -> dict:
-    return {"name": name, "role": "decode", "url": "http://127.0.0.1:2", "dp_size": dp_size}
+def decode(name: str, dp_size: int = 1, **more: object) -> dict:
+    url = "http://127.0.0.1:2"
+    return {"name": name, "role": "decode", "url": url, "dp_size": dp_size} | more
 
 
 def configured(*decodes: dict, **more: object) -> RouterConfig:
@@ -140,6 +142,59 @@ def test_a_server_is_lost_or_comes_back_with_all_its_ranks():
     assert roster.sizes_near((c,)) == {1, 2, 3}
 
 
+def sharing(*sizes: int, **more: object) -> RouterConfig:
+    """Decode servers with DP attention, of so many ranks."""
+    decodes = [decode(f"d{n}", size, dp_attention=True) for n, size in enumerate(sizes)]
+    return configured(*decodes, **more)
+
+
+def test_ranks_that_share_their_experts_are_to_have_one_centroid():
+    workers = Fleet(sharing(2, 2))
+    roster = Roster(workers.side("decode"))
+    both = (("d0", None), ("d1", None))
+    assert roster.present(0.0) == both
+    assert roster.sizes_near(both) == {1, 2}
+    assert names(both) == "d0, d1"
+    views = [rank.view(0.0, True) for rank in workers.side("decode")]
+    assert [view.group for view in views] == [both[0]] * 2 + [both[1]] * 2
+
+
+def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration():
+    workers = fleet(2)
+    roster, worker = Roster(workers.side("decode")), workers.workers[1]
+    apart, together = (("d0", 0), ("d0", 1)), (("d0", None),)
+    assert roster.present(0.0) == apart
+    for hello, expected in (({"dp_attention": True}, together), ({}, apart)):
+        worker.greeted(hello)
+        assert roster.present(0.0) == expected
+    worker = Fleet(sharing(2)).workers[1]
+    worker.greeted({"dp_attention": False})
+    assert not worker.shares_experts
+    worker.greeted({})
+    assert worker.shares_experts
+
+
+def test_what_runs_on_one_rank_makes_all_that_share_its_experts_near(folder):
+    config = sharing(2, 2, profile=folder, decode_policy="eldr")
+    workers = Fleet(config)
+    locality = Locality(config, workers)
+    first, second, *_ = workers.side("decode")
+    vector = calibrated(folder).centroids[0]
+    gone = [locality.settle(rank, vector) for rank in (first, second)]
+    assert locality.residents.count(("d0", None)) == 2
+    for leave in gone:
+        leave()
+    assert locality.residents.count(("d0", None)) == 0
+    locality.keeper.close()
+
+
+@pytest.mark.parametrize(("sizes", "told"), [((2,), True), ((1,), False), ((2, 2), False)])
+def test_one_server_is_told_that_there_is_nothing_to_choose_by(folder, caplog, sizes, told):
+    config = sharing(*sizes, profile=folder, decode_policy="eldr")
+    Locality(config, Fleet(config)).keeper.close()
+    assert ("locality decides nothing" in caplog.text) == told
+
+
 def axes(*names: str) -> Fit:
     keys = tuple((name, 0) for name in names)
     return in_order(keys, Rows(np.eye(len(names), 6, dtype=np.float32), Nearness(0.9, None)))
@@ -148,7 +203,7 @@ def axes(*names: str) -> Fit:
 def test_sharing_leaves_no_worker_without_a_centroid_and_no_centroid_without_a_worker():
     fit = share(axes("a", "b", "c"), (("b", 0), ("x", 0), ("c", 0), ("y", 0), ("z", 0)))
     owner = fit.centroids.owner
-    assert set(owner) == set(fit.keys) and fit.shared
+    assert set(owner) == set(fit.groups) and fit.shared
     assert set(owner.values()) == {0, 1} == set(range(len(fit.centroids.rows)))
     np.testing.assert_array_equal(fit.centroids.rows[owner["b", 0]], np.eye(6)[1])
     nobody_stays = share(axes("a", "b"), (("x", 0),))
@@ -172,7 +227,7 @@ def test_every_rank_gets_a_row_of_its_own_and_those_that_stay_the_most_like_thei
     current = axes("a", "b", "c")
     keys = tuple((name, 0) for name in names)
     fit = match(current, keys, Rows(values.astype(np.float32), Nearness(0.5, 2.0)))
-    assert fit.keys == keys and set(fit.centroids.owner) == set(keys)
+    assert fit.groups == keys and set(fit.centroids.owner) == set(keys)
     assert sorted(fit.centroids.owner.values()) == list(range(len(keys)))
     stay = [key for key in keys if key in current.centroids.owner]
     best = max(alike(stay, order, current, fit) for order in permutations(keys, len(stay)))

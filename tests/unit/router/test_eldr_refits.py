@@ -68,7 +68,7 @@ class Site:
 
     async def lose(self, number: int) -> None:
         self.fleet.workers[1 + number].mark_down()
-        await until(lambda: self.keeper.fit is not None and len(self.keeper.fit.keys) == 3)
+        await until(lambda: self.keeper.fit is not None and len(self.keeper.fit.groups) == 3)
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
@@ -118,7 +118,7 @@ def test_a_worker_that_goes_while_a_refit_is_made_that_is_adopted(profile, caplo
             assert f"ELDR: {refit['why']}; adopted: " in caplog.text
             fit = found.keeper.fit
             assert fit is not None
-            assert [name for name, _ in fit.keys] == ["d0", "d1", "d2"]
+            assert [name for name, _ in fit.groups] == ["d0", "d1", "d2"]
             assert fit.expected.cosine > 0.6, "it is one of the new traffic"
             assert found.expects_its_own()
             assert [entry["gone"] for entry in found.told("workers")] == ["d3"], "once"
@@ -231,7 +231,7 @@ def followed(profile: str, changes: dict[float, bool], until: float) -> float | 
                 (worker.mark_up if changes[now] else worker.mark_down)()
             for _ in range(3):
                 await asyncio.sleep(0)
-            if found.keeper.fit is not None and len(found.keeper.fit.keys) == 3:
+            if found.keeper.fit is not None and len(found.keeper.fit.groups) == 3:
                 await found.locality.stop()
                 return now
         await found.locality.stop()

@@ -149,6 +149,36 @@ def test_several_ranks_of_one_worker_have_a_centroid_each(profile):
     run(check())
 
 
+@pytest.mark.parametrize("said", ["by the configuration", "by the workers"])
+def test_ranks_that_share_their_experts_have_one_centroid(profile, said):
+    """Two servers of two ranks; in the near one the shortest queue decides."""
+    config, told = {"dp_size": 2}, ["--record"]
+    if said == "by the workers":
+        told.append("--dp-attention")
+    else:
+        config["dp_attention"] = True
+
+    async def check() -> None:
+        async with eldr_cluster(
+            profile, decodes=2, role_config={"decode": config}, role_args={"decode": told}
+        ) as cluster:
+            state = await cluster.until(centroids(2), SLOW_S)
+            assert state["eldr"]["owners"] == {"decode-0": 0, "decode-1": 1}
+            traffic = Traffic(cluster)
+            (home,) = await traffic.served_by(0, times=4)
+            bodies = (await cluster.stats(home))["bodies"]
+            assert sorted(body["routed_dp_rank"] for body in bodies) == [0, 0, 1, 1]
+            state = await cluster.state()
+            assert (state["eldr"]["located"], state["eldr"]["band_mean"]) == (4, 1.0)
+            os.kill(cluster.worker(home).pid, signal.SIGKILL)
+            state = await cluster.until(centroids(1), SLOW_S)
+            await traffic.send(0)
+            state = await cluster.state()
+            assert state["eldr"]["fallbacks"] == {"all ranks share their experts": 1}
+
+    run(check())
+
+
 def test_a_refit_that_is_killed_starves_nobody(profile):
     """Until the next try a worker without a centroid takes part in another one's."""
 

@@ -10,12 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST, fleet, requests
+from toolkit.policies.composed import eldr_of
 from toolkit.policies.readings import possible
+from toolkit.resources import profiles_dir
 from toolkit.simulate import loop as loops
+from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import Machine
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation
+from toolkit.simulate.workloads.patterns import with_rows
 
 POLICIES = ("round_robin", "shortest_queue", "br0@0", "brh@learned", "level", "gimbal")
 
@@ -118,6 +122,55 @@ def test_equal_seeds_give_equal_results(policy) -> None:
     made = fleet({"dp": 3, "dp_attention": True}, {"decode_policy": policy})
     first, again = (Simulation(made, COST, requests(200), seed=3).run().result() for _ in range(2))
     assert first == again
+
+
+EXPERTS = Experts.of_profile(profiles_dir() / "embedded")
+
+
+def by_experts(policy: str, seed: int = 0, **decode: object) -> tuple[list[Request], Simulation]:
+    """Requests of the embedded model's kinds over decode servers with DP attention."""
+    sizes = {"dp_attention": True, "slots": 6, "kv_tokens": 8000} | decode
+    made = fleet(sizes, {"decode_policy": policy}, {"replicas": 2})
+    asked = with_rows(requests(200, 40.0, seed), EXPERTS, seed)
+    return played(Simulation(made, COST, asked, EXPERTS, seed))
+
+
+def places(kept: list[Request]) -> list[tuple[str, int, float]]:
+    """Where and when each request was bound."""
+    return [(*r.place.key, r.bound) for r in kept if r.place is not None]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("policy", "without"),
+    [
+        ("composed", "composed@filter+level+user"),
+        ("composed@eldr+level", "level"),
+        ("composed@eldr+brh", "brh@learned"),
+        ("eldr", "shortest_queue"),
+    ],
+)
+def test_in_one_server_that_shares_its_experts_locality_decides_nothing(
+    policy, without, seed
+) -> None:
+    one, two = (by_experts(name, seed, dp=4) for name in (policy, without))
+    assert places(one[0]) == places(two[0])
+    assert len(one[0]) == len(places(one[0])) == 200
+
+
+def test_servers_whose_ranks_share_their_experts_have_one_centroid_each() -> None:
+    kept, simulation = by_experts("composed", replicas=2, dp=2)
+    assert simulation.fleet.centroids == 2 and simulation.fleet.decode_ranks == 4
+    locality = eldr_of(simulation.router.decode_policy)
+    assert locality is not None and locality.centroids is not None
+    assert locality.centroids.owner == {("decode-0", None): 0, ("decode-1", None): 1}
+    assert {place[:2] for place in places(kept)} == {
+        (f"decode-{n}", g) for n in (0, 1) for g in (0, 1)
+    }
+    assert locality.residents is not None
+    assert not any(locality.residents.count(group) for group in locality.centroids.owner)
+    apart = by_experts("composed", replicas=2, dp=2, dp_attention=False)[1]
+    assert apart.fleet.centroids == 4
 
 
 def test_hops_are_the_steps_one_by_one(monkeypatch) -> None:
