@@ -94,9 +94,10 @@ class Recording:
         try:
             done = os.write(self._file, line)
             if done < len(line):
+                os.ftruncate(self._file, os.fstat(self._file).st_size - done)
                 raise OSError(f"{done} of {len(line)} bytes")
         except OSError as error:
-            # Serving goes on; a part of a line would spoil what follows it.
+            # Serving goes on, and what was recorded stays readable: no part of a line is left.
             log.error("traffic is no longer recorded in %s: %s", self.path, error)
             os.close(self._file)
             self._file = None

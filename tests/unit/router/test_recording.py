@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import aiohttp
@@ -108,6 +110,27 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path, caplog):
     assert len(rows(path)) == recording.written == 1
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "No space left" in caplog.text
+
+
+CUT = """
+import json, resource, sys
+from toolkit.router.recording import Recording
+from toolkit.router.request import parse
+recording = Recording(sys.argv[1])
+single = parse("/generate", json.dumps({"input_ids": [1, 2, 3]}).encode()).singles[0]
+recording.end(recording.begin(single, 1.0), 4)
+size = len(open(sys.argv[1]).read())
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, size + 20))
+recording.end(recording.begin(single, 2.0), 4)
+"""
+
+
+def test_no_part_of_a_line_is_left(tmp_path):
+    """A file that may grow by 20 bytes only, less than a line."""
+    path = tmp_path / "traffic.jsonl"
+    subprocess.run([sys.executable, "-c", CUT, str(path)], check=True)
+    assert [row["output_length"] for row in rows(path)] == [4]
+    Recording(str(path)).close()  # the next router goes on there
 
 
 def test_a_file_that_is_no_recording_is_left_alone(tmp_path):
