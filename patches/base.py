@@ -54,7 +54,8 @@ class Patch:
     """A named set of hooks, with the reason for them.
 
     `requires` lists the symbols that the patch calls without hooking them. `attach` is for what
-    is no wrapping (a new HTTP route, a missing attribute); it runs after the hooks.
+    is no wrapping (a new HTTP route, a missing attribute); it runs after the hooks. With a
+    `variable` the patch is only for workers in whose environment that is set.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Patch:
     requires: tuple[str, ...] = ()
     attach: Callable[[], None] | None = None
     cpu_only: bool = False
+    variable: str = ""
 
     @property
     def symbols(self) -> tuple[str, ...]:

@@ -18,16 +18,15 @@ import threading
 from typing import Any
 
 from patches.base import Hook, Patch, Process
+from toolkit.launch.variables import BACKGROUND_VARIABLE
 
-VARIABLE = "TOOLKIT_BACKGROUND"
 NICE = 10
 """A tenth of a core that another thread wants too."""
 
 
 def _step_back(original: Any, scheduler: Any) -> None:
-    if os.environ.get(VARIABLE):
-        _start_zmq_threads()
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+    _start_zmq_threads()
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
     original(scheduler)
 
 
@@ -46,4 +45,5 @@ PATCH = Patch(
     hooks=(Hook("sglang.srt.managers.scheduler.dispatch_event_loop", _step_back, ("scheduler",)),),
     requires=("sglang.srt.disaggregation.common.conn.CommonKVReceiver._ctx",),
     cpu_only=True,
+    variable=BACKGROUND_VARIABLE,
 )

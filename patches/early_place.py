@@ -19,16 +19,15 @@ saw.
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from typing import Any
 
 from patches import on_cpu
 from patches.base import Hook, Patch, Process
+from toolkit.launch.variables import EARLY_PLACE_VARIABLE
 
 log = logging.getLogger("toolkit.decode")
 
-VARIABLE = "TOOLKIT_EARLY_PLACE"
 WAIT_MS = 1
 """Between two looks at whether the GPU is done."""
 
@@ -39,13 +38,12 @@ _on_gpu = False
 
 def _begin(original: Any, scheduler: Any) -> None:
     global _on_gpu
-    if os.environ.get(VARIABLE):
-        if reason := obstacle(scheduler):
-            log.warning("early_place is off on this rank: %s", reason)
-        elif on_cpu():
-            look_between_layers(scheduler)
-        else:
-            _on_gpu = True
+    if reason := obstacle(scheduler):
+        log.warning("early_place is off on this rank: %s", reason)
+    elif on_cpu():
+        look_between_layers(scheduler)
+    else:
+        _on_gpu = True
     original(scheduler)
 
 
@@ -122,6 +120,7 @@ PATCH = Patch(
     name="early_place",
     why="a slot stays empty until the loop has looked at its request, and again at its KV",
     processes=frozenset({Process.SCHEDULER}),
+    variable=EARLY_PLACE_VARIABLE,
     hooks=(
         Hook(f"{SCHEDULER}.dispatch_event_loop", _begin, ("scheduler",)),
         Hook(f"{RECEIVER}._pull_raw_reqs", _kept_first, ("self",)),

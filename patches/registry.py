@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from patches import (
     chunk_yield,
     controller_process,
@@ -70,5 +72,9 @@ ALL: tuple[Patch, ...] = (
 def patches_for(process: Process, *, on_cpu: bool) -> tuple[Patch, ...]:
     """The patches of one process, in the order in which they are applied."""
     return tuple(
-        patch for patch in ALL if process in patch.processes and (on_cpu or not patch.cpu_only)
+        patch
+        for patch in ALL
+        if process in patch.processes
+        and (on_cpu or not patch.cpu_only)
+        and (not patch.variable or os.environ.get(patch.variable))
     )

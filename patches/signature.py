@@ -27,6 +27,7 @@ from patches.base import EITHER, Hook, Patch, PatchError, refuse
 from patches.loaded_kv import on_load
 from patches.signature_cache import SignatureCache
 from patches.step_log import CAPTURER
+from toolkit.launch.variables import LAYERS_VARIABLE
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolkit.signature")
 
-LAYERS_VARIABLE = "TOOLKIT_SIGNATURE_LAYERS"
 LARGE_SHARE = 0.01
 """Of the KV pool. The cache is made after SGLang has sized the pool by the memory that was free."""
 _COUNTED = "_toolkit_counted"

@@ -3,15 +3,28 @@ what their answers are compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
+from tests.e2e import evidence
 from tests.e2e.reference import Reference
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
 from toolkit.resources import recipes_dir
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, Any, Any]:
+    """A failure is shown with what the deployments of its fixtures were doing."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for value in item.funcargs.values():
+            if isinstance(value, Running):
+                report.sections.extend(evidence.of(value))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from patches.base import REFUSED_EXIT_CODE
-from patches.signature import LAYERS_VARIABLE
 from tests.e2e.worker_process import STARTUP_DEADLINE_S, prefill_mode, start
 from tests.ports import free_port
 from toolkit.launch import trees
+from toolkit.launch.variables import LAYERS_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(STARTUP_DEADLINE_S + 60)]
 

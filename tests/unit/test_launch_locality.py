@@ -19,7 +19,8 @@ from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan, resolve
-from toolkit.launch.recording import LAYERS_VARIABLE, RULES
+from toolkit.launch.recording import RULES
+from toolkit.launch.variables import LAYERS_VARIABLE
 from toolkit.profile import store
 from toolkit.resources import profiles_dir, recipes_dir
 from toolkit.router.config import RouterConfig
@@ -51,7 +52,6 @@ def test_the_prefill_workers_record_the_layers_of_the_mask():
 
 
 def test_the_variable_is_the_one_that_workers_read(monkeypatch):
-    assert LAYERS_VARIABLE == signature.LAYERS_VARIABLE
     monkeypatch.setenv(LAYERS_VARIABLE, plan().workers[0].env[LAYERS_VARIABLE])
     assert signature.wanted_layers() == MASK
 

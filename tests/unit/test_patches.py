@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from patches.base import REFUSED_EXIT_CODE, Patch
-from patches.registry import ALL
+from patches.base import REFUSED_EXIT_CODE, Patch, Process
+from patches.registry import ALL, patches_for
 
 PROJECT = Path(__file__).resolve().parents[2]
 SYMBOLS = [(patch.name, symbol) for patch in ALL for symbol in patch.symbols]
@@ -140,6 +140,17 @@ def test_without_the_toolkit_the_plugin_leaves_sglang_alone() -> None:
     )
     finished = run_python(code, TOOLKIT_PATCHES="0")
     assert finished.stdout.strip() == "() False"
+
+
+def test_what_nobody_asked_for_is_not_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {patch.name: patch.variable for patch in ALL if patch.variable}
+    assert asked.keys() == {"early_place", "cpu_background"}
+    for name, variable in asked.items():
+        monkeypatch.delenv(variable, raising=False)
+        without = {patch.name for patch in patches_for(Process.SCHEDULER, on_cpu=True)}
+        monkeypatch.setenv(variable, "1")
+        put_in = {patch.name for patch in patches_for(Process.SCHEDULER, on_cpu=True)}
+        assert put_in - without == {name}
 
 
 def test_worker_refuses_when_its_plugin_is_kept_out() -> None:

@@ -14,7 +14,12 @@ from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.dp_policy import PROFILE_VARIABLE, by_signature
 from toolkit.launch.errors import Problem
 from toolkit.launch.model import ModelFacts
-from toolkit.launch.recording import LAYERS_VARIABLE, RECORD
+from toolkit.launch.recording import RECORD
+from toolkit.launch.variables import (
+    BACKGROUND_VARIABLE,
+    EARLY_PLACE_VARIABLE,
+    LAYERS_VARIABLE,
+)
 from toolkit.launch.waiting import VARIABLE as WAITING_VARIABLE
 
 # Flags that follow from the deployment file's own keys: key -> where to set it instead.
@@ -230,7 +235,7 @@ def worker_env(
         # decode never learns that its address changed (`patches/prefill_restart.py`).
         env["SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"] = "2"
         if role.early_place:
-            env["TOOLKIT_EARLY_PLACE"] = "1"
+            env[EARLY_PLACE_VARIABLE] = "1"
     if deployment.device == "cpu":
         env |= CPU_ENV
         if role_name == "prefill":
@@ -240,7 +245,7 @@ def worker_env(
             binding = "|".join(str(rank % cores) for rank in range(role.ranks))
             env["SGLANG_CPU_OMP_THREADS_BIND"] = binding
         if role.background:
-            env["TOOLKIT_BACKGROUND"] = "1"
+            env[BACKGROUND_VARIABLE] = "1"
     else:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     return env | deployment.env | role.env

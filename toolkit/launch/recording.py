@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from toolkit.launch.capturing import SCATTERED
 from toolkit.launch.errors import Problem
+from toolkit.launch.variables import LAYERS_VARIABLE
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan, WorkerPlan
 
-LAYERS_VARIABLE = "TOOLKIT_SIGNATURE_LAYERS"
-"""Tells a prefill worker what to record (`patches.signature.LAYERS_VARIABLE`)."""
 RECORD = "enable-return-routed-experts"
 
 
