@@ -76,16 +76,24 @@ class Case:
 def cases(pool: TokenPool, requests: int, rate: float) -> list[Case]:
     mix = workload(None, pool, 1, requests, (160.0, 96.0))
     chat = workload(None, pool, 2, requests, (90.0, 140.0))
-    drawn = workload(None, pool, 3, requests, (160.0, 96.0))
-    timed = [
-        Item(item.prompt, item.output_tokens, at, user=item.user)
-        for item, at in zip(drawn.items, poisson(rate, requests, 3), strict=True)
-    ]
+    open_ = timed(workload(None, pool, 3, requests, (160.0, 96.0)), rate, 3)
     return [
         Case("mix", mix, 2 * (SLOTS + 8)),
         Case("chat", chat, 40),
-        Case("open", Workload("open", tuple(timed)), None),
+        Case("open", open_, None),
     ]
+
+
+def timed(drawn: Workload, rate: float, seed: int) -> Workload:
+    """Its requests at Poisson arrivals of that many a second."""
+    arrivals = poisson(rate, len(drawn.items), seed)
+    return Workload(
+        drawn.name,
+        tuple(
+            Item(item.prompt, item.output_tokens, at, user=item.user)
+            for item, at in zip(drawn.items, arrivals, strict=True)
+        ),
+    )
 
 
 def calibration(pool: TokenPool, requests: int) -> list[Case]:
@@ -99,14 +107,12 @@ def calibration(pool: TokenPool, requests: int) -> list[Case]:
             for answer in (source.randint(*answers) for _ in range(round(share * requests)))
         ]
 
-    few, timed = drawn(0.12, (20, 600), (20, 160)), drawn(0.24, (20, 600), (20, 160))
-    arrivals = poisson(2.0, len(timed), 9)
-    timed = [Item(i.prompt, i.output_tokens, t) for i, t in zip(timed, arrivals, strict=True)]
+    few, slow = drawn(0.12, (20, 600), (20, 160)), drawn(0.24, (20, 600), (20, 160))
     parts: list[tuple[list[Item], int | None]] = [
         (few, 8),
         (drawn(0.32, (20, 120), (60, 160)), 48),
         (drawn(0.32, (100, 450), (20, 120)), 2 * (SLOTS + 8)),
-        (timed, None),
+        (list(timed(Workload("slow", tuple(slow)), 2.0, 9).items), None),
     ]
     return [
         Case(f"calibration {n}", Workload(f"calibration {n}", tuple(part)), in_flight)

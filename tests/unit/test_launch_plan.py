@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.unit.launch_stand_ins import deployment, tiny_model
+from tests.unit.test_patches import run_python
 from toolkit.launch import checks
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
@@ -116,6 +117,19 @@ def test_counted_ports_never_overlap(counts, fixed):
         block = set(range(first := ports.take(count), first + count))
         assert not block & seen
         seen |= block
+
+
+def test_the_port_of_the_handshake_between_nodes_is_nobody_elses(model):
+    found = run_python(
+        "from patches.worker import prepare_process\n"
+        "prepare_process()\n"
+        "from sglang.srt.server_args import DP_ATTENTION_HANDSHAKE_PORT_DELTA as delta\n"
+        "print(delta)"
+    )
+    delta = int(found.stdout.splitlines()[-1])
+    role = {"tp": 2, "dp": 2, "dp_attention": True}
+    for worker in resolve(deployment(model, prefill=role, decode=role)).workers:
+        assert worker.dist_port + delta in worker.ports
 
 
 def test_free_ports_are_distinct_and_avoid_those_given():

@@ -140,15 +140,16 @@ def _task(
     from toolkit.plan.candidate import Given
     from toolkit.plan.measured import check
     from toolkit.plan.planner import Task
-    from toolkit.simulate.costs import load
+    from toolkit.simulate.costs import load, machine_of
 
     requests = arriving.requests()
     deployment = find_deployment(file)
     data, _ = read_document(find_file(file))
     check(deployment, cost, common.expert_folder(deployment, experts))
-    given = Given(deployment.folder, kv_tokens, slots)
+    steps = load(cost)
+    given = Given(deployment.folder, kv_tokens, slots, machine_of(steps))
     known = common.experts_of(deployment, experts)
-    return Task(data, given, load(cost), requests, slo, experts=known)
+    return Task(data, given, steps, requests, slo, experts=known)
 
 
 def _show(made: Planned) -> None:

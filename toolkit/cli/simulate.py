@@ -104,16 +104,17 @@ def _setting(
     slots: int | None,
 ) -> Setting:
     from toolkit.cli.launch import find_deployment
-    from toolkit.simulate.costs import load
+    from toolkit.simulate.costs import load, machine_of
     from toolkit.simulate.of_deployment import fleet_of
     from toolkit.simulate.session import Setting
 
     requests = arriving.requests()
     described = find_deployment(deployment)
-    fleet = fleet_of(described, kv_tokens, slots)
+    steps = load(cost)
+    fleet = fleet_of(described, kv_tokens, slots, machine_of(steps))
     known = common.experts_of(described, experts)
     arms = [fleet.router.decode_policy] if compare is None else compare.split(",")
-    return Setting(fleet, load(cost), requests, arms, experts=known)
+    return Setting(fleet, steps, requests, arms, experts=known)
 
 
 def _show(outcome: Outcome, output: Path | None) -> None:

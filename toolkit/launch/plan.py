@@ -23,8 +23,9 @@ from toolkit.policies.base import group_count
 RUN_DIR = "{run_dir}"
 """Stands for the run folder in commands; the supervisor puts the real one in."""
 
-DIST_PORTS = 8
-"""SGLang takes dist-init-addr's port and up to 7 after it (server_args.py, PortArgs.init_new)."""
+DIST_PORTS = 14
+"""SGLang takes dist-init-addr's port, six after it (`PortArgs.init_new`) and, for DP attention, the
+13th, where other nodes ask for the ranks' ports (`DP_ATTENTION_HANDSHAKE_PORT_DELTA`)."""
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,19 @@ from pydantic import ValidationError
 from toolkit.launch.deployment import Deployment
 from toolkit.plan.document import Document
 from toolkit.plan.errors import PlanError
-from toolkit.simulate.fleet import Fleet
+from toolkit.simulate.fleet import Fleet, Machine
 from toolkit.simulate.of_deployment import fleet_of
 
 
 @dataclass(frozen=True)
 class Given:
     """What is the same for every candidate. `folder`: where relative paths start; `kv_tokens`,
-    `slots`: of a decode rank, where the file leaves them to SGLang."""
+    `slots`: of a decode rank, where the file leaves them to SGLang; `machine`: as of `fleet_of`."""
 
     folder: Path = Path()
     kv_tokens: int | None = None
     slots: int | None = None
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,8 @@ class Candidate:
             raise PlanError(f"{where}: {said}" if where else said) from error
         if deployment.mode != "pd":
             raise PlanError(f"mode: {deployment.mode} is not planned: prefill and decode roles are")
-        return cls(document, deployment, fleet_of(deployment, given.kv_tokens, given.slots))
+        fleet = fleet_of(deployment, given.kv_tokens, given.slots, given.machine)
+        return cls(document, deployment, fleet)
 
     @property
     def workers(self) -> int:

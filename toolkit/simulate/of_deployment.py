@@ -11,6 +11,7 @@ from toolkit.simulate.fleet import (
     UNBOUNDED,
     DecodeFleet,
     Fleet,
+    Machine,
     PrefillFleet,
     RouterFleet,
     WorkerFleet,
@@ -28,10 +29,13 @@ ROUTED = {"prefill_policy": "round_robin", "decode_policy": "shortest_queue"}
 
 
 def fleet_of(
-    deployment: Deployment, kv_tokens: int | None = None, slots: int | None = None
+    deployment: Deployment,
+    kv_tokens: int | None = None,
+    slots: int | None = None,
+    machine: Machine | None = None,
 ) -> Fleet:
     """What of it the simulator knows. `kv_tokens`, `slots`: of a rank that decodes, where the file
-    leaves them to SGLang.
+    leaves them to SGLang. `machine`: what its workers lose beside each other; nothing without one.
 
     SimulateError: a deployment that is not simulated, or a size that nobody says.
     """
@@ -54,7 +58,8 @@ def fleet_of(
         ROUTED | {key: x for key, x in given.items() if x is not None}
     )
     if deployment.mode == "plain":
-        return Fleet(worker=_worker(deployment, kv_tokens, slots), router=described)
+        worker = _worker(deployment, kv_tokens, slots)
+        return Fleet(worker=worker, router=described, machine=machine or Machine())
     prefill, decode = deployment.prefill, deployment.decode
     pool, running = _sizes("decode", decode, kv_tokens, slots)
     return Fleet(
@@ -76,6 +81,7 @@ def fleet_of(
             early_place=decode.early_place,
         ),
         router=described,
+        machine=machine or Machine(),
     )
 
 

@@ -10,9 +10,16 @@ from pydantic import BaseModel, ConfigDict
 from toolkit.launch.document import read_document
 from toolkit.resources import profiles_dir
 from toolkit.simulate.errors import SimulateError
+from toolkit.simulate.fleet import Machine
 
 if TYPE_CHECKING:
     from toolkit.simulate.costs.base import CostModel
+
+
+def machine_of(cost: CostModel) -> Machine:
+    """What workers of one machine lose beside each other, where the model says so."""
+    found = getattr(cost, "machine", None)
+    return found if isinstance(found, Machine) else Machine()
 
 
 def load(text: str) -> CostModel:

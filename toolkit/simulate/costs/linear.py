@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toolkit.simulate.fleet import Machine
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -44,11 +46,12 @@ class Transfer(_Strict):
 
 
 class Linear(_Strict):
-    """A `CostModel` of coefficients, in seconds."""
+    """A `CostModel` of coefficients, in seconds. `machine`: what workers lose beside each other."""
 
     decode: Decode
     prefill: Prefill
     transfer: Transfer = Transfer()
+    machine: Machine = Machine()
 
     def decode_s(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
         d = self.decode
