@@ -3,8 +3,9 @@
 SGLang's `--sleep-on-idle` lets a scheduler sleep that has nothing at all. Two kinds poll without
 end all the same:
 
-- One with requests in transfer. With late binding a prefill worker almost always has some: they
-  wait for a decode worker to be chosen. It sleeps until a request comes, or for PAUSE_MS.
+- One with requests in transfer. It sleeps until a request comes, or for PAUSE_MS. With late binding
+  a prefill worker almost always has some that wait for a decode worker to be chosen; as long as all
+  of them do, and `early_send` will send them without it, it sleeps for PARKED_MS.
 - The ranks of DP attention, even with nothing to do: they have to meet in every round of the loop.
   Each of them sleeps PAUSE_MS (waiting for transfers) or IDLE_MS (idle) a round.
 
@@ -19,12 +20,15 @@ import time
 from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.early_send import all_parked
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 SLEEPER = "sglang.srt.managers.scheduler_components.idle_sleeper.IdleSleeper"
 AWAKE_S = 0.02
 PAUSE_MS = 1
 """A transfer that was held up starts, and ends, so much later at most."""
+PARKED_MS = 10
+"""Until it hears that a parked request was sent; nobody waits for that."""
 IDLE_MS = 5
 """The first request after a rest starts so much later at most."""
 _SINCE = "toolkit_waiting_since"
@@ -41,7 +45,7 @@ def _on_idle(original: Any, scheduler: Any) -> None:
     elif time.monotonic() - getattr(scheduler, _SINCE, 0.0) <= AWAKE_S:
         return
     elif poller is not None:
-        poller.poll(PAUSE_MS)
+        poller.poll(PARKED_MS if all_parked(scheduler) else PAUSE_MS)
     else:
         time.sleep((IDLE_MS if idle else PAUSE_MS) / 1e3)
 

@@ -82,6 +82,16 @@ def _eligible(scheduler: Any, req: Any) -> bool:
     )
 
 
+def all_parked(scheduler: Any) -> bool:
+    """Whether a prefill worker has nothing but requests that a thread sends once they are asked
+    for: its scheduler can do nothing for any of them."""
+    queue = scheduler.disagg_prefill_inflight_queue
+    if not queue or scheduler.waiting_queue or scheduler.disagg_prefill_bootstrap_queue.queue:
+        return False
+    with _lock:
+        return all(req.bootstrap_room in _parked for req in queue)
+
+
 def _send_when_asked(original: Any, manager: Any, bootstrap_room: int, status: Any) -> None:
     from sglang.srt.disaggregation.base.conn import KVPoll
 

@@ -46,7 +46,8 @@ FIGURES = {
 }
 """Ours, and the plan's name."""
 BASELINE = {"prefill_policy": "round_robin", "decode_policy": "shortest_queue"}
-MEANS = (160.0, 96.0)
+MEANS = (800.0, 48.0)
+"""Tokens of a prompt and an answer: prefill is busy most of the time, and slows decode."""
 CLEAR = 0.05
 
 
@@ -72,7 +73,7 @@ async def learn(up: Any, recording: Path, options: Any) -> dict[str, Any]:
 
 def planned(file: Path, recording: Path, cost: Path, out: Path) -> dict[str, Any]:
     """What `toolkit plan` says; its file is at `out`."""
-    said = out.with_suffix(".json")
+    said = out.with_name("said.json")  # plan.json is the launcher's
     argv = ["plan", str(file), "--trace", str(recording), "--cost", str(cost)]
     done = subprocess.run(
         [sys.executable, "-m", "toolkit", *argv, "--out", str(out), "--json", str(said)],
@@ -93,8 +94,9 @@ async def served(up: Any, number: int, options: Any) -> dict[str, float]:
         pool = token_pool(load_tokenizer(target.model_path))
         first = workload(None, pool, 5, 40, MEANS)
         await warm_up(session, target, first, Load(concurrency=16, hidden=True))
-        items = timed(workload(None, pool, 100 + number, options.requests, MEANS), options.rate, 20)
-        outcome = await play(session, target, items, Load(open_loop=True, hidden=True))
+        drawn = workload(None, pool, 100 + number, options.requests, MEANS)
+        case = Case("unseen", timed(drawn, options.rate, 20 + number), None)
+        outcome = await play(session, target, case.items, case.load)
     check(outcome, options.requests)
     return figures(outcome)
 
@@ -146,7 +148,7 @@ def main() -> None:
     options = arguments(
         __doc__,
         ("--requests", {"type": int, "default": 240, "help": "a round, and in the recording"}),
-        ("--rate", {"type": float, "default": 3.5, "help": "requests a second"}),
+        ("--rate", {"type": float, "default": 4.2, "help": "requests a second"}),
         ("--rounds", {"type": int, "default": 3, "help": "pairs"}),
         ("--calibration", {"type": int, "default": 480, "help": "requests"}),
         ("--keep", {"type": Path, "help": "folder for recording, costs and the plan's file"}),
@@ -164,7 +166,7 @@ def main() -> None:
         first = folder / "recorded.yaml"
         router = document["router"] | {"record": str(recording)}
         first.write_text(json.dumps(document | {"router": router}))
-        with hosted(first, folder / "run") as up:
+        with hosted(first, folder) as up:
             cost = asyncio.run(learn(up, recording, options))
         (folder / "cost.yaml").write_text(json.dumps(cost))
         plan = folder / "plan.yaml"
@@ -173,7 +175,7 @@ def main() -> None:
         for number in range(options.rounds):
             order = (file, plan) if number % 2 == 0 else (plan, file)
             for path in order:
-                with hosted(path, folder / "run") as up:
+                with hosted(path, folder) as up:
                     rounds[path].append(asyncio.run(served(up, number, options)))
                 say(f"round {number + 1}, {path.name}: {rounds[path][-1]}")
         result.keys |= compared(said, rounds[file], rounds[plan])

@@ -14,17 +14,20 @@ sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import zmq
 from sglang.srt.managers.scheduler_components.idle_sleeper import IdleSleeper
-from patches import cpu_idle
+from patches import cpu_idle, early_send
 
 context = zmq.Context()
 push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
 pull.bind("inproc://requests")
 push.connect("inproc://requests")
 sleeper = IdleSleeper([pull])
+inflight, waiting, bootstrap = [], [], SimpleNamespace(queue=[])
 housekeeping = []
 
 def rounds(count, fully_idle, sleeper, last_batch=None, scheduler=None, together=False):
     scheduler = scheduler or SimpleNamespace(idle_sleeper=sleeper, enable_dp_attention=together)
+    scheduler.disagg_prefill_inflight_queue = inflight
+    scheduler.waiting_queue, scheduler.disagg_prefill_bootstrap_queue = waiting, bootstrap
     scheduler.is_fully_idle, scheduler.last_batch = lambda: fully_idle, last_batch
     began = time.monotonic()
     for _ in range(count):
@@ -40,6 +43,16 @@ found = {
     "together, transferring": rounds(40, False, None, together=True) >= 0.04,
     "together, computing": rounds(40, True, None, "a batch", together=True) < 0.2,
 }
+inflight = [SimpleNamespace(bootstrap_room=room) for room in (1, 2)]
+early_send._parked.update({1: None, 2: None, 3: None})
+found["parked"] = rounds(10, False, sleeper) >= 0.1
+waiting = ["a prompt"]
+found["a prompt waits"] = rounds(10, False, sleeper) < 0.1
+waiting, bootstrap.queue = [], ["a room"]
+found["a room waits"] = rounds(10, False, sleeper) < 0.1
+bootstrap.queue = []
+del early_send._parked[2]
+found["one is sent"] = rounds(10, False, sleeper) < 0.1
 cpu_idle.PAUSE_MS, cpu_idle.AWAKE_S = 20_000, 3600.0
 busy = SimpleNamespace(idle_sleeper=sleeper, enable_dp_attention=False)
 rounds(1, False, sleeper, "a batch", busy)
@@ -64,7 +77,11 @@ def test_they_sleep_until_a_request_comes_and_while_there_is_nothing_to_compute(
         "together, idle": True,
         "together, transferring": True,
         "together, computing": True,
+        "parked": True,
+        "a prompt waits": True,
+        "a room waits": True,
+        "one is sent": True,
         "just computed": True,
         "woken": True,
-        "housekeeping": 622,
+        "housekeeping": 662,
     }
