@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.unit.launch_stand_ins import plan, two_workers, wait_gone, worker
@@ -20,6 +22,7 @@ from toolkit.launch.errors import LaunchError
 from toolkit.launch.ports import FreePorts
 from toolkit.launch.progress import Quiet
 from toolkit.launch.running import running
+from toolkit.launch.scratch import variables
 from toolkit.launch.state import read_state
 from toolkit.launch.supervisor import Supervisor
 
@@ -257,6 +260,20 @@ def test_workers_are_groups_of_one_session(launcher):
     for pid in (each["pid"] for each in state["workers"]):
         assert os.getpgid(pid) == pid
         assert os.getsid(pid) == os.getsid(process.pid)
+
+
+def test_temporary_files_go_with_the_deployment(tmp_path):
+    with running(two_workers(), tmp_path) as up:
+        folders = {psutil.Process(worker.pid).environ()["TMPDIR"] for worker in up.workers}
+        (folder,) = map(Path, folders)
+        (folder / "left").touch()
+    assert not folder.exists()
+
+
+def test_sockets_keep_names_that_the_kernel_takes():
+    short, long = Path("/tmp/toolkit-12345678"), Path("/scratch", "x" * 90)
+    assert variables(short)["TMPDIR"] == str(short)
+    assert variables(long) == {}
 
 
 def test_a_recycled_pid_is_left_alone():

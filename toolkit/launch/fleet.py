@@ -21,6 +21,7 @@ from toolkit.launch.guard import Guard
 from toolkit.launch.plan import RUN_DIR, Plan
 from toolkit.launch.process import FINAL, REFUSED, Managed, Status, describe_exit
 from toolkit.launch.progress import stage_of
+from toolkit.launch.scratch import variables
 
 PROBE_EVERY = 0.5
 PROBE_TIMEOUT = 10.0
@@ -34,13 +35,14 @@ class Fleet:
         plan: Plan,
         run_dir: Path,
         run_id: str,
+        scratch: Path,
         selector: selectors.BaseSelector,
         background: Background,
         changed: Callable[[str], None],
     ) -> None:
         self.restart = plan.restart
         self.run_id = run_id
-        self.processes = {m.name: m for m in _processes(plan, run_dir)}
+        self.processes = {m.name: m for m in _processes(plan, run_dir, scratch)}
         self.guard = Guard(run_id)
         self.stopping = False
         self._selector = selector
@@ -168,7 +170,8 @@ class Fleet:
         self._background.ask(lambda: readiness.get(m.health_url, PROBE_TIMEOUT), answer)
 
 
-def _processes(plan: Plan, run_dir: Path) -> list[Managed]:
+def _processes(plan: Plan, run_dir: Path, scratch: Path) -> list[Managed]:
+    temporary = variables(scratch)
     result = [
         Managed(
             name=w.name,
@@ -176,7 +179,7 @@ def _processes(plan: Plan, run_dir: Path) -> list[Managed]:
             url=w.url,
             health_url=w.health_url,
             command=w.command,
-            env=w.env,
+            env={**temporary, **w.env},
             log=run_dir / f"{w.name}.log",
             after=w.after,
         )
@@ -192,7 +195,7 @@ def _processes(plan: Plan, run_dir: Path) -> list[Managed]:
                 url=router.url,
                 health_url=f"{router.url}/readiness",
                 command=[part.replace(RUN_DIR, str(run_dir)) for part in router.command],
-                env=router.env,
+                env={**temporary, **router.env},
                 log=run_dir / "router.log",
                 # SGLang's router fills its log with complaints about workers not yet there.
                 after=[m.name for m in result] if router.kind == "sglang" else (),

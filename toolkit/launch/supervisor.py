@@ -22,6 +22,7 @@ from toolkit.launch.fleet import Fleet
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import FINAL, Status
 from toolkit.launch.progress import Quiet, Reporter
+from toolkit.launch.scratch import scratch
 from toolkit.launch.state import STATE, write_json
 
 GENERATION_TRIES = 5
@@ -78,10 +79,20 @@ class Supervisor:
     def run(self) -> None:
         """Start, supervise and stop. Returns after a requested stop; raises LaunchError when the
         deployment did not come up or could not go on. No process is left either way."""
+        with scratch() as folder:
+            self._run(Path(folder))
+
+    def _run(self, folder: Path) -> None:
         self._selector.register(self._background, selectors.EVENT_READ, self._background.deliver)
         self._deadline = time.monotonic() + self.plan.timeouts.start
         self._fleet = Fleet(
-            self.plan, self.run_dir, self.run_id, self._selector, self._background, self._event
+            self.plan,
+            self.run_dir,
+            self.run_id,
+            folder,
+            self._selector,
+            self._background,
+            self._event,
         )
         try:
             self._write_files()

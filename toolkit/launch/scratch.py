@@ -1,0 +1,33 @@
+"""Where the processes of a deployment put temporary files; gone when it has ended.
+
+SGLang names its sockets by five temporary files a server, and again after each restart, and removes
+neither files nor sockets.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+PREFIX = "toolkit-"
+SOCKET_PATH = 107
+"""Bytes that the name of a Unix socket may have."""
+NAME = len("/tmp12345678")
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A new folder, as a context manager; what cannot be removed is left."""
+    return tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """Have a process use the folder. What torch has compiled stays where the next one finds it.
+
+    Nothing, where sockets in the folder would have names too long for the kernel.
+    """
+    if len(os.fsencode(folder)) + NAME > SOCKET_PATH:
+        return {}
+    compiled = Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}"
+    kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(compiled)
+    return {"TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": kept}
