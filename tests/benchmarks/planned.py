@@ -7,11 +7,12 @@ arrivals of `--rate` requests a second, and its router records them. A cost mode
 writes a deployment file. Then both files serve requests that neither has seen, in turns, each time
 started anew and with empty caches.
 
-keys, for each of FIGURES (the client's, means over requests): `real_X`, the plan divided by the
-file it began with, with its 95 % interval over pairs of rounds; `told_X`, what the plan said.
-`said_X` and `was_X`, the plan's own figure in seconds (tokens a second: `throughput`). `changed`:
-what stands otherwise in the plan's file; `kept`: share of FIGURES that change by more than 5 % in
-the plan's words or on the workers, and go the same way in both.
+keys, for each of FIGURES (the client's, means over requests; in seconds, tokens a second):
+`real_X`, the plan divided by the file it began with, with its 95 % interval over pairs of rounds;
+`told_X`, what the plan said of that. `before_X` and `after_X`, the two in the rounds; `recorded_X`,
+while it was recorded; `simulated_X`, what the plan said of that, divided by it. `changed`: what
+stands otherwise in the plan's file; `kept`: share of FIGURES that change by more than 5 % in the
+plan's words or on the workers, and go the same way in both.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ MEANS = (800.0, 48.0)
 CLEAR = 0.05
 
 
-async def learn(up: Any, recording: Path, options: Any) -> dict[str, Any]:
-    """Costs from calibration traffic; what is recorded afterwards is the traffic to plan for."""
+async def learn(up: Any, recording: Path, options: Any) -> tuple[dict[str, Any], dict[str, float]]:
+    """Costs from calibration traffic. What is recorded afterwards is the traffic to plan for, and
+    how it was served the second."""
     async with new_session(600.0) as session:
         target = await discover(session, up.router_url)
         pool = token_pool(load_tokenizer(target.model_path))
@@ -62,13 +64,14 @@ async def learn(up: Any, recording: Path, options: Any) -> dict[str, Any]:
         before = len(recording.read_text().splitlines())
         items = timed(workload(None, pool, 11, options.requests, MEANS), options.rate, 11)
         urls = [worker.url for worker in up.workers]
-        await played(session, target, urls, Case("seen", items, None), BASELINE["decode_policy"])
+        case = Case("recorded", items, None)
+        outcome = await played(session, target, urls, case, BASELINE["decode_policy"])
     lines = recording.read_text().splitlines(keepends=True)[before:]
     if len(lines) != options.requests:
         raise BenchError(f"{len(lines)} requests were recorded, {options.requests} were sent")
     recording.write_text("".join(lines))
     machine = {"decode_beside_prefill": found.decode_beside_prefill}
-    return found.cost.model_dump() | {"machine": machine}
+    return found.cost.model_dump() | {"machine": machine}, figures(outcome)
 
 
 def planned(file: Path, recording: Path, cost: Path, out: Path) -> dict[str, Any]:
@@ -126,7 +129,10 @@ def changed(before: Any, after: Any, where: str = "") -> dict[str, Any]:
 
 
 def compared(
-    said: dict[str, Any], before: list[dict[str, float]], after: list[dict[str, float]]
+    said: dict[str, Any],
+    recorded: dict[str, float],
+    before: list[dict[str, float]],
+    after: list[dict[str, float]],
 ) -> dict[str, Any]:
     """The keys of the benchmark."""
     keys: dict[str, Any] = {}
@@ -135,8 +141,11 @@ def compared(
         real = paired_ratio([each[ours] for each in after], [each[ours] for each in before])
         told = said["gain"][theirs]["ratio"]
         keys |= real.keys(f"real_{ours}") | {f"told_{ours}": told}
-        keys[f"said_{ours}"] = said["plan"]["predicted"][theirs][theirs]
-        keys[f"was_{ours}"] = statistics.fmean(each[ours] for each in after)
+        keys[f"before_{ours}"] = statistics.fmean(each[ours] for each in before)
+        keys[f"after_{ours}"] = statistics.fmean(each[ours] for each in after)
+        keys[f"recorded_{ours}"] = recorded[ours]
+        simulated = said["baseline"]["predicted"][theirs][theirs]
+        keys[f"simulated_{ours}"] = simulated / recorded[ours]
         if max(abs(told - 1), abs(real.value - 1)) > CLEAR:
             same.append((told - 1) * (real.value - 1) > 0)
     keys["kept"] = statistics.fmean(same) if same else float("nan")
@@ -167,7 +176,8 @@ def main() -> None:
         router = document["router"] | {"record": str(recording)}
         first.write_text(json.dumps(document | {"router": router}))
         with hosted(first, folder) as up:
-            cost = asyncio.run(learn(up, recording, options))
+            cost, recorded = asyncio.run(learn(up, recording, options))
+        say(f"recorded: {recorded}")
         (folder / "cost.yaml").write_text(json.dumps(cost))
         plan = folder / "plan.yaml"
         said = planned(file, recording, folder / "cost.yaml", plan)
@@ -178,7 +188,7 @@ def main() -> None:
                 with hosted(path, folder) as up:
                     rounds[path].append(asyncio.run(served(up, number, options)))
                 say(f"round {number + 1}, {path.name}: {rounds[path][-1]}")
-        result.keys |= compared(said, rounds[file], rounds[plan])
+        result.keys |= compared(said, recorded, rounds[file], rounds[plan])
         result.keys["changed"] = changed(document, read_document(plan)[0])
     result.emit(2 * options.rounds * options.requests)
 
