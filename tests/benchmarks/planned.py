@@ -26,10 +26,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments, percentile
+from tests.benchmarks.common import Result, arguments
 from tests.benchmarks.eldr_rounds import say, warm_up
 from tests.benchmarks.imbalance import SLOTS, recipe, workload
-from tests.benchmarks.validation import Case, calibrate, calibration, played, timed
+from tests.benchmarks.validation import Case, calibrate, calibration, client, played, timed
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.errors import BenchError
 from toolkit.bench.hosted import hosted
@@ -70,8 +70,7 @@ async def learn(up: Any, recording: Path, options: Any) -> tuple[dict[str, Any],
     if len(lines) != options.requests:
         raise BenchError(f"{len(lines)} requests were recorded, {options.requests} were sent")
     recording.write_text("".join(lines))
-    machine = {"decode_beside_prefill": found.decode_beside_prefill}
-    return found.cost.model_dump() | {"machine": machine}, figures(outcome)
+    return found.cost.model_dump(), figures(outcome)
 
 
 def planned(file: Path, recording: Path, cost: Path, out: Path) -> dict[str, Any]:
@@ -105,16 +104,8 @@ async def served(up: Any, number: int, options: Any) -> dict[str, float]:
 
 
 def figures(outcome: Outcome) -> dict[str, float]:
-    samples = outcome.samples
-    ttfts = [sample.ttft for sample in samples]
-    tpots = [(s.latency - s.ttft) / (s.output_len - 1) for s in samples if s.output_len > 1]
-    return {
-        "ttft": statistics.fmean(ttfts),
-        "ttft_p99": percentile(ttfts, 99),
-        "tpot": statistics.fmean(tpots),
-        "e2e": statistics.fmean(sample.latency for sample in samples),
-        "throughput": sum(s.output_len for s in samples) / outcome.duration_s,
-    }
+    e2e = statistics.fmean(sample.latency for sample in outcome.samples)
+    return client(outcome) | {"e2e": e2e}
 
 
 def changed(before: Any, after: Any, where: str = "") -> dict[str, Any]:

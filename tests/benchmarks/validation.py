@@ -44,7 +44,6 @@ from toolkit.bench.target import Target, discover, flush_caches, set_policy
 from toolkit.bench.workload import Item, Workload
 from toolkit.launch.deployment import load_deployment
 from toolkit.profile.tap import Heard, Tap
-from toolkit.simulate.fleet import Machine
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.request import Request
 from toolkit.simulate.session import with_policies
@@ -143,9 +142,7 @@ async def played(session: Any, target: Target, urls: list[str], case: Case, poli
 
 def simulated(case: Case, policy: str, path: Path, found: Fitted) -> dict[str, float]:
     """The same requests in the simulator."""
-    fleet = with_policies(fleet_of(load_deployment(path)), policy)
-    machine = Machine(decode_beside_prefill=found.decode_beside_prefill)
-    fleet = fleet.model_copy(update={"machine": machine})
+    fleet = with_policies(fleet_of(load_deployment(path), machine=found.cost.machine), policy)
     requests = [
         Request(n, item.arrival_s, len(item.prompt), item.output_tokens, user=item.user)
         for n, item in enumerate(case.items.items)
@@ -163,12 +160,16 @@ def simulated(case: Case, policy: str, path: Path, found: Fitted) -> dict[str, f
 
 def measured(outcome: Outcome) -> dict[str, float]:
     assert outcome.decode is not None, outcome.note
+    return client(outcome) | {"kv_spread": outcome.decode.metrics()["kv_spread"]}
+
+
+def client(outcome: Outcome) -> dict[str, float]:
+    """What the client saw."""
     samples = outcome.samples
     tpots = [(s.latency - s.ttft) / (s.output_len - 1) for s in samples if s.output_len > 1]
     return {
         "throughput": sum(s.output_len for s in samples) / outcome.duration_s,
         "tpot": statistics.fmean(tpots),
-        "kv_spread": outcome.decode.metrics()["kv_spread"],
     } | ttfts([sample.ttft for sample in samples])
 
 

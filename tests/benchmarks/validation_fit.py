@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.bench.errors import BenchError
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.fleet import Machine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,11 +21,10 @@ LEAST_STEPS = 100
 
 @dataclass
 class Fitted:
-    """The model; `decode_beside_prefill` as `toolkit.simulate.fleet.Machine` means it; the mean
-    relative errors of every fourth step, by a fit of the others."""
+    """The model, with what decode loses beside prefill; the mean relative errors of every fourth
+    step, by a fit of the others."""
 
     cost: Linear
-    decode_beside_prefill: float
     errors: dict[str, float]
 
 
@@ -51,8 +51,9 @@ def fitted(runs: Sequence[Heard], transfer_s: float) -> Fitted:
         ),
         prefill=Prefill(base=prompt[0], per_token=prompt[1]),
         transfer=Transfer(base=transfer_s),
+        machine=Machine(decode_beside_prefill=1 - min(beside, 0.95)),
     )
-    return Fitted(cost, 1 - min(beside, 0.95), {"decode": step_error, "prefill": prompt_error})
+    return Fitted(cost, {"decode": step_error, "prefill": prompt_error})
 
 
 def _least_squares(rows: np.ndarray) -> tuple[list[float], float]:

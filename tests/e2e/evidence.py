@@ -23,7 +23,7 @@ def of(up: Running) -> Iterator[tuple[str, str]]:
 def _sockets(worker: RunningWorker) -> Iterator[str]:
     if worker.pid is None:
         return
-    with contextlib.suppress(psutil.NoSuchProcess):  # it may be what the test has killed
+    with contextlib.suppress(psutil.Error):  # it may be what the test has killed
         main = psutil.Process(worker.pid)
         for process in (main, *main.children(recursive=True)):
             yield f"{process.pid} {' '.join(process.cmdline())[:60]}"

@@ -22,7 +22,7 @@ from toolkit.launch.errors import LaunchError
 from toolkit.launch.ports import FreePorts
 from toolkit.launch.progress import Quiet
 from toolkit.launch.running import running
-from toolkit.launch.scratch import variables
+from toolkit.launch.scratch import scratch, variables
 from toolkit.launch.state import read_state
 from toolkit.launch.supervisor import Supervisor
 
@@ -274,6 +274,12 @@ def test_sockets_keep_names_that_the_kernel_takes():
     short, long = Path("/tmp/toolkit-12345678"), Path("/scratch", "x" * 90)
     assert variables(short)["TMPDIR"] == str(short)
     assert variables(long) == {}
+
+
+def test_nowhere_for_temporary_files_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(LaunchError, match=r"temporary files: No such file.*set TMPDIR"):
+        scratch()
 
 
 def test_a_recycled_pid_is_left_alone():

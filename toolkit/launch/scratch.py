@@ -10,6 +10,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from toolkit.launch.errors import LaunchError
+
 PREFIX = "toolkit-"
 SOCKET_PATH = 107
 """Bytes that the name of a Unix socket may have."""
@@ -17,8 +19,12 @@ NAME = len("/tmp12345678")
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
-    """A new folder, as a context manager; what cannot be removed is left."""
-    return tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+    """A new folder, as a context manager; what cannot be removed is left. LaunchError: nowhere to
+    make one."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise LaunchError(f"temporary files: {error.strerror}; set TMPDIR to a folder") from error
 
 
 def variables(folder: Path) -> dict[str, str]:

@@ -53,6 +53,20 @@ def test_limits_that_cannot_be_met_write_nothing_and_exit_3(tmp_path: Path) -> N
     assert code == 3 and load_deployment(out).name == "four"
 
 
+def test_costs_may_say_what_workers_of_one_machine_lose(tmp_path: Path) -> None:
+    file, cost, figures = deployment_file(tmp_path, ""), tmp_path / "cost.yaml", tmp_path / "f.json"
+    alone = cost.read_text()
+    tpots = []
+    for text in (alone, f"{alone}\nmachine: {{decode_beside_prefill: 0.2}}\n"):
+        cost.write_text(text)
+        code, printed = command(str(file), *QUICK, "--cost", str(cost), "--json", str(figures))
+        assert code == 0, printed
+        baseline = json.loads(figures.read_text())["baseline"]
+        tpots.append(baseline["predicted"]["tpot_mean"]["tpot_mean"])
+    assert baseline["fleet"]["machine"]["decode_beside_prefill"] == 0.2
+    assert tpots[1] > 1.05 * tpots[0]
+
+
 def test_workers_can_be_another_number(tmp_path: Path) -> None:
     out = tmp_path / "plan.yaml"
     code, printed = planned(tmp_path, "--workers", "6", "--out", str(out))
