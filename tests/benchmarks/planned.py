@@ -154,7 +154,7 @@ def main() -> None:
         ("--keep", {"type": Path, "help": "folder for recording, costs and the plan's file"}),
     )
     if options.quick:
-        options.requests, options.rounds, options.calibration = 60, 1, 160
+        options.requests, options.rounds, options.calibration = 60, 1, 280
     result = Result()
     with tempfile.TemporaryDirectory(prefix="planned-") as scratch:
         folder = options.keep or Path(scratch)

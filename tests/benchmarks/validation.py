@@ -227,7 +227,7 @@ def main() -> None:
         ("--policies", {"default": ",".join(POLICIES)}),
     )
     if options.quick:
-        options.requests, options.calibration, options.policies = 60, 160, POLICIES[0]
+        options.requests, options.calibration, options.policies = 60, 280, POLICIES[0]
     result = Result()
     with tempfile.TemporaryDirectory(prefix="validation-") as folder:
         path = recipe("attention", Path(folder), SLOTS)
