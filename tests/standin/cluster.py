@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -159,14 +160,7 @@ class Cluster:
 
     async def until(self, condition: Any, seconds: float = 10.0) -> dict[str, Any]:
         """Poll /workers until `condition(state)`; the state, or AssertionError with the last."""
-        deadline = asyncio.get_running_loop().time() + seconds
-        state = await self.state()
-        while not condition(state):
-            if asyncio.get_running_loop().time() > deadline:
-                raise AssertionError(f"still not so after {seconds} s: {state}")
-            await asyncio.sleep(0.01)
-            state = await self.state()
-        return state
+        return await _poll(self.state, condition, seconds)
 
     async def state(self) -> dict[str, Any]:
         headers = {}
@@ -179,3 +173,25 @@ class Cluster:
         """What a worker says of itself."""
         async with self.session.get(f"{self.worker(name).url}/stats") as response:
             return await response.json()
+
+    async def until_stats(self, condition: Any, seconds: float = 10.0) -> None:
+        """As `until`, of every worker's `stats` by name: for what the router sends besides answers,
+        which may come behind them."""
+
+        async def ask() -> dict[str, Any]:
+            return {worker.name: await self.stats(worker.name) for worker in self.workers}
+
+        await _poll(ask, condition, seconds)
+
+
+async def _poll(
+    ask: Callable[[], Awaitable[dict[str, Any]]], condition: Any, seconds: float
+) -> dict[str, Any]:
+    deadline = asyncio.get_running_loop().time() + seconds
+    state = await ask()
+    while not condition(state):
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"still not so after {seconds} s: {state}")
+        await asyncio.sleep(0.01)
+        state = await ask()
+    return state

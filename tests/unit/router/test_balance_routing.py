@@ -116,7 +116,7 @@ def test_an_abort_reaches_those_who_wait():
             await post(cluster, "/abort_request", {"rid": "mine"})
             status, raw = await second
             assert (status, b"aborted" in raw) == (499, True)
-            assert "mine" in (await cluster.stats("prefill-0"))["aborted"]
+            await cluster.until_stats(lambda s: "mine" in s["prefill-0"]["aborted"])
             await check_all([first], 150)
             await cluster.until(idle)
 

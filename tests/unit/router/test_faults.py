@@ -154,13 +154,12 @@ def test_a_client_that_goes_away_is_forgotten_everywhere():
                 await response.content.readany()
                 response.close()
             await cluster.until(idle)
-            for _ in range(500):
-                stats = [await cluster.stats(w.name) for w in cluster.workers]
-                if any("gone" in each["aborted"] for each in stats[1:]):
-                    break
-                await asyncio.sleep(0.01)
-            assert any("gone" in each["aborted"] for each in stats[1:])
-            assert not any(each["running"] for each in stats)
+            await cluster.until_stats(
+                lambda s: (
+                    any("gone" in s[f"decode-{n}"]["aborted"] for n in range(2))
+                    and not any(each["running"] for each in s.values())
+                )
+            )
 
     run(check())
 
