@@ -78,7 +78,7 @@ LONGEST = (2000, 512)
 SHOWN = (
     "kv_spread", "kv_max", "kv_mean", "kv_min", "barrier_share", "barrier_share_cpu", "mean_batch",
     "median_step_wall_ms", "median_worker_tpot_wall_ms", "p99_worker_tpot_wall_ms",
-    "median_ttft_ms", "p99_ttft_ms", "output_throughput",
+    "median_ttft_ms", "p99_ttft_ms", "output_throughput", "window_throughput",
 )  # fmt: skip
 
 

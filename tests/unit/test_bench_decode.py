@@ -105,3 +105,5 @@ def test_a_window_takes_what_ended_in_it() -> None:
     part = found.between(3.0, 6.0)
     assert part.ranks[0].steps[:, FIELDS.index("requests")].tolist() == [4, 5, 6]
     assert part.ranks[0].finished[:, 0].tolist() == [3, 4, 5]
+    assert part.metrics()["window_throughput"] == (4 + 5 + 6) / 3.0
+    assert "window_throughput" not in found.metrics()

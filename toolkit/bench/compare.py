@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 STATISTICS = ("mean", "median", "p90", "p99")
 PLAIN = (
     "output_throughput",
+    "window_throughput",
     "distinct_experts",
     "mean_batch",
     "mean_kv_tokens",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _PLAIN = {
     "output_throughput": "tokens/s",
+    "window_throughput": "tokens/s, loop full",
     "distinct_experts": "distinct experts",
     "mean_batch": "batch",
     "mean_kv_tokens": "KV tokens",
