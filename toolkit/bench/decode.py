@@ -20,9 +20,9 @@ SERIES = ("worker_tpot", "worker_tpot_wall", "step", "step_wall")
 elsewhere. `worker_tpot` is that of `patches.request_times`, one value a request; `step` has one
 value a decode step."""
 SINGLE = ("decode_steps", "mean_batch", "mean_kv_tokens", "distinct_experts", "window_throughput")
-"""`window_throughput`: output tokens a second in the window, one a request and step. A closed loop's
-`output_throughput` has its filling and running dry, too, and a policy that lets long requests wait
-runs dry for longer."""
+"""`window_throughput`: output tokens a second in the window, one a request and step. A closed
+loop's `output_throughput` has its filling and running dry, too, and a policy that lets long
+requests wait runs dry for longer."""
 
 
 @dataclass(frozen=True)

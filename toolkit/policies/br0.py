@@ -28,7 +28,7 @@ class Br0Policy(BalanceRoute):
     attention really wait for each other: level loads suit separate servers as well.
     Margins by server were tried in the simulator (the paper's model, four servers of 2 and of 8
     ranks): tokens/s within 1 % either way on full ranks; on half empty ones up to 2 % more, at a
-    p95 TPOT 4 to 8 % higher.
+    p95 TPOT 4 to 6 % higher.
     Knobs: `s_greedy` (slots in all above which stage 1 works; None: `r_max` a rank; 0: choose from
     the whole pool, see `TwoStage`; `br0@S_GREEDY`), `r_max` (4),
     `patience` (64 requests).
