@@ -4,18 +4,23 @@ One prefill worker and one decode server of two DP ranks (launch/cpu-dp.yaml). F
 traffic of its own under another policy (power of two), in closed loops of 8, 48 and 80 requests and
 at 2 requests a second. A cost model is fitted to the wall time of its steps (`validation_fit`), and
 what one loses beside a prefill pass, since both share cores. Then each workload is played under
-each policy, on the workers and in the simulator.
+each policy, in the simulator and `--plays` times on the workers, the policies in balanced random
+order. Two plays of the same differ by the machine's noise: no simulation can be nearer to both than
+half of that.
 
 workloads, none of them the calibration's: `mix`, the synthetic mix of `imbalance` in a closed loop
 that keeps ranks full; `chat`, longer answers to shorter prompts, in a smaller closed loop; `open`,
 the mix at Poisson arrivals of `--rate` requests a second.
 
 keys: throughput_error, tpot_error, ttft_error: the largest relative error of output tokens a
-second, mean TPOT and mean TTFT (the client's) over all pairs; order_kept: share of the pairs of
-policies, within a workload and by one of `ORDERED` (these three, p99 TTFT, mean max - min KV tokens
-of the ranks), that differ by more than 10 % on the workers and are in the same order in the
-simulation; `compared`: how many there were. More: `pairs`, for each (workload, policy) what was
-measured, simulated, and the ratio; `fit`, the coefficients and their errors on steps that were not
+second, mean TPOT and mean TTFT (the client's) over all pairs, against the mean of a pair's plays;
+throughput_noise and so on: the same of a pair's first play against its last; both also as a mean
+over the pairs; order_kept: share of the pairs of policies, within a workload and by one of
+`ORDERED` (these three, p99 TTFT, mean max - min KV tokens of the ranks), that differ by more than
+10 % on the workers and are in the same order in the simulation; order_repeated: the same of the
+last plays, with the first ones in place of the simulation; `compared`, `compared_repeated`: how
+many there were. More: `pairs`, for each (workload, policy) what was measured (`plays`, `real` their
+mean), simulated, and the ratio; `fit`, the coefficients and their errors on steps that were not
 fitted.
 """
 
@@ -26,7 +31,7 @@ import random
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -39,6 +44,7 @@ from toolkit.bench.arrivals import poisson
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.hosted import hosted
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
+from toolkit.bench.stats import orders
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import Target, discover, flush_caches, set_policy
 from toolkit.bench.workload import Item, Workload
@@ -57,6 +63,7 @@ CALIBRATION_SEED = 77
 CALIBRATED_AT = "power_of_two"
 FIGURES = ("throughput", "tpot", "ttft")
 ORDERED = (*FIGURES, "ttft_p99", "kv_spread")
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,36 @@ class Case:
     @property
     def load(self) -> Load:
         return Load(open_loop=self.in_flight is None, concurrency=self.in_flight, hidden=True)
+
+
+@dataclass
+class Pair:
+    """A workload under a policy: what was simulated, and each play on the workers."""
+
+    workload: str
+    policy: str
+    simulated: Figures
+    plays: list[Figures] = field(default_factory=list)
+
+    @property
+    def real(self) -> Figures:
+        """Mean of the plays."""
+        return {
+            name: statistics.fmean(play[name] for play in self.plays) for name in self.simulated
+        }
+
+    @property
+    def ratio(self) -> Figures:
+        """Simulated / real."""
+        return {name: self.simulated[name] / value for name, value in self.real.items()}
+
+    def shown(self) -> str:
+        last, said = self.plays[-1], self.simulated
+        parts = (f"{name} {last[name]:.4g} ({said[name] / last[name]:.3f})" for name in ORDERED)
+        return f"real (simulated / real): {', '.join(parts)}"
+
+    def keys(self) -> dict[str, Any]:
+        return asdict(self) | {"real": self.real, "ratio": self.ratio}
 
 
 def cases(pool: TokenPool, requests: int, rate: float) -> list[Case]:
@@ -177,22 +214,30 @@ def ttfts(seconds: list[float]) -> dict[str, float]:
     return {"ttft": statistics.fmean(seconds), "ttft_p99": percentile(seconds, 99)}
 
 
-def orders(pairs: Sequence[dict[str, Any]]) -> list[bool]:
-    """Of every clear difference between policies, whether it is the same way round in both."""
+def in_order(pairs: Sequence[Pair], told: Sequence[Figures], real: Sequence[Figures]) -> list[bool]:
+    """Of every clear difference between policies in `real`, whether it is the same way round in
+    what was `told`: each with an entry for each of `pairs`."""
     kept = []
-    for one, other in combinations(pairs, 2):
-        if one["workload"] != other["workload"]:
+    for (one, *first), (other, *second) in combinations(zip(pairs, told, real, strict=True), 2):
+        if one.workload != other.workload:
             continue
         for figure in ORDERED:
-            measured = one["real"][figure] / other["real"][figure]
+            said, measured = (a[figure] / b[figure] for a, b in zip(first, second, strict=True))
             if not 1 / 1.1 < measured < 1.1:
-                told = one["simulated"][figure] / other["simulated"][figure]
-                kept.append((measured > 1) == (told > 1))
+                kept.append((measured > 1) == (said > 1))
     return kept
 
 
-async def measure(up: Any, path: Path, options: Any) -> tuple[list[dict[str, Any]], Fitted]:
-    pairs: list[dict[str, Any]] = []
+def errors(told: Sequence[Figures], real: Sequence[Figures]) -> dict[str, list[float]]:
+    """Of each of FIGURES, by how much each is off."""
+    return {
+        figure: [abs(a[figure] / b[figure] - 1) for a, b in zip(told, real, strict=True)]
+        for figure in FIGURES
+    }
+
+
+async def measure(up: Any, path: Path, options: Any) -> tuple[list[Pair], Fitted]:
+    pairs: list[Pair] = []
     async with new_session(600.0) as session:
         target = await discover(session, up.router_url)
         pool = token_pool(load_tokenizer(target.model_path))
@@ -202,19 +247,33 @@ async def measure(up: Any, path: Path, options: Any) -> tuple[list[dict[str, Any
         found = await calibrate(session, target, up, cal)
         say(f"fitted: {found}")
         for case in cases(pool, options.requests, options.rate):
-            for policy in options.policies.split(","):
-                real = measured(await played(session, target, urls, case, policy))
-                told = simulated(case, policy, path, found)
-                ratios = {name: told[name] / real[name] for name in ORDERED}
-                pairs.append(
-                    {"workload": case.name, "policy": policy, "real": real}
-                    | {"simulated": told, "ratio": ratios}
-                )
-                shown = ", ".join(
-                    f"{name} {real[name]:.4g} ({ratio:.3f})" for name, ratio in ratios.items()
-                )
-                say(f"{case.name} {policy}: real (simulated / real): {shown}")
+            mine = [
+                Pair(case.name, policy, simulated(case, policy, path, found))
+                for policy in options.policies.split(",")
+            ]
+            for order in orders(len(mine), options.plays, seed=0):
+                for pair in (mine[at] for at in order):
+                    outcome = await played(session, target, urls, case, pair.policy)
+                    pair.plays.append(measured(outcome))
+                    say(f"{case.name} {pair.policy}: {pair.shown()}")
+            pairs += mine
     return pairs, found
+
+
+def compare(
+    result: Result,
+    pairs: Sequence[Pair],
+    told: Sequence[Figures],
+    real: Sequence[Figures],
+    names: tuple[str, str, str],
+) -> None:
+    error, kept, compared = names
+    for figure, values in errors(told, real).items():
+        result.keys[f"{figure}_{error}"] = max(values)
+        result.keys[f"{figure}_{error}_mean"] = statistics.fmean(values)
+    found = in_order(pairs, told, real)
+    result.keys[kept] = statistics.fmean(found) if found else float("nan")
+    result.keys[compared] = len(found)
 
 
 def main() -> None:
@@ -225,22 +284,22 @@ def main() -> None:
         ("--calibration", {"type": int, "default": 480, "help": "requests"}),
         ("--rate", {"type": float, "default": 3.0, "help": "of the workload `open`"}),
         ("--policies", {"default": ",".join(POLICIES)}),
+        ("--plays", {"type": int, "default": 2, "help": "of each pair, on the workers"}),
     )
     if options.quick:
-        options.requests, options.calibration, options.policies = 60, 280, POLICIES[0]
+        options.requests, options.calibration, options.plays = 60, 280, 1
+        options.policies = POLICIES[0]
     result = Result()
     with tempfile.TemporaryDirectory(prefix="validation-") as folder:
         path = recipe("attention", Path(folder), SLOTS)
         with hosted(path, Path(folder)) as up:
             pairs, found = asyncio.run(measure(up, path, options))
-    for figure in FIGURES:
-        errors = [abs(pair["ratio"][figure] - 1) for pair in pairs]
-        result.keys[f"{figure}_error"] = max(errors)
-        result.keys[f"{figure}_error_mean"] = statistics.fmean(errors)
-    kept = orders(pairs)
-    result.keys["order_kept"] = statistics.fmean(kept) if kept else float("nan")
-    result.keys["compared"] = len(kept)
-    result.keys["pairs"] = {f"{p['workload']} {p['policy']}": p for p in pairs}
+    first, last = ([pair.plays[at] for pair in pairs] for at in (0, -1))
+    told, real = [pair.simulated for pair in pairs], [pair.real for pair in pairs]
+    compare(result, pairs, told, real, ("error", "order_kept", "compared"))
+    if options.plays > 1:
+        compare(result, pairs, first, last, ("noise", "order_repeated", "compared_repeated"))
+    result.keys["pairs"] = {f"{p.workload} {p.policy}": p.keys() for p in pairs}
     result.keys["fit"] = asdict(found) | {"cost": found.cost.model_dump()}
     result.emit(len(pairs))
 

@@ -184,6 +184,8 @@ def test_a_server_that_was_killed_is_back_with_its_policy(
     ranks = [p.pid for p in family if "scheduler" in " ".join(p.cmdline())]
     os.kill(ranks[0], signal.SIGKILL)
     balanced.wait_ready(worker.name, worker.restarts + 1)
+    # It ended at once, not after SGLang's minute for dumps in which all its requests stand still.
+    assert "crash diagnostics" not in (balanced.run_dir / f"{worker.name}.log").read_text()
     asked = prompts("again", 8)
     served = calls.run(ask_all(balanced.router_url, [body(ids) for ids in asked], 4))
     assert [each.ids for each in served] == [reference.greedy(ids, TOKENS) for ids in asked]

@@ -90,26 +90,38 @@ def launcher(tmp_path):
         process.stdout.close()
 
 
+def temporary(pids):
+    """The folder for temporary files of these processes."""
+    (folder,) = {psutil.Process(pid).environ()["TMPDIR"] for pid in pids}
+    assert Path(folder).is_dir()
+    return Path(folder)
+
+
 def test_sigkill_of_the_launcher_leaves_nothing(launcher):
     process, state, everything = launcher
+    folder = temporary(each["pid"] for each in state["workers"])
     process.kill()
     process.wait()
     wait_gone(everything)
+    assert not folder.exists()
     assert trees.members({}, state["run_id"]) == []
 
 
 def test_sigkill_of_the_guard_then_of_the_launcher_leaves_nothing(launcher, tmp_path):
     process, state, everything = launcher
+    folder = temporary(each["pid"] for each in state["workers"])
     guard = trees.look(state["guard_pid"])
     trees.send(guard, signal.SIGKILL)
     wait_gone([guard])
     for line in process.stdout:
         if "started a new one" in line:
             break
+    renewed = trees.look(read_state(tmp_path)["guard_pid"])
     process.kill()
     process.wait()
-    wait_gone(everything)
+    wait_gone([*everything, renewed])
     assert trees.members({}, state["run_id"]) == []
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -264,8 +276,7 @@ def test_workers_are_groups_of_one_session(launcher):
 
 def test_temporary_files_go_with_the_deployment(tmp_path):
     with running(two_workers(), tmp_path) as up:
-        folders = {psutil.Process(worker.pid).environ()["TMPDIR"] for worker in up.workers}
-        (folder,) = map(Path, folders)
+        folder = temporary(worker.pid for worker in up.workers)
         (folder / "left").touch()
     assert not folder.exists()
 

@@ -71,6 +71,14 @@ TRANSFER_ENV = {
     "SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "1",
 }
 
+CRASH_ENV = {
+    # A server of which one rank has died stands still for 65 s, with the requests of all its ranks,
+    # before it ends: it waits for core dumps that nobody has enabled, and for py-spy. Who wants
+    # them says so in the deployment's `env`.
+    "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
+    "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
+}
+
 Flags = dict[str, Any]
 
 
@@ -221,7 +229,7 @@ def worker_env(
     whose experts the worker is to record; `profile`: the folder of the profile by which its DP
     controller reads what others have recorded."""
     env = {"TOOLKIT_PATCHES": "1", "TOOLKIT_DEVICE": deployment.device, "SGLANG_HOST_IP": address}
-    env |= python_env()
+    env |= python_env() | CRASH_ENV
     if signature_layers:
         env[LAYERS_VARIABLE] = ",".join(map(str, signature_layers))
     if profile and by_signature(role.dp_policy):

@@ -43,7 +43,7 @@ class Fleet:
         self.restart = plan.restart
         self.run_id = run_id
         self.processes = {m.name: m for m in _processes(plan, run_dir, scratch)}
-        self.guard = Guard(run_id)
+        self.guard = Guard(run_id, scratch)
         self.stopping = False
         self._selector = selector
         self._background = background

@@ -2,13 +2,15 @@
 
 It holds the read end of a pipe whose only writer is the launcher. Lines `add PID START` and
 `del PID` keep its list of worker trees. When the launcher ends, however it ends, the pipe
-closes; whatever then still lives of the run is killed, and the guard goes too.
+closes; whatever then still lives of the run is killed, its folder of temporary files removed, and
+the guard goes too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +21,8 @@ from toolkit.launch import trees
 
 
 def main() -> None:
-    """`python -m toolkit.launch.guard RUN_ID`, the pipe on standard input."""
-    run_id = sys.argv[1]
+    """`python -m toolkit.launch.guard RUN_ID FOLDER`, the pipe on standard input."""
+    run_id, folder = sys.argv[1:]
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
     leaders: dict[int, int] = {}
@@ -31,14 +33,16 @@ def main() -> None:
         elif words[:1] == ["del"] and len(words) == 2:
             leaders.pop(int(words[1]), None)
     left = trees.kill_all(leaders, run_id, timeout=30.0)
+    shutil.rmtree(folder, ignore_errors=True)
     sys.exit(1 if left else 0)
 
 
 class Guard:
     """The launcher's handle on its guard; starts another one if somebody kills it."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, scratch: Path) -> None:
         self._run_id = run_id
+        self._scratch = scratch
         self._leaders: dict[int, int] = {}
         self._process = self._start()
 
@@ -87,7 +91,7 @@ class Guard:
         root = str(Path(__file__).resolve().parents[2])
         env = {"PYTHONPATH": root, "PATH": os.environ.get("PATH", "")}
         return subprocess.Popen(
-            [sys.executable, "-S", "-m", "toolkit.launch.guard", self._run_id],
+            [sys.executable, "-S", "-m", "toolkit.launch.guard", self._run_id, str(self._scratch)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
