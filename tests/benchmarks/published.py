@@ -10,9 +10,9 @@ numbers of them differ by 215,000 tokens, so prompts are about 46,000 tokens; a 
 for each token of the heaviest rank above 64 ms. Throughput rises by more than steps get shorter, so
 ranks are full: a pool of `--kv-tokens` and `--slots` requests, and more in flight than fit.
 
-Gimbal's ablation: see `gimbal_simulated`.
+Gimbal's ablation: see `gimbal_simulated`. ELDR's pools of decode workers: see `eldr_simulated`.
 
-keys: `gimbal`, `gimbal_prefix` (see there); `balance_route`, for each policy ours and the paper's;
+keys: `gimbal`, `gimbal_prefix`, `eldr` (see there); `balance_route`, for each policy ours and the paper's;
 spread_order_kept, share of the pairs of policies in the paper's order; spread_error, the largest
 relative error of the spread divided by shortest queue's; gain_4, gain_8, gain_16, the tokens/s of
 BR-H (oracle) over the best baseline.
@@ -26,7 +26,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.benchmarks import gimbal_simulated
+from tests.benchmarks import eldr_simulated, gimbal_simulated
 from tests.benchmarks.common import Result, arguments
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
@@ -127,6 +127,7 @@ def main() -> None:
         options.seeds, options.requests = 1, 100
     result = Result()
     gimbal_simulated.add(result, options.gimbal_trace, options.seeds, options.quick)
+    runs = eldr_simulated.add(result, options.seeds, options.quick)
     ours = {policy: median(policy, 8, options) for policy in BALANCE_ROUTE}
     result.keys["balance_route"] = {
         policy: {"ours": row._asdict(), "paper": BALANCE_ROUTE[policy]._asdict()}
@@ -150,7 +151,7 @@ def main() -> None:
         result.keys[f"gain_{ranks}"] = rows["brh@oracle"] / best - 1
         result.keys[f"paper_gain_{ranks}"] = gain
     _show(ours)
-    result.emit(options.seeds * (len(BALANCE_ROUTE) + len(GAINS) * 5))
+    result.emit(runs + options.seeds * (len(BALANCE_ROUTE) + len(GAINS) * 5))
 
 
 def _show(ours: dict[str, Row]) -> None:
