@@ -12,10 +12,10 @@ ranks are full: a pool of `--kv-tokens` and `--slots` requests, and more in flig
 
 Gimbal's ablation: see `gimbal_simulated`. ELDR's pools of decode workers: see `eldr_simulated`.
 
-keys: `gimbal`, `gimbal_prefix`, `eldr` (see there); `balance_route`, for each policy ours and the paper's;
-spread_order_kept, share of the pairs of policies in the paper's order; spread_error, the largest
-relative error of the spread divided by shortest queue's; gain_4, gain_8, gain_16, the tokens/s of
-BR-H (oracle) over the best baseline.
+keys: `gimbal`, `gimbal_prefix`, `eldr` (see there); `balance_route`, for each policy ours and the
+paper's; spread_order_kept, share of the pairs of policies in the paper's order; spread_error, the
+largest relative error of the spread divided by shortest queue's; gain_4, gain_8, gain_16, the
+tokens/s of BR-H (oracle) over the best baseline.
 """
 
 from __future__ import annotations
