@@ -5,12 +5,12 @@ and p99 against round robin, mean over 20 to 100 requests a second, and p50 agai
 balancer (random, round robin, power of two, shortest queue), on its `task` and `language` traffic.
 
 Its activations are not public. Which experts a request uses is taken from the embedded model's
-profile (`profiles/embedded`: 6 layers of 48 experts, 4 a token, where Qwen3 has 48 of 128 and 8),
-which is far more specialised. So each row's chances are blended with the mean of all rows until
-batches of 24 of one domain (`task`) or language activate as many fewer experts than mixed ones as
-the paper measured (17 to 21 %, 3 to 10 %: the middle of each); what follows from that is what is
-compared. `task`: the four published domains in equal shares, English. `language`: English and
-Chinese three quarters, as in WildChat, all domains. Signatures are the profile's own.
+profile (`profiles/embedded`: 6 layers of 48 experts, 4 a token, where Qwen3 has 48 of 128 and 8).
+Where that is more specialised than published, each row's chances are blended with the mean of all
+rows until batches of 24 of one domain (`task`) or language activate as many fewer experts than
+mixed ones as the paper measured (17 to 21 %, 3 to 10 %: the middle of each); what follows from that
+is what is compared. `task`: the four published domains in equal shares, English. `language`:
+English and Chinese three quarters, as in WildChat, all domains. Signatures are the profile's own.
 Step times are a data sheet's: 5.3 TB/s, of which 0.7 are had, 58 GB of experts, 96 KiB of KV a
 token, 3 ms that nothing saves. Prompts (median 300 tokens) and answers (350) with long tails,
 Poisson; the paper's lengths are not in our text.
@@ -18,7 +18,8 @@ Poisson; the paper's lengths are not in our text.
 keys: for each workload and pool (8, 16, 24): `p50`, `p99`: ELDR's TPOT divided by round robin's,
 `p50_best`: by the best load balancer's, `distinct`: experts of a step against round robin's, each
 the geometric mean over rates with its 95 % interval over rates and seeds; `paper`: published.
-`blend`: the share of the mean in each row.
+`blend`: the share of the mean in each row; `fewer`: experts that batches of one kind activate below
+mixed ones with it.
 """
 
 from __future__ import annotations
@@ -90,15 +91,18 @@ def activated(experts: Experts, kinds: dict[str, float], alike: bool) -> float:
     return total / BATCHES
 
 
-def as_special(kinds: dict[str, float], fewer: float) -> tuple[Experts, float]:
-    """Experts whose batches of one kind activate that share fewer, and the blend."""
-    low, high = 0.0, 1.0
+def as_special(kinds: dict[str, float], wanted: float) -> tuple[Experts, dict[str, float]]:
+    """Experts whose batches of one kind activate at most that share fewer; `blend` and `fewer`."""
+
+    def fewer(share: float) -> float:
+        experts = blended(share)
+        return 1 - activated(experts, kinds, True) / activated(experts, kinds, False)
+
+    low, high = 0.0, 0.0 if fewer(0.0) <= wanted else 1.0
     while high - low > 0.005:
         middle = (low + high) / 2
-        experts = blended(middle)
-        now = 1 - activated(experts, kinds, True) / activated(experts, kinds, False)
-        low, high = (middle, high) if now > fewer else (low, middle)
-    return blended(high), high
+        low, high = (middle, high) if fewer(middle) > wanted else (low, middle)
+    return blended(high), {"blend": high, "fewer": fewer(high)}
 
 
 def cost(entries: int) -> Linear:
@@ -165,8 +169,8 @@ def add(result: Result, seeds: int, quick: bool) -> int:
     found: dict[str, Any] = {}
     pools = POOLS[:2] if quick else POOLS
     for workload, kinds in WORKLOADS.items():
-        experts, share = as_special(kinds, FEWER[workload])
-        found[workload] = {"blend": share} | {
+        experts, calibrated = as_special(kinds, FEWER[workload])
+        found[workload] = calibrated | {
             f"8P{decoders}D": compared(workload, decoders, experts, seeds, quick)
             for decoders in pools
         }
@@ -187,7 +191,7 @@ def show(found: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if name.startswith("w") else "right")
     for workload, pools in found.items():
         for pool, figures in pools.items():
-            if pool != "blend":
+            if pool.startswith("8P"):
                 paper = figures["paper"] or {}
                 cells = (f"{figures[k]['value']:.3f} ({_said(paper.get(k))})" for k in columns)
                 table.add_row(f"{workload}, {pool}", *cells)
