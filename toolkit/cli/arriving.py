@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from toolkit.launch.deployment import Deployment
+    from toolkit.placement import Placement
     from toolkit.simulate.experts import Experts
     from toolkit.simulate.request import Request
 
@@ -44,6 +45,14 @@ Scale = Annotated[
 ]
 ExpertProfile = Annotated[
     str | None, typer.Option(help="Profile whose experts requests use (embedded, or a folder).")
+]
+ExpertPlacement = Annotated[
+    str | None,
+    typer.Option(
+        help="Where experts lie on the ep GPUs of a server that decodes: linear, or a file of "
+        "`toolkit profile place`. per_distinct is then of one GPU [default: on no GPU in "
+        "particular]."
+    ),
 ]
 KvTokens = Annotated[
     int | None, typer.Option(help="KV pool of a rank that decodes, where the file does not say.")
@@ -118,12 +127,38 @@ def expert_folder(deployment: Deployment, given: str | None) -> str | None:
     return None if profiled is None else profiled.folder
 
 
-def experts_of(deployment: Deployment, given: str | None) -> Experts | None:
-    """Those of that profile. ProfileError: it is none, or damaged."""
+def experts_of(
+    deployment: Deployment, given: str | None, placement: str | None = None
+) -> Experts | None:
+    """Those of that profile, placed on GPUs if `placement` says how. ProfileError: it is none, or
+    damaged; SimulateError, ValueError: a placement that does not fit."""
+    from toolkit.simulate.errors import SimulateError
     from toolkit.simulate.experts import Experts
 
     folder = expert_folder(deployment, given)
-    return None if folder is None else Experts.of_profile(folder)
+    known = None if folder is None else Experts.of_profile(folder)
+    if placement is None:
+        return known
+    if known is None:
+        raise SimulateError("--placement says where experts lie: say whose with --experts")
+    role = "worker" if deployment.mode == "plain" else "decode"
+    gpus = getattr(deployment, role).ep
+    if gpus < 2:
+        raise SimulateError(f"--placement spreads experts over GPUs: {role}.ep is {gpus}")
+    return known.placed(_placement(placement, known, gpus))
+
+
+def _placement(text: str, known: Experts, gpus: int) -> Placement:
+    from toolkit.placement import Topology, linear, load_placement
+    from toolkit.simulate.errors import SimulateError
+
+    if text == "linear":
+        return linear(known.layers, known.experts, Topology(gpus))
+    try:
+        return load_placement(Path(text), known.experts, gpus, known.rows)
+    except OSError as error:
+        mend = "it is `linear` or a file of `toolkit profile place`"
+        raise SimulateError(f"--placement {text}: {error.strerror}; {mend}") from error
 
 
 def limits(ttft_ms: float | None, tpot_ms: float | None) -> tuple[float, float]:

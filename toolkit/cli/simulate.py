@@ -39,6 +39,7 @@ def simulate(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
     experts: common.ExpertProfile = None,
+    placement: common.ExpertPlacement = None,
     kv_tokens: common.KvTokens = None,
     slots: common.Slots = None,
     slo_ttft_ms: common.SloTtft = None,
@@ -63,7 +64,8 @@ def simulate(
         trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale
     )
     try:
-        setting = _setting(deployment, cost, arriving, compare, experts, kv_tokens, slots)
+        whose = (experts, placement)
+        setting = _setting(deployment, cost, arriving, compare, whose, kv_tokens, slots)
         described = _described(deployment, setting.fleet, arriving.source, cost)
         slo = common.limits(slo_ttft_ms, slo_tpot_ms)
         setting = replace(setting, seeds=seeds, in_flight=concurrency, slo=slo)
@@ -99,7 +101,7 @@ def _setting(
     cost: str,
     arriving: common.Arriving,
     compare: str | None,
-    experts: str | None,
+    experts: tuple[str | None, str | None],
     kv_tokens: int | None,
     slots: int | None,
 ) -> Setting:
@@ -112,7 +114,7 @@ def _setting(
     described = find_deployment(deployment)
     steps = load(cost)
     fleet = fleet_of(described, kv_tokens, slots, machine_of(steps))
-    known = common.experts_of(described, experts)
+    known = common.experts_of(described, *experts)
     arms = [fleet.router.decode_policy] if compare is None else compare.split(",")
     return Setting(fleet, steps, requests, arms, experts=known)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from toolkit.placement.base import Placement
     from toolkit.signatures.space import SignatureSpace
 
 SURE = 1 - 1e-6
@@ -26,7 +28,8 @@ class Experts:
         sum over l, e of 1 - prod over r in B of (1 - p_r[l, e]),
 
     in which requests with the same experts share them: locality has its effect on the step.
-    `absent` [N, L * E] float32: log(1 - p). `signatures` [N, D]: what ELDR sees after the prefill,
+    `absent` [N, L * E] float32: log(1 - p); after `placed` of each slot [N, L * P], those of a
+    layer in the order of its `gpus` GPUs. `signatures` [N, D]: what ELDR sees after the prefill,
     None without a space. Source: ELDR (arXiv 2607.00466), section 2.
     """
 
@@ -50,6 +53,9 @@ class Experts:
         tokens = np.maximum(output_tokens, 1).reshape(-1, 1)
         chance = np.minimum(decode_counts.reshape(rows, -1) / tokens, SURE)
         self.absent: np.ndarray = np.log1p(-chance).astype(np.float32)
+        self.gpus = 1
+        self.rows: tuple[int, ...] = tuple(range(self.layers))
+        """Which hidden layers of the model those with experts are."""
         self.signatures: np.ndarray | None = None
         if space is not None and prefill_counts is not None:
             self.signatures = space.signatures(prefill_counts)
@@ -68,7 +74,30 @@ class Experts:
         ]
         space = SignatureSpace(arrays["idf"], profile.rho.mask)
         counts = (arrays["decode_counts"], arrays["output_tokens"], arrays["prefill_counts"])
-        return cls(*counts, space=space, labels=labels)
+        found = cls(*counts, space=space, labels=labels)
+        found.rows = tuple(profile.model.layers)
+        return found
+
+    def placed(self, placement: Placement) -> Experts:
+        """The same requests, where the experts of those that take a step together lie on several
+        GPUs. Of an expert's replicas each gets an equal part of its tokens, as with SGLang's random
+        dispatch. ValueError: they lie somewhere already, or the placement is of another model."""
+        import numpy as np
+
+        if self.absent.shape[1] != self.layers * self.experts or self.gpus > 1:
+            raise ValueError("these experts have a placement already")
+        if (placement.layers, placement.experts) != (self.layers, self.experts):
+            raise ValueError(
+                f"the placement has {placement.layers} layers of {placement.experts} experts, the "
+                f"profile {self.layers} of {self.experts}: it was made for another model"
+            )
+        chance = -np.expm1(self.absent).reshape(-1, self.layers, self.experts)
+        slots = placement.physical_to_logical[None]
+        here = np.take_along_axis(chance / placement.replicas(), slots, axis=2)
+        found = copy.copy(self)
+        found.absent = np.log1p(-here.reshape(len(self), -1)).astype(np.float32)
+        found.gpus = placement.gpus
+        return found
 
     def __len__(self) -> int:
         return len(self.absent)
@@ -90,6 +119,7 @@ class Mixture:
         import numpy as np
 
         self._absent = experts.absent
+        self._shape = (experts.layers, experts.gpus, -1)
         self.total: np.ndarray = np.zeros(experts.absent.shape[1])
         self._count = 0
 
@@ -105,7 +135,15 @@ class Mixture:
             self.total[:] = 0.0  # rounding does not pile up
 
     def distinct(self) -> float:
-        """Expected distinct experts of one step, summed over layers."""
+        """Expected distinct experts of one step, summed over layers; replicas count apart."""
         import numpy as np
 
         return float(-np.expm1(self.total).sum())
+
+    def busiest(self) -> float:
+        """Of each layer those on the GPU that has to load most, for which the others wait. Summed
+        over layers; a little low, as the GPU is the busiest in expectation."""
+        import numpy as np
+
+        on_gpus = -np.expm1(self.total).reshape(self._shape).sum(axis=2)
+        return float(on_gpus.max(axis=1).sum())

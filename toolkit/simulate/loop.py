@@ -68,7 +68,8 @@ class Loop(ABC):
         for place, rank in enumerate(self.ranks):
             rank.group, rank.place = self, place
         self._mixture = None if experts is None else Mixture(experts)
-        self._distinct = 0.0
+        self._spread = experts is not None and experts.gpus > 1
+        self._distinct = self._busiest = 0.0
         self._on_first, self._on_end = on_first, on_end
         self._agenda: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
         self._ends: list[tuple[int, int, Request, Rank]] = []
@@ -254,16 +255,21 @@ class Loop(ABC):
                 self._planned = self.events.at(self.events.now, self._boundary)
             return
         hop = min(HOP, self._steps_left())
-        self._distinct = self._mixture.distinct() if self._mixture is not None else 0.0
+        self._look_at_experts()
         # Attention reads what is there with the token of this very step.
-        first = self.cost.decode_s(self.requests, self.kv + self.requests, self._distinct)
+        first = self.cost.decode_s(self.requests, self.kv + self.requests, self._busiest)
         slope, once = 0.0, self._once_s()
         if once:
             first, hop = first + once, 1
         elif hop > 1:
-            last = self.cost.decode_s(self.requests, self.kv + hop * self.requests, self._distinct)
+            last = self.cost.decode_s(self.requests, self.kv + hop * self.requests, self._busiest)
             slope = (last - first) / (hop - 1)
         self._start(hop, first, slope)
+
+    def _look_at_experts(self) -> None:
+        if self._mixture is not None:
+            self._distinct = self._mixture.distinct()
+            self._busiest = self._mixture.busiest() if self._spread else self._distinct
 
     def _once_s(self) -> float:
         """Seconds of the next step that those after it do not take."""

@@ -148,7 +148,7 @@ class PlainGroup(Loop):
         if not self._passes:
             super()._plan()
             return
-        self._distinct = self._mixture.distinct() if self._mixture is not None else 0.0
+        self._look_at_experts()
         self._start(1, self._pass_s(), 0.0)
 
     def _pass_s(self) -> float:
@@ -164,7 +164,7 @@ class PlainGroup(Loop):
         if requests.any():
             # A pass that holds a step is not over before that.
             kv = (self.kv + self.requests) * self._stepping
-            seconds = max(seconds, self.cost.decode_s(requests, kv, self._distinct))
+            seconds = max(seconds, self.cost.decode_s(requests, kv, self._busiest))
         return seconds
 
     def _tell_neighbours(self) -> None:

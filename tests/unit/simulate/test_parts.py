@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST
+from toolkit.placement import Placement, Topology, linear
 from toolkit.policies.sjf import ShortestFirst
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts, Mixture
@@ -153,6 +154,44 @@ def test_expected_distinct_experts_are_those_of_drawn_batches() -> None:
     for row in batch:
         mixture.remove(row)
     assert mixture.distinct() == 0.0
+
+
+def test_experts_of_the_busiest_gpu_are_those_of_drawn_batches() -> None:
+    """Two layers of six experts on three GPUs, three experts twice, each token at one of both."""
+    source = np.random.default_rng(1)
+    counts = source.binomial(50, source.random((5, 2, 6)) ** 2)
+    table = np.array([[0, 1, 2, 0, 3, 1, 4, 5, 2], [3, 4, 5, 0, 0, 1, 1, 2, 2]])
+    placed = Experts(counts, np.full(5, 50)).placed(Placement(table, 6, 3))
+    mixture, batch = Mixture(placed), [0, 2, 2, 3]
+    for row in batch:
+        mixture.add(row)
+    used = source.random((20_000, len(batch), 2, 6)) < (counts / 50)[batch]
+    second = source.integers(0, 2, used.shape)
+    loaded = np.zeros((2, 3))
+    for layer, slots in enumerate(table.tolist()):
+        for slot, expert in enumerate(slots):
+            copies = slots.count(expert)
+            mine = used[:, :, layer, expert]
+            if copies > 1:
+                mine = mine & (second[:, :, layer, expert] == slots[:slot].count(expert))
+            loaded[layer, slot // 3] += mine.any(axis=1).mean()
+    assert mixture.busiest() == pytest.approx(loaded.max(axis=1).sum(), rel=0.01)
+    assert mixture.distinct() == pytest.approx(loaded.sum(), rel=0.01)
+
+
+def test_on_one_gpu_the_busiest_has_all_experts() -> None:
+    experts = Experts(np.full((2, 3, 4), 5), np.full(2, 50))
+    mixture = Mixture(experts.placed(linear(3, 4, Topology(1))))
+    mixture.add(0)
+    assert mixture.busiest() == pytest.approx(mixture.distinct()) == pytest.approx(3 * 4 * 0.1)
+
+
+def test_a_placement_of_another_model_is_refused() -> None:
+    experts = Experts(np.full((2, 3, 4), 5), np.full(2, 50))
+    with pytest.raises(ValueError, match="2 layers of 4 experts, the profile 3 of 4"):
+        experts.placed(linear(2, 4, Topology(2)))
+    with pytest.raises(ValueError, match="have a placement already"):
+        experts.placed(linear(3, 4, Topology(2))).placed(linear(3, 4, Topology(2)))
 
 
 @given(st.floats(1e-4, 1.0), st.floats(0, 1e-3), st.integers(1, 200))

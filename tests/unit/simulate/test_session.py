@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from tests.unit.simulate.fleets import COST, fleet, requests
@@ -217,9 +218,49 @@ def test_the_command_compares_and_writes_all_figures(tmp_path: Path) -> None:
     assert found["level"][0]["requests"] > 30
 
 
+def test_the_command_places_experts(tmp_path: Path) -> None:
+    """On fewer GPUs that share the experts each of them has more to load."""
+    (tmp_path / "cost.yaml").write_text(COSTS.replace("per_kv_token", "per_distinct"))
+    text = (recipes_dir() / "cpu-dp.yaml").read_text()
+    speeds = []
+    for number in (2, 1):
+        path = tmp_path / f"ep{number}.yaml"
+        document = yaml.safe_load(text)
+        document["decode"] |= {"ep": number}
+        path.write_text(yaml.safe_dump(document))
+        output = tmp_path / f"ep{number}.json"
+        code, printed = command(
+            str(path), "--rate", "3", "--seconds", "20", "--seeds", "1", "--experts", "embedded",
+            "--cost", str(tmp_path / "cost.yaml"), "--output", str(output),
+            *(["--placement", "linear"] if number > 1 else []),
+        )  # fmt: skip
+        assert code == 0, printed
+        speeds += [each[0]["tpot_mean"] for each in json.loads(output.read_text()).values()]
+    assert speeds[0] < speeds[1]
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
+        (
+            [
+                "deepseek-v3-multinode",
+                "--kv-tokens",
+                "9",
+                "--slots",
+                "9",
+                "--rate",
+                "1",
+                "--placement",
+                "linear",
+            ],
+            "say whose with --experts",
+        ),
+        (["cpu-dp", "--rate", "1", "--placement", "linear"], "over GPUs: decode.ep is 1"),
+        (
+            ["one-gpu", "--rate", "1", "--experts", "embedded", "--placement", "gone.json"],
+            "decode.ep is 1",
+        ),
         (["cpu-dp"], "say what arrives"),
         (["cpu-dp", "--rate", "1", "--compare", "nobody"], "unknown decode policy"),
         (["cpu-dp", "--rate", "1", "--scale", "0"], "--scale is one or two factors"),

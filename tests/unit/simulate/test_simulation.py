@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST, fleet, requests
+from toolkit.placement import Topology, linear
 from toolkit.policies.composed import eldr_of
 from toolkit.policies.readings import possible
 from toolkit.resources import profiles_dir
 from toolkit.simulate import loop as loops
+from toolkit.simulate.costs.linear import Decode, Linear
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import Machine
 from toolkit.simulate.loop import Loop
@@ -133,6 +135,17 @@ def by_experts(policy: str, seed: int = 0, **decode: object) -> tuple[list[Reque
     made = fleet(sizes, {"decode_policy": policy}, {"replicas": 2})
     asked = with_rows(requests(200, 40.0, seed), EXPERTS, seed)
     return played(Simulation(made, COST, asked, EXPERTS, seed))
+
+
+def test_a_layer_waits_for_the_gpu_with_most_experts() -> None:
+    """Four GPUs that share a step's experts evenly would take a quarter; hot ones are uneven."""
+    steps = Linear(decode=Decode(base=0.0, per_distinct=1e-4), prefill=COST.prefill)
+    taken = []
+    for experts in (EXPERTS, EXPERTS.placed(linear(EXPERTS.layers, EXPERTS.experts, Topology(4)))):
+        asked = with_rows(requests(60), EXPERTS, 0)
+        run = Simulation(fleet(), steps, asked, experts, in_flight=8)
+        taken.append(run.run().result()["tpot_mean"])
+    assert 1.05 / 4 < taken[1] / taken[0] < 0.9
 
 
 def places(kept: list[Request]) -> list[tuple[str, int, float]]:

@@ -17,7 +17,8 @@ class CostModel(Protocol):
 
     def decode_s(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
         """One decode step of a group whose ranks have these many requests [G] and KV tokens [G].
-        `distinct`: expected distinct experts of the whole group, summed over MoE layers."""
+        `distinct`: expected distinct experts of the whole group, summed over MoE layers; where they
+        are placed on several GPUs, of each layer those on the GPU that has most."""
 
     def prefill_s(self, parts: Sequence[tuple[int, int]]) -> float:
         """One forward pass over `(new tokens, tokens before them)` of each request in it."""
