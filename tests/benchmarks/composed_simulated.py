@@ -67,11 +67,11 @@ WARM_S = 30.0
 """Before that the fleet fills."""
 
 
-def cost(ranks: int, entries: int) -> Linear:
-    """H200 (4.8 TB/s and 990 TFLOP/s, of which 0.7 and 0.4 are had) and Qwen3-30B-A3B: 58 GB of
-    experts over a server's `ranks` GPUs, as parts of the profile's `entries` (layers x experts);
-    96 KiB of KV and 6.6 GFLOP a token; KV goes over 40 GB/s."""
-    bandwidth = 0.7 * 4.8e12
+def cost(ranks: int, entries: int, memory: float = 4.8e12, flops: float = 990e12) -> Linear:
+    """A data sheet's GPU (default H200: 4.8 TB/s and 990 TFLOP/s; 0.7 and 0.4 are had) and
+    Qwen3-30B-A3B: 58 GB of experts over a server's `ranks` GPUs, as parts of the profile's
+    `entries` (layers x experts); 96 KiB of KV and 6.6 GFLOP a token; KV goes over 40 GB/s."""
+    bandwidth = 0.7 * memory
     return Linear(
         decode=Decode(
             base=0.003,
@@ -79,7 +79,7 @@ def cost(ranks: int, entries: int) -> Linear:
             per_kv_token=98_304 / bandwidth,
             per_distinct=58e9 / ranks / entries / bandwidth,
         ),
-        prefill=Prefill(base=0.005, per_token=6.6e9 / (0.4 * 990e12)),
+        prefill=Prefill(base=0.005, per_token=6.6e9 / (0.4 * flops)),
         transfer=Transfer(base=0.003, per_token=98_304 / 40e9),
     )
 

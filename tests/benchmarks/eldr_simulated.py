@@ -12,9 +12,8 @@ mixed ones as the paper measured (17 to 21 %, 3 to 10 %: the middle of each); wh
 is what is compared. `task`: the four published domains in equal shares, English. `language`:
 English and Chinese three quarters, as in WildChat, all domains. Signatures are the profile's own,
 centroids are fitted to a sample of the same traffic.
-Step times are a data sheet's: 5.3 TB/s, of which 0.7 are had, 58 GB of experts, 96 KiB of KV a
-token, 3 ms that nothing saves. Prompts (median 300 tokens) and answers (350) with long tails,
-Poisson; the paper's lengths are not in our text.
+Step times are those of `composed_simulated`, with MI300X's data sheet. Prompts (median
+300 tokens) and answers (350) with long tails, Poisson; the paper's lengths are not in our text.
 
 keys: for each workload and pool (8, 16, 24): `p50`, `p99`: ELDR's TPOT divided by round robin's,
 `p50_best`: by the best load balancer's, `distinct`: experts of a step against round robin's, each
@@ -31,11 +30,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.benchmarks.common import Result, arguments
-from toolkit.bench.stats import Ratio, paired_ratio
+from tests.benchmarks.composed_simulated import cost
+from tests.benchmarks.gimbal_simulated import told
+from toolkit.bench.stats import paired_ratio
 from toolkit.profile import store
 from toolkit.resources import profiles_dir
 from toolkit.signatures.space import SignatureSpace
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
 from toolkit.simulate.experts import Experts, Mixture
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
@@ -59,10 +59,12 @@ BASELINES = ("random", "round_robin", "power_of_two", "shortest_queue")
 RATES = (20.0, 60.0, 100.0)
 BATCH, BATCHES = 24, 200
 SAMPLE = 400
+"""Requests to which centroids are fitted."""
 WARM_S = 30.0
 """Before that the fleet fills."""
 BASE = Kind(name="", share=1, prompt=(300.0, 1.0), answer=(350.0, 0.8))
-BANDWIDTH = 0.7 * 5.3e12
+MI300X = (5.3e12, 1300e12)
+"""Bytes and operations a second."""
 
 
 def blended(share: float, kinds: dict[str, float]) -> Experts:
@@ -114,20 +116,6 @@ def as_special(kinds: dict[str, float], wanted: float) -> tuple[Experts, dict[st
     return blended(high, kinds), {"blend": high, "fewer": fewer(high)}
 
 
-def cost(entries: int) -> Linear:
-    """Step times by the data sheet; `entries`: layers x experts of the profile."""
-    return Linear(
-        decode=Decode(
-            base=0.003,
-            per_request=1e-5,
-            per_kv_token=98_304 / BANDWIDTH,
-            per_distinct=58e9 / entries / BANDWIDTH,
-        ),
-        prefill=Prefill(base=0.005, per_token=6.6e9 / (0.4 * 1300e12)),
-        transfer=Transfer(base=0.003, per_token=98_304 / 40e9),
-    )
-
-
 def played(
     policy: str, decoders: int, experts: Experts, made: Iterator[Request], seed: int
 ) -> dict[str, float]:
@@ -136,7 +124,7 @@ def played(
         decode=DecodeFleet(replicas=decoders, slots=256, kv_tokens=1_000_000),
         router=RouterFleet(decode_policy=policy, parked_per_prefill=64),
     )
-    step = cost(experts.layers * experts.experts)
+    step = cost(1, experts.layers * experts.experts, *MI300X)
     run = Simulation(fleet, step, made, experts, seed, window=Window(since=WARM_S))
     found = run.run().result()
     steps = sum(group.steps for group in run.groups)
@@ -160,8 +148,7 @@ def compared(
     ours = rows["eldr"]
 
     def against(figure: str, others: list[dict[str, float]]) -> dict[str, float]:
-        ratio: Ratio = paired_ratio([r[figure] for r in ours], [r[figure] for r in others])
-        return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
+        return told(paired_ratio([r[figure] for r in ours], [r[figure] for r in others]))
 
     best = [
         min(each, key=lambda row: row["p50"])

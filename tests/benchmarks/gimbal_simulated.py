@@ -207,8 +207,7 @@ def _parts(
     base = each["baseline"]
     ratios = {
         arm: {
-            key: _told(paired_ratio(series[figure], base[figure]))
-            for key, figure in FIGURES.items()
+            key: told(paired_ratio(series[figure], base[figure])) for key, figure in FIGURES.items()
         }
         for arm, series in each.items()
         if arm != "baseline"
@@ -216,7 +215,7 @@ def _parts(
     return ratios, dict(branches), {key: sum(x) / len(x) for key, x in base.items()}
 
 
-def _told(ratio: Ratio) -> dict[str, float]:
+def told(ratio: Ratio) -> dict[str, float]:
     return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
@@ -235,7 +234,7 @@ def prefix(seeds: int, count: int) -> dict[str, Any]:
                 hits.setdefault(arm, []).append(float(known))
                 shares.setdefault(arm, []).append(known / asked)
         found[f"turns_{turns:g}"] = {
-            "hits": _told(paired_ratio(hits["engine_selection"], hits["baseline"])),
+            "hits": told(paired_ratio(hits["engine_selection"], hits["baseline"])),
             "rate": [sum(shares[arm]) / seeds for arm in ("baseline", "engine_selection")],
         }
     found["reason"] = (

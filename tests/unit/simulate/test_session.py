@@ -237,6 +237,10 @@ def test_the_command_places_experts(tmp_path: Path) -> None:
         assert code == 0, printed
         speeds += [each[0]["tpot_mean"] for each in json.loads(output.read_text()).values()]
     assert speeds[0] < speeds[1]
+    code, printed = command(
+        str(tmp_path / "ep2.yaml"), "--rate", "3", "--placement", str(tmp_path / "gone.json")
+    )
+    assert code == 1 and "gone.json: No such file" in printed and "`linear` or a file" in printed
 
 
 @pytest.mark.parametrize(
@@ -257,10 +261,6 @@ def test_the_command_places_experts(tmp_path: Path) -> None:
             "say whose with --experts",
         ),
         (["cpu-dp", "--rate", "1", "--placement", "linear"], "over GPUs: decode.ep is 1"),
-        (
-            ["one-gpu", "--rate", "1", "--experts", "embedded", "--placement", "gone.json"],
-            "decode.ep is 1",
-        ),
         (["cpu-dp"], "say what arrives"),
         (["cpu-dp", "--rate", "1", "--compare", "nobody"], "unknown decode policy"),
         (["cpu-dp", "--rate", "1", "--scale", "0"], "--scale is one or two factors"),
