@@ -31,6 +31,9 @@ PATH = "/toolkit/events"
 APP = "sglang.srt.entrypoints.http_server.app"
 LOAD_INTERVAL_S = 0.02
 IDLE_LOAD_INTERVAL_S = 0.25
+STILL_S = 2.0
+"""A busy worker says so often, too, that a rank's load has not changed, if the rank lives: the
+router must be able to tell a rank that has lost a request from one that is stuck in a step."""
 PING_AFTER_S = 1.0
 FAREWELL_S = 0.1
 """Time for the last event to leave before SGLang's crash handler blocks the event loop."""
@@ -53,6 +56,7 @@ class EventHub:
     def __init__(self) -> None:
         self._queues: set[asyncio.Queue[bytes | None]] = set()
         self._loads: dict[int, dict[str, int]] = {}
+        self._as_of: dict[int, float] = {}
         self._load_task: asyncio.Task[None] | None = None
 
     def publish(self, event: dict[str, Any]) -> None:
@@ -110,9 +114,11 @@ class EventHub:
             busy = bool(manager.rid_to_state)
             for snapshot in manager.load_snapshot_reader.read_all():
                 load = {name: getattr(snapshot, field) for name, field in LOAD_FIELDS.items()}
-                if self._loads.get(snapshot.dp_rank) != load:
-                    self._loads[snapshot.dp_rank] = load
-                    self.publish({"type": "load", "dp_rank": snapshot.dp_rank} | load)
+                rank, as_of = snapshot.dp_rank, snapshot.timestamp
+                still = busy and as_of - self._as_of.get(rank, as_of) >= STILL_S
+                if still or self._loads.get(rank) != load:
+                    self._loads[rank], self._as_of[rank] = load, as_of
+                    self.publish({"type": "load", "dp_rank": rank} | load)
             await asyncio.sleep(LOAD_INTERVAL_S if busy else IDLE_LOAD_INTERVAL_S)
 
 

@@ -23,7 +23,7 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, Any, Any
     if report.when == "call" and report.failed:
         for value in item.funcargs.values():
             if isinstance(value, Running):
-                report.sections.extend(evidence.of(value))
+                report.sections[:0] = evidence.of(value)
     return report
 
 

@@ -7,7 +7,9 @@ A raw uvloop protocol, since in the relay benchmark it must not cost more than w
 
 Faults on demand: the request field `crash_after` (tokens) with `crash_role` makes the process kill
 itself with SIGKILL; `fail_status` answers an error; with `lose_kv` a prefill answers 500 a moment
-after it was done, as when its KV did not get across; SIGSTOP and SIGKILL work as on anything else.
+after it was done, as when its KV did not get across; a decode loses the first try of a request with
+`lost`, and goes on to say that it has none ("told") or says nothing ("stuck"); SIGSTOP and SIGKILL
+work as on anything else.
 
 With `--signature-layers` prefills send signatures: of the counts in the request's field
 `standin_counts`, or of counts that are a fixed function of the prompt; `standin_signature` is sent
@@ -259,6 +261,9 @@ class Protocol(asyncio.Protocol):
             self.json({"object": "error", "message": "as asked"}, body["fail_status"])
             return
         rid = str(body.get("rid"))
+        if "lost" in body and server.role == "decode" and not rid.startswith("r"):
+            await self.lose(told=body["lost"] == "told")
+            return
         task = asyncio.current_task()
         assert task is not None
         server.running[rid] = task
@@ -276,6 +281,12 @@ class Protocol(asyncio.Protocol):
         finally:
             server.running.pop(rid, None)
             server.publish_load()
+
+    async def lose(self, told: bool) -> None:
+        while not self.transport.is_closing():
+            if told:
+                self.server.publish_load()
+            await asyncio.sleep(0.05)
 
     async def prefill(self, body: dict[str, Any], rid: str) -> None:
         server = self.server

@@ -254,3 +254,10 @@ def test_what_the_router_records_lies_beside_the_deployment_file(model, tmp_path
     assert router is not None and router.config is not None
     assert router.config["record"] == str(tmp_path / "traffic.jsonl")
     assert "record" not in (resolve(deployment(model)).router.config or {})
+
+
+@pytest.mark.parametrize(("dispatch", "wait_s"), [("late", "60"), ("concurrent", None)])
+def test_only_late_dispatch_expects_kv_within_a_minute(model, dispatch, wait_s):
+    plan = resolve(deployment(model, router={"dispatch": dispatch}))
+    told = {w.role: w.env.get("SGLANG_DISAGGREGATION_WAITING_TIMEOUT") for w in plan.workers}
+    assert told == {"prefill": None, "decode": wait_s}

@@ -134,6 +134,7 @@ class Builder:
                         address=address,
                         devices=_devices(node.gpus, node.host == self.local),
                         cores=os.cpu_count() or 1,
+                        dispatch=self.dispatch,
                         signature_layers=layers,
                         profile=self.locality.folder if self.locality else "",
                     ),
@@ -187,6 +188,7 @@ class Builder:
                 "request_timeout_s",
                 "silent_s",
                 "hung_s",
+                "lost_s",
             )
         }
         if self.deployment.prefill.waiting.order == "sjf" and router.parked_per_prefill is None:

@@ -71,6 +71,12 @@ TRANSFER_ENV = {
     "SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "1",
 }
 
+LATE_ENV = {
+    # KV is there when a decode worker asks for it, so what has not come after a minute will not.
+    # SGLang grants five, as its decode workers wait for the prefill too.
+    "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "60",
+}
+
 CRASH_ENV = {
     # A server of which one rank has died stands still for 65 s, with the requests of all its ranks,
     # before it ends: it waits for core dumps that nobody has enabled, and for py-spy. Who wants
@@ -222,6 +228,7 @@ def worker_env(
     address: str,
     devices: tuple[str, ...],
     cores: int,
+    dispatch: str,
     signature_layers: tuple[int, ...] = (),
     profile: str = "",
 ) -> dict[str, str]:
@@ -242,6 +249,8 @@ def worker_env(
         # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
         # decode never learns that its address changed (`patches/prefill_restart.py`).
         env["SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"] = "2"
+        if dispatch == "late":
+            env |= LATE_ENV
         if role.early_place:
             env[EARLY_PLACE_VARIABLE] = "1"
     if deployment.device == "cpu":

@@ -153,6 +153,7 @@ class Router(_Strict):
     request_timeout_s: Seconds | None = None
     silent_s: Seconds | None = None
     hung_s: Seconds | None = None
+    lost_s: Seconds | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
 
     @field_validator("record")

@@ -379,6 +379,8 @@ class Attempt:
             booking = Booking(rank, self._view, policy, streams, generated)
         leg = _Leg(rank, call, booking, decode)
         self._legs.append(leg)
+        if decode:
+            rank.expect(call)
         return leg
 
     def _return_credit(self) -> None:

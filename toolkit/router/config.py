@@ -114,6 +114,7 @@ class RouterConfig(BaseModel):
     connect_timeout_s: float = Field(default=2.0, gt=0)
     silent_s: float = Field(default=1.5, gt=0)
     hung_s: float = Field(default=5.0, gt=0)
+    lost_s: float = Field(default=30.0, gt=0)
     no_worker_wait_s: float = Field(default=1.0, ge=0)
     rerun_wait_s: float = Field(default=60.0, ge=0)
     max_retries: int = Field(default=3, ge=0)

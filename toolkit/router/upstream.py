@@ -27,13 +27,25 @@ class Call:
     With a `sink`, a 200's body goes there as it arrives; every other body collects in `body`.
     """
 
-    __slots__ = ("body", "connection", "done", "request", "retriable", "sink", "status", "worker")
+    __slots__ = (
+        "begun",
+        "body",
+        "connection",
+        "done",
+        "request",
+        "retriable",
+        "sink",
+        "status",
+        "worker",
+    )
 
     def __init__(self, worker: str, request: bytes, sink: Sink | None) -> None:
         self.worker = worker
         self.request = request
         self.sink = sink
         self.status = 0
+        self.begun = False
+        """Something of the answer's body has come."""
         self.body = bytearray()
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
@@ -120,6 +132,7 @@ class Connection(asyncio.Protocol):
             return
         parts = self._parts
         if parts:
+            call.begun = True
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             self._parts = []
             if call.sink is not None and call.status == 200:

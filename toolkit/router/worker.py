@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Rank:
     """One DP rank of a worker: what a policy chooses."""
 
-    def __init__(self, worker: Worker, dp_rank: int, credit: int) -> None:
+    def __init__(self, worker: Worker, dp_rank: int, credit: int, lost_s: float) -> None:
         self.worker = worker
         self.dp_rank = dp_rank
         self.key = (worker.name, dp_rank)
@@ -37,6 +37,10 @@ class Rank:
         self.unstreamed: dict[int, Booking] = {}
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.steps: StepSums | None = None
+        self._lost_s = lost_s
+        self._posted: dict[Call, float] = {}
+        self._empty_since: float | None = None
+        """All readings from then on have not a single request."""
 
     @property
     def group(self) -> Group:
@@ -67,6 +71,13 @@ class Rank:
         self.ledger.cancel(lease, tokens)
         self.worker.on_news()
 
+    def expect(self, call: Call) -> None:
+        """A request was posted that this rank is to answer: if it gets lost in the worker, between
+        the process that took it and the rank, its call ends."""
+        if self.ledger.complete:
+            self._posted[call] = monotonic()
+            call.done.add_done_callback(lambda _: self._posted.pop(call, None))
+
     def read(self, event: dict[str, Any], now: float) -> None:
         """Take a published reading. ValueError when it is not one; there is none then."""
         try:
@@ -82,7 +93,23 @@ class Rank:
                 reading["waiting_tokens"] = reading["total_tokens"] - reading["used_tokens"]
             reading["total_tokens"] = capacity
         self.ledger.read(reading, now)
+        self._give_up_lost(empty=not reading["running"] and not reading["waiting"], now=now)
         self.worker.on_reading(self)
+
+    def _give_up_lost(self, empty: bool, now: float) -> None:
+        """SGLang has no timer for a request that a rank never got: who sent it would wait for ever.
+
+        A rank that says again and again, for so long after a request was posted, that it has none
+        at all, has not got this one. (One that says nothing may be compiling, or hung.) What has
+        begun to answer was there; its client may be slow to read.
+        """
+        if not empty:
+            self._empty_since = None
+            return
+        since = self._empty_since = now if self._empty_since is None else self._empty_since
+        for call, posted in list(self._posted.items()):
+            if not call.begun and now - max(posted, since) > self._lost_s:
+                call.close(f"rank {self.dp_rank} has had no request at all for {self._lost_s:g} s")
 
     @property
     def used_tokens(self) -> int | None:
@@ -105,6 +132,7 @@ class Rank:
 
     def forget_load(self) -> None:
         self.ledger.forget()
+        self._empty_since = None
 
     def load(self, now: float) -> Load | None:
         return self.ledger.load(now, self.worker.last_event)
@@ -174,8 +202,8 @@ class Worker:
             router.connect_timeout_s,
             on_lost=self._data_lost,
         )
-        credit = router.parked_per_prefill
-        self.ranks = [Rank(self, rank, credit) for rank in range(config.dp_size)]
+        credit, lost_s = router.parked_per_prefill, router.lost_s
+        self.ranks = [Rank(self, rank, credit, lost_s) for rank in range(config.dp_size)]
         self.calls: set[Call] = set()
         self.on_change: Callable[[], None] = lambda: None
         self.on_news: Callable[[], None] = lambda: None
