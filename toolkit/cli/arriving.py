@@ -43,6 +43,10 @@ LongestGap = Annotated[float | None, typer.Option(help="Cut holes of a trace to 
 Scale = Annotated[
     str, typer.Option(help="Factors of a trace's prompts and answers, as 0.1 or 0.1,0.5.")
 ]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(min=1, help="Closed loop: so many in flight, times are not looked at."),
+]
 ExpertProfile = Annotated[
     str | None, typer.Option(help="Profile whose experts requests use (embedded, or a folder).")
 ]
@@ -116,36 +120,41 @@ class Arriving:
         return lambda seed: generate(made, seed)
 
 
-def expert_folder(deployment: Deployment, given: str | None) -> str | None:
-    """The profile of the experts: the one that is given, else the file's, if it names one."""
-    from toolkit.launch.locality import read_locality
-    from toolkit.resources import profiles_dir
+@dataclass(frozen=True)
+class Whose:
+    """The options of whose experts requests use and where these lie, as they were given."""
 
-    if given is not None:
-        return str(profiles_dir() / "embedded") if given == "embedded" else given
-    profiled = read_locality(deployment)
-    return None if profiled is None else profiled.folder
+    profile: str | None = None
+    placement: str | None = None
 
+    def folder(self, deployment: Deployment) -> str | None:
+        """The profile that is given, else the file's, if it names one."""
+        from toolkit.launch.locality import read_locality
+        from toolkit.resources import profiles_dir
 
-def experts_of(
-    deployment: Deployment, given: str | None, placement: str | None = None
-) -> Experts | None:
-    """Those of that profile, placed on GPUs if `placement` says how. ProfileError: it is none, or
-    damaged; SimulateError, ValueError: a placement that does not fit."""
-    from toolkit.simulate.errors import SimulateError
-    from toolkit.simulate.experts import Experts
+        if self.profile is not None:
+            embedded = self.profile == "embedded"
+            return str(profiles_dir() / "embedded") if embedded else self.profile
+        profiled = read_locality(deployment)
+        return None if profiled is None else profiled.folder
 
-    folder = expert_folder(deployment, given)
-    known = None if folder is None else Experts.of_profile(folder)
-    if placement is None:
-        return known
-    if known is None:
-        raise SimulateError("--placement says where experts lie: say whose with --experts")
-    role = "worker" if deployment.mode == "plain" else "decode"
-    gpus = getattr(deployment, role).ep
-    if gpus < 2:
-        raise SimulateError(f"--placement spreads experts over GPUs: {role}.ep is {gpus}")
-    return known.placed(_placement(placement, known, gpus))
+    def experts(self, deployment: Deployment) -> Experts | None:
+        """Those of that profile, placed on GPUs if it is said how. ProfileError: it is none, or
+        damaged; SimulateError, ValueError: a placement that does not fit."""
+        from toolkit.simulate.errors import SimulateError
+        from toolkit.simulate.experts import Experts
+
+        folder = self.folder(deployment)
+        known = None if folder is None else Experts.of_profile(folder)
+        if self.placement is None:
+            return known
+        if known is None:
+            raise SimulateError("--placement says where experts lie: say whose with --experts")
+        role = "worker" if deployment.mode == "plain" else "decode"
+        gpus = getattr(deployment, role).ep
+        if gpus < 2:
+            raise SimulateError(f"--placement spreads experts over GPUs: {role}.ep is {gpus}")
+        return known.placed(_placement(self.placement, known, gpus))
 
 
 def _placement(text: str, known: Experts, gpus: int) -> Placement:

@@ -30,7 +30,9 @@ def plan(
     time_unit: common.TimeUnit = 1.0,
     longest_gap: common.LongestGap = None,
     scale: common.Scale = "1",
+    concurrency: common.Concurrency = None,
     experts: common.ExpertProfile = None,
+    placement: common.ExpertPlacement = None,
     kv_tokens: common.KvTokens = None,
     slots: common.Slots = None,
     slo_ttft_ms: common.SloTtft = None,
@@ -58,6 +60,8 @@ def plan(
 
     Exit status 3: no setting meets the limits; what would be needed is said.
     """
+    from dataclasses import replace
+
     from toolkit.bench.errors import BenchError
     from toolkit.launch.errors import LaunchError
     from toolkit.plan.errors import PlanError
@@ -68,12 +72,13 @@ def plan(
     arriving = common.Arriving(
         trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale
     )
+    whose = common.Whose(experts, placement)
     try:
         slo = _slo(slo_ttft_ms, slo_tpot_ms, attainment)
         files = Files(out, force, anyway, output)
         files.check()
-        task = _task(deployment, cost, arriving, experts, kv_tokens, slots, slo)
-        task = task.sized(seeds, workers, budget, screen)
+        task = _task(deployment, cost, arriving, whose, kv_tokens, slots, slo)
+        task = replace(task.sized(seeds, workers, budget, screen), in_flight=concurrency)
         made = make(task, lambda text: typer.secho(text, err=True, dim=True))
         _show(made)
         files.write(made, deployment)
@@ -130,7 +135,7 @@ def _task(
     file: str,
     cost: str,
     arriving: common.Arriving,
-    experts: str | None,
+    whose: common.Whose,
     kv_tokens: int | None,
     slots: int | None,
     slo: Slo,
@@ -145,11 +150,10 @@ def _task(
     requests = arriving.requests()
     deployment = find_deployment(file)
     data, _ = read_document(find_file(file))
-    check(deployment, cost, common.expert_folder(deployment, experts))
+    check(deployment, cost, whose.folder(deployment))
     steps = load(cost)
     given = Given(deployment.folder, kv_tokens, slots, machine_of(steps))
-    known = common.experts_of(deployment, experts)
-    return Task(data, given, steps, requests, slo, experts=known)
+    return Task(data, given, steps, requests, slo, experts=whose.experts(deployment))
 
 
 def _show(made: Planned) -> None:

@@ -26,10 +26,7 @@ def simulate(
     time_unit: common.TimeUnit = 1.0,
     longest_gap: common.LongestGap = None,
     scale: common.Scale = "1",
-    concurrency: Annotated[
-        int | None,
-        typer.Option(min=1, help="Closed loop: so many in flight, times are not looked at."),
-    ] = None,
+    concurrency: common.Concurrency = None,
     compare: Annotated[
         str | None,
         typer.Option(
@@ -64,7 +61,7 @@ def simulate(
         trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale
     )
     try:
-        whose = (experts, placement)
+        whose = common.Whose(experts, placement)
         setting = _setting(deployment, cost, arriving, compare, whose, kv_tokens, slots)
         described = _described(deployment, setting.fleet, arriving.source, cost)
         slo = common.limits(slo_ttft_ms, slo_tpot_ms)
@@ -101,7 +98,7 @@ def _setting(
     cost: str,
     arriving: common.Arriving,
     compare: str | None,
-    experts: tuple[str | None, str | None],
+    whose: common.Whose,
     kv_tokens: int | None,
     slots: int | None,
 ) -> Setting:
@@ -114,7 +111,7 @@ def _setting(
     described = find_deployment(deployment)
     steps = load(cost)
     fleet = fleet_of(described, kv_tokens, slots, machine_of(steps))
-    known = common.experts_of(described, *experts)
+    known = whose.experts(described)
     arms = [fleet.router.decode_policy] if compare is None else compare.split(",")
     return Setting(fleet, steps, requests, arms, experts=known)
 

@@ -48,7 +48,8 @@ PREDICTED = (
 class Task:
     """What is planned for. `document`: the deployment file; `seeds`: how many predict, 1 and on
     (seed 0 is the search's own); `workers`: replicas of both roles, None for the file's GPUs;
-    `budget`: simulations at most; `first`: requests that a quick look takes."""
+    `budget`: simulations at most; `first`: requests that a quick look takes; `in_flight`: so many
+    at any time, whenever they were to come."""
 
     document: Document
     given: Given
@@ -60,6 +61,7 @@ class Task:
     workers: int | None = None
     budget: int = 200
     first: int = 2000
+    in_flight: int | None = None
 
     def sized(self, seeds: int, workers: int | None, budget: int, first: int) -> Task:
         """The same with how much is looked at."""
@@ -70,7 +72,8 @@ class Task:
 class Planned:
     """`plan` against `baseline` (the file's sizes and split, round robin and shortest queue), with
     the figures of each seed. `met`: whether the plan meets the objectives; if not, what it `needs`.
-    `unseen`: knobs that no simulation was left for. `rate`: requests a second that arrive."""
+    `unseen`: knobs that no simulation was left for. `rate`: requests a second that arrive; in a
+    closed loop those that the plan takes."""
 
     task: Task
     baseline: Candidate
@@ -84,6 +87,13 @@ class Planned:
     needs: Needs | None = None
     remarks: list[str] = field(default_factory=list)
     simulations: int = 0
+
+    @property
+    def load(self) -> str:
+        """What it was planned for."""
+        if self.task.in_flight is None:
+            return f"{self.rate:.3g} requests/s"
+        return f"{self.task.in_flight} requests in flight, {self.rate:.3g} requests/s"
 
     def gain(self, name: str) -> Ratio | None:
         """Plan divided by baseline, paired by seed; None where a figure is 0."""
@@ -103,6 +113,7 @@ class Planned:
                 "attainment": slo.attainment,
             },
             "rate": self.rate,
+            "in_flight": self.task.in_flight,
             "seeds": self.task.seeds,
             "simulations": self.simulations,
             "baseline": _described(self.baseline, self.before),
@@ -134,7 +145,8 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     baseline = Candidate.of(plain(start), task.given)
     why_not = _locality(own, task.experts)
     knobs = searched(own, choices, local=not why_not)
-    trials = Trials(task.cost, task.requests, task.slo, task.budget, task.experts, report)
+    limits = (task.slo, task.budget, task.experts, report)
+    trials = Trials(task.cost, task.requests, *limits, in_flight=task.in_flight)
     search = Search(trials, task.given, task.first)
     trials.ceiling = FEWEST + (task.budget - least) // 2
     arms = [search.candidate(document) for document in search.arms(baseline.document, knobs)]
@@ -142,17 +154,23 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     seeds = range(1, task.seeds + 1)
     finalists = {each.fleet: each for each in (baseline, own, *arms) if each is not None}
     plan, after = choose(trials, list(finalists.values()), seeds)
-    rate = statistics.fmean(trials.rate(seed) for seed in seeds)
-    made = Planned(task, baseline, plan, trials.all(baseline, seeds), after, rate)
+    made = Planned(task, baseline, plan, trials.all(baseline, seeds), after, rate=0.0)
     made.met = not task.slo.given or task.slo.met(after)
     if made.met:
         _refine(made, search, knobs, seeds)
     else:
         made.needs = needs(search, made.plan, seeds)
+    made.rate = _rate(made, trials, seeds)
     made.simulations = trials.done
     made.remarks += [why_not] if why_not else []
     _remark(made, len(choices))
     return made
+
+
+def _rate(made: Planned, trials: Trials, seeds: range) -> float:
+    if made.task.in_flight is None:
+        return statistics.fmean(trials.rate(seed) for seed in seeds)
+    return made.task.in_flight / statistics.fmean(each["e2e_mean"] for each in made.after)
 
 
 def _refine(made: Planned, search: Search, knobs: Any, seeds: range) -> None:

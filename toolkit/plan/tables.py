@@ -38,7 +38,7 @@ def prediction(made: Planned) -> Table:
     """The baseline and the plan, means over the seeds with 95 % intervals, and their ratio."""
     from rich.table import Table
 
-    title = f"predicted for {made.rate:.3g} requests/s, {plural(made.task.seeds, 'seed')}"
+    title = f"predicted for {made.load}, {plural(made.task.seeds, 'seed')}"
     table = Table(title=title, title_justify="left")
     for name in ("", "baseline", "plan", "plan / baseline"):
         table.add_column(name, justify="right" if name else "left")
@@ -107,14 +107,13 @@ def refusal(made: Planned) -> Iterator[str]:
         return
     if wanted.bounds:
         yield from (_alone(bound) for bound in wanted.bounds)
-        yield "no number of workers and no lower rate helps: other limits, or faster hardware"
+        yield "no number of workers and no less traffic helps: other limits, or faster hardware"
         return
-    yield _rate_text(wanted.rate, made.rate, wanted.spent)
+    yield _rate_text(wanted.rate, made, wanted.spent)
     if wanted.split is not None:
         prefill, decode = wanted.split
         yield (
-            f"at the whole rate {wanted.workers} workers meet it: {prefill} prefill + "
-            f"{decode} decode"
+            f"with all of it {wanted.workers} workers meet it: {prefill} prefill + {decode} decode"
         )
     elif wanted.spent:
         yield "how many workers it takes was not found within --budget"
@@ -145,8 +144,7 @@ def head(made: Planned, command: str, file: str) -> list[str]:
     lines = [
         f"From {file} (whose comments are not kept), by:",
         f"  {command}",
-        f"Predicted for {made.rate:.3g} requests/s, mean of {plural(made.task.seeds, 'seed')} "
-        "(95 % interval):",
+        f"Predicted for {made.load}, mean of {plural(made.task.seeds, 'seed')} (95 % interval):",
         f"  {', '.join(said)};",
         f"  {gain}",
         f"  {made.baseline}.",
@@ -170,13 +168,20 @@ def _alone(bound: Bound) -> str:
     )
 
 
-def _rate_text(rate: float | None, whole: float, spent: bool) -> str:
+def _rate_text(rate: float | None, made: Planned, spent: bool) -> str:
+    flying = made.task.in_flight
+    what = "rate" if flying is None else "number in flight"
     if not rate:
         if spent:
-            return "the rate that it would serve was not found within --budget"
-        return f"not even {percent(SLOWEST)} of this rate is served so"
+            return f"the {what} that it would serve was not found within --budget"
+        return f"not even {percent(SLOWEST)} of this {what} is served so"
     more = " (at least: the --budget was used up)" if spent else ""
-    return f"it serves {percent(rate)} of this rate so, {rate * whole:.3g} requests/s{more}"
+    served = f"{rate * made.rate:.3g} requests/s" if flying is None else _at_a_time(rate * flying)
+    return f"it serves {percent(rate)} of this {what} so, {served}{more}"
+
+
+def _at_a_time(count: float) -> str:
+    return f"{max(1, round(count))} at a time"
 
 
 def _mean(figures: Figures, key: str, by: float, digits: int) -> str:

@@ -24,8 +24,9 @@ ALONE = 200
 
 @dataclass
 class Trials:
-    """`requests` of a seed are the same for every candidate. `budget`: simulations that may be run;
-    `ceiling`: those that may be until somebody raises it."""
+    """`requests` of a seed are the same for every candidate. `in_flight`: so many at any time,
+    whenever they were to come (a closed loop). `budget`: simulations that may be run; `ceiling`:
+    those that may be until somebody raises it."""
 
     cost: CostModel
     requests: Requests
@@ -33,6 +34,7 @@ class Trials:
     budget: int
     experts: Experts | None = None
     report: Callable[[str], None] = lambda text: None
+    in_flight: int | None = None
     done: int = 0
     ceiling: int = 0
     _known: dict[tuple[Fleet, int, int, float], dict[str, Any]] = field(default_factory=dict)
@@ -53,19 +55,24 @@ class Trials:
     def play(
         self, candidate: Candidate, seed: int, first: int | None = None, speed: float = 1.0
     ) -> dict[str, Any]:
-        """The figures of its first so many requests, arriving `speed` times as fast.
+        """The figures of its first so many requests, arriving `speed` times as fast; in a closed
+        loop `speed` times as many at a time.
 
         Spent: no simulation is left. PlanError: nobody arrives.
         """
         count = self.count(seed)
         first = count if first is None else min(first, count)
+        flying = None
+        if self.in_flight is not None:
+            flying = max(1, round(self.in_flight * speed))
+            speed = flying / self.in_flight  # 3 of 4 is 3 of 4, however it was asked for
         key = (candidate.fleet, seed, first, speed)
         if key not in self._known:
             if self.done >= min(self.budget, self.ceiling):
                 raise Spent(f"all of the {self.budget} simulations are used up: raise --budget")
             self.done += 1
             arriving = itertools.islice(_faster(self.requests(seed), speed), first)
-            made = self._simulation(candidate, arriving, seed, self.slo.limits)
+            made = self._simulation(candidate, arriving, seed, self.slo.limits, flying)
             self._known[key] = made.run().result()
             self.report(f"{self.done} of at most {self.budget}: {candidate}")
         return self._known[key]

@@ -44,9 +44,14 @@ def candidate(**changes: Any) -> Candidate:
 
 
 def trials(
-    count: int = 150, rate: float = 20.0, slo: Slo | None = None, budget: int = 500
+    count: int = 150,
+    rate: float = 20.0,
+    slo: Slo | None = None,
+    budget: int = 500,
+    in_flight: int | None = None,
 ) -> Trials:
-    return Trials(COST, lambda seed: requests(count, rate, seed), slo or Slo(), budget)
+    arriving = lambda seed: requests(count, rate, seed)  # noqa: E731
+    return Trials(COST, arriving, slo or Slo(), budget, in_flight=in_flight)
 
 
 def task(count: int = 120, rate: float = 28.0, **changes: Any) -> Task:

@@ -67,6 +67,24 @@ def test_costs_may_say_what_workers_of_one_machine_lose(tmp_path: Path) -> None:
     assert tpots[1] > 1.05 * tpots[0]
 
 
+def test_a_closed_loop_with_experts_on_gpus(tmp_path: Path) -> None:
+    figures = tmp_path / "f.json"
+    given = ("--concurrency", "9", "--experts", "embedded", "--json", str(figures))
+    code, printed = planned(tmp_path, *given)
+    assert code == 0 and "predicted for 9 requests in flight" in printed, printed
+    file = deployment_file(tmp_path)
+    file.write_text(file.read_text().replace("max_running: 16", "max_running: 16, tp: 2, ep: 2"))
+    cost = tmp_path / "cost.yaml"
+    cost.write_text(cost.read_text().replace("1.0e-6}", "1.0e-6, per_distinct: 2.0e-4}", 1))
+    rest = (*QUICK, "--cost", str(cost), *given)
+    found = []
+    for placed in ((), ("--placement", "linear")):
+        code, printed = command(str(file), *rest, *placed)
+        assert code == 0, printed
+        found.append(json.loads(figures.read_text())["baseline"]["figures"][0]["tpot_mean"])
+    assert 0.4 < found[1] / found[0] < 0.95, "each GPU loads its own half"
+
+
 def test_workers_can_be_another_number(tmp_path: Path) -> None:
     out = tmp_path / "plan.yaml"
     code, printed = planned(tmp_path, "--workers", "6", "--out", str(out))
@@ -81,6 +99,7 @@ def test_workers_can_be_another_number(tmp_path: Path) -> None:
         (["--slo-tpot-ms", "-3"], "--slo-tpot-ms must be above 0, not -3"),
         (["--attainment", "0"], "--attainment must lie in (0, 1]"),
         (["--attainment", "1.5"], "--attainment must lie in (0, 1]"),
+        (["--placement", "linear"], "say whose with --experts"),
         (["--workers", "1"], "1 worker: a prefill and a decode worker are two at least"),
         (["--budget", "5"], "--budget 5 is too few with 1 seeds: 12"),
         (["--trace", "/nowhere.csv", "--rate", "1"], "cannot read the trace"),

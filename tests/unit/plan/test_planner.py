@@ -79,6 +79,37 @@ def test_the_router_lets_in_what_is_in_flight() -> None:
     assert any("router.max_inflight" in text for text in made.remarks)
 
 
+# ---- closed loops ----
+
+
+def test_a_closed_loop_is_planned_for_so_many_at_a_time() -> None:
+    made = make(task(120, 28.0, in_flight=12))
+    assert made.met and made.after == trials(120, in_flight=12).all(made.plan, [1, 2])
+    assert made.after != trials(120, 28.0).all(made.plan, [1, 2])
+    assert made.rate == pytest.approx(
+        12 / made.to_json()["plan"]["predicted"]["e2e_mean"]["e2e_mean"]
+    )
+    assert made.load == f"12 requests in flight, {made.rate:.3g} requests/s"
+    assert f"predicted for {made.load}, 2 seeds" in str(prediction(made).title)
+    assert made.to_json()["in_flight"] == 12
+    assert make(task(120, 900.0, in_flight=12)).after == made.after, "times are not looked at"
+
+
+def test_how_many_at_a_time_are_served_holds() -> None:
+    slo = Slo(0.4, 0.025)
+    made = make(task(100, 1.0, slo=slo, in_flight=64).sized(2, None, 400, 100))
+    assert not made.met and made.needs is not None and made.needs.rate is not None
+    count = round(made.needs.rate * 64)
+    assert 1 <= count < 64
+
+    def serves(flying: int) -> bool:
+        return slo.met(trials(100, 1.0, slo, in_flight=flying).all(made.plan, [1, 2]))
+
+    assert serves(count) and not serves(max(count + 1, round(count * 1.06)))
+    said = "\n".join(refusal(made))
+    assert f"of this number in flight so, {count} at a time" in said
+
+
 # ---- what matters ----
 
 
@@ -165,7 +196,7 @@ def test_a_bound_is_said_instead_of_numbers() -> None:
     made = make(task(40, 5.0, slo=Slo(tpot=0.005)))
     assert not made.met and made.needs.workers is None and made.needs.rate is None
     said = "\n".join(refusal(made))
-    assert "no number of workers and no lower rate helps" in said
+    assert "no number of workers and no less traffic helps" in said
     assert "TPOT is limited to 5 ms" in said and "all workers to itself" in said
 
 
