@@ -37,6 +37,7 @@ from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.stats import paired_ratio
 from toolkit.bench.target import discover
 from toolkit.launch.document import read_document
+from toolkit.plan.document import normal
 
 FIGURES = {
     "ttft": "ttft_mean",
@@ -180,7 +181,7 @@ def main() -> None:
                     rounds[path].append(asyncio.run(served(up, number, options)))
                 say(f"round {number + 1}, {path.name}: {rounds[path][-1]}")
         result.keys |= compared(said, recorded, rounds[file], rounds[plan])
-        result.keys["changed"] = changed(document, read_document(plan)[0])
+        result.keys["changed"] = changed(normal(document), normal(read_document(plan)[0]))
     result.emit(2 * options.rounds * options.requests)
 
 

@@ -8,6 +8,10 @@ each policy, in the simulator and `--plays` times on the workers, the policies i
 order. Two plays of the same differ by the machine's noise: no simulation can be nearer to both than
 half of that.
 
+With `--set plain` it is two workers of one rank each that prefill and decode both (`mode: plain`),
+which share two cores all the time, in the calibration too. They are told how long answers get, as
+SGLang lets requests in by that.
+
 workloads, none of them the calibration's: `mix`, the synthetic mix of `imbalance` in a closed loop
 that keeps ranks full; `chat`, longer answers to shorter prompts, in a smaller closed loop; `open`,
 the mix at Poisson arrivals of `--rate` requests a second.
@@ -27,11 +31,13 @@ fitted.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -39,7 +45,7 @@ from typing import Any
 from tests.benchmarks.common import Result, arguments, percentile
 from tests.benchmarks.eldr_rounds import say, warm_up
 from tests.benchmarks.imbalance import recipe, workload
-from tests.benchmarks.validation_fit import Fitted, fitted
+from tests.benchmarks.validation_fit import Fitted, fitted, fitted_plain
 from toolkit.bench.arrivals import poisson
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.hosted import hosted
@@ -55,8 +61,8 @@ from toolkit.simulate.request import Request
 from toolkit.simulate.session import with_policies
 from toolkit.simulate.simulation import Simulation, Window
 
-POLICIES = ("level@0", "shortest_queue", "random")
 SLOTS = 32
+KV_TOKENS = 16_384
 TRANSFER_S = 0.007
 """KV of one prompt between two workers of one machine (`tests.benchmarks.late_binding`)."""
 CALIBRATION_SEED = 77
@@ -73,10 +79,48 @@ class Case:
     name: str
     items: Workload
     in_flight: int | None
+    hidden: bool = True
+    """Nobody tells the workers how long answers get."""
 
     @property
     def load(self) -> Load:
-        return Load(open_loop=self.in_flight is None, concurrency=self.in_flight, hidden=True)
+        in_flight = self.in_flight
+        return Load(open_loop=in_flight is None, concurrency=in_flight, hidden=self.hidden)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What is held against the simulator. `fit`: a cost model from what was heard of them."""
+
+    recipe: Callable[[Path], Path]
+    policies: tuple[str, ...]
+    hidden: bool
+    fit: Callable[[Sequence[Heard]], Fitted]
+
+
+def plain_recipe(folder: Path) -> Path:
+    worker = {"replicas": 2, "kv_tokens": KV_TOKENS, "max_running": SLOTS}
+    head = {"name": "plain", "device": "cpu", "model": "embedded", "mode": "plain"}
+    document = head | {"worker": worker, "router": {"decode_policy": "shortest_queue"}}
+    path = folder / "plain.yaml"
+    path.write_text(json.dumps(document))  # JSON is YAML
+    return path
+
+
+SETS = {
+    "split": Workers(
+        partial(recipe, "attention", slots=SLOTS),
+        ("level@0", "shortest_queue", "random"),
+        hidden=True,
+        fit=partial(fitted, transfer_s=TRANSFER_S),
+    ),
+    "plain": Workers(
+        plain_recipe,
+        ("shortest_queue", "least_tokens", "random"),
+        hidden=False,
+        fit=fitted_plain,
+    ),
+}
 
 
 @dataclass
@@ -109,14 +153,14 @@ class Pair:
         return asdict(self) | {"real": self.real, "ratio": self.ratio}
 
 
-def cases(pool: TokenPool, requests: int, rate: float) -> list[Case]:
+def cases(pool: TokenPool, requests: int, rate: float, hidden: bool) -> list[Case]:
     mix = workload(None, pool, 1, requests, (160.0, 96.0))
     chat = workload(None, pool, 2, requests, (90.0, 140.0))
     open_ = timed(workload(None, pool, 3, requests, (160.0, 96.0)), rate, 3)
     return [
-        Case("mix", mix, 2 * (SLOTS + 8)),
-        Case("chat", chat, 40),
-        Case("open", open_, None),
+        Case("mix", mix, 2 * (SLOTS + 8), hidden),
+        Case("chat", chat, 40, hidden),
+        Case("open", open_, None, hidden),
     ]
 
 
@@ -132,7 +176,7 @@ def timed(drawn: Workload, rate: float, seed: int) -> Workload:
     )
 
 
-def calibration(pool: TokenPool, requests: int) -> list[Case]:
+def calibration(pool: TokenPool, requests: int, hidden: bool = True) -> list[Case]:
     """Lengths of no workload: even ones between bounds. Those of the two full loops differ, which
     tells what a request costs from what its KV does."""
     source = random.Random(CALIBRATION_SEED)
@@ -151,12 +195,14 @@ def calibration(pool: TokenPool, requests: int) -> list[Case]:
         (list(timed(Workload("slow", tuple(slow)), 2.0, 9).items), None),
     ]
     return [
-        Case(f"calibration {n}", Workload(f"calibration {n}", tuple(part)), in_flight)
+        Case(f"calibration {n}", Workload(f"calibration {n}", tuple(part)), in_flight, hidden)
         for n, (part, in_flight) in enumerate(parts)
     ]
 
 
-async def calibrate(session: Any, target: Target, up: Any, cal: list[Case]) -> Fitted:
+async def calibrate(
+    session: Any, target: Target, up: Any, cal: list[Case], workers: Workers = SETS["split"]
+) -> Fitted:
     """The cost model, from calibration runs."""
     urls = [worker.url for worker in up.workers]
     runs: list[Heard] = []
@@ -165,7 +211,7 @@ async def calibrate(session: Any, target: Target, up: Any, cal: list[Case]) -> F
             await played(session, target, urls, case, CALIBRATED_AT)
             await asyncio.sleep(1.0)
         runs.append(tap.heard)
-    return fitted(runs, TRANSFER_S)
+    return workers.fit(runs)
 
 
 async def played(session: Any, target: Target, urls: list[str], case: Case, policy: str) -> Outcome:
@@ -236,17 +282,17 @@ def errors(told: Sequence[Figures], real: Sequence[Figures]) -> dict[str, list[f
     }
 
 
-async def measure(up: Any, path: Path, options: Any) -> tuple[list[Pair], Fitted]:
+async def measure(up: Any, path: Path, workers: Workers, options: Any) -> tuple[list[Pair], Fitted]:
     pairs: list[Pair] = []
     async with new_session(600.0) as session:
         target = await discover(session, up.router_url)
         pool = token_pool(load_tokenizer(target.model_path))
         urls = [worker.url for worker in up.workers]
-        cal = calibration(pool, options.calibration)
-        await warm_up(session, target, cal[1].items, Load(concurrency=16, hidden=True))
-        found = await calibrate(session, target, up, cal)
+        cal = calibration(pool, options.calibration, workers.hidden)
+        await warm_up(session, target, cal[1].items, Load(concurrency=16, hidden=workers.hidden))
+        found = await calibrate(session, target, up, cal, workers)
         say(f"fitted: {found}")
-        for case in cases(pool, options.requests, options.rate):
+        for case in cases(pool, options.requests, options.rate, workers.hidden):
             mine = [
                 Pair(case.name, policy, simulated(case, policy, path, found))
                 for policy in options.policies.split(",")
@@ -283,17 +329,20 @@ def main() -> None:
         ("--requests", {"type": int, "default": 280, "help": "of each workload"}),
         ("--calibration", {"type": int, "default": 480, "help": "requests"}),
         ("--rate", {"type": float, "default": 3.0, "help": "of the workload `open`"}),
-        ("--policies", {"default": ",".join(POLICIES)}),
+        ("--set", {"choices": sorted(SETS), "default": "split"}),
+        ("--policies", {"help": "separated by commas [default: three of the set]"}),
         ("--plays", {"type": int, "default": 2, "help": "of each pair, on the workers"}),
     )
+    workers = SETS[options.set]
+    options.policies = options.policies or ",".join(workers.policies)
     if options.quick:
         options.requests, options.calibration, options.plays = 60, 280, 1
-        options.policies = POLICIES[0]
+        options.policies = workers.policies[0]
     result = Result()
     with tempfile.TemporaryDirectory(prefix="validation-") as folder:
-        path = recipe("attention", Path(folder), SLOTS)
+        path = workers.recipe(Path(folder))
         with hosted(path, Path(folder)) as up:
-            pairs, found = asyncio.run(measure(up, path, options))
+            pairs, found = asyncio.run(measure(up, path, workers, options))
     first, last = ([pair.plays[at] for pair in pairs] for at in (0, -1))
     told, real = [pair.simulated for pair in pairs], [pair.real for pair in pairs]
     compare(result, pairs, told, real, ("error", "order_kept", "compared"))

@@ -40,8 +40,7 @@ def fitted(runs: Sequence[Heard], transfer_s: float) -> Fitted:
     import numpy as np
 
     steps, passes = (np.concatenate(parts) for parts in zip(*map(_rows, runs), strict=True))
-    if min(len(steps), len(passes)) < LEAST_STEPS:
-        raise BenchError(f"only {len(steps)} decode and {len(passes)} prefill steps")
+    _enough(steps, passes)
     step, step_error = _least_squares(steps)
     prompt, prompt_error = _least_squares(passes)
     base, per_request, per_kv_token, per_join, beside = step
@@ -54,6 +53,37 @@ def fitted(runs: Sequence[Heard], transfer_s: float) -> Fitted:
         machine=Machine(decode_beside_prefill=1 - min(beside, 0.95)),
     )
     return Fitted(cost, {"decode": step_error, "prefill": prompt_error})
+
+
+def fitted_plain(runs: Sequence[Heard]) -> Fitted:
+    """From what was heard of workers that prefill and decode both, each on its own: a decode step
+    of a rank takes base + per_request * n + per_kv_token * KV, a pass base + per_token * new
+    tokens, fitted as `fitted` does. BenchError: too few steps."""
+    import numpy as np
+
+    steps, passes = [], []
+    for heard in runs:
+        at = {name: i for i, name in enumerate(heard.columns)}
+        for blocks in heard.steps.values():
+            rows = np.concatenate(blocks)
+            told = np.column_stack([rows[:, at["seconds"]], np.ones(len(rows))])
+            decode = rows[:, at["decode"]] == 1
+            batch = rows[:, [at["requests"], at["kv_tokens"]]]
+            steps.append(np.column_stack([told, batch])[decode])
+            passes.append(np.column_stack([told, rows[:, at["new_tokens"]]])[~decode])
+    _enough(np.concatenate(steps), np.concatenate(passes))
+    step, step_error = _least_squares(np.concatenate(steps))
+    prompt, prompt_error = _least_squares(np.concatenate(passes))
+    cost = Linear(
+        decode=Decode(base=step[0], per_request=step[1], per_kv_token=step[2]),
+        prefill=Prefill(base=prompt[0], per_token=prompt[1]),
+    )
+    return Fitted(cost, {"decode": step_error, "prefill": prompt_error})
+
+
+def _enough(steps: np.ndarray, passes: np.ndarray) -> None:
+    if min(len(steps), len(passes)) < LEAST_STEPS:
+        raise BenchError(f"only {len(steps)} decode and {len(passes)} prefill steps")
 
 
 def _least_squares(rows: np.ndarray) -> tuple[list[float], float]:
