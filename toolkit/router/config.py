@@ -86,6 +86,9 @@ class RouterConfig(BaseModel):
     `profile` is the absolute path of a profile folder (`toolkit profile`), which `eldr` needs;
     `tau` its locality band; `refit_on_drift` lets it follow traffic that changes its experts.
 
+    `lost_s`: see `toolkit.router.worker.Rank`; longer than SGLang compiles a grammar (50 s), which
+    no reading shows.
+
     `record`: absolute path of a file to which the lengths and times of all requests are appended
     (`toolkit.router.recording`).
     """
@@ -114,7 +117,7 @@ class RouterConfig(BaseModel):
     connect_timeout_s: float = Field(default=2.0, gt=0)
     silent_s: float = Field(default=1.5, gt=0)
     hung_s: float = Field(default=5.0, gt=0)
-    lost_s: float = Field(default=30.0, gt=0)
+    lost_s: float = Field(default=60.0, gt=0)
     no_worker_wait_s: float = Field(default=1.0, ge=0)
     rerun_wait_s: float = Field(default=60.0, ge=0)
     max_retries: int = Field(default=3, ge=0)
