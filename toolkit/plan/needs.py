@@ -37,9 +37,10 @@ class Bound:
 @dataclass(frozen=True)
 class Needs:
     """`rate`: the share of the traffic's rate, in a closed loop of the number in flight, that the
-    best plan serves within the objectives, 0 where none above `SLOWEST` is; `workers`: the fewest replicas that serve all of it, and `split`
-    theirs. None: not found, within `LARGEST` times the workers or the simulations (`spent`).
-    `bounds`: why no rate and no number helps, where that is so."""
+    best plan serves within the objectives, 0 where none above `SLOWEST` is; `workers`: the fewest
+    replicas that serve all of it, and `split` theirs. None: not found, within `LARGEST` times the
+    workers or the simulations (`spent`). `bounds`: why no rate and no number helps, where that is
+    so."""
 
     rate: float | None = None
     workers: int | None = None
