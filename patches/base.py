@@ -74,6 +74,7 @@ class Patch:
 
 
 EITHER = frozenset({Process.MAIN, Process.SCHEDULER})
+EVERY = frozenset(Process)
 
 _entered: Process | None = None
 

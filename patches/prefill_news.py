@@ -34,13 +34,15 @@ MOST_ROOMS = 4096
 class PrefillNews:
     """Signatures by bootstrap room, from every prefill worker that has been seen.
 
-    `subscribed` and `take` never block. `reader` is used by the threads that read the streams; it
-    says what is wrong with a worker that records other layers or serves another model.
+    `subscribed` and `take` never block. `reader` is used by the threads that read the streams, and
+    says what is wrong with a worker that records other layers or serves another model. They live
+    until `close`.
     """
 
     def __init__(self, reader: SignatureReader) -> None:
         self._reader = reader
         self._lock = Lock()
+        self._closed = False
         self._up: dict[str, bool] = {}
         self._rooms: OrderedDict[int, Sample | str] = OrderedDict()
 
@@ -60,9 +62,13 @@ class PrefillNews:
         with self._lock:
             return self._rooms.pop(room, None)
 
+    def close(self) -> None:
+        """No new streams. An open one ends when its worker has been silent for `SILENT_S`."""
+        self._closed = True
+
     def _listen(self, bootstrap: str) -> None:
         pause = PAUSES_S[0]
-        while True:
+        while not self._closed:
             try:
                 wrong = self._follow(bootstrap)
             except (OSError, HTTPException, ValueError, KeyError) as error:

@@ -25,6 +25,7 @@ from patches import (
     kv_transfer,
     late_binding,
     load_count,
+    message_sockets,
     output_ids,
     prefill_restart,
     resume,
@@ -36,6 +37,7 @@ from patches import (
 from patches.base import Patch, Process
 
 ALL: tuple[Patch, ...] = (
+    message_sockets.PATCH,
     cpu_host_memory.PATCH,
     cpu_idle.PATCH,
     cpu_background.PATCH,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,22 @@ def a_ranks_port(up: Running) -> int:
     mine = {c.raddr.port for c in rank.net_connections("tcp") if c.raddr}
     (port,) = listens & mine
     return port
+
+
+@pytest.mark.parametrize("up", ["decode"], indirect=True)
+def test_who_connects_to_a_ranks_port_by_mistake_takes_nothing(
+    up: Running, reference: Reference
+) -> None:
+    """As a health check would; see `patches.message_sockets`."""
+    url = up.router_url
+    asked = [calls.prompt(f"dp-stranger-{n}", 30 + n) for n in range(8)]
+    bodies = [calls.greedy(ids, TOKENS, stream=False) for ids in asked]
+    before = calls.run(state(url))
+    with socket.create_connection(("127.0.0.1", a_ranks_port(up))) as stranger:
+        stranger.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nUser-Agent: %b\r\n\r\n" % (b"x" * 80))
+        answers = calls.run(calls.all_of(url, bodies, len(bodies)))
+    assert [answer.ids for answer in answers] == [reference.greedy(ids, TOKENS) for ids in asked]
+    assert calls.run(state(url))["retried"] == before["retried"]
 
 
 @pytest.mark.parametrize("up", ["decode"], indirect=True)

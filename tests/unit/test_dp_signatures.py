@@ -188,6 +188,22 @@ def wait_for(condition: Callable[[], Any]) -> None:
     raise AssertionError("this never came true")
 
 
+MADE: list[DpLocality] = []
+
+
+def near(ranks: int) -> DpLocality:
+    MADE.append(DpLocality(PROFILE, ranks))
+    return MADE[-1]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_goes_on_listening() -> Iterator[None]:
+    """A thread that asks a server that has gone asks the port's next owner, some other test's."""
+    yield
+    while MADE:
+        MADE.pop().news.close()
+
+
 def ask(room: int, port: int, rid: str = "r") -> Any:
     req = Req(rid)
     return SimpleNamespace(
@@ -198,7 +214,7 @@ def ask(room: int, port: int, rid: str = "r") -> Any:
 @pytest.mark.parametrize("name", ["eldr@0", "composed@filter+eldr@0+brh+user"])
 def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill, name: str) -> None:
     ranks = len(calibrated(PROFILE).centroids)
-    locality = DpLocality(PROFILE, ranks)
+    locality = near(ranks)
     policy = make_policy(name)
     locality.attach(policy)
     balancer = Balancer(name, "decode", ranks, policy)
@@ -231,7 +247,7 @@ def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill, name: str)
 
 
 def test_news_that_come_before_the_request_are_kept_but_not_all(prefill: Prefill) -> None:
-    news = DpLocality(PROFILE, 2).news
+    news = near(2).news
     wait_for(lambda: news.subscribed(prefill.address))
     for room in range(MOST_ROOMS + 10):
         prefill.tell(room, None)
@@ -251,7 +267,7 @@ def test_a_prefill_that_could_not_tell_in_time_is_not_waited_for(
 ) -> None:
     prefill = Prefill(hello(**wrong))
     try:
-        locality = DpLocality(PROFILE, 2)
+        locality = near(2)
         assert not locality.hold(ask(1, prefill.port), None, FAKE, 0.0)
         wait_for(lambda: "sends no signatures before its decode is known" in caplog.text)
         assert not locality.hold(ask(1, prefill.port), None, FAKE, 0.0)
@@ -260,7 +276,7 @@ def test_a_prefill_that_could_not_tell_in_time_is_not_waited_for(
 
 
 def test_a_worker_that_is_back_is_heard_again(prefill: Prefill) -> None:
-    locality = DpLocality(PROFILE, 2)
+    locality = near(2)
     wait_for(lambda: locality.news.subscribed(prefill.address))
     assert locality.hold(ask(7, prefill.port), None, FAKE, 0.0)
     prefill.lines.put(None)  # its stream breaks
@@ -275,7 +291,7 @@ def test_a_worker_that_is_back_is_heard_again(prefill: Prefill) -> None:
 
 
 def test_a_request_without_a_prefill_is_not_held() -> None:
-    locality = DpLocality(PROFILE, 2)
+    locality = near(2)
     assert not locality.hold(Req(), 8998, FAKE, 0.0)
     probe = ask(0, 8998)
     probe.bootstrap_host = FAKE
@@ -286,7 +302,7 @@ def test_a_request_without_a_prefill_is_not_held() -> None:
 
 def test_another_number_of_ranks_gets_centroids_of_its_own() -> None:
     policy: Any = make_policy("eldr")
-    DpLocality(PROFILE, 3).attach(policy)
+    near(3).attach(policy)
     assert len(policy.centroids.rows) == 3
     assert set(policy.centroids.owner) == {(NAME, rank) for rank in range(3)}
 
