@@ -23,11 +23,11 @@ plain = network.config_socket
 hooked = partial(message_sockets._refuse_strangers, plain)
 MESSAGES = 10
 
-def taken(config, message, kind):
+def taken(config, message):
     # By the one that the messages are for, while a stranger is connected.
     network.config_socket = config
     one, other = zmq.Context(), zmq.Context()
-    port, sends = network.get_zmq_socket_on_host(one, kind)
+    port, sends = network.get_zmq_socket_on_host(one, zmq.PUSH)
     network.config_socket = plain  # the other side has no patch: a detokenizer
     receives = network.get_zmq_socket(other, zmq.PULL, f"tcp://127.0.0.1:{port}", False)
     with socket.create_connection(("127.0.0.1", port)) as stranger:
@@ -55,10 +55,10 @@ def heard(config):
 
 HTTP = b"GET /health HTTP/1.1\\r\\nHost: somebody\\r\\nUser-Agent: " + b"x" * 99 + b"\\r\\n\\r\\n"
 print(json.dumps({
-    "http": taken(hooked, HTTP, zmq.PUSH),
-    "http, as it was": taken(plain, HTTP, zmq.PUSH),
-    "old protocol": taken(hooked, b"\\x01\\x00", zmq.PUSH),
-    "nothing said": taken(hooked, b"", zmq.PUSH),
+    "http": taken(hooked, HTTP),
+    "http, as it was": taken(plain, HTTP),
+    "old protocol": taken(hooked, b"\\x01\\x00"),
+    "nothing said": taken(hooked, b""),
     "heard": heard(hooked),
     "heard, as it was": heard(plain),
 }))

@@ -145,8 +145,10 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     baseline = Candidate.of(plain(start), task.given)
     why_not = _locality(own, task.experts)
     knobs = searched(own, choices, local=not why_not)
-    limits = (task.slo, task.budget, task.experts, report)
-    trials = Trials(task.cost, task.requests, *limits, in_flight=task.in_flight)
+    trials = Trials(
+        *(task.cost, task.requests, task.slo, task.budget, task.experts, report),
+        in_flight=task.in_flight,
+    )
     search = Search(trials, task.given, task.first)
     trials.ceiling = FEWEST + (task.budget - least) // 2
     arms = [search.candidate(document) for document in search.arms(baseline.document, knobs)]

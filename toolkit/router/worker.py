@@ -38,9 +38,8 @@ class Rank:
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.steps: StepSums | None = None
         self._lost_s = lost_s
-        self._posted: dict[Call, float] = {}
-        self._empty_since: float | None = None
-        """All readings from then on have not a single request."""
+        self._posted: dict[Call, float | None] = {}
+        """With the first reading since then after which none had a single request."""
 
     @property
     def group(self) -> Group:
@@ -75,7 +74,7 @@ class Rank:
         """A request was posted that this rank is to answer: if it gets lost in the worker, between
         the process that took it and the rank, its call ends."""
         if self.ledger.complete:
-            self._posted[call] = monotonic()
+            self._posted[call] = None
             call.done.add_done_callback(lambda _: self._posted.pop(call, None))
 
     def read(self, event: dict[str, Any], now: float) -> None:
@@ -99,16 +98,14 @@ class Rank:
     def _give_up_lost(self, empty: bool, now: float) -> None:
         """SGLang has no timer for a request that a rank never got: who sent it would wait for ever.
 
-        A rank that says again and again, for so long after a request was posted, that it has none
+        A rank that says again and again for so long, since a request was posted, that it has none
         at all, has not got this one. (One that says nothing may be compiling, or hung.) What has
         begun to answer was there; its client may be slow to read.
         """
-        if not empty:
-            self._empty_since = None
-            return
-        since = self._empty_since = now if self._empty_since is None else self._empty_since
-        for call, posted in list(self._posted.items()):
-            if not call.begun and now - max(posted, since) > self._lost_s:
+        for call, since in list(self._posted.items()):
+            if not empty or since is None:
+                self._posted[call] = now if empty else None
+            elif not call.begun and now - since > self._lost_s:
                 call.close(f"rank {self.dp_rank} has had no request at all for {self._lost_s:g} s")
 
     @property
@@ -132,7 +129,7 @@ class Rank:
 
     def forget_load(self) -> None:
         self.ledger.forget()
-        self._empty_since = None
+        self._posted = dict.fromkeys(self._posted)
 
     def load(self, now: float) -> Load | None:
         return self.ledger.load(now, self.worker.last_event)
