@@ -104,6 +104,7 @@ class Cluster:
         config = {
             "port": self.port,
             "rerun_wait_s": 10,
+            "worker_api_key_env": "TOOLKIT_WORKER_KEY",
             "workers": [{**w.config(), **self.role_config.get(w.role, {})} for w in self.workers],
             **self.config,
         }
@@ -114,7 +115,7 @@ class Cluster:
                 [sys.executable, "-m", "toolkit.router", str(path)],
                 cwd=ROOT,
                 stderr=log,
-                env={**os.environ, **self.env},
+                env={**os.environ, "TOOLKIT_WORKER_KEY": "standin", **self.env},
             )
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(60)

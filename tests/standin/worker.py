@@ -147,6 +147,7 @@ class Protocol(asyncio.Protocol):
         self.path = ""
         self.body = bytearray()
         self.ids = False
+        self.attempt = 0
         self.task: asyncio.Task[None] | None = None
         self.can_write = asyncio.Event()
         self.can_write.set()
@@ -176,10 +177,13 @@ class Protocol(asyncio.Protocol):
         self.path = url.decode()
         self.body = bytearray()
         self.ids = False
+        self.attempt = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"x-toolkit-ids":
             self.ids = True
+        elif name.lower() == b"x-toolkit-attempt":
+            self.attempt = int(value)
 
     def on_body(self, body: bytes) -> None:
         self.body += body
@@ -261,7 +265,7 @@ class Protocol(asyncio.Protocol):
             self.json({"object": "error", "message": "as asked"}, body["fail_status"])
             return
         rid = str(body.get("rid"))
-        if "lost" in body and server.role == "decode" and not rid.startswith("r"):
+        if "lost" in body and server.role == "decode" and not self.attempt:
             await self.lose(told=body["lost"] == "told")
             return
         task = asyncio.current_task()
@@ -292,7 +296,7 @@ class Protocol(asyncio.Protocol):
         server = self.server
         if server.args.prefill_ms:
             await asyncio.sleep(server.args.prefill_ms / 1e3)
-        if body.get("crash_role") == "prefill" and not rid.startswith("r"):
+        if body.get("crash_role") == "prefill" and not self.attempt:
             os.kill(os.getpid(), signal.SIGKILL)
         prompt = prompt_of(body)
         resumed = resumed_ids(body)
@@ -389,9 +393,9 @@ class Protocol(asyncio.Protocol):
         self.transport.write(b"0\r\n\r\n")
 
     def crash(self, body: dict[str, Any], rid: str, tokens: int) -> None:
-        """SIGKILL at the asked token, on a first attempt only: reruns carry a `rN~` rid."""
+        """SIGKILL at the asked token, on a first attempt only."""
         limit = body.get("crash_after")
-        if limit is not None and tokens >= limit and not rid.startswith("r1~"):
+        if limit is not None and tokens >= limit and self.attempt != 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -26,6 +26,7 @@ from toolkit.router.metrics import Metrics
 from toolkit.router.recording import Entry, Recording
 from toolkit.router.relay import Relay
 from toolkit.router.request import PATHS, Job, parse
+from toolkit.router.silence import give_up_silent
 from toolkit.router.worker import Fleet
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class Router:
         for worker in self.fleet.workers:
             task = asyncio.create_task(Watcher(worker, self.config).run())
             self._watchers.append(task)
+        ranks = [rank for worker in self.fleet.workers for rank in worker.ranks]
+        self._watchers.append(asyncio.create_task(give_up_silent(ranks, self.config)))
 
     async def _stop(self, _: web.Application) -> None:
         for task in self._watchers:

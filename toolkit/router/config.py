@@ -89,6 +89,12 @@ class RouterConfig(BaseModel):
     `lost_s`: see `toolkit.router.worker.Rank`; longer than SGLang compiles a grammar (50 s), which
     no reading shows.
 
+    `first_token_timeout_s`, `idle_timeout_s`: how long a worker may be silent on a request before
+    its first token, and in mid-stream, before the request runs elsewhere (`toolkit.router.silence`).
+    `eject_share`: at most this share of the healthy workers of a role is left alone because they
+    fail (`toolkit.router.ejection`); 0 ejects none. `max_retries`: how often a request is run again
+    when workers fail it; a poisonous one gets its error earlier (`toolkit.router.poison`).
+
     `record`: absolute path of a file to which the lengths and times of all requests are appended
     (`toolkit.router.recording`).
     """
@@ -120,6 +126,9 @@ class RouterConfig(BaseModel):
     lost_s: float = Field(default=60.0, gt=0)
     no_worker_wait_s: float = Field(default=1.0, ge=0)
     rerun_wait_s: float = Field(default=60.0, ge=0)
+    first_token_timeout_s: float = Field(default=120.0, gt=0)
+    idle_timeout_s: float = Field(default=60.0, gt=0)
+    eject_share: float = Field(default=0.5, ge=0, le=1)
     max_retries: int = Field(default=3, ge=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)
     max_body_mib: int = Field(default=64, ge=1)

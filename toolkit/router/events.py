@@ -91,6 +91,8 @@ class Watcher:
             now = monotonic()
             if call.done.done():
                 # Requests that run there are not given up: their own connections tell.
+                if self._hello:  # or it has said why
+                    self.worker.died(crashed=False)
                 self.worker.mark_down()
                 return "its event stream broke"
             if now - before > 2 * TICK_S:
@@ -98,6 +100,7 @@ class Watcher:
                 continue
             silent = now - self.worker.last_event
             if silent > self._config.hung_s:
+                self.worker.died(crashed=False)
                 self.worker.mark_down(f"silent for {silent:.1f} s")
                 return f"silent for {silent:.1f} s"
             if silent > self._config.silent_s:
@@ -125,6 +128,7 @@ class Watcher:
                 missed += 1
                 self.worker.mark_down()
                 if missed >= 3:
+                    self.worker.died(crashed=False)
                     self.worker.mark_down("it does not answer /health")
                     return "it does not answer /health"
             await asyncio.sleep(POLL_S)
@@ -158,6 +162,7 @@ class Watcher:
             self._told(event, Rank.stepped)
         elif kind == "down":
             self._hello = False  # nothing that it still says brings it back
+            self.worker.died(crashed=True)
             self.worker.mark_down(str(event.get("reason") or "it says that it is going down"))
         elif kind == "hello":
             self._hello = True

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from toolkit.router.merge import add_prompt_logprobs
-from toolkit.router.request import Single
+from toolkit.router.request import Single, public_id
 from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
 from toolkit.router.upstream import Call
 
@@ -57,14 +57,27 @@ class Relay:
         self._held: list[bytes] | None = None
         self._prompt: dict[str, Any] | None = None
         self._slow = False
+        self._rename: tuple[bytes, bytes] | None = None
+        self.paused = False
+        """Its client is slow to read, so that nothing is read from the worker."""
         self._check_abort = single.endpoint == "generate"
         self._replayed = 0
         self._count: Callable[[int], None] | None = None
         out.join(self)
 
-    def begin(self, call: Call, hold: bool, count: Callable[[int], None] | None = None) -> None:
+    def begin(
+        self,
+        call: Call,
+        hold: bool,
+        count: Callable[[int], None] | None = None,
+        ids: tuple[str, str] = ("", ""),
+    ) -> None:
         """A new attempt; with `hold`, nothing goes out before `release` (prompt logprobs). `count`
-        is told of tokens as they come, where somebody wants to know."""
+        is told of tokens as they come, where somebody wants to know. `ids`: under which the worker
+        has the request, and the client."""
+        theirs, public = ids
+        self._rename = None if theirs == public else (theirs.encode(), public_id(public))
+        self.paused = False
         self._call = call
         self._count = count
         self.first = asyncio.get_running_loop().create_future()
@@ -102,6 +115,8 @@ class Relay:
                 return
             self._tail = data[cut:]
             data = data[:cut]
+        if self._rename is not None:
+            data = data.replace(*self._rename)
         if self._slow:
             self._feed_slow(data)
             return
@@ -186,10 +201,12 @@ class Relay:
             self._send(cut)
 
     def pause(self) -> None:
+        self.paused = True
         if self._call is not None and self._call.connection is not None:
             self._call.connection.pause()
 
     def resume(self) -> None:
+        self.paused = False
         if self._call is not None and self._call.connection is not None:
             self._call.connection.resume()
 

@@ -19,6 +19,8 @@ import orjson
 from toolkit.policies.base import RequestView
 from toolkit.policies.user import user_of
 from toolkit.router.errors import ApiError
+from toolkit.router.poison import Record
+from toolkit.ticket import TICKET_KEY, sign
 
 Endpoint = Literal["chat", "completions", "generate"]
 
@@ -65,7 +67,8 @@ NOTHING = Wanted()
 
 @dataclass(slots=True)
 class Single:
-    """One prompt, one continuation: the unit that runs on workers. `index` is its choice.
+    """One prompt, one continuation: the unit that runs on workers. `index` is its choice. `rid` is
+    what the client sees as its id; workers get another one for each attempt (`attempt.py`).
     `first_sample`: of the n continuations of its prompt. `prompt_bytes`: of what was cut into
     blocks, 0 where nobody asked; `prompt_tokens`: 0 until a prefill worker has counted them."""
 
@@ -82,6 +85,9 @@ class Single:
     prompt_tokens: int = 0
     resume_ids: list[int] = field(default_factory=list)
     avoid: set[str] = field(default_factory=set)
+    record: Record = field(default_factory=Record)
+    faults: list[str] = field(default_factory=list)
+    """Workers that failed it in a way that is theirs."""
 
     def wants_prompt_logprobs(self) -> bool:
         """Only the prefill computes them; its answer has to be merged into the decode's."""
@@ -409,20 +415,25 @@ def _blocks(text: bytes) -> tuple[int, ...]:
     return tuple(out)
 
 
-def resume_body(single: Single) -> dict[str, Any]:
-    """The body with the tokens that were generated already, for both sides (patches read it)."""
+def ticket_body(single: Single, rid: str, key: str | None) -> dict[str, Any]:
+    """The body with what the router itself asks of a worker, signed for this `rid`: the tokens that
+    were generated already, for both sides (`patches.resume`)."""
     body = dict(single.body)
     if not single.resume_ids:
         return body
+    ticket = {TICKET_KEY: sign(key or "", rid, resume=single.resume_ids)}
     if single.endpoint == "generate":
         params = dict(body.get("sampling_params") or {})
-        custom = dict(params.get("custom_params") or {})
-        params["custom_params"] = {**custom, "toolkit_resume": single.resume_ids}
+        params["custom_params"] = {**(params.get("custom_params") or {}), **ticket}
         body["sampling_params"] = params
     else:
-        custom = dict(body.get("custom_params") or {})
-        body["custom_params"] = {**custom, "toolkit_resume": single.resume_ids}
+        body["custom_params"] = {**(body.get("custom_params") or {}), **ticket}
     return body
+
+
+def public_id(rid: str) -> bytes:
+    """An id as it stands inside a JSON string."""
+    return orjson.dumps(rid)[1:-1]
 
 
 def encode(body: dict[str, Any] | list[Any]) -> bytes:

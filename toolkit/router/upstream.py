@@ -12,7 +12,7 @@ from time import monotonic
 
 import httptools
 
-from toolkit.router.errors import UpstreamError
+from toolkit.router.errors import Reason, UpstreamError
 
 IDLE_S = 3.0
 """Idle connections older than this are not reused: uvicorn closes them after 5 s."""
@@ -32,6 +32,7 @@ class Call:
         "body",
         "connection",
         "done",
+        "heard",
         "request",
         "retriable",
         "sink",
@@ -46,6 +47,8 @@ class Call:
         self.status = 0
         self.begun = False
         """Something of the answer's body has come."""
+        self.heard = 0
+        """How often something has come."""
         self.body = bytearray()
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
@@ -58,14 +61,20 @@ class Call:
         return self.done.done() and (self.done.cancelled() or self.done.exception() is not None)
 
     @property
+    def kind(self) -> Reason | None:
+        """Why it failed; None when it did not."""
+        error = self.done.exception() if self.failed and not self.done.cancelled() else None
+        return error.kind if isinstance(error, UpstreamError) else None
+
+    @property
     def answered(self) -> bool:
         return self.done.done() and not self.failed
 
-    def close(self, what: str = "closed by the router") -> None:
+    def close(self, what: str = "closed by the router", kind: Reason = "closed") -> None:
         """Give up: the worker sees the connection close."""
         connection, self.connection = self.connection, None
         if not self.done.done():
-            self.done.set_exception(UpstreamError(self.worker, what))
+            self.done.set_exception(UpstreamError(self.worker, what, kind))
         if connection is not None:
             connection.drop()
 
@@ -125,10 +134,11 @@ class Connection(asyncio.Protocol):
             return
         self._started = True
         call.retriable = False
+        call.heard += 1
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            call.close(f"sent something that is not HTTP: {error}")
+            call.close(f"sent something that is not HTTP: {error}", "lost")
             return
         parts = self._parts
         if parts:
@@ -263,7 +273,8 @@ class Pool:
                 )
         except (OSError, TimeoutError) as error:
             if not call.done.done():
-                call.done.set_exception(UpstreamError(self._worker, f"cannot connect ({error})"))
+                why = f"cannot connect ({error})"
+                call.done.set_exception(UpstreamError(self._worker, why, "unreached"))
                 self.on_lost()
             return
         if call.done.done():  # given up while connecting

@@ -63,6 +63,7 @@ class Views:
                 "parked": router.dispatcher.parked,
                 **_figures(router.dispatcher),
                 **({} if router.locality is None else {"eldr": router.locality.describe()}),
+                "poison": dict(router.fleet.poisoned),
                 "resumed": router.metrics.resumed,
                 "retried": router.metrics.retried,
                 "draining": router.admission.draining,

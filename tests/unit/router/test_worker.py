@@ -12,7 +12,7 @@ from toolkit.router.admission import Admission
 from toolkit.router.config import RouterConfig
 from toolkit.router.errors import ApiError
 from toolkit.router.ledger import GRACE_S, SETTLED_S
-from toolkit.router.worker import Fleet, Rank, Turnstile
+from toolkit.router.worker import Fleet, Rank
 
 READING = {"running": 1, "waiting": 0, "used_tokens": 9, "total_tokens": 9, "waiting_tokens": 0}
 
@@ -108,19 +108,6 @@ def test_admission_never_exceeds_its_limits_and_keeps_its_order(steps):
         assert order == sorted(order)
         for _, task in waiting:
             task.cancel()
-
-    asyncio.run(check())
-
-
-def test_a_turn_that_is_cancelled_goes_to_the_next():
-    async def check() -> None:
-        queue = Turnstile()
-        first = asyncio.ensure_future(queue.wait(10))
-        second = asyncio.ensure_future(queue.wait(10))
-        await asyncio.sleep(0)
-        queue.wake_one()
-        first.cancel()
-        await asyncio.wait_for(second, 5)
 
     asyncio.run(check())
 
