@@ -9,7 +9,8 @@ Faults on demand: the request field `crash_after` (tokens) with `crash_role` mak
 itself with SIGKILL; `fail_status` answers an error; with `lose_kv` a prefill answers 500 a moment
 after it was done, as when its KV did not get across; a decode loses the first try of a request with
 `lost`, and goes on to say that it has none ("told") or says nothing ("stuck"); SIGSTOP and SIGKILL
-work as on anything else.
+work as on anything else. `poison` with a role kills every worker of that role that takes the
+request; with `announced` it says before that one of its processes died, as a patched one does.
 
 With `--signature-layers` prefills send signatures: of the counts in the request's field
 `standin_counts`, or of counts that are a fixed function of the prompt; `standin_signature` is sent
@@ -133,7 +134,7 @@ class Server:
                     "max_total_tokens": 16384,
                     "max_running_requests": self.args.slots,
                     "page_size": 1,
-                    "patches": [],
+                    "patches": ["step_log"] if self.args.steps else [],
                     "fingerprint": self.args.fingerprint,
                     "signature": self.signature(),
                 }
@@ -277,6 +278,12 @@ class Protocol(asyncio.Protocol):
         if "fail_status" in body and body.get("fail_role", server.role) == server.role:
             self.json({"object": "error", "message": "as asked"}, body["fail_status"])
             return
+        if body.get("poison") == server.role:
+            if body.get("announced"):
+                server.publish({"type": "down", "reason": "one of its processes died"})
+            later = 0.02 if body.get("announced") else 0.0
+            asyncio.get_running_loop().call_later(later, os.kill, os.getpid(), signal.SIGKILL)
+            return
         rid = str(body.get("rid"))
         if "lost" in body and server.role == "decode" and not self.attempt:
             await self.lose(told=body["lost"] == "told")
@@ -370,6 +377,8 @@ class Protocol(asyncio.Protocol):
             if stops_at is not None:
                 await silence()
             await asyncio.sleep(args.token_ms * count / 1e3)
+            self.server.stepped += count
+            self.server.batched += count
             self.crash(body, rid, count)
             self.json(stream.whole(count))
             return

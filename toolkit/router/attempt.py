@@ -36,6 +36,10 @@ log = logging.getLogger("toolkit.router")
 RID_BYTES = 16
 SUSPECT_S = 2.0
 """So long a suspect has a worker to itself whose answer does not stream."""
+GONE_S = 0.3
+"""Between the break of a worker's event stream and that of a request's connection."""
+PROBE_S = 10.0
+"""A worker on probation is well again when an answer has run for so long, or to its end."""
 FULL = frozenset({429, 503})
 """What a worker answers that has no room: another one may have."""
 ATTEMPT_HEADER = "x-toolkit-attempt"
@@ -187,6 +191,11 @@ class Attempt:
         if leg.call.done.done():
             self._check_prefill(leg)
         event = done.result() if done.done() else None
+        if event is None and not leg.rank.worker.healthy:
+            # It went away with this request, most likely: its connection will tell.
+            await asyncio.wait({leg.call.done}, timeout=GONE_S)
+            if leg.call.done.done():
+                self._check_prefill(leg)
         if event is not None:
             self._prove(leg)
             tokens = int(event.get("prompt_tokens") or self._view.prompt_tokens)
@@ -343,7 +352,8 @@ class Attempt:
         if leg.proven:
             return
         leg.proven = True
-        leg.rank.worker.record.answered(monotonic())
+        if leg.probe:
+            self._loop.call_later(PROBE_S, self._well, leg)
         self._d.fleet.leave_lane(self._single)
         if leg.decode:
             self._d.reruns.blame(self._single)
@@ -356,6 +366,11 @@ class Attempt:
             put_prompt_logprobs(self._single.endpoint, answer, prompt)
             body = orjson.dumps(answer)
         return Answer(call.status, self._named(body))
+
+    def _well(self, leg: _Leg) -> None:
+        """The probe has run for a while, and still does."""
+        if not leg.call.done.done():
+            leg.rank.worker.record.answered(monotonic())
 
     def _named(self, body: bytes) -> bytes:
         """A worker's answer under the id that the client knows."""
@@ -465,7 +480,9 @@ class Attempt:
             self._booking.cancel()
         for leg in self._legs:
             call = leg.call
-            if leg.probe and not leg.proven:
+            if self._ok:
+                leg.rank.worker.record.answered(monotonic())
+            elif leg.probe:
                 self._unprobed(leg)
             if self._ok and not call.done.done():
                 # The prefill's answer may trail the decode's last byte.
@@ -483,9 +500,8 @@ class Attempt:
     def _unprobed(self, leg: _Leg) -> None:
         """The probe of a worker ended without a good answer."""
         record, call = leg.rank.worker.record, leg.call
-        if (call.failed and call.kind != "closed") or (
-            call.answered and call.status >= 500 and call.status not in FULL
-        ):
+        refused = call.answered and call.status >= 500 and call.status not in FULL
+        if refused or (call.failed and call.kind != "closed"):
             record.failed(monotonic())
         else:
             record.unknown()

@@ -89,8 +89,8 @@ class RouterConfig(BaseModel):
     `lost_s`: see `toolkit.router.worker.Rank`; longer than SGLang compiles a grammar (50 s), which
     no reading shows.
 
-    `first_token_timeout_s`, `idle_timeout_s`: how long a worker may be silent on a request before
-    its first token, and in mid-stream, before the request runs elsewhere (`toolkit.router.silence`).
+    `first_token_timeout_s`, `idle_timeout_s`: how long a worker may be silent on a request, before
+    its first token and in mid-stream; then it runs elsewhere (`toolkit.router.silence`).
     `eject_share`: at most this share of the healthy workers of a role is left alone because they
     fail (`toolkit.router.ejection`); 0 ejects none. `max_retries`: how often a request is run again
     when workers fail it; a poisonous one gets its error earlier (`toolkit.router.poison`).

@@ -124,8 +124,8 @@ class Dispatcher:
                 busy += failure.kind == "busy"
                 single.avoid |= failure.suspects
                 log.warning("attempt %d failed: %s", attempts, failure)
-                # A worker that went away is seen to be gone in this time.
                 await asyncio.sleep(RETRY_PAUSE_S * attempts)
+                await self.reruns.verdict(failure)
                 self.reruns.judge(single, failure, attempts, busy)
                 self._prepare_again(single, relay, failure)
 

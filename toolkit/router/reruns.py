@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from hashlib import blake2b
 from time import monotonic
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from toolkit.router.config import RouterConfig
     from toolkit.router.metrics import Metrics
     from toolkit.router.worker import Fleet
+
+VERDICT_S = 0.3
+LOOK_S = 0.02
 
 log = logging.getLogger("toolkit.router")
 
@@ -35,6 +39,15 @@ class Reruns:
         if self._convicts and self._convicts.holds(_digest(single), monotonic()):
             raise _poisonous("workers that ran this very request died, or failed, a while ago")
 
+    async def verdict(self, failure: Retry) -> None:
+        """Return when it is known whether the worker died: a process that ends closes one
+        connection after the other. At most VERDICT_S after the connection broke."""
+        if failure.kind not in ("lost", "early") or failure.proven:
+            return
+        deadline = monotonic() + VERDICT_S
+        while not self._died(failure) and monotonic() < deadline:
+            await asyncio.sleep(LOOK_S)
+
     def judge(self, single: Single, failure: Retry, attempts: int, busy: int) -> None:
         """Return when it is to be run again.
 
@@ -53,7 +66,7 @@ class Reruns:
             single.record.strikes.append((strike, failure.worker))
             if single.record.convicted(self._fleet.deaths.lately(now)):
                 self._convict(single, failure, now)
-        elif not failure.proven:
+        elif not self._died(failure):
             single.faults.append(failure.worker)
         if attempts - busy > self._config.max_retries:
             raise failure.answer from failure
@@ -67,13 +80,16 @@ class Reruns:
             return None
         if failure.kind in ("answer", "transfer"):
             return "answer" if failure.kind == "answer" else "transfer"
-        worker = self._fleet.named(failure.worker)
-        if failure.kind in ("lost", "early"):
-            if worker.crashed_at >= failure.begun:
-                return "crash"
-            if worker.gone_at >= failure.begun:
-                return "gone"
+        if failure.kind in ("lost", "early") and self._died(failure):
+            crashed = self._fleet.named(failure.worker).crashed_at >= failure.begun
+            return "crash" if crashed else "gone"
         return None
+
+    def _died(self, failure: Retry) -> bool:
+        """Whether the worker has gone since it got the request: its health tells, and nobody needs
+        to be warned of it."""
+        worker = self._fleet.named(failure.worker)
+        return max(worker.crashed_at, worker.gone_at) >= failure.begun
 
     def _convict(self, single: Single, failure: Retry, now: float) -> None:
         record = single.record

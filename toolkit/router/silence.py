@@ -65,12 +65,11 @@ class Silence:
 
     def stepped(self, now: float) -> None:
         """The rank has said of decode steps."""
-        self._steps = True
         self._moved_at = now
 
-    def forget(self) -> None:
-        """Another process answers now: whether it will tell of its steps is not known."""
-        self._steps = False
+    def tells(self, steps: bool) -> None:
+        """Whether the process that answers now will say what steps it does."""
+        self._steps = steps
 
     def look(self, now: float) -> list[tuple[Call, str]]:
         """Those to be given up, with the reason."""

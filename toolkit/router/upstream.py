@@ -260,11 +260,12 @@ class Pool:
                 continue
             connection.send(call)
             return
-        task = asyncio.get_running_loop().create_task(self._connect(call))
+        task = asyncio.get_running_loop().create_task(self._connect(call, fresh))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self, call: Call) -> None:
+    async def _connect(self, call: Call, fresh: bool) -> None:
+        """`fresh`: it was sent on an idle connection that then broke, so it may have been seen."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -274,7 +275,8 @@ class Pool:
         except (OSError, TimeoutError) as error:
             if not call.done.done():
                 why = f"cannot connect ({error})"
-                call.done.set_exception(UpstreamError(self._worker, why, "unreached"))
+                kind: Reason = "lost" if fresh else "unreached"
+                call.done.set_exception(UpstreamError(self._worker, why, kind))
                 self.on_lost()
             return
         if call.done.done():  # given up while connecting

@@ -137,7 +137,6 @@ class Rank:
 
     def forget_load(self) -> None:
         self.ledger.forget()
-        self.silence.forget()
         self._posted = dict.fromkeys(self._posted)
 
     def load(self, now: float) -> Load | None:
@@ -262,6 +261,8 @@ class Worker:
         self.reserve = int(hello.get("reserved_tokens") or 0)
         self.shares_experts = bool(hello.get("dp_attention", self.config.dp_attention))
         self.down_since = 0.0
+        for rank in self.ranks:
+            rank.silence.tells("step_log" in (hello.get("patches") or ()))
         self.on_hello()
         self.on_news()
 
