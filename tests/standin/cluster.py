@@ -174,6 +174,12 @@ class Cluster:
         async with self.session.get(f"{self.worker(name).url}/stats") as response:
             return await response.json()
 
+    async def make(self, name: str, mode: str) -> None:
+        """Make a worker sick, or well again (`tests.standin.faults`)."""
+        url = f"{self.worker(name).url}/standin/mode"
+        async with self.session.post(url, data=mode.encode()) as response:
+            assert response.status == 200, f"{mode}: {response.status}"
+
     async def until_stats(self, condition: Any, seconds: float = 10.0) -> None:
         """As `until`, of every worker's `stats` by name: for what the router sends besides answers,
         which may come behind them."""

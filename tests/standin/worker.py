@@ -13,7 +13,8 @@ work as on anything else.
 
 With `--signature-layers` prefills send signatures: of the counts in the request's field
 `standin_counts`, or of counts that are a fixed function of the prompt; `standin_signature` is sent
-as it is. With `--steps` decodes say what their steps were.
+as it is. With `--steps` decodes say what their steps were. POST /standin/mode makes it sick
+(`tests.standin.faults`); with `--patient` it serves any body somehow (`tests.standin.patient`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ import httptools
 import orjson
 import uvloop
 
+from tests.standin.faults import MODES, Faults, silence
+from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, prompt_of, resumed_ids, seed_of, token_id
 
@@ -58,6 +61,8 @@ class Server:
         self.layers = [int(layer) for layer in layers.split(",")] if layers else []
         self.stepped = 0
         self.batched = 0
+        self.connections: set[Protocol] = set()
+        self.faults = Faults(args.mode)
 
     async def next_step(self) -> None:
         """The next decode step's end: a batch gives every running request its token then."""
@@ -153,8 +158,10 @@ class Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.server.connections.discard(self)
         self.server.subscribers.discard(self)
         if self.task is not None:
             self.task.cancel()
@@ -215,6 +222,7 @@ class Protocol(asyncio.Protocol):
             self.json(
                 {
                     "served": server.served,
+                    "posts": server.faults.posts,
                     "running": len(server.running),
                     "peak": server.peak,
                     "aborted": server.aborted,
@@ -230,6 +238,9 @@ class Protocol(asyncio.Protocol):
             "/server_info",
         ):
             self.json({"id": "standin", "role": server.role, "data": []})
+        elif path == "/standin/mode":
+            known = server.faults.ask(self.body.decode(), server, self)
+            self.json({}, 200 if known else 400)
         elif path == "/v1/loads":
             self.json({"loads": []})
         else:
@@ -254,7 +265,9 @@ class Protocol(asyncio.Protocol):
 
     async def generate(self) -> None:
         server = self.server
-        body = orjson.loads(bytes(self.body))
+        raw = bytes(self.body)
+        body = sane(raw) if server.args.patient else orjson.loads(raw)
+        server.faults.posts += 1
         if server.args.record:
             server.bodies.append(body)
         if "fail_status" in body and body.get("fail_role", server.role) == server.role:
@@ -269,7 +282,9 @@ class Protocol(asyncio.Protocol):
         server.running[rid] = task
         server.publish_load()
         try:
-            if server.role == "prefill":
+            if await server.faults.spoil(self, server):
+                pass
+            elif server.role == "prefill":
                 await self.prefill(body, rid)
             else:
                 await self.decode(body, rid)
@@ -346,7 +361,10 @@ class Protocol(asyncio.Protocol):
         count = wanted or params.get("max_new_tokens") or args.tokens
         seed = seed_of(prompt_of(body))
         stream = STREAMS[self.path](body, rid, seed)
+        stops_at = self.server.faults.stops_at(count)
         if not body.get("stream"):
+            if stops_at is not None:
+                await silence()
             await asyncio.sleep(args.token_ms * count / 1e3)
             self.crash(body, rid, count)
             self.json(stream.whole(count))
@@ -370,6 +388,8 @@ class Protocol(asyncio.Protocol):
                 if delay > 0:
                     await asyncio.sleep(delay)
             self.crash(body, rid, first)
+            if first == stops_at:
+                await silence()
             if args.steps:
                 self.server.stepped += 1
                 self.server.batched += len(self.server.running)
@@ -430,6 +450,8 @@ def main() -> None:
     parser.add_argument("--dp-attention", action="store_true", help="say so in hello")
     parser.add_argument("--mute", action="store_true", help="never publish the load")
     parser.add_argument("--steps", action="store_true", help="decodes publish their steps")
+    parser.add_argument("--mode", choices=MODES, default="well", help="how it is sick")
+    parser.add_argument("--patient", action="store_true", help="serve any body somehow")
     parser.add_argument("--record", action="store_true", help="keep request bodies for /stats")
     if sys.platform == "linux":
         import ctypes
