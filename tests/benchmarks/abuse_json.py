@@ -169,7 +169,9 @@ class Bodies:
             return choice.choice([b"", b"\0", b"null", b"[]", b"\xff\xfe", b"a=b&c=d", raw * 2])
         if kind == 4:
             at = choice.randrange(len(raw) + 1)
-            return raw[:at] + choice.choice([b"\xff", b"\0", b"\xed\xa0\x80", b",", b"}"]) + raw[at:]
+            return (
+                raw[:at] + choice.choice([b"\xff", b"\0", b"\xed\xa0\x80", b",", b"}"]) + raw[at:]
+            )
         return raw
 
 

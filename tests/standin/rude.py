@@ -130,7 +130,16 @@ def _gzip(choice: random.Random) -> list[bytes]:
 
 
 def _bad_json(choice: random.Random) -> list[bytes]:
-    bodies = [b"", b"{", b"null", b"[]", b"7", b"\xff", b'{"choices": null, "usage": 3}', b"[" * 2000]
+    bodies = [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"7",
+        b"\xff",
+        b'{"choices": null, "usage": 3}',
+        b"[" * 2000,
+    ]
     body = choice.choice(bodies)
     return [JSON % (len(body), body)]
 
