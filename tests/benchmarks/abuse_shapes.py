@@ -51,8 +51,8 @@ def two_framings(choice: random.Random) -> Frame:
 
 def encodings(choice: random.Random) -> Frame:
     value = choice.choice(
-        ["gzip, chunked", "gzip", "identity", "chunked, gzip", "xchunked", "chunked;q=1", "CHUNKED x",
-         "chunked, chunked", "\x0bchunked", "chun\tked", '"chunked"', "cow"]
+        ["gzip, chunked", "gzip", "identity", "chunked, gzip", "xchunked", "chunked;q=1",
+         "CHUNKED x", "chunked, chunked", "\x0bchunked", "chun\tked", '"chunked"', "cow"]
     )  # fmt: skip
     return Frame(f"TE {value!r}", whole(f"Transfer-Encoding: {value}", body=CHUNKS), refuse=True)
 
@@ -61,8 +61,9 @@ def names(choice: random.Random) -> Frame:
     """Names of the two headers, a little off."""
     line = choice.choice(
         ["Transfer-Encoding : chunked", " Transfer-Encoding: chunked", "Transfer_Encoding: chunked",
-         "Transfer-Encoding\t: chunked", "Transfer-Encoding\x00: chunked", "X: y\rTransfer-Encoding: chunked",
-         "X: y\n\nTransfer-Encoding: chunked", "Content-Length : 3", "Content-Length\x0c: 3", "Content-Length: 3\x00"]
+         "Transfer-Encoding\t: chunked", "Transfer-Encoding\x00: chunked",
+         "X: y\rTransfer-Encoding: chunked", "X: y\n\nTransfer-Encoding: chunked",
+         "Content-Length : 3", "Content-Length\x0c: 3", "Content-Length: 3\x00"]
     )  # fmt: skip
     return Frame(f"name {line!r}", whole(line, LENGTH))
 
@@ -77,8 +78,8 @@ def lengths(choice: random.Random) -> Frame:
 
 def chunk_sizes(choice: random.Random) -> Frame:
     size = choice.choice(
-        [b"zz", b"-1", b"", b"ffffffffffffffff", b"1" * 500, b"0x24", b"24 ", b" 24", b"24;a=b", b"+24",
-         b"24;" + b"x" * 20_000, b"24\x00", b"2_4", b"24;\n"]
+        [b"zz", b"-1", b"", b"ffffffffffffffff", b"1" * 500, b"0x24", b"24 ", b" 24", b"24;a=b",
+         b"+24", b"24;" + b"x" * 20_000, b"24\x00", b"2_4", b"24;\n"]
     )  # fmt: skip
     body = size + b"\r\n" + BODY + b"\r\n0\r\n\r\n"
     if size == b"f" * 16:  # more is to come
@@ -94,7 +95,8 @@ def chunk_ends(choice: random.Random) -> Frame:
 
 def trailers(choice: random.Random) -> Frame:
     trailer = choice.choice(
-        [b"X: y\r\n", b"Content-Length: 3\r\n", b"a" * 70_000 + b": b\r\n", b"X: y\r\n" * 3000, b"bad\r\n"]
+        [b"X: y\r\n", b"Content-Length: 3\r\n", b"a" * 70_000 + b": b\r\n", b"X: y\r\n" * 3000,
+         b"bad\r\n"]
     )  # fmt: skip
     body = b"%x\r\n%b\r\n0\r\n" % (len(BODY), BODY) + trailer + b"\r\n"
     return Frame(f"trailer {trailer[:10]!r}", whole(CHUNKED, body=body))
@@ -124,8 +126,8 @@ def endings(choice: random.Random) -> Frame:
     """Lines that end otherwise than with CRLF."""
     plain = head(PATH, LENGTH)
     changed = choice.choice(
-        [plain.replace(b"\r\n", b"\n"), plain.replace(b"\r\n", b"\r"), plain.replace(b"\r\n", b"\r\r\n"),
-         plain[:-4] + b"\n\n", b"\r\n\r\n" + plain, b"\n" * 200 + plain, b" " + plain]
+        [plain.replace(b"\r\n", b"\n"), plain.replace(b"\r\n", b"\r"), plain.replace(b"\r\n",
+         b"\r\r\n"), plain[:-4] + b"\n\n", b"\r\n\r\n" + plain, b"\n" * 200 + plain, b" " + plain]
     )  # fmt: skip
     unfinished = changed.endswith(b"\r") or b"\r\r\n" in changed
     return Frame("line ends", [changed + BODY, 0.05], answers=0 if unfinished else 1)
@@ -133,23 +135,27 @@ def endings(choice: random.Random) -> Frame:
 
 def first_lines(choice: random.Random) -> Frame:
     line = choice.choice(
-        [b"GET /\r\n\r\n", b"GET\r\n\r\n", b"POST /v1/completions\r\n\r\n", b"POST  /v1/completions  HTTP/1.1",
-         b"POST /v1/completions HTTP/9.9", b"POST /v1/completions HTTP/1.10", b"POST /v1/completions http/1.1",
+        [b"GET /\r\n\r\n", b"GET\r\n\r\n", b"POST /v1/completions\r\n\r\n",
+         b"POST  /v1/completions  HTTP/1.1", b"POST /v1/completions HTTP/9.9",
+         b"POST /v1/completions HTTP/1.10", b"POST /v1/completions http/1.1",
          b"post /v1/completions HTTP/1.1", b"P\x00ST /v1/completions HTTP/1.1", b"PRI * HTTP/2.0",
          b"CONNECT a:1 HTTP/1.1", b"OPTIONS * HTTP/1.1", b"TRACE /health HTTP/1.1",
-         b"GET /health HTTP/0.9", b"GET /health HTTP/1.0", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-         b"GET /" + b"a" * 100_000 + b" HTTP/1.1", b"FOO /v1/completions HTTP/1.1", b"PUT /v1/completions HTTP/1.1"]
+         b"GET /health HTTP/0.9", b"GET /health HTTP/1.0",
+         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET /" + b"a" * 100_000 + b" HTTP/1.1",
+         b"FOO /v1/completions HTTP/1.1", b"PUT /v1/completions HTTP/1.1"]
     )  # fmt: skip
     return Frame(f"first line {line[:40]!r}", [line + b"\r\nHost: a\r\n\r\n"])
 
 
 def targets(choice: random.Random) -> Frame:
     target = choice.choice(
-        ["http://127.0.0.1/v1/completions", "http://[::1/v1/completions", "http://a:99999/v1/completions",
-         "//v1/completions", "/v1/completions?a=%zz", "/v1/completions#x", "/v1//completions", "/v1/./completions",
-         "/%2e%2e/etc/passwd", "/v1/completions%00", "/v1/%63ompletions", "\\v1\\completions", "?", "*", "é",
-         "/v1/completions\x7f", "/v1/models/../../admin", "/v1/models/%ff%fe", "http://user:pw@h/v1/completions",
-         "/v1/models/a b", "/v1/models/a%0d%0aX:y", "http://[v1.x]/health", "//", "http:///", "/health;x=y"]
+        ["http://127.0.0.1/v1/completions", "http://[::1/v1/completions",
+         "http://a:99999/v1/completions", "//v1/completions", "/v1/completions?a=%zz",
+         "/v1/completions#x", "/v1//completions", "/v1/./completions", "/%2e%2e/etc/passwd",
+         "/v1/completions%00", "/v1/%63ompletions", "\\v1\\completions", "?", "*", "é",
+         "/v1/completions\x7f", "/v1/models/../../admin", "/v1/models/%ff%fe",
+         "http://user:pw@h/v1/completions", "/v1/models/a b", "/v1/models/a%0d%0aX:y",
+         "http://[v1.x]/health", "//", "http:///", "/health;x=y"]
     )  # fmt: skip
     method = choice.choice(["POST", "GET"])
     return Frame(f"target {target!r} {method}", [head(target, LENGTH, method=method) + BODY])
@@ -157,8 +163,8 @@ def targets(choice: random.Random) -> Frame:
 
 def hosts(choice: random.Random) -> Frame:
     lines = choice.choice(
-        [["Host: b"], ["Host: b", "Host: c"], ["host:"], ["Host: a b"], ["Host: [::1"], ["Host: a:b:c"],
-         ["Host: " + "a" * 5000], ["Host: \x00"], ["Host: é"]]
+        [["Host: b"], ["Host: b", "Host: c"], ["host:"], ["Host: a b"], ["Host: [::1"],
+         ["Host: a:b:c"], ["Host: " + "a" * 5000], ["Host: \x00"], ["Host: é"]]
     )  # fmt: skip
     return Frame("hosts", whole(*lines, LENGTH))
 
@@ -239,7 +245,8 @@ def cut(choice: random.Random) -> Frame:
 
 
 SHAPES: tuple[Callable[[random.Random], Frame], ...] = (
-    two_framings, encodings, names, lengths, chunk_sizes, chunk_ends, trailers, floods, folds, endings,
-    first_lines, targets, hosts, no_host, pipelined, pipelined_garbage, pipelined_gone, early_close,
-    gone_in_stream, gzipped, expectations, connections, bytewise, flipped, cut, targets, flipped, cut,
+    two_framings, encodings, names, lengths, chunk_sizes, chunk_ends, trailers, floods, folds,
+    endings, first_lines, targets, hosts, no_host, pipelined, pipelined_garbage, pipelined_gone,
+    early_close, gone_in_stream, gzipped, expectations, connections, bytewise, flipped, cut,
+    targets, flipped, cut,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`abuse`, slow clients and unfinished bodies beside normal traffic: what they cost its p99 TTFT."""
+"""`abuse`, slow clients and unfinished bodies beside normal traffic: the cost in its p99 TTFT."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PIECE = b"a" * (256 * 1024)
 
 @dataclass
 class Attack:
-    """Clients that never finish, until cancelled. Who is shown the door comes again two seconds later."""
+    """Clients that never finish, until cancelled. Who is shown the door comes again after 2 s."""
 
     port: int
     lasts_s: float

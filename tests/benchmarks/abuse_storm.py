@@ -17,8 +17,8 @@ from tests.standin.storm import Checked, Storm, Traffic
 LANES = 400
 LIMITS = {
     "max_inflight": 400, "max_queue": 400, "parked_per_prefill": 64, "request_timeout_s": 60,
-    "prefill_wait_s": 10, "silent_s": 0.8, "hung_s": 1.5, "rerun_wait_s": 30, "no_worker_wait_s": 30,
-    **known(first_token_timeout_s=2.0, idle_timeout_s=2.0),
+    "prefill_wait_s": 10, "silent_s": 0.8, "hung_s": 1.5, "rerun_wait_s": 30,
+    "no_worker_wait_s": 30, **known(first_token_timeout_s=2.0, idle_timeout_s=2.0),
 }  # fmt: skip
 
 
