@@ -11,7 +11,8 @@ loopback sockets. Five parts, each with routers of its own, `--part NAME` runs o
 - `slow`: 500 clients that send a byte a second and 24 that never end a 60 MiB body, beside normal
   traffic (8 streams at once). `slow_p99_ratio`: p99 of its time to first token with them / without,
   in blocks that alternate; geometric mean of the pairs with its 95 % interval. `slow_growth_mib`:
-  the router's peak memory in all of it less that before.
+  the router's peak memory in all of it less that before. `slow_descriptors_failed`: of 100 streams
+  at once, those that a router fails that was started with a soft limit of 64 descriptors.
 - `sick`: one of three decodes answers 500, answers 429, is silent while its events flow, or ends
   in the middle of a stream without closing it, in turn. `sick_share`: the worst share of posts to
   decodes that still go to it after the first 10 s; `sick_failed`: clients without a right answer.

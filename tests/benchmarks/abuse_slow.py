@@ -14,6 +14,7 @@ from tests.benchmarks.abuse_watch import MIB, Memory, Tally, settled
 from tests.benchmarks.common import interval, percentile
 from tests.benchmarks.router_relay import load
 from tests.standin.cluster import Cluster
+from tests.standin.storm import Traffic
 
 SLOW = 500
 UNFINISHED = 24
@@ -111,6 +112,7 @@ async def slow(pairs: int, block_s: float) -> dict[str, Any]:
                 ratios.append(figures["with"] / figures["without"])
             growth = memory.peak - memory.first
         await settled(cluster, tally)
+    refused = await _few_descriptors()
     mean, low, high = interval(ratios)
     return {
         "slow_p99_ratio": mean,
@@ -125,10 +127,18 @@ async def slow(pairs: int, block_s: float) -> dict[str, Any]:
         "slow_failed": lost,
         "slow_requests": requests,
         "slow_pairs": pairs,
+        "slow_descriptors_failed": refused,
         "hangs": tally.hangs,
         "crashes": tally.crashes,
         "stuck": tally.stuck,
     }
+
+
+async def _few_descriptors() -> int:
+    """Streams of 100, all at once, that fail at a router whose soft limit is 64 descriptors."""
+    async with Cluster(files=64) as cluster:
+        checked = await Traffic(cluster, 8, seed=1, limit_s=20.0).run(100, 100)
+    return checked.lost + checked.wrong
 
 
 async def _rate(cluster: Cluster, block_s: float) -> int:
