@@ -1,4 +1,4 @@
-"""`abuse`, fuzzed bodies: `toolkit.router` between a raw client and stand-ins that serve anything."""
+"""`abuse`, fuzzed bodies: the router between a raw client and stand-ins that serve anything."""
 
 from __future__ import annotations
 

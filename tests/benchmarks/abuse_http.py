@@ -35,6 +35,11 @@ class Outcome:
             for status, body in self.answers
         )
 
+    @property
+    def internal(self) -> int:
+        """Of those, the ones that are an unexpected error of the router itself."""
+        return sum(b"Internal error of the router" in body for _, body in self.answers)
+
 
 class _Client(asyncio.Protocol):
     def __init__(self, wanted: int) -> None:

@@ -37,15 +37,19 @@ class Tally:
     statuses: dict[int, int] = field(default_factory=dict)
     shown: set[bytes] = field(default_factory=set)
 
-    def count(self, what: bytes, outcome: Outcome, kind: str = "") -> None:
+    def count(
+        self, what: bytes, outcome: Outcome, kind: str = "", failures: int | None = None
+    ) -> None:
+        """`failures`: those that count as a 500; all that say so when it is None."""
+        failures = outcome.failures if failures is None else failures
         self.sent += 1
         self.hangs += outcome.hung
-        self.answers_500 += outcome.failures
+        self.answers_500 += failures
         self.garbled += outcome.garbled
         self.slowest_s = max(self.slowest_s, outcome.seconds)
         for status, _ in outcome.answers:
             self.statuses[status] = self.statuses.get(status, 0) + 1
-        why = "hung" if outcome.hung else "500" if outcome.failures else ""
+        why = "hung" if outcome.hung else "500" if failures else ""
         why = "garbled" if outcome.garbled else why
         digest = hashlib.blake2b(kind.encode() or what, digest_size=8).digest()
         if why and digest not in self.shown and len(self.shown) < SHOWN:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -84,6 +85,8 @@ class Cluster:
     role_config: dict[str, dict[str, Any]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    files: int | None = None
+    """Descriptors that the router is started with, as its soft limit."""
     workers: list[Standin] = field(default_factory=list)
     router: subprocess.Popen[bytes] | None = None
     session: Any = None
@@ -117,6 +120,9 @@ class Cluster:
                 stderr=log,
                 env={**os.environ, "TOOLKIT_WORKER_KEY": "standin", **self.env},
             )
+        if self.files is not None:  # long before the router looks at it
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.prlimit(self.router.pid, resource.RLIMIT_NOFILE, (self.files, hard))
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(60)
         )

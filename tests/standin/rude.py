@@ -155,10 +155,11 @@ ANSWERS = (
 )  # fmt: skip
 
 LINES = (
-    b"{", b"null", b"7", b"[]", b'"x"', b"\xff\xfe", b"{}", b'{"type": null}', b'{"type": ["load"]}',
-    b'{"type": "load"}', b'{"type": "load", "dp_rank": "x"}', b'{"type": "load", "dp_rank": 99}',
-    b'{"type": "load", "running": "x"}', b'{"type": "load", "running": 1e400}',
-    b'{"type": "prefill_done"}', b'{"type": "prefill_done", "rid": ["x"]}',
+    b"{", b"null", b"7", b"[]", b'"x"', b"\xff\xfe", b"{}", b'{"type": null}',
+    b'{"type": ["load"]}', b'{"type": "load"}', b'{"type": "load", "dp_rank": "x"}',
+    b'{"type": "load", "dp_rank": 99}', b'{"type": "load", "running": "x"}',
+    b'{"type": "load", "running": 1e400}', b'{"type": "prefill_done"}',
+    b'{"type": "prefill_done", "rid": ["x"]}',
     b'{"type": "prefill_done", "rid": "nobody", "prompt_tokens": "x"}', b'{"type": "kv_transfer"}',
     b'{"type": "kv_transfer", "seconds": "x", "bytes": null}', b'{"type": "steps"}',
     b'{"type": "steps", "steps": "x"}', b'{"type": "hello", "max_running_requests": "x"}',
