@@ -1,0 +1,258 @@
+"""What is wrong with one request is that request's error: schedulers do not see it, and survive it.
+
+SGLang's tokenizer process takes over most fields as they come. Some end the scheduler that meets
+them, and with it the requests of everybody (a `logit_bias` that is a list, a `top_k` beyond int32,
+more log probabilities than there are tokens, ...); others raise in the tokenizer process, which
+answers 500 as if it were at fault. Three doors, one behind the other:
+
+- the HTTP process answers 400 where a request raises before it was sent to a scheduler;
+- there and again in every scheduler `patches.request_values` looks at each value;
+- what a scheduler still raises while it takes a request in becomes an abort of that request.
+
+The checks depend on the request and the model alone and each rank of a server gets the same
+requests, so the ranks refuse the same ones. What raises later, in a batch, is not caught: the batch
+is of many, and its ranks would go different ways. That is what the second door is for.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+from patches.base import Hook, Patch, Process, resolve
+from patches.request_values import Limits, wrong
+from patches.tickets import ticket_key
+from toolkit.ticket import TicketError
+
+log = logging.getLogger(__name__)
+
+APP = "sglang.srt.entrypoints.http_server.app"
+PATHS = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})
+_MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+_INPUT = "sglang.srt.managers.io_struct.GenerateReqInput"
+_OPENAI = "sglang.srt.entrypoints.openai"
+
+MISTAKES = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    AssertionError,
+    NotImplementedError,
+    re.error,
+)
+"""What Python raises for a value that does not fit. Not here: RuntimeError, which torch raises
+for a broken device too, MemoryError and OSError."""
+
+
+class RequestError(ValueError):
+    """A client's mistake: SGLang answers 400 for every ValueError of its tokenizer process."""
+
+
+def _as_mistake(error: Exception) -> ValueError:
+    if isinstance(error, ValueError):
+        return error
+    kind = type(error).__name__
+    return RequestError(f"The request has a value of a wrong type or range ({kind}: {error}).")
+
+
+def _convert(original: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(*args, **kwargs)
+    except MISTAKES as error:
+        raise _as_mistake(error) from error
+
+
+async def _convert_async(original: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return await original(*args, **kwargs)
+    except MISTAKES as error:
+        raise _as_mistake(error) from error
+
+
+def _limits(config: Any) -> Limits:
+    from sglang.srt.runtime_context import get_disagg, get_exec
+
+    return Limits(
+        vocabulary=config.vocab_size,
+        context=config.context_len,
+        hidden=config.hidden_size,
+        disaggregated=get_disagg().disaggregation_mode != "null",
+        processors=bool(get_exec().features.enable_custom_logit_processor),
+    )
+
+
+def _check_tokenized(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        tokenized = original(manager, obj, *args, **kwargs)
+    except MISTAKES as error:
+        raise _as_mistake(error) from error
+    if type(tokenized).__name__ == "TokenizedGenerateReqInput":
+        reason = wrong(tokenized, _limits(manager.model_config))
+        if reason is not None:
+            raise RequestError(reason)
+    return tokenized
+
+
+class MistakesMiddleware:
+    """ASGI middleware: what raises while a body is taken apart is answered with 400."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request; SGLang's own exceptions go on to its own handlers."""
+        if scope["type"] != "http" or scope["path"] not in PATHS:
+            await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def watch(message: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except MISTAKES as error:
+            if begun or not _in_body(error):
+                raise
+            await _refuse(send, f"The body has a value of a wrong type ({type(error).__name__}).")
+
+
+def _in_body(error: Exception) -> bool:
+    """Whether FastAPI was still reading the body: no endpoint had been called."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name in ("solve_dependencies", "request_body_to_args"):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+async def _refuse(send: Any, message: str) -> None:
+    import json
+
+    body = {"object": "error", "message": message, "type": "BadRequest", "code": 400}
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+
+def _prepare_main() -> None:
+    resolve(APP).add_middleware(MistakesMiddleware)
+    ticket_key()  # made up here where there is none, so that the schedulers inherit it
+
+
+def abort(scheduler: Any, request: Any, message: str, status: int = 400) -> None:
+    """Answer a request that the scheduler has not taken in. On ranks without a socket a no-op."""
+    from sglang.srt.managers.io_struct import AbortReq
+
+    reason = {"type": "abort", "message": message, "status_code": status}
+    scheduler.ipc_channels.send_to_tokenizer.send_output(
+        AbortReq(rid=request.rid, finished_reason=reason), request
+    )
+
+
+def _take_in(original: Any, scheduler: Any, recv_req: Any, *args: Any, **kwargs: Any) -> None:
+    if type(recv_req).__name__ == "TokenizedGenerateReqInput":
+        try:
+            reason = wrong(recv_req, _limits(scheduler.model_config))
+        except MISTAKES as error:
+            reason = str(_as_mistake(error))
+        if reason is not None:
+            abort(scheduler, recv_req, reason)
+            return
+    try:
+        original(scheduler, recv_req, *args, **kwargs)
+    except MISTAKES as error:
+        _log_frame("a request could not be taken in", error)
+        if isinstance(error, (RequestError, TicketError)):
+            abort(scheduler, recv_req, str(error))
+        else:
+            abort(scheduler, recv_req, "The worker could not take this request in.", 500)
+
+
+def _survive(original: Any, scheduler: Any, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(scheduler, recv_req, *args, **kwargs)
+    except MISTAKES as error:
+        _log_frame(f"{type(recv_req).__name__} was left out", error)
+        return None
+
+
+def _log_frame(what: str, error: Exception) -> None:
+    """Say where it was raised; not the message, which may quote a prompt."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}" if trace is not None else "?"
+    log.error("%s: %s in %s", what, type(error).__name__, where)
+
+
+async def _refuse_inner(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    """Fields that are the tokenizer process's own notes are not the client's to fill."""
+    if getattr(obj, "http_worker_ipc", None) is not None:
+        raise RequestError("http_worker_ipc cannot be given by a client")
+    responses: AsyncIterator[Any] = original(manager, obj, *args, **kwargs)
+    async for response in responses:
+        yield response
+
+
+PATCH = Patch(
+    name="request_guard",
+    why="a value that a scheduler cannot use is one request's error, not the end of the scheduler",
+    processes=frozenset({Process.SCHEDULER}),
+    hooks=(
+        Hook(f"{_SCHEDULER}.handle_generate_request", _take_in, ("self", "recv_req")),
+        Hook(f"{_SCHEDULER}.handle_embedding_request", _take_in, ("self", "recv_req")),
+        Hook(f"{_SCHEDULER}.abort_request", _survive, ("self", "recv_req")),
+        Hook(f"{_SCHEDULER}.close_session", _survive, ("self", "recv_req")),
+    ),
+    requires=(
+        "sglang.srt.managers.io_struct.AbortReq",
+        "sglang.srt.managers.io_struct.TokenizedGenerateReqInput",
+        "sglang.srt.managers.scheduler_components.output_sender.SenderWrapper.send_output",
+        "sglang.srt.runtime_context.get_disagg",
+        "sglang.srt.runtime_context.get_exec",
+        "sglang.srt.sampling.custom_logit_processor.CustomLogitProcessor.from_str",
+    ),
+)
+
+ANSWERS_PATCH = Patch(
+    name="request_answers",
+    why="a client's mistake is answered with 400, before any scheduler hears of it",
+    processes=frozenset({Process.MAIN}),
+    hooks=(
+        Hook(f"{_MANAGER}.generate_request", _refuse_inner, ("self", "obj", "request")),
+        Hook(f"{_MANAGER}._tokenize_one_request", _convert_async, ("self", "obj")),
+        Hook(
+            f"{_MANAGER}._batch_tokenize_and_process", _convert_async, ("self", "batch_size", "obj")
+        ),
+        Hook(f"{_MANAGER}._init_req_state", _convert, ("self", "obj")),
+        Hook(
+            f"{_MANAGER}._create_tokenized_object",
+            _check_tokenized,
+            ("self", "obj", "input_text", "input_ids"),
+        ),
+        Hook(f"{_INPUT}.normalize_batch_and_arguments", _convert, ("self",)),
+        Hook(f"{_INPUT}.__getitem__", _convert, ("self", "i")),
+        Hook(
+            f"{_OPENAI}.serving_chat.OpenAIServingChat._convert_to_internal_request",
+            _convert,
+            ("self", "request"),
+        ),
+        Hook(
+            f"{_OPENAI}.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
+            _convert,
+            ("self", "request"),
+        ),
+    ),
+    requires=(APP,),
+    attach=_prepare_main,
+)
