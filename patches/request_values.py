@@ -129,14 +129,17 @@ def _encodable(text: str) -> bool:
 
 def _within(name: str, value: Any, low: float, high: float) -> None:
     # Written so that NaN is outside.
-    _need(value is None or low <= value <= high, f"{name} must be in [{low}, {high}], got {value}")
+    if value is None or low <= value <= high:
+        return
+    raise _WrongError(f"{name} must be in [{low}, {high}], got {value}")
 
 
 def _check_sampling(params: Any, limits: Limits) -> None:
     _within("temperature", params.temperature, 0, MAX_FLOAT32)
     for name in ("top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"):
         value = getattr(params, name)
-        _need(math.isfinite(value), f"{name} must be a finite number, got {value}")
+        if not math.isfinite(value):
+            raise _WrongError(f"{name} must be a finite number, got {value}")
     _need(params.repetition_penalty >= 1e-6, "repetition_penalty must be at least 1e-06")
     _within("top_k", params.top_k, 1, MAX_INT32)
     _within("max_new_tokens", params.max_new_tokens, 0, MAX_INT32)
@@ -212,27 +215,16 @@ def _check_json(name: str, text: str) -> None:
 
 
 def _check_prompt(request: Any, limits: Limits) -> None:
-    import numpy as np
-
     ids = request.input_ids
     if ids is not None and len(ids) and request.mm_inputs is None:
-        low, high = int(np.min(ids)), int(np.max(ids))
-        _need(
-            low >= 0 and high < limits.vocabulary,
-            f"input_ids: out-of-vocabulary token id {low if low < 0 else high}; "
-            f"valid range is [0, {limits.vocabulary})",
-        )
-    embeds = request.input_embeds
-    if embeds is not None:
-        try:
-            array = np.asarray(embeds, dtype=np.float32)
-        except (ValueError, TypeError, OverflowError):
-            raise _WrongError("input_embeds must be lists of numbers, equally long") from None
-        _need(
-            array.ndim == 2 and array.shape[1] == limits.hidden,
-            f"input_embeds must be of shape [tokens, {limits.hidden}]",
-        )
-        _need(bool(np.isfinite(array).all()), "input_embeds must be finite")
+        low, high = min(ids), max(ids)
+        if low < 0 or high >= limits.vocabulary:
+            raise _WrongError(
+                f"input_ids contains out-of-vocabulary token id {low if low < 0 else high}; "
+                f"valid range is [0, {limits.vocabulary})."
+            )
+    if request.input_embeds is not None:
+        _check_embeds(request.input_embeds, limits)
     overrides = request.positional_embed_overrides
     _need(
         overrides is None or type(overrides).__name__ == "PositionalEmbeds",
@@ -242,6 +234,20 @@ def _check_prompt(request: Any, limits: Limits) -> None:
     for name in ("multi_item_delimiter_indices", "token_indices_to_pool"):
         for index in getattr(request, name) or ():
             _within(name, index, 0, length - 1)
+
+
+def _check_embeds(embeds: Any, limits: Limits) -> None:
+    import numpy as np
+
+    try:
+        array = np.asarray(embeds, dtype=np.float32)
+    except (ValueError, TypeError, OverflowError):
+        raise _WrongError("input_embeds must be lists of numbers, equally long") from None
+    _need(
+        array.ndim == 2 and array.shape[1] == limits.hidden,
+        f"input_embeds must be of shape [tokens, {limits.hidden}]",
+    )
+    _need(bool(np.isfinite(array).all()), "input_embeds must be finite")
 
 
 def _check_logprobs(request: Any, limits: Limits) -> None:

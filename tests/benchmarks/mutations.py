@@ -18,9 +18,8 @@ within 10 s), answers_500 (status 500, in a stream too); more: answers_other_5xx
     python -m tests.benchmarks.mutations --patched       # one server with our patches, not in PD
     python -m tests.benchmarks.mutations --plain --out killers.jsonl   # without them
 
-`--out FILE`: each death, hang and 5xx as a JSON line. `--count`, `--seed`: which bodies.
-`--match`: of
-which fields. `--minutes`: stop then. With `--plain` a field that killed twice is left alone (`skipped`).
+`--out FILE`: each death, hang and 5xx as a JSON line. `--count`, `--seed`, `--match`: which bodies.
+`--minutes`: stop then. With `--plain` a field that killed twice is left alone (`skipped`).
 `--quick`: 300 bodies.
 """
 
