@@ -139,9 +139,7 @@ def verdicts() -> list[str | None]:
 
 def test_what_a_scheduler_cannot_use_is_refused_with_words(verdicts: list[str | None]) -> None:
     refused = list(zip(REFUSED, verdicts[: len(REFUSED)], strict=True))
-    assert [
-        (case, said) for case, said in refused if said is None or case[2] not in said
-    ] == []
+    assert [(case, said) for case, said in refused if said is None or case[2] not in said] == []
 
 
 def test_ordinary_values_pass(verdicts: list[str | None]) -> None:
@@ -163,7 +161,8 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["stop", "a|b", "\\d{3}-\\d{4}", "\n\n+", "[ab]*c", "(foo|bar)", "((a{9}){9}){9}", ""]
+    "pattern",
+    ["stop", "a|b", "\\d{3}-\\d{4}", "\n\n+", "[ab]*c", "(foo|bar)", "((a{9}){9}){9}", ""],
 )
 def test_ordinary_patterns_pass(pattern: str) -> None:
     assert unsafe(pattern) is None
