@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -48,6 +49,12 @@ MISTAKES = (
 )
 """What Python raises for a value that does not fit. Not here: RuntimeError, which torch raises
 for a broken device too, MemoryError and OSError."""
+
+
+GRAMMAR_S = 8.0
+"""A grammar that has not compiled by then is its request's error. Ordinary ones take milliseconds,
+large ones a second."""
+_COMPILES_SINCE = "toolkit_grammar_since"
 
 
 class RequestError(ValueError):
@@ -186,6 +193,19 @@ def _survive(original: Any, scheduler: Any, recv_req: Any, *args: Any, **kwargs:
         return None
 
 
+def _give_up_grammars(original: Any, manager: Any) -> Any:
+    """Count a grammar that compiles for too long as failed in this round. SGLang counts rounds,
+    10,000 of them, each as long as a step; ranks agree, as one rank's failure is everybody's."""
+    now = time.monotonic()
+    for req in manager.grammar_queue:
+        since = getattr(req, _COMPILES_SINCE, None)
+        if since is None:
+            setattr(req, _COMPILES_SINCE, now)
+        elif now - since > GRAMMAR_S:
+            req.grammar_wait_ct = manager.SGLANG_GRAMMAR_MAX_POLL_ITERATIONS
+    return original(manager)
+
+
 def _log_frame(what: str, error: Exception) -> None:
     """Say where it was raised; not the message, which may quote a prompt."""
     trace = error.__traceback__
@@ -213,6 +233,11 @@ PATCH = Patch(
         Hook(f"{_SCHEDULER}.handle_embedding_request", _take_in, ("self", "recv_req")),
         Hook(f"{_SCHEDULER}.abort_request", _survive, ("self", "recv_req")),
         Hook(f"{_SCHEDULER}.close_session", _survive, ("self", "recv_req")),
+        Hook(
+            "sglang.srt.constrained.grammar_manager.GrammarManager.get_ready_grammar_requests",
+            _give_up_grammars,
+            ("self",),
+        ),
     ),
     requires=(
         "sglang.srt.managers.io_struct.AbortReq",

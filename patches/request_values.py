@@ -86,7 +86,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 @functools.cache
-def _types(kind: type) -> tuple[tuple[str, Any, frozenset[type]], ...]:
+def _types(kind: Any) -> tuple[tuple[str, Any, frozenset[type]], ...]:
     """(field, declared type, the plain classes that it allows) of a struct's fields."""
     import msgspec
 

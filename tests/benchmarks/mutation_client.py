@@ -38,7 +38,7 @@ async def post(
             url + mutation.endpoint, data=mutation.body, headers=headers, timeout=timeout
         ) as response:
             raw = await response.read()
-            status, message = _told(response.status, raw)
+            status, message = told(response.status, raw)
             return Outcome("answer", status, message, time.perf_counter() - begin)
     except TimeoutError:
         return Outcome("hang", seconds=time.perf_counter() - begin)
@@ -48,7 +48,7 @@ async def post(
         return Outcome("closed", message=repr(error), seconds=time.perf_counter() - begin)
 
 
-def _told(status: int, raw: bytes) -> tuple[int, str]:
+def told(status: int, raw: bytes) -> tuple[int, str]:
     """Status and message of an answer; an error within a stream counts as the answer's."""
     if status != 200:
         return status, raw[:500].decode(errors="replace")

@@ -177,6 +177,18 @@ def test_what_is_no_request_s_fault_still_ends_the_scheduler(
         request_guard._take_in(original, Scheduler(), received(None))
 
 
+def test_a_grammar_that_compiles_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(request_guard.time, "monotonic", lambda: now)
+    old, new = SimpleNamespace(grammar_wait_ct=3), SimpleNamespace(grammar_wait_ct=1)
+    manager = SimpleNamespace(grammar_queue=[old], SGLANG_GRAMMAR_MAX_POLL_ITERATIONS=10000)
+    request_guard._give_up_grammars(lambda _: [], manager)
+    now += request_guard.GRAMMAR_S + 1
+    manager.grammar_queue.append(new)
+    request_guard._give_up_grammars(lambda _: [], manager)
+    assert (old.grammar_wait_ct, new.grammar_wait_ct) == (10000, 1)
+
+
 def posted(app: Any, path: str = "/generate") -> list[dict[str, Any]]:
     sent: list[dict[str, Any]] = []
 
