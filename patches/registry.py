@@ -28,6 +28,7 @@ from patches import (
     message_sockets,
     output_ids,
     prefill_restart,
+    request_answers,
     request_guard,
     resume,
     resume_penalties,
@@ -71,7 +72,7 @@ ALL: tuple[Patch, ...] = (
     waiting_queue.PATCH,
     # Last, so around what the others hook: what they raise is caught as well.
     request_guard.PATCH,
-    request_guard.ANSWERS_PATCH,
+    request_answers.PATCH,
 )
 
 

@@ -5,7 +5,8 @@ them, and with it the requests of everybody (a `logit_bias` that is a list, a `t
 more log probabilities than there are tokens, ...); others raise in the tokenizer process, which
 answers 500 as if it were at fault. Three doors, one behind the other:
 
-- the HTTP process answers 400 where a request raises before it was sent to a scheduler;
+- the HTTP process answers 400 where a request raises before it was sent to a scheduler
+  (`patches.request_answers`);
 - there and again in every scheduler `patches.request_values` looks at each value;
 - what a scheduler still raises while it takes a request in becomes an abort of that request.
 
@@ -19,22 +20,15 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
-from patches.base import Hook, Patch, Process, resolve
+from patches.base import Hook, Patch, Process
 from patches.request_values import Limits, wrong
-from patches.tickets import ticket_key
 from toolkit.ticket import TicketError
 
 log = logging.getLogger(__name__)
 
-APP = "sglang.srt.entrypoints.http_server.app"
-PATHS = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})
-_MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-_INPUT = "sglang.srt.managers.io_struct.GenerateReqInput"
-_OPENAI = "sglang.srt.entrypoints.openai"
 
 MISTAKES = (
     TypeError,
@@ -50,7 +44,6 @@ MISTAKES = (
 """What Python raises for a value that does not fit. Not here: RuntimeError, which torch raises
 for a broken device too, MemoryError and OSError."""
 
-
 GRAMMAR_S = 8.0
 """A grammar that has not compiled by then is its request's error. Ordinary ones take milliseconds,
 large ones a second."""
@@ -61,28 +54,15 @@ class RequestError(ValueError):
     """A client's mistake: SGLang answers 400 for every ValueError of its tokenizer process."""
 
 
-def _as_mistake(error: Exception) -> ValueError:
+def as_mistake(error: Exception) -> ValueError:
+    """What a client is told of an exception that its values raised."""
     if isinstance(error, ValueError):
         return error
     kind = type(error).__name__
     return RequestError(f"The request has a value of a wrong type or range ({kind}: {error}).")
 
 
-def _convert(original: Any, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return original(*args, **kwargs)
-    except MISTAKES as error:
-        raise _as_mistake(error) from error
-
-
-async def _convert_async(original: Any, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return await original(*args, **kwargs)
-    except MISTAKES as error:
-        raise _as_mistake(error) from error
-
-
-def _limits(config: Any) -> Limits:
+def limits_of(config: Any) -> Limits:
     from sglang.srt.runtime_context import get_disagg, get_exec
 
     return Limits(
@@ -92,68 +72,6 @@ def _limits(config: Any) -> Limits:
         disaggregated=get_disagg().disaggregation_mode != "null",
         processors=bool(get_exec().features.enable_custom_logit_processor),
     )
-
-
-def _check_tokenized(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-    try:
-        tokenized = original(manager, obj, *args, **kwargs)
-    except MISTAKES as error:
-        raise _as_mistake(error) from error
-    if type(tokenized).__name__ == "TokenizedGenerateReqInput":
-        reason = wrong(tokenized, _limits(manager.model_config))
-        if reason is not None:
-            raise RequestError(reason)
-    return tokenized
-
-
-class MistakesMiddleware:
-    """ASGI middleware: what raises while a body is taken apart is answered with 400."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one request; SGLang's own exceptions go on to its own handlers."""
-        if scope["type"] != "http" or scope["path"] not in PATHS:
-            await self.app(scope, receive, send)
-            return
-        begun = False
-
-        async def watch(message: Any) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, watch)
-        except MISTAKES as error:
-            if begun or not _in_body(error):
-                raise
-            await _refuse(send, f"The body has a value of a wrong type ({type(error).__name__}).")
-
-
-def _in_body(error: Exception) -> bool:
-    """Whether FastAPI was still reading the body: no endpoint had been called."""
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_name in ("solve_dependencies", "request_body_to_args"):
-            return True
-        trace = trace.tb_next
-    return False
-
-
-async def _refuse(send: Any, message: str) -> None:
-    import json
-
-    body = {"object": "error", "message": message, "type": "BadRequest", "code": 400}
-    headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": 400, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
-
-
-def _prepare_main() -> None:
-    resolve(APP).add_middleware(MistakesMiddleware)
-    ticket_key()  # made up here where there is none, so that the schedulers inherit it
 
 
 def abort(scheduler: Any, request: Any, message: str, status: int = 400) -> None:
@@ -169,9 +87,9 @@ def abort(scheduler: Any, request: Any, message: str, status: int = 400) -> None
 def _take_in(original: Any, scheduler: Any, recv_req: Any, *args: Any, **kwargs: Any) -> None:
     if type(recv_req).__name__ == "TokenizedGenerateReqInput":
         try:
-            reason = wrong(recv_req, _limits(scheduler.model_config))
+            reason = wrong(recv_req, limits_of(scheduler.model_config))
         except MISTAKES as error:
-            reason = str(_as_mistake(error))
+            reason = str(as_mistake(error))
         if reason is not None:
             abort(scheduler, recv_req, reason)
             return
@@ -215,15 +133,6 @@ def _log_frame(what: str, error: Exception) -> None:
     log.error("%s: %s in %s", what, type(error).__name__, where)
 
 
-async def _refuse_inner(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-    """Fields that are the tokenizer process's own notes are not the client's to fill."""
-    if getattr(obj, "http_worker_ipc", None) is not None:
-        raise RequestError("http_worker_ipc cannot be given by a client")
-    responses: AsyncIterator[Any] = original(manager, obj, *args, **kwargs)
-    async for response in responses:
-        yield response
-
-
 PATCH = Patch(
     name="request_guard",
     why="a value that a scheduler cannot use is one request's error, not the end of the scheduler",
@@ -247,37 +156,4 @@ PATCH = Patch(
         "sglang.srt.runtime_context.get_exec",
         "sglang.srt.sampling.custom_logit_processor.CustomLogitProcessor.from_str",
     ),
-)
-
-ANSWERS_PATCH = Patch(
-    name="request_answers",
-    why="a client's mistake is answered with 400, before any scheduler hears of it",
-    processes=frozenset({Process.MAIN}),
-    hooks=(
-        Hook(f"{_MANAGER}.generate_request", _refuse_inner, ("self", "obj", "request")),
-        Hook(f"{_MANAGER}._tokenize_one_request", _convert_async, ("self", "obj")),
-        Hook(
-            f"{_MANAGER}._batch_tokenize_and_process", _convert_async, ("self", "batch_size", "obj")
-        ),
-        Hook(f"{_MANAGER}._init_req_state", _convert, ("self", "obj")),
-        Hook(
-            f"{_MANAGER}._create_tokenized_object",
-            _check_tokenized,
-            ("self", "obj", "input_text", "input_ids"),
-        ),
-        Hook(f"{_INPUT}.normalize_batch_and_arguments", _convert, ("self",)),
-        Hook(f"{_INPUT}.__getitem__", _convert, ("self", "i")),
-        Hook(
-            f"{_OPENAI}.serving_chat.OpenAIServingChat._convert_to_internal_request",
-            _convert,
-            ("self", "request"),
-        ),
-        Hook(
-            f"{_OPENAI}.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
-            _convert,
-            ("self", "request"),
-        ),
-    ),
-    requires=(APP,),
-    attach=_prepare_main,
 )

@@ -12,7 +12,8 @@ import pytest
 
 from patches import request_guard, resume, tickets
 from patches.expert_capture import wants_capture
-from patches.request_guard import MistakesMiddleware, RequestError
+from patches.request_answers import MistakesMiddleware
+from patches.request_guard import RequestError
 from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.ticket import TICKET_KEY, TicketError, sign
 
