@@ -28,6 +28,8 @@ from patches import (
     message_sockets,
     output_ids,
     prefill_restart,
+    request_answers,
+    request_guard,
     resume,
     resume_penalties,
     signature,
@@ -68,6 +70,9 @@ ALL: tuple[Patch, ...] = (
     dp_progress.PATCH,
     dp_watch.PATCH,
     waiting_queue.PATCH,
+    # Last, so around what the others hook: what they raise is caught as well.
+    request_guard.PATCH,
+    request_answers.PATCH,
 )
 
 
