@@ -67,7 +67,7 @@ def _passing(table: dict[str, Field], body: dict[str, Any], limits: Limits) -> d
         if field is None:
             if name not in NOT_ELSEWHERE and not is_ours(name):
                 good[name] = without_ours(value)
-        elif field.passes(limits):
+        elif field.passes(limits.allow):
             good[name] = value
         elif field.policy is Policy.REFUSE and not field.asks_nothing(value):
             raise refusal(_not_allowed(field))

@@ -8,7 +8,7 @@ from pydantic import PlainValidator
 
 from toolkit.router.door import content, rules
 from toolkit.router.door.field import Field, table
-from toolkit.router.door.shared import CACHE, DROP, INSIDE, REFUSE, off
+from toolkit.router.door.shared import CACHE, DROP, INSIDE, REFUSE, logit_processor, off
 
 _MEDIA = "workers open the file or fetch the URL that it names"
 _MEDIA_TOO = "belongs to media"
@@ -57,6 +57,7 @@ GENERATE = table(
     Field("modalities", list[str] | None, _MEDIA_TOO, REFUSE, allow="media"),
     Field("lora_path", list[str | None] | str | None, "which adapters there are is the "
           "deployment's business", REFUSE, allow="lora", rule=rules.NAMES),
+    logit_processor(list[str | None] | str | None),
     Field("lora_id", Any, _INSIDE, DROP),
     Field("positional_embed_overrides", Any, "past the tokenizer: any numbers into the model",
           REFUSE),
@@ -65,7 +66,6 @@ GENERATE = table(
     Field("routing_key", str | None, "names a conversation, for routing", rule=rules.NAME),
     Field("conversation_id", str | None, "names a conversation", rule=rules.NAME),
     Field("http_worker_ipc", Any, _INSIDE + ": where answers go", DROP),
-    Field("background", Any, "SGLang would not look whether the client is still there", DROP),
     Field("require_reasoning", bool, "when guided output begins"),
     Field("max_thinking_tokens", int | None, "workers say whether they can",
           rule=rules.integer(0, rules.MAX_TOKENS)),

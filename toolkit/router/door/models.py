@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, create_model
 
-from toolkit.router.door.field import Field, Policy
+from toolkit.router.door.field import Field
 from toolkit.router.door.tables import TABLES
 
 
@@ -14,7 +14,7 @@ def _model(endpoint: str, fields: dict[str, Field], allow: frozenset[str]) -> ty
     passing: dict[str, Any] = {
         name: (field.type, ... if field.required else None)
         for name, field in fields.items()
-        if field.policy is Policy.PASS or field.allow in allow
+        if field.passes(allow)
     }
     return create_model(f"Request_{endpoint}", **passing)
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 
 from toolkit.router.door import content, guided, rules, sampling, shapes
 from toolkit.router.door.field import Field, table
-from toolkit.router.door.shared import CACHE, INSIDE, REFUSE, off
+from toolkit.router.door.shared import CACHE, INSIDE, REFUSE, logit_processor, off
 from toolkit.router.door.stop_regex import STOP_REGEX
 
 _MEDIA = "belongs to media"
@@ -62,6 +62,7 @@ COMPLETIONS = table(
     Field("prompt", list[int] | list[list[int]] | str | list[str], "its ids index the embedding",
           required=True, rule=content.PROMPT),
     *SHARED,
+    logit_processor(str | None),
     Field("best_of", int | None, "SGLang does not rank samples"),
     Field("echo", bool, "the prompt, before the answer"),
     Field("logprobs", int | None, "alternatives; more than the vocabulary kills a scheduler",
@@ -82,6 +83,7 @@ CHAT = table(
           kept=True, rule=content.MESSAGES),
     *SHARED,
     Field("logprobs", bool, _ANSWER),
+    logit_processor(list[str | None] | str | None),
     Field("top_logprobs", int | None, "alternatives", rule=rules.TOP),
     Field("max_tokens", int | None, "the model's context bounds it too", rule=sampling.MOST),
     Field("max_completion_tokens", int | None, "the model's context bounds it too",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
@@ -130,13 +131,20 @@ class ChatCompletionMessageContentToolReferenceBlock(BaseModel):
     name: str
 
 
+def _to_audio_url_part(part: Any) -> Any:
+    return part  # SGLang makes a data URI of it here; its name is in the errors
+
+
+AudioPart = Annotated[
+    ChatCompletionMessageContentAudioURLPart | ChatCompletionMessageContentAudioInlinePart,
+    AfterValidator(_to_audio_url_part),
+]
 ContentPart = (
     ChatCompletionMessageContentTextPart
     | ChatCompletionMessageContentThinkingPart
     | ChatCompletionMessageContentImagePart
     | ChatCompletionMessageContentVideoPart
-    | ChatCompletionMessageContentAudioURLPart
-    | ChatCompletionMessageContentAudioInlinePart
+    | AudioPart
     | ChatCompletionMessageContentToolReferenceBlock
 )
 

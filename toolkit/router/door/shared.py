@@ -9,7 +9,6 @@ from toolkit.router.door.field import Field, Policy
 
 DROP, REFUSE = Policy.DROP, Policy.REFUSE
 _ROUTER = "the router's own: which workers and ranks work together, in which room"
-_INSIDE = "for SGLang's own processes"
 
 INSIDE: tuple[Field, ...] = (
     Field("bootstrap_host", Any, _ROUTER + " (prefill would call any host)", DROP),
@@ -18,14 +17,13 @@ INSIDE: tuple[Field, ...] = (
     Field("routed_dp_rank", Any, _ROUTER, DROP),
     Field("disagg_prefill_dp_rank", Any, _ROUTER, DROP),
     Field("data_parallel_rank", Any, "older name of routed_dp_rank", DROP),
+    Field("background", Any, "SGLang would not look whether the client is still there", DROP),
     Field("priority", int | None, "one client could always go before all others", DROP,
           allow="priority", rule=rules.integer(-rules.INT64, rules.INT64 - 1)),
     Field("custom_labels", dict[str, str] | None, "each value is another series of metrics, kept "
           "for ever", DROP, allow="labels"),
     Field("session_params", dict[str, Any] | None, "a session lives in one worker, requests go "
           "to any", REFUSE),
-    Field("custom_logit_processor", str | list[str | None] | None, "pickled code that schedulers "
-          "run", REFUSE, allow="logit_processor"),
     Field("return_routed_experts", bool, "SGLang's own are wrong under prefill and decode apart",
           REFUSE, allow="routed_experts", default=False),
     Field("routed_experts_start_len", int, "belongs to return_routed_experts", DROP,
@@ -41,9 +39,15 @@ CACHE: tuple[Field, ...] = (
 )  # fmt: skip
 
 
+def logit_processor(kind: Any) -> Field:
+    """Its type differs between the endpoints."""
+    why = "pickled code that schedulers run"
+    return Field("custom_logit_processor", kind, why, REFUSE, allow="logit_processor")
+
+
 def off(name: str, kind: Any, why: str, allow: str, policy: Policy = REFUSE) -> Field:
     """A switch that a deployment must allow, false by default."""
     return Field(name, kind, why, policy, allow=allow, default=False)
 
 
-__all__ = ["CACHE", "DROP", "INSIDE", "REFUSE", "off"]
+__all__ = ["CACHE", "DROP", "INSIDE", "REFUSE", "logit_processor", "off"]
