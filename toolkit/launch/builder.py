@@ -195,6 +195,10 @@ class Builder:
             optional["parked_per_prefill"] = PARKED
         if self.locality:
             optional["profile"] = self.locality.folder
+        # What `toolkit profile` asks of workers that capture.
+        allow = {*router.allow, *(["capture"] if self.deployment.capture_experts else [])}
+        if allow:
+            optional["allow"] = sorted(allow)
         if router.record is not None:
             optional["record"] = str(self.deployment.folder.resolve() / router.record)
         return {

@@ -26,6 +26,7 @@ from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.waiting import Waiting, from_yaml
 from toolkit.policies import check_policy, follows_experts
+from toolkit.router.door.limits import ALLOWABLE
 
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -146,6 +147,9 @@ class Router(_Strict):
     api_key_env: str | None = Field(
         default=None, description="name of the variable that holds the key"
     )
+    allow: tuple[str, ...] = Field(
+        default=(), description="what clients may do beyond plain requests (router/README.md)"
+    )
     max_inflight: Count | None = None
     max_queue: Annotated[int, Field(ge=0)] | None = None
     parked_per_prefill: Count | None = None
@@ -155,6 +159,16 @@ class Router(_Strict):
     hung_s: Seconds | None = None
     lost_s: Seconds | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
+
+    @field_validator("allow")
+    @classmethod
+    def _ours_allows(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if names and info.data.get("kind") != "toolkit":
+            raise ValueError("only our router checks what clients ask: use kind: toolkit")
+        for name in names:
+            if name not in ALLOWABLE:
+                raise ValueError(f"{name!r} is none of {', '.join(sorted(ALLOWABLE))}")
+        return names
 
     @field_validator("record")
     @classmethod

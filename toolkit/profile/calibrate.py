@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 TOKENS_KEPT = 48
 """Of each request and phase at most this many tokens are kept with their ids."""
 STEPS_PATIENCE_S = 3.0
+CAPTURE = "x-toolkit-capture"
+"""A router that may (`allow` has "capture") has the experts of such a request kept."""
+WORKERS_RID = "x-toolkit-rid"
+"""In its answer: the id under which workers had the request, and send its experts."""
 LOADS = ("requests", "prompt_tokens", "prompt_tokens_squared", "kv_tokens")
 """The columns of a step that are CascadeInfer's F_1 to F_4."""
 
@@ -129,10 +133,13 @@ class Calibration:
         rid = f"profile-{settings.seed}-{index}-{time.time_ns():x}"
         path, body = request(prompt, settings, self._facts.first["model"], rid)
         begin = time.perf_counter()
-        async with self._session.post(self._router + path, json=body) as response:
+        async with self._session.post(
+            self._router + path, json=body, headers={CAPTURE: "1"}
+        ) as response:
             text = await response.text()
             if response.status != 200:
                 raise ProfileError(f"prompt {prompt.id}: HTTP {response.status} {text[:300]}")
+            rid = response.headers.get(WORKERS_RID, rid)
         seconds = time.perf_counter() - begin
         rows = await self._tap.request(rid, PHASES, settings.timeout_s)
         if not all(phase.whole for phase in rows.values()):
@@ -221,14 +228,12 @@ def _loads(tap: Tap, seconds: float, decode: Rows) -> list[float]:
 
 
 def request(prompt: Prompt, settings: Settings, model: str, rid: str) -> tuple[str, dict[str, Any]]:
-    """(path, body) of one calibration request, with experts captured."""
-    custom = {"toolkit_capture": True}
+    """(path, body) of one calibration request."""
     if prompt.input_ids:
         sampling = {
             "max_new_tokens": settings.output_tokens,
             "temperature": settings.temperature,
             "ignore_eos": True,
-            "custom_params": custom,
         }
         ids = list(prompt.input_ids)
         return "/generate", {"input_ids": ids, "rid": rid, "sampling_params": sampling}
@@ -239,5 +244,4 @@ def request(prompt: Prompt, settings: Settings, model: str, rid: str) -> tuple[s
         "temperature": settings.temperature,
         "ignore_eos": True,
         "rid": rid,
-        "custom_params": custom,
     }

@@ -19,13 +19,14 @@ from toolkit.router.attempt import Answer
 from toolkit.router.client import ClientStream
 from toolkit.router.config import RouterConfig
 from toolkit.router.dispatch import Dispatcher
+from toolkit.router.door import models
 from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
 from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
 from toolkit.router.recording import Entry, Recording
 from toolkit.router.relay import Relay
-from toolkit.router.request import PATHS, Job, parse
+from toolkit.router.request import CAPTURE, PATHS, Job, parse
 from toolkit.router.silence import give_up_silent
 from toolkit.router.worker import Fleet
 
@@ -56,6 +57,7 @@ class Router:
         self.metrics.watch_policies(self.dispatcher)
         self.admission = Admission(config.max_inflight, config.max_queue)
         self.recording = Recording(config.record) if config.record else None
+        models.prepare(config.allow)
         self.jobs: dict[str, set[asyncio.Task[Any]]] = {}
         self._key = config.secret(config.api_key_env)
         self._watchers: list[asyncio.Task[None]] = []
@@ -160,6 +162,8 @@ class Router:
             headers=_forwarded(request),
             limit=self.config.max_inflight + self.config.max_queue,
             vocabulary=self.fleet.vocabulary(),
+            allow=self.config.allow,
+            capture=request.headers.get(CAPTURE) == "1",
             label=request.headers.get(LABEL),
             routing_key=request.headers.get(ROUTING_KEY),
             now=arrived,

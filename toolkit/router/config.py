@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from toolkit.policies import check_policy, follows_experts
+from toolkit.router.door.limits import ALLOWABLE
 
 Role = Literal["prefill", "decode", "plain"]
 Dispatch = Literal["late", "concurrent"]
@@ -132,6 +133,8 @@ class RouterConfig(BaseModel):
     max_retries: int = Field(default=3, ge=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)
     max_body_mib: int = Field(default=64, ge=1)
+    allow: frozenset[str] = frozenset()
+    """What clients may do beyond plain requests: names of `toolkit.router.door.ALLOWABLE`."""
     debug: bool = False
     """Log tracebacks of unexpected errors. They can hold parts of prompts: off by default."""
     incremental_streaming: bool = False
@@ -148,6 +151,15 @@ class RouterConfig(BaseModel):
     def _known_decode(cls, name: str) -> str:
         check_policy(name, "decode")
         return name
+
+    @field_validator("allow")
+    @classmethod
+    def _known_permissions(cls, names: frozenset[str]) -> frozenset[str]:
+        for name in sorted(names - ALLOWABLE.keys()):
+            raise ValueError(f"{name!r} is none of {', '.join(sorted(ALLOWABLE))}")
+        if "media_urls" in names and "media" not in names:
+            raise ValueError("'media_urls' needs 'media' too")
+        return names
 
     @field_validator("profile", "record")
     @classmethod

@@ -1,7 +1,7 @@
-"""From a client's body to single requests: parse, refuse what cannot work, split n and batches.
+"""From a client's body to single requests: parse, let the door check it, split n and batches.
 
-Only what the router must understand is looked at; every other field, wrong ones included, goes
-to the worker untouched, and the client gets the worker's own answer.
+What of a body may reach a worker, and with which values, is `toolkit.router.door`'s to say; here is
+what the router itself must understand.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import orjson
 
 from toolkit.policies.base import RequestView
 from toolkit.policies.user import user_of
+from toolkit.router.door.check import check
+from toolkit.router.door.limits import Limits
 from toolkit.router.errors import ApiError
 from toolkit.router.poison import Record
 from toolkit.ticket import TICKET_KEY, sign
@@ -37,13 +39,13 @@ BYTES_PER_TOKEN = 4
 
 HUGE = 2**40
 """No limit of tokens is that high."""
+CAPTURE = "x-toolkit-capture"
+"""With value 1: keep the experts of this request (`toolkit profile` sends it)."""
 MAX_LABEL = 64
 """Characters of a label that are looked at."""
 
 _SALT = os.urandom(16)
 """Of digests of users and prompts: nobody can look one up who is not this process."""
-
-_REQUIRED = {"chat": "messages", "completions": "prompt"}
 
 _BATCHED = (
     "rid", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
@@ -70,7 +72,8 @@ class Single:
     """One prompt, one continuation: the unit that runs on workers. `index` is its choice. `rid` is
     what the client sees as its id; workers get another one for each attempt (`attempt.py`).
     `first_sample`: of the n continuations of its prompt. `prompt_bytes`: of what was cut into
-    blocks, 0 where nobody asked; `prompt_tokens`: 0 until a prefill worker has counted them."""
+    blocks, 0 where nobody asked; `prompt_tokens`: 0 until a prefill worker has counted them.
+    `capture`: workers are to send its experts to /toolkit/experts."""
 
     endpoint: Endpoint
     path: str
@@ -83,6 +86,7 @@ class Single:
     first_sample: bool = True
     prompt_bytes: int = 0
     prompt_tokens: int = 0
+    capture: bool = False
     resume_ids: list[int] = field(default_factory=list)
     avoid: set[str] = field(default_factory=set)
     record: Record = field(default_factory=Record)
@@ -129,24 +133,35 @@ def parse(
     headers: str = "",
     limit: int = 1024,
     vocabulary: int = 0,
+    allow: frozenset[str] = frozenset(),
+    capture: bool = False,
     label: str | None = None,
     routing_key: str | None = None,
     now: float = 0.0,
 ) -> Job:
-    """Split a body into singles. `vocabulary` is the number of token ids, 0 when unknown.
+    """Split a body into singles. `vocabulary` is the number of token ids, 0 when unknown; `allow`
+    what this deployment lets clients do (`toolkit.router.door.ALLOWABLE`); `capture`: the client
+    wants the experts of its request kept.
 
     `label` is the client's own name for the kind of request and `routing_key` its word on where it
     belongs, if it gave them: they may tell of the prompt or of a person, and are never logged.
     `now`: when the request came, monotonic.
 
     Raises:
-        ApiError: 400 for malformed JSON and for combinations that cannot work here.
+        ApiError: 400 for malformed JSON, for values that no worker should see and for combinations
+            that cannot work here.
     """
     endpoint = PATHS[path]
     body = _load(raw)
     if not isinstance(body, dict):
         raise _type_error(body)
-    _check_required(endpoint, body)
+    if capture and "capture" not in allow:
+        raise ApiError(
+            400,
+            f"{CAPTURE}: this deployment does not hand out experts; it does with "
+            '`capture_experts: true` in its file (or "capture" in `allow` of a router\'s own).',
+        )
+    body = check(endpoint, body, Limits(vocabulary, allow))
     n = _samples(endpoint, body)
     prompts = _prompts(endpoint, body)
     count = n * (len(prompts) if prompts is not None else 1)
@@ -169,8 +184,6 @@ def parse(
     )
     for index in range(count):
         one = _single_body(endpoint, body, prompts, index // n, n)
-        if index % n == 0:
-            _check_vocabulary(endpoint, one, vocabulary)
         rid = job.rid if not job.merged else f"{job.rid}_{index}"
         if isinstance(body.get("rid"), list) and _usable(one.get("rid")):
             rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
@@ -178,7 +191,9 @@ def parse(
         view, size = _view(endpoint, one, wanted, label, user, now)
         first = index % n == 0
         job.singles.append(
-            Single(endpoint, path, one, rid, index, stream, view, headers, first, size)
+            Single(
+                endpoint, path, one, rid, index, stream, view, headers, first, size, capture=capture
+            )
         )
     return job
 
@@ -227,28 +242,6 @@ def _type_error(body: Any) -> ApiError:
     )
 
 
-def _check_required(endpoint: Endpoint, body: dict[str, Any]) -> None:
-    # A worker would quote the whole body in its message, with the PD fields that we added.
-    name = _REQUIRED.get(endpoint)
-    if name is not None and name not in body:
-        detail = {"type": "missing", "loc": ("body", name), "msg": "Field required"}
-        raise _validation_error(detail)
-
-
-def _check_vocabulary(endpoint: Endpoint, single: dict[str, Any], vocabulary: int) -> None:
-    """A worker that is given an id beyond its embedding table dies of it (SGLang 0.5.21)."""
-    ids = single.get("input_ids" if endpoint == "generate" else "prompt")
-    if not vocabulary or endpoint == "chat" or not isinstance(ids, list):
-        return
-    for number in ids:
-        if type(number) is int and not 0 <= number < vocabulary:
-            raise ApiError(
-                400,
-                f"input_ids contains out-of-vocabulary token id {number}; "
-                f"valid range is [0, {vocabulary}).",
-            )
-
-
 def _base_rid(body: dict[str, Any]) -> str:
     rid = body.get("rid")
     return str(rid) if _usable(rid) else uuid.uuid4().hex
@@ -269,11 +262,7 @@ def _samples(endpoint: Endpoint, body: dict[str, Any]) -> int:
             raise ApiError(
                 400, "The parallel_sample_num should be the same for all samples in sample params."
             )
-    n = first.get("n", 1)
-    if not isinstance(n, int) or isinstance(n, bool):
-        return 1  # the worker says what is wrong with it
-    if n < 1:
-        raise ApiError(400, f"n must be at least 1, got {n}.")
+    n: int = first.get("n", 1)
     best_of = body.get("best_of")
     if isinstance(best_of, int) and best_of > 1 and best_of != n:
         raise ApiError(

@@ -53,13 +53,11 @@ def test_an_unfinished_run_with_other_options_is_refused_before_any_worker_start
         check_before(folder, prompts, settings)
 
 
-def test_requests_ask_for_their_experts() -> None:
+def test_requests_are_of_the_prompt_s_kind() -> None:
     chat = request(Prompt("a", "hi"), Settings(), "m", "r1")
     assert chat[0] == "/v1/chat/completions"
-    assert chat[1]["custom_params"] == {"toolkit_capture": True}
     native = request(Prompt("a", "", (1, 2)), Settings(output_tokens=5), "m", "r1")
     assert native[0] == "/generate"
-    assert native[1]["sampling_params"]["custom_params"] == {"toolkit_capture": True}
     assert native[1]["sampling_params"]["max_new_tokens"] == 5
 
 

@@ -1,0 +1,256 @@
+"""The door's table against the SGLang that is installed: names, types, and what it says of types.
+
+Importing SGLang takes ten seconds and changes other libraries, so that this runs in a process of
+its own: `python -m tests.unit.router.door_contract` prints a JSON object, name of a comparison to
+what it found ("" where all is well). `test_door_contract.py` reads it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from patches.worker import CPU_STUBS, declare_torchvision_operators
+from toolkit.router.door import content, rules, stop_regex
+from toolkit.router.door.limits import ALLOWABLE
+from toolkit.router.door.models import model
+from toolkit.router.door.parameters import MOST_BY_DEFAULT
+from toolkit.router.door.tables import SAMPLING, TABLES
+
+EVERYTHING = frozenset(ALLOWABLE)
+
+ADDED = {
+    # Read by validators of SGLang's (chat) or by nobody; one spelling for all endpoints.
+    "chat": {"reasoning", "background", "custom_labels"},
+    "completions": {"background"},
+    "generate": set[str](),
+}
+OTHERWISE = {
+    "rid": "the router replaces it, whatever it is",
+    "background": "dropped, whatever it is",
+    "messages": "a wrapper that looks at plain ones; its errors are compared below",
+    "response_format": "XGrammar's own model of a structural tag is not copied",
+    "tool_choice": "null is what SGLang's validator fills in for",
+}
+VALUES: list[Any] = [
+    None, True, False, 0, 1, -1, 7, 2**31, 2**63, -(2**64), 1.5, 2.0, -0.5, 1e30, "", "a", "5",
+    "true", "yes", "1.5", [], [1], ["a"], [[1]], [None], [1, "a"], [["a"]], [{}], {}, {"a": 1},
+    {"1": 2.5}, {"a": {"b": []}}, [True], "none", "auto", {"type": "text"}, {"function": 5},
+    {"type": "json_schema"}, [{"role": "user"}], [{"role": "user", "content": 5}],
+    [{"role": "nobody", "content": "a"}], [{"role": "assistant", "content": [{"type": "x"}]}],
+    [{"role": "user", "content": [{"type": "thinking", "text": "x"}]}], [{"type": "function"}],
+    [{"function": {"name": "f", "parameters": 5, "strict": "maybe"}}],
+]  # fmt: skip
+
+
+def _sglang() -> dict[str, Any]:
+    from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    return {
+        "chat": ChatCompletionRequest,
+        "completions": CompletionRequest,
+        "generate": GenerateReqInput,
+    }
+
+
+def _names(kind: Any) -> set[str]:
+    if dataclasses.is_dataclass(kind):
+        return {field.name for field in dataclasses.fields(kind)}
+    return set(kind.model_fields)
+
+
+def every_field_of_sglang_s_is_in_the_table(endpoint: str, theirs: dict[str, Any]) -> None:
+    names = _names(theirs[endpoint])
+    unknown = names - TABLES[endpoint].keys()
+    assert not unknown, f"decide what becomes of {sorted(unknown)} (toolkit/router/door)"
+    assert TABLES[endpoint].keys() - names <= ADDED[endpoint]
+
+
+def every_sampling_parameter_is_in_the_table() -> None:
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    assert set(SamplingParams.__struct_fields__) == SAMPLING.keys()
+    fields = dict(
+        zip(SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True)
+    )
+    assert fields["max_new_tokens"] == MOST_BY_DEFAULT
+    hints = get_type_hints(SamplingParams)
+    for name, field in SAMPLING.items():
+        if field.type is not Any and name != "custom_params":
+            assert _schema(field.type) == _schema(hints[name]), name
+
+
+def _schema(kind: Any) -> Any:
+    return _bare(TypeAdapter(kind).json_schema())
+
+
+def _bare(schema: Any) -> Any:
+    """Without what has no say in what is valid."""
+    if isinstance(schema, dict):
+        words = {"title", "description", "default", "examples", "deprecated"}
+        named = {"properties", "$defs"}
+        return {
+            key: ({k: _bare(v) for k, v in value.items()} if key in named else _bare(value))
+            for key, value in schema.items()
+            if key not in words
+        }
+    # typing keeps one of two unions that differ in order only, whichever was first in a process.
+    return sorted(map(str, map(_bare, schema))) if isinstance(schema, list) else schema
+
+
+def the_types_are_sglang_s(endpoint: str, theirs: dict[str, Any]) -> None:
+    kind = theirs[endpoint]
+    hints = get_type_hints(kind, include_extras=True)
+    for name, field in TABLES[endpoint].items():
+        if field.type is Any or name in OTHERWISE or name not in hints:
+            continue
+        if name == "input_ids" and endpoint == "generate":
+            continue  # a validator of Python's, compared by its verdicts
+        assert _schema(field.type) == _schema(hints[name]), name
+
+
+def _verdict(adapter: Any, body: Any) -> Any:
+    try:
+        adapter.validate_python(copy.deepcopy(body), from_attributes=True)
+    except ValidationError as error:
+        return sorted(str(detail) for detail in error.errors(include_url=False))
+    except Exception as error:  # what SGLang answers 500 to
+        return error
+    return None
+
+
+def wrong_types_are_told_in_sglang_s_words(endpoint: str, theirs: dict[str, Any]) -> None:
+    base = {"chat": {"messages": []}, "completions": {"prompt": "a"}, "generate": {}}[endpoint]
+    adapter = TypeAdapter(theirs[endpoint])
+    ours = TypeAdapter(model(endpoint, EVERYTHING))
+    compared = 0
+    for name, field in TABLES[endpoint].items():
+        if not field.passes(EVERYTHING) or field.type is Any or name in ADDED[endpoint]:
+            continue
+        for value in VALUES:
+            body = {**base, name: value}
+            said = _verdict(adapter, body)
+            if isinstance(said, Exception) or _otherwise(name, value):
+                continue
+            assert _verdict(ours, body) == said, (name, value)
+            compared += 1
+    assert compared > 900
+
+
+def _otherwise(name: str, value: Any) -> bool:
+    """Where SGLang's validators fill in, and what a structural tag's format may be."""
+    if name == "tool_choice" and value is None:
+        return True
+    return name == "response_format" and isinstance(value, dict)
+
+
+def what_is_copied_from_sglang_is_what_it_says() -> None:
+    from sglang.srt.sampling import sampling_params as theirs_too
+    from sglang.srt.utils.field_validators import validate_optional_list_i64_1d_2d
+    from transformers import PreTrainedTokenizerBase
+
+    assert stop_regex.MAX_BYTES == theirs_too.MAX_STOP_REGEX_LEN
+    assert stop_regex.MAX_PATTERNS == theirs_too.MAX_STOP_REGEX_COUNT
+    assert rules.MAX_STOPS == theirs_too.MAX_STOP_COUNT
+    arguments = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
+    assert arguments - {"kwargs", "documents"} <= content.RENDERING
+    for value in VALUES:
+        verdicts = []
+        for judge in (validate_optional_list_i64_1d_2d, content.ids):
+            try:
+                verdicts.append(judge(value))
+            except ValueError as error:
+                verdicts.append(str(error))
+        assert verdicts[0] == verdicts[1], value
+
+
+def messages_of_ranges_are_sglang_s() -> None:
+    """Each wrong value goes to `SamplingParams.verify` and to the door."""
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    from toolkit.router.door.limits import Limits
+    from toolkit.router.door.parameters import checked
+    from toolkit.router.errors import ApiError
+
+    wrong: list[dict[str, Any]] = [
+        {"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"top_p": 1.5},
+        {"min_p": 2}, {"top_k": 0}, {"top_k": -7}, {"frequency_penalty": 9},
+        {"presence_penalty": -3.5}, {"repetition_penalty": 0}, {"min_new_tokens": -1},
+        {"max_new_tokens": -5}, {"min_new_tokens": 9, "max_new_tokens": 3},
+        {"min_new_tokens": 500}, {"logit_bias": {"1000": 1}}, {"logit_bias": {"-1": 1}},
+        {"beam_width": 0}, {"stop": ["a"] * 40}, {"stop_regex": "a" * 300},
+        {"stop_regex": ["a"] * 40},
+    ]  # fmt: skip
+    for params in wrong:
+        said = ours = ""
+        try:
+            made = SamplingParams(**params)
+            if "stop" in str(params):
+                made.normalize(None)
+            made.verify(1000)
+        except ValueError as error:
+            said = str(error)
+        try:
+            checked(params, Limits(vocabulary=1000))
+        except ApiError as error:
+            ours = error.message
+        assert said
+        assert ours == said
+
+
+def nested_models_have_sglang_s_fields() -> None:
+    from sglang.srt.entrypoints.openai import protocol
+
+    from toolkit.router.door import shapes
+
+    for name, ours in vars(shapes).items():
+        if not isinstance(ours, type) or not issubclass(ours, BaseModel) or ours is BaseModel:
+            continue
+        if name == "StructuralTag":
+            continue
+        assert ours.model_fields.keys() == getattr(protocol, name).model_fields.keys(), name
+
+
+EACH: tuple[Callable[[str, dict[str, Any]], None], ...] = (
+    every_field_of_sglang_s_is_in_the_table,
+    the_types_are_sglang_s,
+    wrong_types_are_told_in_sglang_s_words,
+)
+ONCE: tuple[Callable[[], None], ...] = (
+    every_sampling_parameter_is_in_the_table,
+    what_is_copied_from_sglang_is_what_it_says,
+    messages_of_ranges_are_sglang_s,
+    nested_models_have_sglang_s_fields,
+)
+NAMES = [f"{each.__name__}[{endpoint}]" for each in EACH for endpoint in TABLES]
+NAMES += [each.__name__ for each in ONCE]
+
+
+def main() -> None:
+    sys.path.insert(0, str(CPU_STUBS))
+    declare_torchvision_operators()
+    theirs, found = _sglang(), {}
+    runs: list[Callable[[], None]] = [
+        partial(each, endpoint, theirs) for each in EACH for endpoint in TABLES
+    ]
+    for name, compare in zip(NAMES, [*runs, *ONCE], strict=True):
+        try:
+            compare()
+            found[name] = ""
+        except Exception:
+            found[name] = traceback.format_exc()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Apply the table to one body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from toolkit.router.door.field import Field, Policy
+from toolkit.router.door.limits import ALLOWABLE, Limits
+from toolkit.router.door.models import model
+from toolkit.router.door.parameters import checked_all
+from toolkit.router.door.private import is_ours, without_ours
+from toolkit.router.door.refusal import invalid, refusal
+from toolkit.router.door.tables import NOT_ELSEWHERE, TABLES
+
+
+def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """What of a client's body may go to a worker; the body itself is left as it is.
+
+    Fields are dropped or refused as the table says; what passes has SGLang's types, and the values
+    are those that a worker will read (SGLang takes "5" for 5 and "true" for true in OpenAI
+    requests; the router must see the same). Checking again changes nothing.
+
+    Raises:
+        ApiError: 400, with what is wrong: types in FastAPI's words, values in SGLang's where it
+            has any.
+    """
+    table = TABLES[endpoint]
+    good = _passing(table, body, limits)
+    try:
+        seen = model(endpoint, limits.allow).__pydantic_validator__.validate_python(
+            good, from_attributes=True
+        )
+    except ValidationError as error:
+        raise invalid(_details(error)) from error
+    except OverflowError as error:
+        raise refusal(f"A number is too large: {error}.") from error
+    values = seen.__dict__
+    for name in seen.__pydantic_fields_set__:
+        field = table[name]
+        value = good[name]
+        if not field.kept:
+            value = values[name]
+            if isinstance(value, BaseModel):
+                value = value.model_dump(exclude_unset=True)
+            if name == "custom_params":
+                value = without_ours(value, sglang=True)
+            good[name] = value
+        if field.rule is not None and value is not None:
+            wrong = field.rule.wrong(name, value, limits)
+            if wrong is not None:
+                raise refusal(wrong)
+    if endpoint == "generate":
+        params = checked_all(good, limits)
+        if params is not None:
+            good["sampling_params"] = params
+    return good
+
+
+def _passing(table: dict[str, Field], body: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """The fields that policy lets through; those that SGLang does not know go on, since OpenAI's
+    clients send many and SGLang passes over them."""
+    good: dict[str, Any] = {}
+    for name, value in body.items():
+        field = table.get(name)
+        if field is None:
+            if name not in NOT_ELSEWHERE and not is_ours(name):
+                good[name] = without_ours(value)
+        elif field.passes(limits.allow):
+            good[name] = value
+        elif field.policy is Policy.REFUSE and not field.asks_nothing(value):
+            raise refusal(_not_allowed(field))
+    return good
+
+
+def _not_allowed(field: Field) -> str:
+    if field.allow is None:
+        return f"{field.name} is not taken from clients: {field.why}."
+    return (
+        f"{field.name} is not allowed by this deployment: {field.why}. Its operator can allow it "
+        f"with {field.allow!r} in `allow` ({ALLOWABLE[field.allow]})."
+    )
+
+
+def _details(error: ValidationError) -> list[dict[str, Any]]:
+    """As FastAPI lists them."""
+    return [
+        {**detail, "loc": ("body", *detail["loc"])} for detail in error.errors(include_url=False)
+    ]

@@ -1,0 +1,89 @@
+"""The table of /generate (`GenerateReqInput`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import PlainValidator
+
+from toolkit.router.door import content, rules
+from toolkit.router.door.field import Field, table
+from toolkit.router.door.shared import CACHE, DROP, INSIDE, REFUSE, logit_processor, off
+
+_MEDIA = "workers open the file or fetch the URL that it names"
+_MEDIA_TOO = "belongs to media"
+_INSIDE = "SGLang's processes tell it each other"
+_SCORING = "for scoring models through other endpoints"
+_ANSWER = "adds to the answer"
+
+Ids = Annotated[list[list[int]] | list[int] | None, PlainValidator(content.ids)]
+
+GENERATE = table(
+    *INSIDE,
+    *CACHE,
+    Field("rid", Any, "anything; the router makes its own for workers"),
+    Field("text", list[str] | str | None, "the prompt", rule=content.TEXT),
+    Field("input_ids", Ids, "index the embedding", rule=rules.IDS),
+    Field("input_embeds", list[list[list[float]]] | list[list[float]] | None, "past the "
+          "tokenizer: any numbers into the model", REFUSE, allow="input_embeds"),
+    Field("image_data", Any, _MEDIA, REFUSE, allow="media", rule=content.MEDIA),
+    Field("video_data", Any, _MEDIA, REFUSE, allow="media", rule=content.MEDIA),
+    Field("audio_data", Any, _MEDIA, REFUSE, allow="media", rule=content.MEDIA),
+    Field("mm_hashes", list[str] | list[list[str]] | None, "a client could name the cache entry "
+          "of another's image", REFUSE),
+    Field("mm_content_hashes", list[str | None] | list[list[str | None]] | None, "a client could "
+          "name the cache entry of another's image", REFUSE),
+    off("use_audio_in_video", bool, _MEDIA_TOO, "media"),
+    Field("video_config", dict[str, Any] | None, _MEDIA_TOO, REFUSE, allow="media"),
+    Field("sampling_params", list[dict[str, Any]] | dict[str, Any] | None, "has a table of its "
+          "own", rule=content.SAMPLING_PARAMS),
+    Field("return_logprob", list[bool] | bool | None, _ANSWER),
+    Field("logprob_start_len", list[int] | int | None, _ANSWER, rule=rules.each_from(-1)),
+    Field("top_logprobs_num", list[int] | int | None, "alternatives", rule=rules.TOP),
+    Field("token_ids_logprob", list[list[int]] | list[int] | None, "index the logits",
+          rule=rules.LOGPROB_IDS),
+    Field("return_sampling_mask", list[bool] | bool | None, _ANSWER),
+    Field("sampling_logprobs_mode", list[Literal["selected", "support"] | None]
+          | Literal["selected", "support"] | None, _ANSWER),
+    Field("return_text_in_logprobs", bool, _ANSWER),
+    Field("return_flat_raw_top_logprobs", bool, _ANSWER),
+    Field("return_flat_raw_top_logprobs_b64", bool, _ANSWER),
+    Field("stream", bool, "the router relays the stream"),
+    Field("log_metrics", Any, "would keep a request out of the deployment's figures", DROP),
+    off("return_hidden_states", list[bool | Literal["last"]] | bool | Literal["last"],
+        "the model's inside, and large", "hidden_states"),
+    off("return_indexer_topk", bool, "SGLang's own are wrong under prefill and decode apart",
+        "routed_experts"),
+    Field("modalities", list[str] | None, _MEDIA_TOO, REFUSE, allow="media"),
+    Field("lora_path", list[str | None] | str | None, "which adapters there are is the "
+          "deployment's business", REFUSE, allow="lora", rule=rules.NAMES),
+    logit_processor(list[str | None] | str | None),
+    Field("lora_id", Any, _INSIDE, DROP),
+    Field("positional_embed_overrides", Any, "past the tokenizer: any numbers into the model",
+          REFUSE),
+    Field("bootstrap_pair_key", Any, _INSIDE, DROP),
+    Field("decode_tp_size", Any, _INSIDE, DROP),
+    Field("routing_key", str | None, "names a conversation, for routing", rule=rules.NAME),
+    Field("conversation_id", str | None, "names a conversation", rule=rules.NAME),
+    Field("http_worker_ipc", Any, _INSIDE + ": where answers go", DROP),
+    Field("require_reasoning", bool, "when guided output begins"),
+    Field("max_thinking_tokens", int | None, "workers say whether they can",
+          rule=rules.integer(0, rules.MAX_TOKENS)),
+    Field("no_logs", bool, "a client may ask for less logging"),
+    Field("return_bytes", Any, _INSIDE, DROP),
+    Field("return_entropy", bool, _ANSWER),
+    Field("return_prompt_token_ids", bool, _ANSWER),
+    Field("external_trace_header", Any, "the header traceparent does it", DROP),
+    Field("received_time", Any, "of the worker's clock", DROP),
+    Field("need_wait_for_mm_inputs", Any, _INSIDE, DROP),
+    Field("num_items_assigned", Any, _INSIDE, DROP),
+    Field("encoder_urls", Any, _INSIDE + ": workers would fetch from there", DROP),
+    Field("max_dynamic_patch", int | None, _MEDIA_TOO, REFUSE, allow="media"),
+    Field("min_dynamic_patch", int | None, _MEDIA_TOO, REFUSE, allow="media"),
+    Field("image_max_dynamic_patch", int | None, _MEDIA_TOO, REFUSE, allow="media"),
+    Field("video_max_dynamic_patch", int | None, _MEDIA_TOO, REFUSE, allow="media"),
+    Field("images_config", dict[Any, Any] | None, _MEDIA_TOO, REFUSE, allow="media"),
+    Field("multi_item_delimiter_indices", Any, _SCORING, REFUSE),
+    Field("token_indices_to_pool", Any, _SCORING, REFUSE),
+    Field("kv_hints", Any, "SGLang: never by an application client", DROP),
+)  # fmt: skip

@@ -1,0 +1,85 @@
+"""/generate's sampling parameters, which SGLang takes unchecked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolkit.router.door.field import Policy
+from toolkit.router.door.limits import Limits
+from toolkit.router.door.private import is_ours, without_ours
+from toolkit.router.door.refusal import refusal, shown
+from toolkit.router.door.sampling import SAMPLING
+
+MOST_BY_DEFAULT = 128
+"""max_new_tokens of SGLang 0.5.21 when there is none."""
+PER_PROMPT = (
+    "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
+    "return_sampling_mask", "sampling_logprobs_mode", "extra_key", "cache_salt", "lora_path",
+    "custom_logit_processor", "return_hidden_states",
+)  # fmt: skip
+"""Fields that may hold one value for each prompt of a batch."""
+
+
+def checked(params: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """What of one prompt's parameters may go to a worker.
+
+    Raises:
+        ApiError: 400, and which parameter is wrong.
+    """
+    good: dict[str, Any] = {}
+    for name, value in params.items():
+        field = SAMPLING.get(name)
+        if field is None:
+            if is_ours(name):
+                continue
+            raise refusal(
+                f"Unexpected keyword argument {shown(name)} in sampling_params. Known are "
+                f"{', '.join(key for key, row in SAMPLING.items() if row.policy is Policy.PASS)}."
+            )
+        if field.policy is not Policy.PASS:
+            if field.asks_nothing(value):
+                continue
+            raise refusal(f"sampling_params.{name} is not a client's to set: {field.why}.")
+        if field.rule is not None and (value is not None or name == "n"):
+            wrong = field.rule.wrong(name, value, limits)
+            if wrong is not None:
+                raise refusal(wrong)
+        good[name] = without_ours(value, sglang=True) if name == "custom_params" else value
+    least, most = good.get("min_new_tokens") or 0, good.get("max_new_tokens", MOST_BY_DEFAULT)
+    if most is not None and least > most:
+        raise refusal(f"min_new_tokens must be in [0, max_new_tokens({most})], got {least}.")
+    return good
+
+
+def checked_all(body: dict[str, Any], limits: Limits) -> Any:
+    """`sampling_params` of a body, one or one for each prompt; lists must fit the prompts.
+
+    Raises:
+        ApiError: 400.
+    """
+    text, ids, embeds = body.get("text"), body.get("input_ids"), body.get("input_embeds")
+    if text is None and ids is None and not embeds:
+        raise refusal("Either text, input_ids or input_embeds should be provided.")
+    batch = _batch(text, ids, embeds)
+    for name in PER_PROMPT:
+        value = body.get(name)
+        if not isinstance(value, list):
+            continue
+        if batch is None:
+            raise refusal(f"{name} is a list, and there is only one prompt: give one value.")
+        if len(value) != batch:
+            raise refusal(f"{name} has {len(value)} values for {batch} prompts.")
+    params = body.get("sampling_params")
+    if isinstance(params, list):
+        return [checked(each, limits) for each in params]
+    return params if params is None else checked(params, limits)
+
+
+def _batch(text: Any, ids: Any, embeds: Any) -> int | None:
+    """How many prompts a batch has; None for a single prompt."""
+    if text is not None:
+        return len(text) if isinstance(text, list) else None
+    if ids is not None:
+        return len(ids) if isinstance(ids[0], list) else None
+    first = embeds[0]
+    return len(embeds) if first and isinstance(first[0], list) else None

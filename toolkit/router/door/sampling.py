@@ -1,0 +1,88 @@
+"""Sampling parameters: the table of /generate's, and the rules that the OpenAI endpoints share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolkit.router.door import guided, rules
+from toolkit.router.door.field import Field, Policy, Rule, table
+from toolkit.router.door.limits import MAX_TOKENS, Limits
+from toolkit.router.door.refusal import shown
+from toolkit.router.door.stop_regex import STOP_REGEX
+
+TEMPERATURE = rules.number(
+    0,
+    1e6,
+    "of at least 0",
+    "temperature must be a non-negative finite number, got {}.",
+)
+TOP_P = rules.number(0, 1, "in (0, 1]", "top_p must be in (0, 1], got {}.", above=True)
+MIN_P = rules.number(0, 1, "in [0, 1]", "min_p must be in [0, 1], got {}.")
+TOP_K = rules.integer(1, MAX_TOKENS, "top_k must be -1 (disable) or at least 1, got {}.", also=-1)
+FREQUENCY = rules.number(-2, 2, "in [-2, 2]", "frequency_penalty must be in [-2, 2], got {}.")
+PRESENCE = rules.number(-2, 2, "in [-2, 2]", "presence_penalty must be in [-2, 2], got {}.")
+REPETITION = rules.number(
+    0,
+    2,
+    "in (0, 2]",
+    "repetition_penalty must be in (0, 2] (1.0 = no penalty), got {}.",
+    above=True,
+)
+MOST = rules.integer(0, MAX_TOKENS, "max_new_tokens must be at least 0, got {}.")
+LEAST = rules.integer(0, MAX_TOKENS, "min_new_tokens must be in [0, max_new_tokens], got {}.")
+SEED = rules.integer(-rules.INT64, rules.INT64 - 1)
+SAMPLES = rules.integer(1, 2**20, "n must be at least 1, got {}.")
+
+
+def _custom(name: str, value: Any, limits: Limits) -> str | None:
+    if not isinstance(value, dict):
+        return f"{name} must be an object, got {shown(value)}."
+    budget = value.get("thinking_budget")
+    if budget is not None and (type(budget) is not int or not 0 <= budget <= MAX_TOKENS):
+        return f"{name}.thinking_budget must be an integer of at least 0, got {shown(budget)}."
+    return None
+
+
+CUSTOM = Rule("object; keys toolkit* and __* are dropped, at any depth", _custom)
+
+_KINDS = "guided output; a value that cannot be one kills or fails in a scheduler"
+_SENT = "set by SGLang from others; a client's own would pass by its checks"
+
+SAMPLING = table(
+    Field("max_new_tokens", int | None, "the model's context bounds it too", rule=MOST),
+    Field("stop", str | list[str] | None, "stop strings", rule=rules.STOP),
+    Field("stop_token_ids", set[int] | None, "index the logits", rule=rules.STOP_IDS),
+    Field("stop_regex", str | list[str] | None, "runs in the scheduler", rule=STOP_REGEX),
+    Field("temperature", float, "sampling", rule=TEMPERATURE),
+    Field("top_p", float, "sampling", rule=TOP_P),
+    Field("top_k", int, "a 32-bit tensor; more kills a scheduler", rule=TOP_K),
+    Field("min_p", float, "sampling", rule=MIN_P),
+    Field("frequency_penalty", float, "sampling", rule=FREQUENCY),
+    Field("presence_penalty", float, "sampling", rule=PRESENCE),
+    Field("repetition_penalty", float, "sampling", rule=REPETITION),
+    Field("min_new_tokens", int, "not more than max_new_tokens", rule=LEAST),
+    Field("n", int, "the router splits it", rule=SAMPLES),
+    Field("beam_width", int | None, "more than 1: refused under prefill and decode apart",
+          rule=rules.integer(1, MAX_TOKENS, "beam_width must be at least 1, got {}.")),
+    Field("json_schema", str | None, _KINDS, rule=guided.JSON_SCHEMA),
+    Field("regex", str | None, _KINDS, rule=guided.REGEX),
+    Field("ebnf", str | None, _KINDS, rule=guided.EBNF),
+    Field("structural_tag", str | None, _KINDS, rule=guided.STRUCTURAL_TAG),
+    Field("ignore_eos", bool, "sampling", rule=rules.FLAG),
+    Field("skip_special_tokens", bool, "text only", rule=rules.FLAG),
+    Field("spaces_between_special_tokens", bool, "text only", rule=rules.FLAG),
+    Field("no_stop_trim", bool, "text only", rule=rules.FLAG),
+    Field("stream_interval", int | None, "a divisor", rule=rules.integer(1, MAX_TOKENS)),
+    Field("logit_bias", dict[str, float] | None, "a wrong type kills a scheduler",
+          rule=rules.BIAS),
+    Field("sampling_seed", int | None, "sampling", rule=SEED),
+    Field("custom_params", dict[str, Any] | None, "reaches patches and logit processors",
+          rule=CUSTOM),
+    Field("stop_strs", Any, _SENT, Policy.REFUSE),
+    Field("stop_regex_strs", Any, _SENT, Policy.REFUSE),
+    Field("stop_str_max_len", Any, _SENT, Policy.REFUSE, default=0),
+    Field("stop_regex_max_len", Any, _SENT, Policy.REFUSE, default=0),
+    Field("is_normalized", Any, _SENT, Policy.REFUSE, default=False),
+    Field("ebnf_full_assistant", Any, _SENT, Policy.REFUSE, default=False),
+)  # fmt: skip
+"""`sampling_params` of /generate; null is a parameter's default, except of n."""

@@ -1,0 +1,53 @@
+"""Fields that several endpoints know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolkit.router.door import rules
+from toolkit.router.door.field import Field, Policy
+
+DROP, REFUSE = Policy.DROP, Policy.REFUSE
+_ROUTER = "the router's own: which workers and ranks work together, in which room"
+
+INSIDE: tuple[Field, ...] = (
+    Field("bootstrap_host", Any, _ROUTER + " (prefill would call any host)", DROP),
+    Field("bootstrap_port", Any, _ROUTER, DROP),
+    Field("bootstrap_room", Any, _ROUTER, DROP),
+    Field("routed_dp_rank", Any, _ROUTER, DROP),
+    Field("disagg_prefill_dp_rank", Any, _ROUTER, DROP),
+    Field("data_parallel_rank", Any, "older name of routed_dp_rank", DROP),
+    Field("background", Any, "SGLang would not look whether the client is still there", DROP),
+    Field("priority", int | None, "one client could always go before all others", DROP,
+          allow="priority", rule=rules.integer(-rules.INT64, rules.INT64 - 1)),
+    Field("custom_labels", dict[str, str] | None, "each value is another series of metrics, kept "
+          "for ever", DROP, allow="labels"),
+    Field("session_params", dict[str, Any] | None, "a session lives in one worker, requests go "
+          "to any", REFUSE),
+    Field("return_routed_experts", bool, "SGLang's own are wrong under prefill and decode apart",
+          REFUSE, allow="routed_experts", default=False),
+    Field("routed_experts_start_len", int, "belongs to return_routed_experts", DROP,
+          allow="routed_experts", rule=rules.integer(0, rules.MAX_TOKENS)),
+)  # fmt: skip
+
+CACHE: tuple[Field, ...] = (
+    Field("session_id", str | None, "names a conversation, for routing", rule=rules.NAME),
+    Field("extra_key", list[str] | str | None, "keeps prefixes of the cache apart",
+          rule=rules.NAMES),
+    Field("cache_salt", list[str] | str | None, "keeps prefixes of the cache apart",
+          rule=rules.NAMES),
+)  # fmt: skip
+
+
+def logit_processor(kind: Any) -> Field:
+    """Its type differs between the endpoints."""
+    why = "pickled code that schedulers run"
+    return Field("custom_logit_processor", kind, why, REFUSE, allow="logit_processor")
+
+
+def off(name: str, kind: Any, why: str, allow: str, policy: Policy = REFUSE) -> Field:
+    """A switch that a deployment must allow, false by default."""
+    return Field(name, kind, why, policy, allow=allow, default=False)
+
+
+__all__ = ["CACHE", "DROP", "INSIDE", "REFUSE", "logit_processor", "off"]
