@@ -14,10 +14,11 @@ import orjson
 
 from toolkit.policies.base import RequestView
 from toolkit.router.booking import Booking
-from toolkit.router.errors import ApiError, Retry
+from toolkit.router.errors import ApiError, OutOfResources, Retry
 from toolkit.router.merge import completion_tokens, put_prompt_logprobs
 from toolkit.router.metrics import Timing
-from toolkit.router.request import Single, encode, new_room, resume_body
+from toolkit.router.packed import segments
+from toolkit.router.request import Single, new_room, resume_body
 from toolkit.router.upstream import Call
 from toolkit.router.worker import Rank
 
@@ -323,8 +324,10 @@ class Attempt:
             body = orjson.dumps(answer)
         return Answer(call.status, body)
 
-    def _lost(self, leg: _Leg) -> Retry:
+    def _lost(self, leg: _Leg) -> Exception:
         error = None if leg.call.done.cancelled() else leg.call.done.exception()
+        if isinstance(error, OutOfResources):
+            return error.answer()
         return Retry(leg.rank.worker.name, str(getattr(error, "what", "call was cancelled")))
 
     def _refusal(self, leg: _Leg) -> Exception:
@@ -371,7 +374,7 @@ class Attempt:
     def _post(self, rank: Rank, body: dict[str, Any], decode: bool) -> _Leg:
         sink = self._relay.feed if decode and self._relay is not None else None
         headers = self._single.headers + (IDS_HEADER if sink is not None else "")
-        call = rank.worker.post(self._single.path, encode(body), sink, headers)
+        call = rank.worker.post(self._single.path, segments(body), sink, headers)
         booking, self._booking = self._booking, None
         if booking is None:  # last: what was not sent is not counted
             policy = self._d.policies["decode"] if decode else None

@@ -95,6 +95,16 @@ class UpstreamError(Exception):
         self.what = what
 
 
+class OutOfResources(UpstreamError):
+    """The router itself could not open a connection (file descriptors, ports, memory): no worker
+    is to blame, and another one would not help."""
+
+    def answer(self) -> ApiError:
+        return ApiError(
+            503, "The router is out of connections to its workers. Try again.", retry_after=2
+        )
+
+
 class Retry(Exception):
     """This attempt failed on a worker's side; another one may succeed.
 
