@@ -34,7 +34,7 @@ async def serve(config_path: str) -> int:
     limit = descriptors.raise_limit()
     share = descriptors.client_share(limit, len(config.workers), config.max_inflight)
     lobby = connections.Lobby(min(config.max_connections, share), config.head_timeout_s)
-    runner = web.AppRunner(router.app(), handler_cancellation=True)
+    runner = web.AppRunner(router.app(), access_log=None, handler_cancellation=True)
     await runner.setup()
     assert runner.server is not None
     make = connections.factory(lobby, runner.server, config.max_head_kib, config.keepalive_s)

@@ -21,7 +21,7 @@ _THEIRS = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})
 
 
 class Listener:
-    """Sockets for one host and port; each connection gets a protocol of `make`."""
+    """Listening sockets, of one or more `start`s; each connection gets a protocol of `make`."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
@@ -31,15 +31,17 @@ class Listener:
         self.failed = Tally("connections could not be accepted, waiting (file descriptors?)")
 
     async def start(self, host: str, port: int, backlog: int = 1024) -> tuple[str, int]:
-        """Listen; the first address. OSError when one cannot be had."""
+        """Listen; gives the first address. OSError when one cannot be had: then all are closed."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
+        opened: list[socket.socket] = []
         try:
             for family, kind, proto, _, address in dict.fromkeys(found):
                 listening = socket.socket(family, kind, proto)
                 self._sockets.append(listening)
+                opened.append(listening)
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -49,9 +51,9 @@ class Listener:
         except OSError:
             await self.stop()
             raise
-        for listening in self._sockets:
+        for listening in opened:
             loop.add_reader(listening, self._accept, listening)
-        name = self._sockets[0].getsockname()
+        name = opened[0].getsockname()
         return str(name[0]), int(name[1])
 
     async def stop(self) -> None:
