@@ -16,10 +16,11 @@ import orjson
 
 from toolkit.policies.base import RequestView
 from toolkit.router.booking import Booking
-from toolkit.router.errors import ApiError, Reason, Retry
+from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
 from toolkit.router.merge import completion_tokens, put_prompt_logprobs
 from toolkit.router.metrics import Timing
-from toolkit.router.request import Single, encode, new_room, public_id, ticket_body
+from toolkit.router.packed import segments
+from toolkit.router.request import Single, new_room, public_id, ticket_body
 from toolkit.router.upstream import Call
 from toolkit.router.worker import Rank
 
@@ -392,8 +393,10 @@ class Attempt:
             proven=leg.proven,
         )
 
-    def _lost(self, leg: _Leg) -> Retry:
+    def _lost(self, leg: _Leg) -> Exception:
         error = None if leg.call.done.cancelled() else leg.call.done.exception()
+        if isinstance(error, OutOfResources):
+            return error.answer()
         reason = str(getattr(error, "what", "call was cancelled"))
         return self._retry(leg, reason, getattr(error, "kind", "lost"))
 
@@ -450,7 +453,8 @@ class Attempt:
         headers = self._single.headers + (IDS_HEADER if sink is not None else "")
         if self._number:
             headers += f"{ATTEMPT_HEADER}: {self._number}\r\n"
-        call = rank.worker.post(self._single.path, encode(body), sink, headers)
+        call = rank.worker.post(self._single.path, segments(body), sink, headers)
+        call = rank.worker.post(self._single.path, segments(body), sink, headers)
         booking, self._booking = self._booking, None
         if booking is None:  # last: what was not sent is not counted
             policy = self._d.policies["decode"] if decode else None

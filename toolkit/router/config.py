@@ -95,6 +95,14 @@ class RouterConfig(BaseModel):
     `eject_share`: at most this share of the healthy workers of a role is left alone because they
     fail (`toolkit.router.ejection`); 0 ejects none. `max_retries`: how often a request is run again
     when workers fail it; a poisonous one gets its error earlier (`toolkit.router.poison`).
+    Bounds before work. `max_parts`: parts (prompts times n) that one request may have; all
+    that run and wait are at most `max_inflight` + `max_queue` parts, batches three quarters of it.
+    `max_body_mib` for one body, `max_body_total_mib` for the memory of all that are read, parsed,
+    queued or run (`toolkit.router.budget`). A connection has `head_timeout_s` for each head, of
+    `max_head_kib` at most, `keepalive_s` between requests, and for a body `body_timeout_s` and a
+    pace of `body_pace_kib` KiB/s in each `body_window_s` (`toolkit.router.bodies`). Above
+    `max_connections` (less where file descriptors are few) idle ones are closed, else the new one
+    gets 503. `accept_gzip`: take bodies with `Content-Encoding: gzip`; otherwise 415.
 
     `record`: absolute path of a file to which the lengths and times of all requests are appended
     (`toolkit.router.recording`).
@@ -135,6 +143,16 @@ class RouterConfig(BaseModel):
     max_body_mib: int = Field(default=64, ge=1)
     allow: frozenset[str] = frozenset()
     """What clients may do beyond plain requests: names of `toolkit.router.door.ALLOWABLE`."""
+    max_body_total_mib: int = Field(default=256, ge=2)
+    max_parts: int = Field(default=512, ge=1)
+    max_connections: int = Field(default=16384, ge=1)
+    max_head_kib: int = Field(default=32, ge=1)
+    head_timeout_s: float = Field(default=15.0, gt=0)
+    keepalive_s: float = Field(default=75.0, gt=0)
+    body_timeout_s: float = Field(default=300.0, gt=0)
+    body_window_s: float = Field(default=10.0, gt=0)
+    body_pace_kib: float = Field(default=16.0, ge=0, allow_inf_nan=False)
+    accept_gzip: bool = False
     debug: bool = False
     """Log tracebacks of unexpected errors. They can hold parts of prompts: off by default."""
     incremental_streaming: bool = False
@@ -179,6 +197,15 @@ class RouterConfig(BaseModel):
             raise ValueError(
                 "workers must be all 'plain', or at least one 'prefill' and one 'decode'; "
                 f"got roles {sorted(roles)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> RouterConfig:
+        if self.max_body_total_mib * 3 < self.max_body_mib * 8:
+            raise ValueError(
+                f"max_body_total_mib {self.max_body_total_mib} is too small for a body of "
+                f"max_body_mib {self.max_body_mib}: it takes at least 8/3 of it"
             )
         return self
 

@@ -112,6 +112,16 @@ that it is full (429, 503); its stream ended before its end;
 we closed it ourselves."""
 
 
+class OutOfResources(UpstreamError):
+    """The router itself could not open a connection (file descriptors, ports, memory): no worker
+    is to blame, and another one would not help."""
+
+    def answer(self) -> ApiError:
+        return ApiError(
+            503, "The router is out of connections to its workers. Try again.", retry_after=2
+        )
+
+
 class Retry(Exception):
     """This attempt failed on a worker's side; another one may succeed.
 

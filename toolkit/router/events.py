@@ -16,6 +16,7 @@ import orjson
 
 from toolkit.router.config import RouterConfig
 from toolkit.router.errors import UpstreamError
+from toolkit.router.quiet import where
 from toolkit.router.upstream import Call
 from toolkit.router.worker import Rank, Worker
 
@@ -24,6 +25,8 @@ log = logging.getLogger("toolkit.router")
 BACKOFF_S = (0.05, 1.0)
 TICK_S = 0.25
 POLL_S = 1.0
+LINE_MAX = 16 * 2**20
+"""Bytes of one event; the longest are signatures, some hundred KiB."""
 
 
 class Watcher:
@@ -32,7 +35,8 @@ class Watcher:
     def __init__(self, worker: Worker, config: RouterConfig) -> None:
         self.worker = worker
         self._config = config
-        self._buffer = b""
+        self._buffer = bytearray()
+        self._call: Call | None = None
         self._hello = False
         self._refused = ""
 
@@ -52,8 +56,8 @@ class Watcher:
             await asyncio.sleep(backoff)
 
     async def _watch_once(self) -> str:
-        self._buffer, self._hello = b"", False
-        call = self.worker.pool.get("/toolkit/events", self._feed)
+        self._buffer, self._hello = bytearray(), False
+        call = self._call = self.worker.pool.get("/toolkit/events", self._feed)
         try:
             status = await self._first_answer(call)
             if status == 404:
@@ -134,7 +138,14 @@ class Watcher:
             await asyncio.sleep(POLL_S)
 
     def _feed(self, data: bytes) -> None:
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        start = len(self._buffer)
+        self._buffer += data
+        end = self._buffer.rfind(b"\n", start) + 1
+        if not end and len(self._buffer) > LINE_MAX and self._call is not None:
+            self._call.close(f"sent an event of more than {LINE_MAX >> 20} MiB")
+            return
+        lines = bytes(self._buffer[:end]).split(b"\n")
+        del self._buffer[:end]
         now = monotonic()
         self.worker.last_event = now
         for line in lines:
@@ -142,10 +153,9 @@ class Watcher:
                 continue
             try:
                 event = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                log.warning("worker %s sent a malformed event", self.worker.name)
-                continue
-            self._take(event, now)
+                self._take(event, now)
+            except Exception as error:  # whatever it holds: the stream and its worker go on
+                log.warning("worker %s sent a malformed event (%s)", self.worker.name, where(error))
         # A data connection that broke took the worker out; an event shows that it lives.
         if self._hello and not self.worker.healthy and self.worker.down_since:
             self.worker.mark_up()

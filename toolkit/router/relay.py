@@ -16,6 +16,8 @@ from toolkit.router.request import Single, public_id
 from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
 from toolkit.router.upstream import Call
 
+EVENT_MAX = 32 * 2**20
+"""Bytes of one SSE event; those of /generate hold all of the answer so far."""
 _ERROR = b'data: {"error"'
 _ABORT = b'"type":"abort"'
 _DONE = b"data: [DONE]\n\n"
@@ -52,7 +54,8 @@ class Relay:
         self.failure: Failure | None = None
         self.ended = False
         self._call: Call | None = None
-        self._tail = b""
+        self._tail = bytearray()
+        """Of an event that has not ended."""
         self._trimmer: Trimmer | None = None
         self._held: list[bytes] | None = None
         self._prompt: dict[str, Any] | None = None
@@ -83,7 +86,7 @@ class Relay:
         self.first = asyncio.get_running_loop().create_future()
         self._begun = False
         self.failure = None
-        self._tail = b""
+        self._tail = bytearray()
         self._held = [] if hold else None
         self._prompt = None
         self._trimmer = None
@@ -106,14 +109,14 @@ class Relay:
     def feed(self, data: bytes) -> None:
         """The sink of the decode's call."""
         if self._tail:
-            data = self._tail + data
-            self._tail = b""
+            data = self._whole(data)
+            if not data:
+                return
         if data[-2:] != b"\n\n":
             cut = data.rfind(b"\n\n") + 2
+            self._tail += data[cut:] if cut > 1 else data
             if cut == 1:
-                self._tail = data
                 return
-            self._tail = data[cut:]
             data = data[:cut]
         if self._rename is not None:
             data = data.replace(*self._rename)
@@ -139,6 +142,18 @@ class Relay:
         if self._count is not None and ids:
             self._count(ids.count(b" "))
         self._send(events)
+
+    def _whole(self, data: bytes) -> bytes:
+        """Tail and data once an event ends in them, nothing before; each byte is looked at once."""
+        tail = self._tail
+        start = len(tail) - 1
+        tail += data
+        if tail.find(b"\n\n", start) < 0:
+            if len(tail) > EVENT_MAX and self._call is not None:
+                self._call.close(f"sent an event of more than {EVENT_MAX >> 20} MiB", "lost")
+            return b""
+        self._tail = bytearray()
+        return bytes(tail)
 
     def _send(self, events: bytes) -> None:
         self.sent.add(events)

@@ -44,6 +44,9 @@ CAPTURE = "x-toolkit-capture"
 MAX_LABEL = 64
 """Characters of a label that are looked at."""
 
+DEEPEST = 200
+"""Levels of JSON; orjson writes 254, Python and workers read some hundreds more."""
+
 _SALT = os.urandom(16)
 """Of digests of users and prompts: nobody can look one up who is not this process."""
 
@@ -188,8 +191,9 @@ def parse(
         if isinstance(body.get("rid"), list) and _usable(one.get("rid")):
             rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
         user = user_of(one, routing_key, _SALT) if wanted.users else None
-        view, size = _view(endpoint, one, wanted, label, user, now)
         first = index % n == 0
+        if first:  # all samples of a prompt look the same
+            view, size = _view(endpoint, one, wanted, label, user, now)
         job.singles.append(
             Single(
                 endpoint, path, one, rid, index, stream, view, headers, first, size, capture=capture
@@ -199,6 +203,23 @@ def parse(
 
 
 def _load(raw: bytes) -> Any:
+    body = _read(raw)
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _too_deep(body):
+        raise ApiError(400, f"The body is nested deeper than {DEEPEST} levels.")
+    return body
+
+
+def _too_deep(body: Any) -> bool:
+    level = [body] if isinstance(body, (dict, list)) else []
+    for _ in range(DEEPEST + 1):
+        inside = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for values in inside for each in values if isinstance(each, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _read(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:

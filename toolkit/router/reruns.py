@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.poison import Convicts, RetryBudget, Strike
-from toolkit.router.request import Single, encode
+from toolkit.router.packed import segments
+from toolkit.router.request import Single
 
 if TYPE_CHECKING:
     from toolkit.router.config import RouterConfig
@@ -135,4 +136,7 @@ def _poisonous(what: str) -> ApiError:
 def _digest(single: Single) -> bytes:
     """Of what a request asks for, whoever sends it and under whatever id."""
     asked = {key: value for key, value in single.body.items() if key not in ("rid", "user")}
-    return blake2b(single.path.encode() + encode(asked), digest_size=16).digest()
+    digest = blake2b(single.path.encode(), digest_size=16)
+    for piece in segments(asked):
+        digest.update(piece)
+    return digest.digest()

@@ -61,6 +61,7 @@ class Views:
                 "running": router.admission.running,
                 "queued": router.admission.queued,
                 "parked": router.dispatcher.parked,
+                "held_bytes": router.budget.held,
                 **_figures(router.dispatcher),
                 **({} if router.locality is None else {"eldr": router.locality.describe()}),
                 "poison": dict(router.fleet.poisoned),

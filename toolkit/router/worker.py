@@ -227,7 +227,9 @@ class Worker:
         self._prefills: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._aborts: set[Call] = set()
 
-    def post(self, path: str, body: bytes, sink: Any = None, headers: str = "") -> Call:
+    def post(
+        self, path: str, body: bytes | tuple[bytes, ...], sink: Any = None, headers: str = ""
+    ) -> Call:
         """A request that dies with the worker: `mark_down(fail=True)` ends it."""
         call = self.pool.post(path, body, sink, headers)
         self.calls.add(call)
