@@ -39,6 +39,15 @@ async def serve(config_path: str) -> int:
         print(f"cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)
         await runner.cleanup()
         return 1
+    if config.admin_port:
+        try:
+            await web.TCPSite(runner, "127.0.0.1", config.admin_port).start()
+        except OSError as error:
+            print(
+                f"cannot listen on 127.0.0.1:{config.admin_port}: {error.strerror}", file=sys.stderr
+            )
+            await runner.cleanup()
+            return 1
     host, port = runner.addresses[0][:2]
     logging.getLogger("toolkit.router").info("listening on http://%s:%d", host, port)
     # What is there now stays: the collector need not walk it while streams wait.
