@@ -33,10 +33,13 @@ from patches import (
     signature,
     step_log,
     waiting_queue,
+    worker_key,
 )
 from patches.base import Patch, Process
 
 ALL: tuple[Patch, ...] = (
+    worker_key.PATCH,
+    worker_key.SCHEDULER_PATCH,
     message_sockets.PATCH,
     cpu_host_memory.PATCH,
     cpu_idle.PATCH,

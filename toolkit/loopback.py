@@ -1,4 +1,4 @@
-"""Which addresses only this machine itself can reach."""
+"""Which addresses only this machine itself can reach, and what the others need."""
 
 from __future__ import annotations
 
@@ -13,3 +13,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def open_door(host: str) -> str:
+    """What is wrong with a front door at `host` that asks nobody for a key, and how to mend it."""
+    return (
+        f"host {host} is not loopback and no client key is asked for: name keys in api_key_env or "
+        "api_keys_file, or say `open: true` where something else keeps strangers away"
+    )

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from toolkit.keys import KeysError, from_environment
-from toolkit.loopback import is_loopback
+from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
 
 Role = Literal["prefill", "decode", "plain"]
@@ -205,14 +205,6 @@ class RouterConfig(BaseModel):
             return None if env_name is None else from_environment(env_name)
         except KeysError as error:
             raise ConfigError(str(error)) from error
-
-
-def open_door(host: str) -> str:
-    """What is wrong with a front door at `host` that asks nobody for a key, and how to mend it."""
-    return (
-        f"host {host} is not loopback and no client key is asked for: name keys in api_key_env or "
-        "api_keys_file, or say `open: true` where something else keeps strangers away"
-    )
 
 
 def why_not(decode_policy: str, config: RouterConfig, dispatch: str) -> str | None:
