@@ -28,6 +28,7 @@ from patches import (
     message_sockets,
     output_ids,
     prefill_restart,
+    private_ports,
     resume,
     resume_penalties,
     signature,
@@ -40,6 +41,8 @@ from patches.base import Patch, Process
 ALL: tuple[Patch, ...] = (
     worker_key.PATCH,
     worker_key.SCHEDULER_PATCH,
+    private_ports.PATCH,
+    private_ports.SCHEDULER_PATCH,
     message_sockets.PATCH,
     cpu_host_memory.PATCH,
     cpu_idle.PATCH,
