@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from tests.unit.launch_stand_ins import deployment, plan, tiny_model, two_workers, worker
-from toolkit.launch import checks, keys, readiness
+from toolkit.launch import checks, doors, keys, readiness
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan, resolve
@@ -230,3 +230,17 @@ def test_state_tells_where_keys_are_and_holds_none(tmp_path: Path) -> None:
         text = (started.run_dir / "state.json").read_text()
         assert started.worker_key not in text
     assert state["admin_url"] is None
+
+
+def test_a_dry_run_tells_every_door_and_how_to_close_it(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model")
+    alone = doors.told(resolve(deployment(model)))
+    for part in ("clients", "orders; wants", "HTTP; wants the run's key", "KV bootstrap", "15000-"):
+        assert part in alone
+    assert "nft" not in alone
+    fields = {"hosts": HOSTS, "prefill": {"hosts": ["a"]}, "decode": {"hosts": ["b"]}}
+    rules = doors.firewall(resolve(deployment(model, **fields)))
+    assert "ip saddr { 10.1.0.1, 10.1.0.2 } accept" in rules[-2]
+    for each in resolve(deployment(model, **fields)).workers:
+        assert str(each.port) in rules[-1]
+    assert "15000-17000" in rules[-1]

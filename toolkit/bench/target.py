@@ -56,9 +56,17 @@ async def get_json(session: aiohttp.ClientSession, url: str) -> Any:
 async def set_policy(session: aiohttp.ClientSession, url: str, body: dict[str, str]) -> None:
     """Switch the router's policies at run time (`POST /admin/policy`): at its admin port, which it
     names, or with the admin key that the session has for its front door."""
+    import aiohttp
+
     state = await get_json(session, url + "/workers")
     at = (state or {}).get("admin") or url
-    async with session.post(at + "/admin/policy", json=body) as response:
+    try:
+        order = await session.post(at + "/admin/policy", json=body)
+    except aiohttp.ClientConnectionError as error:
+        raise BenchError(
+            f"nobody takes orders at {at}, the router's admin port ({error}): run this on its host"
+        ) from error
+    async with order as response:
         if response.status == 403:
             raise BenchError(
                 f"the router's policies are switched by its admin only ({at}): give the admin key "
