@@ -28,6 +28,7 @@ from patches import (
     message_sockets,
     output_ids,
     prefill_restart,
+    private_ports,
     request_answers,
     request_guard,
     resume,
@@ -35,10 +36,15 @@ from patches import (
     signature,
     step_log,
     waiting_queue,
+    worker_key,
 )
 from patches.base import Patch, Process
 
 ALL: tuple[Patch, ...] = (
+    worker_key.PATCH,
+    worker_key.SCHEDULER_PATCH,
+    private_ports.PATCH,
+    private_ports.SCHEDULER_PATCH,
     message_sockets.PATCH,
     cpu_host_memory.PATCH,
     cpu_idle.PATCH,

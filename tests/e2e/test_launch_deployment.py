@@ -21,6 +21,7 @@ from toolkit.launch.plan import resolve
 from toolkit.launch.ports import FreePorts
 from toolkit.launch.running import Running
 from toolkit.launch.state import read_state
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.resources import recipes_dir
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -100,7 +101,11 @@ def sglang_router(deployment: Running) -> Iterator[str]:
     argv = command.sglang_router_command(
         type(recipe).model_validate(fields), port, ports.take(), entries
     )
-    env = {**os.environ, **command.python_env()}
+    env = {
+        **os.environ,
+        **command.python_env(),
+        WORKER_KEY_VARIABLE: deployment.worker_key,
+    }
     process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"

@@ -101,11 +101,12 @@ class Cluster:
             worker = Standin(f"{role}-{index}", role, args)
             worker.start()
             self.workers.append(worker)
-        self.port = free_port()
+        self.port, self.admin_port = free_port(), free_port()
         self._dir = tempfile.TemporaryDirectory()
         path = Path(self._dir.name) / "router.json"
         config = {
             "port": self.port,
+            "admin_port": self.admin_port,
             "rerun_wait_s": 10,
             "worker_api_key_env": "TOOLKIT_WORKER_KEY",
             "workers": [{**w.config(), **self.role_config.get(w.role, {})} for w in self.workers],
@@ -146,6 +147,11 @@ class Cluster:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def admin(self) -> str:
+        """Where the admin's endpoints answer, as no key is asked for there."""
+        return f"http://127.0.0.1:{self.admin_port}"
+
     def worker(self, name: str) -> Standin:
         return next(worker for worker in self.workers if worker.name == name)
 
@@ -170,10 +176,7 @@ class Cluster:
         return await _poll(self.state, condition, seconds)
 
     async def state(self) -> dict[str, Any]:
-        headers = {}
-        if self.config.get("api_key_env"):
-            headers["Authorization"] = f"Bearer {self.env[self.config['api_key_env']]}"
-        async with self.session.get(f"{self.url}/workers", headers=headers) as response:
+        async with self.session.get(f"{self.admin}/workers") as response:
             return await response.json()
 
     async def stats(self, name: str) -> dict[str, Any]:

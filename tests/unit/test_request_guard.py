@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from patches import request_guard, resume, tickets
-from patches.expert_capture import wants_capture
+from patches.expert_capture import capture_name
 from patches.request_answers import MistakesMiddleware
 from patches.request_guard import RequestError
 from toolkit.launch.variables import WORKER_KEY_VARIABLE
@@ -63,7 +63,7 @@ def test_what_the_router_did_not_sign_is_refused_on_every_worker(ticket: Any) ->
         with pytest.raises(TicketError):
             resume._extend_prompt_on_prefill(scheduler.take, scheduler, received(ticket))
         assert scheduler.taken == []
-    assert not wants_capture(received(ticket))
+    assert not capture_name(received(ticket))
 
 
 @pytest.mark.parametrize(("ids", "said"), [([8192], "vocabulary"), ([1] * 97, "more than 99")])
@@ -83,7 +83,7 @@ def test_signed_tokens_are_prompt_on_prefill_and_output_on_decode() -> None:
     resume._restore_state(decode.take, decode, request)
     assert request.output_ids == [7, 8]
     assert request.pd_rebootstrap_in_progress
-    assert wants_capture(request)
+    assert capture_name(request)
     resume._restore_state(decode.take, decode, request)  # a retraction
     assert request.output_ids == [7, 8]
 

@@ -22,7 +22,7 @@ def launch(
     no_check: bool = typer.Option(False, "--no-check", help="Skip SGLang's own check of flags."),
 ) -> None:
     """Start a deployment and supervise it until Ctrl-C (twice: at once)."""
-    from toolkit.launch import checks, show
+    from toolkit.launch import checks, doors, show
     from toolkit.launch.plan import resolve
 
     if detach and not dry_run:
@@ -38,6 +38,7 @@ def launch(
         wide_console().print(show.summary(plan))
         if dry_run:
             print(show.commands(plan))
+            print(f"\n{doors.told(plan)}")
     problems = checks.quick(plan) if no_check else checks.check(plan, dry_run=dry_run)
     if problems:
         print(checks.shown(problems), file=_stderr())

@@ -47,15 +47,17 @@ def launcher_alive(state: dict[str, Any]) -> bool:
 def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
     """What the router says in `GET /workers`; empty when it does not answer."""
     import json
-    import os
 
-    from toolkit.launch import readiness
+    from toolkit.keys import KeysError
+    from toolkit.launch import keys, readiness
 
-    name = state.get("api_key_env")
-    key = os.environ.get(name) if name else None
-    code, body = readiness.get(f"{state['router_url']}/workers", timeout=3.0, key=key)
-    if code == 401:
-        print(f"the router wants its key: export {name}=... to see what it knows", file=sys.stderr)
+    url = state.get("admin_url") or state["router_url"]
+    try:
+        key = keys.admin_key(state) if state.get("admin_url") else keys.client_key(state)
+    except KeysError as error:
+        print(f"{error}: without it this says only what the launcher knows", file=sys.stderr)
+        return {}
+    code, body = readiness.get(f"{url}/workers", timeout=3.0, key=key)
     if code != 200:
         return {}
     try:

@@ -15,6 +15,7 @@ from toolkit.launch.model import ModelFacts
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.waiting import PARKED
 
 
@@ -43,7 +44,8 @@ class Builder:
         self.local = local
         self.locality = locality
         self.dispatch = dispatch_of(deployment)
-        fixed = {deployment.router.port} if deployment.router.port else set()
+        front = deployment.router
+        fixed = {port for port in (front.port, front.admin_port) if port}
         for role in deployment.roles.values():
             for start in (role.port, role.bootstrap_port):
                 fixed |= set(range(start, start + role.replicas)) if start else set()
@@ -177,6 +179,7 @@ class Builder:
             key: getattr(router, key)
             for key in (
                 "api_key_env",
+                "admin_key_env",
                 "prefill_policy",
                 "decode_policy",
                 "tau",
@@ -200,10 +203,17 @@ class Builder:
         if allow:
             optional["allow"] = sorted(allow)
         if router.record is not None:
-            optional["record"] = str(self.deployment.folder.resolve() / router.record)
+            optional["record"] = str(self.deployment.path_of(router.record))
+        for key in ("api_keys_file", "admin_key_file"):
+            if getattr(router, key) is not None:
+                optional[key] = str(self.deployment.path_of(getattr(router, key)))
+        if not (router.admin_key_env or router.admin_key_file):
+            optional["admin_port"] = router.admin_port or self.ports.take()
         return {
             "host": router.host,
             "port": port,
+            "open": router.open,
+            "worker_api_key_env": WORKER_KEY_VARIABLE,
             "dispatch": self.dispatch,
             "seed": router.seed,
             "workers": entries,

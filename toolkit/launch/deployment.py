@@ -25,6 +25,7 @@ from toolkit.launch.document import line_of, read_document
 from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.waiting import Waiting, from_yaml
+from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
 from toolkit.router.door.limits import ALLOWABLE
 
@@ -145,7 +146,20 @@ class Router(_Strict):
     )
     seed: int = 0
     api_key_env: str | None = Field(
-        default=None, description="name of the variable that holds the key"
+        default=None, description="name of the variable that holds the key of clients"
+    )
+    api_keys_file: str | None = Field(
+        default=None, description="file of client keys, a line each: KEY or NAME: KEY (mode 600)"
+    )
+    admin_key_env: str | None = Field(
+        default=None, description="name of the variable that holds the key for /admin/*"
+    )
+    admin_key_file: str | None = Field(default=None, description="file that holds it (mode 600)")
+    admin_port: Port | None = Field(
+        default=None, description="loopback port for /admin/* where there is no admin key"
+    )
+    open: bool = Field(
+        default=False, description="strangers may use a front door that is not loopback"
     )
     allow: tuple[str, ...] = Field(
         default=(), description="what clients may do beyond plain requests (router/README.md)"
@@ -169,6 +183,23 @@ class Router(_Strict):
             if name not in ALLOWABLE:
                 raise ValueError(f"{name!r} is none of {', '.join(sorted(ALLOWABLE))}")
         return names
+
+    @model_validator(mode="after")
+    def _doors(self) -> Router:
+        if self.admin_key_env and self.admin_key_file:
+            raise ValueError("admin_key_env and admin_key_file both name the admin key: leave one")
+        if self.admin_port and (self.admin_key_env or self.admin_key_file):
+            raise ValueError("admin_port is for a router without an admin key: remove one of them")
+        keys = self.kind == "toolkit" and (self.api_key_env or self.api_keys_file)
+        if self.kind == "none" or keys or self.open or is_loopback(self.host):
+            return self
+        if self.kind == "sglang":
+            raise ValueError(
+                f"host {self.host} is not loopback and SGLang's router asks nobody for a key: use "
+                "kind: toolkit with api_key_env, or say `open: true` where something else keeps "
+                "strangers away"
+            )
+        raise ValueError(open_door(self.host))
 
     @field_validator("record")
     @classmethod
@@ -243,6 +274,10 @@ class Deployment(_Strict):
     base_port: Port = Field(
         default=30000, description="first port on every host, several hosts only"
     )
+    worker_key_env: str | None = Field(
+        default=None, description="name of the variable with the workers' key, on every host"
+    )
+    worker_key_file: str | None = Field(default=None, description="file that holds it (mode 600)")
     env: dict[str, str] = Field(default_factory=dict)
     timeouts: Timeouts = Timeouts()
     restart: Restart = Restart()
@@ -277,6 +312,12 @@ class Deployment(_Strict):
         return self
 
     @model_validator(mode="after")
+    def _one_worker_key(self) -> Deployment:
+        if self.worker_key_env and self.worker_key_file:
+            raise ValueError("worker_key_env and worker_key_file both name the key: leave one")
+        return self
+
+    @model_validator(mode="after")
     def _dp_policies(self) -> Deployment:
         check_roles(self)
         return self
@@ -285,6 +326,10 @@ class Deployment(_Strict):
         """The same deployment on the other device."""
         data = self.model_dump(exclude_unset=True) | {"device": device, "folder": self.folder}
         return Deployment.model_validate(data)
+
+    def path_of(self, path: str) -> Path:
+        """A path of the file, absolute: relative ones start where the file is."""
+        return self.folder.resolve() / Path(path).expanduser()
 
     @property
     def roles(self) -> dict[str, Role]:

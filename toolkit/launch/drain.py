@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from toolkit.launch import readiness
+from toolkit.launch import keys, readiness
 from toolkit.launch.plan import Plan
 
 PAUSE = 0.2
@@ -16,8 +16,8 @@ def left(plan: Plan) -> int:
     drain, so it may be the first one. Raises NotReady when the router does not answer properly.
     """
     assert plan.router is not None
-    key = readiness.api_key(plan)
-    url = plan.router.url
+    url = plan.router.admin_url
+    key = keys.admin_key(plan.router.config or {})
     status, body = readiness.post(f"{url}/admin/drain", {}, timeout=5.0, key=key)
     if status != 200:
         raise readiness.NotReady(f"/admin/drain answered {status or 'nothing'}")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit.launch import readiness, trees
+from toolkit.launch import keys, readiness, trees
 from toolkit.launch.background import Background
 from toolkit.launch.backoff import restart_delay
 from toolkit.launch.guard import Guard
@@ -182,6 +182,7 @@ def _processes(plan: Plan, run_dir: Path, scratch: Path) -> list[Managed]:
             env={**temporary, **w.env},
             log=run_dir / f"{w.name}.log",
             after=w.after,
+            without=keys.not_for_workers(plan),
         )
         for w in plan.workers
         if w.local
@@ -199,6 +200,7 @@ def _processes(plan: Plan, run_dir: Path, scratch: Path) -> list[Managed]:
                 log=run_dir / "router.log",
                 # SGLang's router fills its log with complaints about workers not yet there.
                 after=[m.name for m in result] if router.kind == "sglang" else (),
+                without=keys.not_for_the_router(plan),
             )
         )
     return result

@@ -89,6 +89,15 @@ class RouterPlan:
     config: Mapping[str, Any] | None
     local: bool
 
+    @property
+    def admin_url(self) -> str | None:
+        """Where orders go: to a loopback port, or with the admin key to the front door; None for
+        SGLang's router, which takes none."""
+        if self.config is None:
+            return None
+        port = self.config.get("admin_port")
+        return f"http://127.0.0.1:{port}" if port else self.url
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -107,6 +116,8 @@ class Plan:
     restart: Restart
     problems: tuple[Problem, ...] = ()
     locality: Locality | None = None
+    worker_key_env: str | None = None
+    worker_key_file: str | None = None
 
     @property
     def entry_url(self) -> str:
@@ -163,6 +174,9 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
         timeouts=deployment.timeouts,
         restart=deployment.restart,
         locality=locality,
+        worker_key_env=deployment.worker_key_env,
+        worker_key_file=deployment.worker_key_file
+        and str(deployment.path_of(deployment.worker_key_file)),
     )
 
 

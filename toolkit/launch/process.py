@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -46,6 +46,8 @@ class Managed:
     env: Mapping[str, str]
     log: Path
     after: Sequence[str] = ()
+    without: Collection[str] = ()
+    """Variables of the launcher that are not for it: others' keys."""
     status: Status = Status.WAITING
     note: str = ""
     restarts: int = 0
@@ -69,7 +71,8 @@ class Managed:
 
     def spawn(self, run_id: str) -> None:
         """Start it as a process group. The calling thread must outlive it (PDEATHSIG)."""
-        env = {**os.environ, **self.env, trees.RUN_ID: run_id}
+        mine = {name: value for name, value in os.environ.items() if name not in self.without}
+        env = {**mine, **self.env, trees.RUN_ID: run_id}
         with self.log.open("ab") as log:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
             log.write(f"--- toolkit: start {self.restarts + 1} of {self.name}, {stamp}\n".encode())

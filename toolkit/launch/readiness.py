@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import threading
 import time
@@ -11,6 +10,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from toolkit.keys import KeysError
+from toolkit.launch import keys
 from toolkit.launch.plan import Plan
 
 PROMPT = "The capital of France is"
@@ -43,9 +44,11 @@ def api_key_env(plan: Plan) -> str | None:
 
 
 def api_key(plan: Plan) -> str | None:
-    """The router's key, out of the variable that the deployment names."""
-    name = api_key_env(plan)
-    return os.environ.get(name) if name else None
+    """A client key of the router, out of what the deployment names; None: there is none."""
+    try:
+        return keys.client_key((plan.router.config if plan.router else None) or {})
+    except KeysError:
+        return None
 
 
 def generate(plan: Plan, timeout: float) -> list[float]:
@@ -110,6 +113,8 @@ def _headers(key: str | None) -> dict[str, str]:
 
 
 def _ask(request: urllib.request.Request, timeout: float) -> tuple[int, bytes]:
+    for name, value in keys.ours(request.full_url).items():
+        request.add_header(name, value)
     try:
         with _opener.open(request, timeout=timeout) as response:
             return response.status, response.read()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.launch import keys
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import Managed, Status
@@ -28,6 +29,11 @@ class RunningWorker:
     restarts: int
     log: Path
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request to this worker must carry: the run's key."""
+        return keys.headers_at(self.url)
+
 
 class Running:
     """A deployment that is up."""
@@ -37,6 +43,10 @@ class Running:
         self.plan = supervisor.plan
         self.run_dir = supervisor.run_dir
         self.router_url = supervisor.plan.entry_url
+        router = supervisor.plan.router
+        self.admin_url = (router and router.admin_url) or self.router_url
+        """Where /admin/* answers."""
+        self.worker_key = supervisor.worker_key
 
     @property
     def workers(self) -> list[RunningWorker]:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from toolkit.launch import drain, readiness, trees
+from toolkit.launch import drain, keys, readiness, trees
 from toolkit.launch.background import Background
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.fleet import Fleet
@@ -47,6 +47,7 @@ class Supervisor:
         self.plan = plan
         self.run_dir = run_dir.resolve()
         self.run_id = uuid.uuid4().hex
+        self.worker_key = keys.worker_key(plan)
         self.phase = Phase.STARTING
         self.settled = threading.Event()
         """Set when the deployment is ready, or never will be (`failure` says why)."""
@@ -85,8 +86,9 @@ class Supervisor:
     def _run(self, folder: Path) -> None:
         self._selector.register(self._background, selectors.EVENT_READ, self._background.deliver)
         self._deadline = time.monotonic() + self.plan.timeouts.start
+        keys.hold(self.plan, self.worker_key)
         self._fleet = Fleet(
-            self.plan,
+            keys.armed(self.plan, self.worker_key),
             self.run_dir,
             self.run_id,
             folder,
@@ -240,6 +242,7 @@ class Supervisor:
 
     def _end(self) -> None:
         left = self.fleet.kill()
+        keys.drop(self.plan)
         self.fleet.guard.close()
         self.phase = Phase.FAILED if self.failure else Phase.STOPPED
         self._write_state()
@@ -289,7 +292,7 @@ class Supervisor:
                 "run_id": self.run_id,
                 "guard_pid": self.fleet.guard.pid,
                 "router_url": self.plan.entry_url,
-                "api_key_env": readiness.api_key_env(self.plan),
+                **keys.named_keys(self.plan.router),
                 "workers": [r for r in rows if r["role"] != "router"],
                 "router": next((r for r in rows if r["role"] == "router"), None),
                 "updated": time.time(),

@@ -51,6 +51,15 @@ async def serve(config_path: str) -> int:
         limit, lobby.most, config.max_connections,
     )  # fmt: skip
     log.info("listening on http://%s:%d", host, port)
+    if config.admin_port:
+        try:
+            await web.TCPSite(runner, "127.0.0.1", config.admin_port).start()
+        except OSError as error:
+            print(
+                f"cannot listen on 127.0.0.1:{config.admin_port}: {error.strerror}", file=sys.stderr
+            )
+            await runner.cleanup()
+            return 1
     # What is there now stays: the collector need not walk it while streams wait.
     gc.collect()
     gc.freeze()

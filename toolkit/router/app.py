@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic
@@ -12,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
+from toolkit.keys import KeysError
 from toolkit.policies.user import HEADER as ROUTING_KEY
 from toolkit.router import bodies, budget, views
 from toolkit.router.admission import Admission, Entry
 from toolkit.router.attempt import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
-from toolkit.router.config import RouterConfig
+from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.door import models
 from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
+from toolkit.router.guard import CALLER, Guard
 from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
 from toolkit.router.parsing import Parser
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolkit.router")
 
 DONE = b"data: [DONE]\n\n"
-OPEN_PATHS = frozenset({"/health", "/readiness", "/metrics"})
 LABEL = "x-toolkit-label"
 FORWARDED = ("traceparent", "tracestate", "x-request-id", ROUTING_KEY)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -64,8 +64,13 @@ class Router:
         self.parser = Parser()
         self.recording = Recording(config.record) if config.record else None
         models.prepare(config.allow)
-        self.jobs: dict[str, set[asyncio.Task[Any]]] = {}
-        self._key = config.secret(config.api_key_env)
+        self.ending = False
+        self.jobs: dict[tuple[str, str], set[asyncio.Task[Any]]] = {}
+        """By the name of the client's key and its own rid."""
+        try:
+            self.guard = Guard(config)
+        except KeysError as error:
+            raise ConfigError(str(error)) from error
         self._watchers: list[asyncio.Task[None]] = []
 
     def app(self) -> web.Application:
@@ -97,19 +102,17 @@ class Router:
             self.recording.close()
 
     async def drain(self) -> None:
-        """Refuse new requests and wait, bounded, for those that run."""
-        self.admission.draining = True
+        """Refuse new requests for good and wait, bounded, for those that run."""
+        self.admission.draining = self.ending = True
         deadline = monotonic() + self.config.drain_timeout_s
         while self.admission.busy and monotonic() < deadline:
             await asyncio.sleep(0.05)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._key is not None and request.path not in OPEN_PATHS:
-            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            raw = given.encode("utf-8", "surrogateescape")  # the bytes as they came
-            if not hmac.compare_digest(raw, self._key.encode()):
-                return web.json_response({"error": "Unauthorized"}, status=401)
+        refused = self.guard.refuse(request)
+        if refused is not None:
+            return refused
         return await handler(request)
 
     @web.middleware
@@ -201,14 +204,15 @@ class Router:
             now=arrived,
         )
         with self.admission.enter(len(job.singles)) as entry:
-            return await self._run_job(job, client, arrived, entry)
+            return await self._run_job(request[CALLER].name, job, client, arrived, entry)
 
     async def _run_job(
-        self, job: Job, client: ClientStream, arrived: float, entry: Entry
+        self, caller: str, job: Job, client: ClientStream, arrived: float, entry: Entry
     ) -> web.StreamResponse:
         task = asyncio.current_task()
         assert task is not None
-        self.jobs.setdefault(job.rid, set()).add(task)
+        mine = (caller, job.rid)
+        self.jobs.setdefault(mine, set()).add(task)
         try:
             async with asyncio.timeout(self.config.request_timeout_s):
                 if job.stream:
@@ -218,10 +222,10 @@ class Router:
             limit = self.config.request_timeout_s
             raise ApiError(504, f"The request took longer than {limit:g} s.") from error
         finally:
-            tasks = self.jobs[job.rid]
+            tasks = self.jobs[mine]
             tasks.discard(task)
             if not tasks:
-                del self.jobs[job.rid]
+                del self.jobs[mine]
 
     async def _stream(
         self, job: Job, client: ClientStream, arrived: float, entry: Entry

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -17,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from toolkit.keys import KeysError, from_environment
+from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
 from toolkit.router.door.limits import ALLOWABLE
 
@@ -103,6 +104,10 @@ class RouterConfig(BaseModel):
     pace of `body_pace_kib` KiB/s in each `body_window_s` (`toolkit.router.bodies`). Above
     `max_connections` (less where file descriptors are few) idle ones are closed, else the new one
     gets 503. `accept_gzip`: take bodies with `Content-Encoding: gzip`; otherwise 415.
+    Clients send one of the keys in the variable `api_key_env` or the file `api_keys_file` (a line
+    each, `KEY` or `NAME: KEY`); the admin that in `admin_key_env` or `admin_key_file`. Without an
+    admin key, /admin/* and abort_all answer only at `admin_port` on loopback (0: nowhere). A host
+    that is not loopback wants client keys, or `open`.
 
     `record`: absolute path of a file to which the lengths and times of all requests are appended
     (`toolkit.router.recording`).
@@ -113,6 +118,11 @@ class RouterConfig(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(default=30000, ge=0, le=65535)
     api_key_env: str | None = None
+    api_keys_file: str | None = None
+    admin_key_env: str | None = None
+    admin_key_file: str | None = None
+    admin_port: int = Field(default=0, ge=0, le=65535)
+    open: bool = False
     dispatch: Dispatch = "late"
     prefill_policy: str = "round_robin"
     decode_policy: str = "shortest_queue"
@@ -179,13 +189,24 @@ class RouterConfig(BaseModel):
             raise ValueError("'media_urls' needs 'media' too")
         return names
 
-    @field_validator("profile", "record")
+    @field_validator("profile", "record", "api_keys_file", "admin_key_file")
     @classmethod
     def _absolute(cls, path: str | None, info: ValidationInfo) -> str | None:
         if path is not None and not Path(path).is_absolute():
-            what = {"profile": "a profile folder", "record": "a file"}[str(info.field_name)]
+            what = "a profile folder" if info.field_name == "profile" else "a file"
             raise ValueError(f"{path!r} must be the absolute path of {what}")
         return path
+
+    @model_validator(mode="after")
+    def _doors(self) -> RouterConfig:
+        if self.admin_key_env and self.admin_key_file:
+            raise ValueError("admin_key_env and admin_key_file both name the admin key: leave one")
+        if self.admin_port and self.admin_port == self.port:
+            raise ValueError(f"admin_port and port are both {self.port}: give them different ones")
+        keys = self.api_key_env or self.api_keys_file
+        if not (keys or self.open or is_loopback(self.host)):
+            raise ValueError(open_door(self.host))
+        return self
 
     @model_validator(mode="after")
     def _workers_fit_together(self) -> RouterConfig:
@@ -227,12 +248,10 @@ class RouterConfig(BaseModel):
 
     def secret(self, env_name: str | None) -> str | None:
         """The value of an environment variable that holds a key; ConfigError when it is unset."""
-        if env_name is None:
-            return None
-        value = os.environ.get(env_name)
-        if not value:
-            raise ConfigError(f"environment variable {env_name} is empty; it must hold the API key")
-        return value
+        try:
+            return None if env_name is None else from_environment(env_name)
+        except KeysError as error:
+            raise ConfigError(str(error)) from error
 
 
 def why_not(decode_policy: str, config: RouterConfig, dispatch: str) -> str | None:

@@ -429,9 +429,12 @@ def ticket_body(single: Single, rid: str, key: str | None) -> dict[str, Any]:
     """The body with what the router itself asks of a worker, signed for this `rid`: the tokens that
     were generated already, for both sides (`patches.resume`)."""
     body = dict(single.body)
-    if not single.resume_ids:
+    capture = single.rid if single.capture else ""
+    if not (single.resume_ids or capture):
         return body
-    ticket = {TICKET_KEY: sign(key or "", rid, resume=single.resume_ids)}
+    if not key:
+        raise ApiError(400, f"{CAPTURE}: the workers have no key, so they keep no experts for you.")
+    ticket = {TICKET_KEY: sign(key, rid, resume=single.resume_ids, capture=capture)}
     if single.endpoint == "generate":
         params = dict(body.get("sampling_params") or {})
         params["custom_params"] = {**(params.get("custom_params") or {}), **ticket}

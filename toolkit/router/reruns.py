@@ -9,8 +9,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from toolkit.router.errors import ApiError, Retry
-from toolkit.router.poison import Convicts, RetryBudget, Strike
 from toolkit.router.packed import segments
+from toolkit.router.poison import Convicts, RetryBudget, Strike
 from toolkit.router.request import Single
 
 if TYPE_CHECKING:

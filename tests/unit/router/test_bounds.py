@@ -1,4 +1,4 @@
-"""The router process against clients that want too much: nothing is done before a bound is asked."""
+"""The router process against clients that want too much: bounds are asked before work."""
 
 from __future__ import annotations
 
