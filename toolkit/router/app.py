@@ -13,7 +13,7 @@ import orjson
 from aiohttp import web
 
 from toolkit.policies.user import HEADER as ROUTING_KEY
-from toolkit.router import views
+from toolkit.router import identity, views
 from toolkit.router.admission import Admission
 from toolkit.router.attempt import Answer
 from toolkit.router.client import ClientStream
@@ -66,6 +66,7 @@ class Router:
         for path in PATHS:
             app.router.add_post(path, self.serve)
         views.add_routes(app, self)
+        identity.mark(app)
         app.on_startup.append(self._start)
         app.on_cleanup.append(self._stop)
         return app

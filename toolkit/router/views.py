@@ -9,7 +9,7 @@ import orjson
 from aiohttp import web
 
 from toolkit.policies import check_policy
-from toolkit.router import policy_figures
+from toolkit.router import identity, policy_figures
 from toolkit.router.config import why_not
 from toolkit.router.events import fetch
 
@@ -160,8 +160,11 @@ class Views:
         except RefitError as error:
             return _error(500, f"the refit failed: {error}")
 
-    async def drain(self, _: web.Request) -> web.Response:
+    async def drain(self, request: web.Request) -> web.Response:
         """Refuse new requests from now on; those that run go on."""
+        wrong = identity.misdirected(request)
+        if wrong is not None:
+            return _error(409, wrong)
         self._r.admission.draining = True
         admission = self._r.admission
         return _json({"draining": True, "running": admission.running, "queued": admission.queued})
