@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch_stand_ins import SERVER, plan, routed, worker
+from tests.unit.launch_stand_ins import SERVER, deployment, plan, routed, worker
 from toolkit.launch import drain, identity, readiness
-from toolkit.launch.command import source_root
+from toolkit.launch.command import sglang_router_command, source_root
 from toolkit.launch.deployment import Restart
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
@@ -163,6 +163,7 @@ def test_another_runs_router_is_not_ours(tmp_path: Path) -> None:
     """Both routers are real ones; the second run's cannot have its port."""
     ports = FreePorts()
     first, port = routed(ports.take(), ports.take()), ports.take()
+    (tmp_path / "first").mkdir()
     with running(first, tmp_path / "first") as up:
         assert up.plan.router is not None
         ours = readiness.ask(f"{up.router_url}/readiness")
@@ -205,6 +206,26 @@ def test_a_drain_goes_to_this_runs_router_or_nowhere(tmp_path: Path) -> None:
             assert status == 409 and b"this is the router of run their-id" in body
             status, _ = readiness.post(url, {}, 5, headers={HEADER: "their-id"})
             assert status == 200
+
+
+def test_sglangs_own_router_says_no_run_and_is_known_all_the_same(tmp_path: Path) -> None:
+    ports = FreePorts()
+    port = ports.take()
+    made = routed(ports.take(), port)
+    entry = {"role": "plain", "url": made.workers[0].url}
+    file = deployment(tmp_path, mode="plain", router={"kind": "sglang"}, timeouts={"start": 30})
+    command = tuple(sglang_router_command(file, port, ports.take(), [entry]))
+    assert made.router is not None
+    router = replace(made.router, kind="sglang", command=command, config=None)
+    with supervised(replace(made, router=router), tmp_path / "run") as supervisor:
+        assert supervisor.phase == "ready", supervisor.failure
+    strange = replace(router, command=(sys.executable, "-S", "-c", NEVER))
+    with process("-S", "-c", SERVER, str(port), port=port) as stranger:
+        made = replace(made, router=strange)
+        with supervised(made, tmp_path / "other") as supervisor:
+            pass
+        what = f"router: port {port} is answered by process {stranger.pid}"
+        assert what in str(supervisor.failure)
 
 
 def test_an_own_router_drains(tmp_path: Path) -> None:

@@ -174,7 +174,9 @@ def test_several_that_live_are_said(runs: Runs) -> None:
     runs.add("a-1", "a")
     runs.add("b-1", "b")
     shown = runs.toolkit("status")
-    assert "b: ready" in shown.stdout and "others live too, see them with --run: a-1" in shown.stderr
+    assert (
+        "b: ready" in shown.stdout and "others live too, see them with --run: a-1" in shown.stderr
+    )
 
 
 def test_processes_that_a_launcher_left_count_as_a_run_that_lives(runs: Runs) -> None:
@@ -199,9 +201,7 @@ def test_a_recycled_pid_is_no_run_that_lives(runs: Runs) -> None:
     assert runs.living() == {"a-1"}
 
 
-def test_a_path_is_only_a_path(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_is_only_a_path(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.add("prod", "prod")
     missing = runs.toolkit("stop", "--run", str(tmp_path / "prod"))
     assert missing.returncode == 1 and "no readable state.json" in missing.stderr

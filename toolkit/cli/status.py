@@ -50,7 +50,10 @@ def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
 
     name = state.get("api_key_env")
     key = os.environ.get(name) if name else None
-    code, body = readiness.get(f"{state['router_url']}/workers", timeout=3.0, key=key)
+    code, body, run = readiness.ask(f"{state['router_url']}/workers", timeout=3.0, key=key)
+    if run is not None and run != state.get("run_id"):
+        print(f"{state['router_url']} is answered by another run's router", file=sys.stderr)
+        return {}
     if code == 401:
         print(f"the router wants its key: export {name}=... to see what it knows", file=sys.stderr)
     if code != 200:
