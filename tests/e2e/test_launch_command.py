@@ -140,6 +140,7 @@ def test_detached_with_an_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         )
         assert started.returncode == 0, started.stderr
         assert "one is ready: http://127.0.0.1:" in started.stdout
+        assert f"toolkit stop --run {run} ends it" in started.stdout
         tree = everything(run)
         row = json.loads(toolkit(run, "status", "--json").stdout)["processes"][0]
         assert (row["status"], row["healthy"]) == ("ready", True)

@@ -50,6 +50,16 @@ def test_up_and_described(deployment: Running) -> None:
     assert len(readiness.generate(deployment.plan, 60)) == 2
 
 
+def test_router_and_workers_know_each_other_by_the_run(deployment: Running) -> None:
+    """A worker that named another run, or none, would be kept out (`toolkit.router.identity`)."""
+    seen = readiness.ask(f"{deployment.router_url}/workers")
+    assert seen.run == read_state(deployment.run_dir)["run_id"]
+    assert all(row["healthy"] for row in json.loads(seen.body)["workers"])
+    router = deployment.plan.router
+    assert router is not None and router.config is not None
+    assert [entry["same_run"] for entry in router.config["workers"]] == [True] * 3
+
+
 def test_a_killed_decode_worker_comes_back_and_serves(deployment: Running) -> None:
     before = deployment.worker("decode-1")
     assert before.pid is not None

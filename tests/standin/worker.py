@@ -35,6 +35,7 @@ from tests.standin.faults import MODES, Faults, silence
 from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, prompt_of, resumed_ids, seed_of, token_id
+from toolkit import run_id
 
 HEAD_STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
@@ -127,6 +128,7 @@ class Server:
                 {
                     "type": "hello",
                     "role": self.role,
+                    "run": run_id.own(),
                     "dp_size": 1,
                     **({"dp_attention": True} if self.args.dp_attention else {}),
                     "model": "standin",

@@ -9,14 +9,16 @@ import typer
 
 def logs(
     name: str = typer.Argument(None, help="Process (prefill-0, router, ...); default: all."),
-    run: str = typer.Option(None, help="Run folder or the beginning of its name; default: newest."),
+    run: str = typer.Option(
+        None, help="Path or name of a run folder, or a deployment's name; default: what lives."
+    ),
     lines: int = typer.Option(20, "--lines", "-n", help="How many last lines of each."),
     follow: bool = typer.Option(False, "--follow", "-f", help="Go on as lines come."),
 ) -> None:
     """Print the logs of a run."""
-    from toolkit.launch.state import find_run
+    from toolkit.launch import runs
 
-    folder = find_run(run)
+    folder = runs.to_read(run).folder
     files = sorted(folder.glob("*.log"))
     if name is not None:
         known = ", ".join(f.stem for f in files)

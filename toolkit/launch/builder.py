@@ -154,7 +154,7 @@ class Builder:
             raise LaunchError([Problem("router.node", f"no host {node!r}", "name one of hosts")])
         port = router.port or self.ports.take()
         reach = router.host if router.host not in ("0.0.0.0", "::") else self.addresses[node]
-        entries = [_router_entry(w) for w in workers if w.url]
+        entries = [_router_entry(w, w.host == node) for w in workers if w.url]
         if router.kind == "sglang":
             argv = command.sglang_router_command(self.deployment, port, self.ports.take(), entries)
             config = None
@@ -220,13 +220,14 @@ class Builder:
         } | {key: value for key, value in optional.items() if value is not None}
 
 
-def _router_entry(worker: WorkerPlan) -> dict[str, Any]:
+def _router_entry(worker: WorkerPlan, same_run: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": worker.name.removesuffix("-node-0"),
         "role": worker.role,
         "url": worker.url,
         "dp_size": worker.dp,
         "dp_attention": worker.dp_attention,
+        "same_run": same_run,
     }
     if worker.role == "prefill":
         entry |= {"bootstrap_host": worker.address, "bootstrap_port": worker.bootstrap_port}

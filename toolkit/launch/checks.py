@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from toolkit.keys import KeysError, client_keys, one_key
-from toolkit.launch import hardware
+from toolkit.launch import claims, hardware
 from toolkit.launch.agreement import agreement
 from toolkit.launch.capturing import capturing
 from toolkit.launch.errors import LaunchError, Problem
@@ -154,6 +154,8 @@ def ports(plan: Plan) -> list[Problem]:
         if counts[host, port] > 1:
             mend = "give them different ports, or none"
             problems.append(Problem(name, f"port {port} is used twice on {host}", mend))
+        elif local and (by := claims.holder(address, port)):
+            problems.append(claims.taken(name, port, by))
         elif local and _is_ours(address) and not is_free(port, address):
             mend = f"end what listens there (ss -ltnp 'sport = :{port}'), or set another port"
             problems.append(Problem(name, f"port {port} is in use", mend))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit.launch import keys, readiness, trees
+from toolkit.launch import identity, keys, trees
 from toolkit.launch.background import Background
 from toolkit.launch.backoff import restart_delay
 from toolkit.launch.guard import Guard
@@ -50,6 +50,10 @@ class Fleet:
         self._changed = changed
         self._pidfds: dict[str, int] = {}
         self._next_probe = 0.0
+        self._served: set[str] = set()
+        """Processes that have been ready once."""
+        self._strangers: dict[str, str] = {}
+        """Who was found at their ports; said once."""
 
     def all_in(self, *statuses: Status) -> bool:
         """True when every process has one of these statuses."""
@@ -162,12 +166,28 @@ class Fleet:
             m.probing = False
             if m.popen is not life or m.status is not Status.STARTING:
                 return
-            if isinstance(result, tuple) and result[0] == 200:
+            if isinstance(result, identity.Probe) and result.stranger:
+                self._not_ours(m, result.stranger)
+            elif isinstance(result, identity.Probe) and result.status == 200:
                 m.status, m.note = Status.READY, ""
                 m.ready_after = time.monotonic() - m.started
+                self._served.add(m.name)
                 self._changed(f"{m.name}: ready after {m.ready_after:.1f} s")
 
-        self._background.ask(lambda: readiness.get(m.health_url, PROBE_TIMEOUT), answer)
+        leaders = m.leaders
+        self._background.ask(
+            lambda: identity.probe(m.health_url, PROBE_TIMEOUT, self.run_id, leaders), answer
+        )
+
+    def _not_ours(self, m: Managed, who: str) -> None:
+        """Somebody else answers at its port, so it will not get it. At the start that is the end;
+        later it goes the way of a process that does not get up, while the others go on."""
+        if m.name not in self._served:
+            m.status, m.note = Status.FAILED, who
+            self._changed(f"{m.name}: {who}")
+        elif self._strangers.get(m.name) != who:
+            self._strangers[m.name] = who
+            self._changed(f"{m.name}: not ready: {who}")
 
 
 def _processes(plan: Plan, run_dir: Path, scratch: Path) -> list[Managed]:

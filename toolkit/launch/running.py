@@ -13,7 +13,7 @@ from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import Managed, Status
 from toolkit.launch.progress import Reporter
-from toolkit.launch.state import new_run_dir
+from toolkit.launch.state import drop_empty, new_run_dir
 from toolkit.launch.supervisor import Supervisor
 
 
@@ -94,18 +94,22 @@ def running(
     """Start `plan`, yield when a generation went through, and end every process afterwards.
 
     Ports and memory are checked first, not the flags (`checks.check(plan)` does, in some 20 s).
-    Raises LaunchError with the reasons, and the ends of logs, when it does not come up.
+    Raises LaunchError with the reasons, and the ends of logs, when it does not come up. While it
+    runs no other launcher gets its folder or ports (`claims`).
     """
     from toolkit.launch import checks
 
     checks.refuse(checks.quick(plan))
-    supervisor = Supervisor(plan, run_dir or new_run_dir(plan.name), reporter)
+    folder = run_dir or new_run_dir(plan.name)
+    supervisor = Supervisor(plan, folder, reporter)
     thread = threading.Thread(target=_run, args=(supervisor,), name="toolkit-supervisor")
     thread.start()  # the workers' parent: it lives as long as they do
     try:
         supervisor.settled.wait()
         if supervisor.failure:
             thread.join()
+            if run_dir is None:
+                drop_empty(folder)
             raise supervisor.failure
         yield Running(supervisor)
     finally:
@@ -116,7 +120,9 @@ def running(
 def _run(supervisor: Supervisor) -> None:
     try:
         supervisor.run()
-    except Exception as error:  # the waiting thread raises it
+    except LaunchError as error:  # the waiting thread raises it
+        supervisor.failure = supervisor.failure or error
+    except Exception as error:
         supervisor.failure = supervisor.failure or LaunchError(f"the launcher failed: {error!r}")
     finally:
         supervisor.settled.set()

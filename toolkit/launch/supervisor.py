@@ -6,6 +6,7 @@ answers of probes, and timers. `request_stop` may come from any thread or a sign
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import threading
@@ -15,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from toolkit.launch import drain, keys, readiness, trees
+from toolkit.launch import claims, drain, keys, readiness, trees
 from toolkit.launch.background import Background
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.fleet import Fleet
@@ -79,8 +80,16 @@ class Supervisor:
 
     def run(self) -> None:
         """Start, supervise and stop. Returns after a requested stop; raises LaunchError when the
-        deployment did not come up or could not go on. No process is left either way."""
-        with scratch() as folder:
+        deployment did not come up or could not go on, or when another launcher has the run folder
+        or a port: then nothing was touched. No process is left either way."""
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(claims.hold(self.plan, self.run_dir))
+                folder = held.enter_context(scratch())
+            except LaunchError as error:
+                self.failure = error
+                self._close()
+                raise
             self._run(Path(folder))
 
     def _run(self, folder: Path) -> None:
@@ -211,7 +220,7 @@ class Supervisor:
             self._terminate(now, f"requests still in flight after {limit:.0f} s are dropped")
         elif not self._polling:
             self._polling = True
-            self._background.ask(lambda: drain.left(self.plan), self._drained)
+            self._background.ask(lambda: drain.left(self.plan, self.run_id), self._drained)
 
     def _drained(self, left: Any) -> None:
         self._polling = False
@@ -250,6 +259,9 @@ class Supervisor:
             self._event(f"could not end process {process.pid}")
         if not self.failure:
             self._reporter.event("stopped; no process is left" if not left else "stopped")
+        self._close()
+
+    def _close(self) -> None:
         self._reporter.close()
         self._selector.close()
         self._background.close()

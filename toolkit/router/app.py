@@ -13,7 +13,7 @@ from aiohttp import web
 
 from toolkit.keys import KeysError
 from toolkit.policies.user import HEADER as ROUTING_KEY
-from toolkit.router import bodies, budget, views
+from toolkit.router import bodies, budget, identity, views
 from toolkit.router.admission import Admission, Entry
 from toolkit.router.attempt import Answer
 from toolkit.router.budget import Budget, Charge
@@ -78,6 +78,7 @@ class Router:
         for path in PATHS:
             app.router.add_post(path, self.serve, expect_handler=bodies.expect)
         views.add_routes(app, self)
+        identity.mark(app)
         app.on_startup.append(self._start)
         app.on_cleanup.append(self._stop)
         return app

@@ -31,7 +31,8 @@ class ConfigError(ValueError):
 
 class WorkerConfig(BaseModel):
     """One SGLang server: `url` for HTTP, `bootstrap_*` for its KV bootstrap server. `dp_attention`:
-    its DP ranks share their experts; what the worker says of itself when it is up counts more."""
+    its DP ranks share their experts; what the worker says of itself when it is up counts more.
+    `same_run`: this router's own launcher starts it (`toolkit.router.identity`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,6 +43,7 @@ class WorkerConfig(BaseModel):
     bootstrap_port: int | None = None
     dp_size: int = Field(default=1, ge=1)
     dp_attention: bool = False
+    same_run: bool = False
 
     @field_validator("url")
     @classmethod

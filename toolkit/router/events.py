@@ -16,6 +16,7 @@ import orjson
 
 from toolkit.router.config import RouterConfig
 from toolkit.router.errors import UpstreamError
+from toolkit.router.identity import other_run
 from toolkit.router.quiet import where
 from toolkit.router.upstream import Call
 from toolkit.router.worker import Rank, Worker
@@ -39,6 +40,7 @@ class Watcher:
         self._call: Call | None = None
         self._hello = False
         self._refused = ""
+        self._other_run: str | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -56,10 +58,12 @@ class Watcher:
             await asyncio.sleep(backoff)
 
     async def _watch_once(self) -> str:
-        self._buffer, self._hello = bytearray(), False
+        self._buffer, self._hello, self._other_run = bytearray(), False, None
         call = self._call = self.worker.pool.get("/toolkit/events", self._feed)
         try:
             status = await self._first_answer(call)
+            if status == 404 and (wrong := other_run(self.worker.config, None)):
+                return self._keep_out(wrong)
             if status == 404:
                 self.worker.has_events = False
                 call.close()
@@ -78,14 +82,13 @@ class Watcher:
 
     async def _follow(self, call: Call) -> str:
         self.worker.has_events = True
+        if self._other_run is not None:
+            return self._keep_out(self._other_run)
         if not await self._warm(call):
             return "not warm"
         wrong = self.worker.judge(str(self.worker.hello.get("fingerprint") or ""))
         if wrong is not None:
-            if wrong != self._refused:
-                log.error("worker %s is kept out: %s", self.worker.name, wrong)
-            self._refused = wrong
-            return wrong
+            return self._keep_out(wrong)
         self._refused = ""
         self.worker.mark_up()
         log.info("worker %s is up", self.worker.name)
@@ -109,6 +112,13 @@ class Watcher:
                 return f"silent for {silent:.1f} s"
             if silent > self._config.silent_s:
                 self.worker.mark_down()
+
+    def _keep_out(self, wrong: str) -> str:
+        self.worker.mark_down()
+        if wrong != self._refused:
+            log.error("worker %s is kept out: %s", self.worker.name, wrong)
+        self._refused = wrong
+        return wrong
 
     async def _warm(self, call: Call) -> bool:
         """SGLang serves HTTP before its warm-up ends; /health says 503 until then."""
@@ -157,12 +167,15 @@ class Watcher:
             except Exception as error:  # whatever it holds: the stream and its worker go on
                 log.warning("worker %s sent a malformed event (%s)", self.worker.name, where(error))
         # A data connection that broke took the worker out; an event shows that it lives.
-        if self._hello and not self.worker.healthy and self.worker.down_since:
+        known = self._hello and self._other_run is None
+        if known and not self.worker.healthy and self.worker.down_since:
             self.worker.mark_up()
 
     def _take(self, event: dict[str, Any], now: float) -> None:
         kind = event.get("type")
-        if kind == "prefill_done":
+        if self._other_run is not None:
+            pass  # what a stranger says does not count
+        elif kind == "prefill_done":
             self.worker.prefill_done(event)
         elif kind == "kv_transfer":
             self.worker.on_transfer(float(event["seconds"]), int(event["bytes"]))
@@ -176,7 +189,9 @@ class Watcher:
             self.worker.mark_down(str(event.get("reason") or "it says that it is going down"))
         elif kind == "hello":
             self._hello = True
-            self.worker.greeted(event)
+            self._other_run = other_run(self.worker.config, event)
+            if self._other_run is None:
+                self.worker.greeted(event)
 
     def _told(self, event: dict[str, Any], take: Callable[[Rank, dict[str, Any]], None]) -> None:
         """What one rank says of itself."""

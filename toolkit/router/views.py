@@ -9,7 +9,7 @@ import orjson
 from aiohttp import web
 
 from toolkit.policies import check_policy
-from toolkit.router import policy_figures
+from toolkit.router import identity, policy_figures
 from toolkit.router.config import why_not
 from toolkit.router.events import fetch
 from toolkit.router.guard import CALLER
@@ -184,6 +184,9 @@ class Views:
         body = await _body(request) if raw else {}
         if not isinstance(body, dict) or not set(body) <= {"on"}:
             return _error(400, 'the body must be empty or {"on": false}')
+        wrong = identity.misdirected(request)
+        if wrong is not None:
+            return _error(409, wrong)
         on = body.get("on", True)
         if not isinstance(on, bool):
             return _error(400, "on must be true or false")
