@@ -89,9 +89,9 @@ def plan(workers: Sequence[WorkerPlan], restart: Restart | None = None) -> Plan:
     )
 
 
-def two_workers() -> Plan:
+def two_workers(code: str = SERVER) -> Plan:
     ports = FreePorts()
-    return plan([worker("worker-0", ports.take()), worker("worker-1", ports.take())])
+    return plan([worker("worker-0", ports.take(), code), worker("worker-1", ports.take(), code)])
 
 
 def wait_gone(processes: Sequence[trees.Process], timeout: float = 30.0) -> None:

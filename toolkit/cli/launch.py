@@ -75,7 +75,7 @@ def _run(plan: Any, run_dir: Path | None) -> None:
 
     if run_dir is None:
         run_dir = new_run_dir(plan.name)
-    run_dir.mkdir(parents=True, exist_ok=True)
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     supervisor = Supervisor(plan, run_dir, reporter_for())
     _stop_on_signals(supervisor)
     supervisor.run()
@@ -95,23 +95,23 @@ def _detached(
     file: str, device: str | None, host: str | None, run_dir: Path | None, no_check: bool
 ) -> None:
     """Start the same command in the background and wait until its state says ready."""
+    import os
     import subprocess
     import sys
     import time
 
     from toolkit.launch.command import python_env
+    from toolkit.launch.logfile import open_private
     from toolkit.launch.state import STATE, new_run_dir, read_state
 
     folder = run_dir or new_run_dir(find_deployment(file).name)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     command = [sys.executable, "-m", "toolkit", "launch", file, "--run-dir", str(folder)]
     command += ["--device", device] if device else []
     command += ["--host", host] if host else []
     command += ["--no-check"] if no_check else []
     log = folder / "launcher.log"
-    with log.open("ab") as out:
-        import os
-
+    with os.fdopen(open_private(log), "ab") as out:
         launcher = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -193,13 +193,24 @@ class Timeouts(_Strict):
 
 
 class Restart(_Strict):
-    """A process that dies is started again after `first_delay * 2^n` s, at most `max_delay`;
-    the (`max_restarts` + 1)-th death within `window` s is final."""
+    """A process that dies is started again after `first_delay * 2^n` s, at most `max_delay`. The
+    (`max_restarts` + 1)-th death within `window` s ends a start-up. Later it rests: it is tried
+    after `rest_first * 2^n` s, at most `rest_max`, until it has been ready for `window` s."""
 
     max_restarts: Annotated[int, Field(ge=0)] = 5
     window: Seconds = 300
     first_delay: Seconds = 1
     max_delay: Seconds = 30
+    rest_first: Seconds = 60
+    rest_max: Seconds = 600
+
+
+class LogFiles(_Strict):
+    """One log a process, only for its owner to read: it rotates when it has `max_mib` MiB, and
+    `keep` older ones stay beside it (`NAME.log.1` is the youngest of them)."""
+
+    max_mib: Annotated[float, Field(gt=0)] = 32
+    keep: Annotated[int, Field(ge=0, le=100)] = 3
 
 
 def _model(value: Any) -> Any:
@@ -232,6 +243,7 @@ class Deployment(_Strict):
     env: dict[str, str] = Field(default_factory=dict)
     timeouts: Timeouts = Timeouts()
     restart: Restart = Restart()
+    logs: LogFiles = LogFiles()
     folder: Path = Field(default=Path(), exclude=True, description="where relative paths start")
 
     @field_validator("decode")

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from toolkit.launch import command, hardware
-from toolkit.launch.deployment import Deployment, Restart, Role, Timeouts
+from toolkit.launch.deployment import Deployment, LogFiles, Restart, Role, Timeouts
 from toolkit.launch.dp_policy import check_args
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import Locality, read_locality
+from toolkit.launch.masking import masked_plan
 from toolkit.launch.model import ModelFacts, read_model
 from toolkit.launch.placement import Request, place
 from toolkit.policies.base import group_count
@@ -107,6 +108,7 @@ class Plan:
     restart: Restart
     problems: tuple[Problem, ...] = ()
     locality: Locality | None = None
+    logs: LogFiles = field(default_factory=LogFiles)
 
     @property
     def entry_url(self) -> str:
@@ -116,13 +118,14 @@ class Plan:
         return next(w.url for w in self.workers if w.url)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain data (written to plan.json)."""
+        """The plan as plain data, for people (plan.json, `--dry-run --json`): without secrets."""
         data = asdict(replace(self, locality=None))
         data["locality"] = self.locality.to_json() if self.locality else None
         data["timeouts"] = self.timeouts.model_dump()
         data["restart"] = self.restart.model_dump()
+        data["logs"] = self.logs.model_dump()
         data["problems"] = [str(p) for p in self.problems]
-        return data
+        return masked_plan(data)
 
 
 def resolve(deployment: Deployment, host: str | None = None) -> Plan:
@@ -163,6 +166,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
         timeouts=deployment.timeouts,
         restart=deployment.restart,
         locality=locality,
+        logs=deployment.logs,
     )
 
 

@@ -27,7 +27,7 @@ def new_run_dir(name: str, root: Path | None = None) -> Path:
     for attempt in range(1000):
         path = root / (f"{name}-{stamp}" + (f"-{attempt}" if attempt else ""))
         try:
-            path.mkdir(parents=True)
+            path.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             continue
         return path
