@@ -169,6 +169,7 @@ class Builder:
             env=command.python_env() | self.deployment.env,
             config=config,
             local=node == self.local,
+            key_env=router.api_key_env,
         )
 
     def _router_config(self, port: int, entries: list[dict[str, Any]]) -> dict[str, Any]:

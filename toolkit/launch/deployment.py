@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from toolkit.launch.acting import ROUTERS, check_mode, check_router_key, check_transfer
 from toolkit.launch.document import line_of, read_document
 from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
@@ -156,12 +157,13 @@ class Router(_Strict):
     lost_s: Seconds | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
 
-    @field_validator("record")
+    @field_validator(*ROUTERS)
     @classmethod
-    def _ours_records(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if path is not None and info.data.get("kind") != "toolkit":
-            raise ValueError("only our router records: use kind: toolkit, or remove it")
-        return path
+    def _can_act(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = info.data.get("kind")
+        if kind is not None and value is not None and value != {}:
+            check_router_key(str(info.field_name), kind)
+        return value
 
     @field_validator("prefill_policy", "decode_policy")
     @classmethod
@@ -245,6 +247,16 @@ class Deployment(_Strict):
     restart: Restart = Restart()
     logs: LogFiles = LogFiles()
     folder: Path = Field(default=Path(), exclude=True, description="where relative paths start")
+
+    @field_validator("transfer", "router")
+    @classmethod
+    def _act_under_mode(cls, value: Transfer | Router, info: ValidationInfo) -> Transfer | Router:
+        given = {key for key in value.model_fields_set if getattr(value, key) is not None}
+        if isinstance(value, Router):
+            check_mode(info.data.get("mode", "pd"), value.kind, given)
+        else:
+            check_transfer(info.data.get("mode", "pd"), given)
+        return value
 
     @field_validator("decode")
     @classmethod

@@ -3,8 +3,8 @@
 A worker that writes to a file itself gets the errors of a full disk in its `print`, and waits for a
 disk that hangs; one that writes into a pipe of the launcher waits when the launcher is stopped. So
 this process, which does nothing else, always reads all pipes, and a thread writes the files
-(`RotatingFile`). What cannot be written, or comes faster than the disk takes it, is dropped; the log
-says how much, once it can.
+(`RotatingFile`). What cannot be written, or comes faster than the disk takes it, is dropped; the
+log says how much, once it can.
 
 It ends when nobody can write into any of the pipes any more: after the launcher and all workers.
 Standard library only.

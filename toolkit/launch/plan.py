@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from toolkit.launch import command, hardware
+from toolkit.launch import command, hardware, reserved
 from toolkit.launch.deployment import Deployment, LogFiles, Restart, Role, Timeouts
 from toolkit.launch.dp_policy import check_args
 from toolkit.launch.errors import LaunchError, Problem
@@ -89,6 +89,8 @@ class RouterPlan:
     env: Mapping[str, str]
     config: Mapping[str, Any] | None
     local: bool
+    key_env: str | None = None
+    """The variable that holds the clients' key."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
     Raises LaunchError when there is no such plan (no model, no host, not enough GPUs, no profile).
     """
     problems = [p for name, role in deployment.roles.items() for p in _role_problems(name, role)]
+    problems += reserved.problems("router.args", deployment.router.args, reserved.ROUTER)
     if problems:
         raise LaunchError(problems)
     model = read_model(deployment)
@@ -171,7 +174,8 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
 
 
 def _role_problems(name: str, role: Role) -> list[Problem]:
-    problems = [*command.reserved_flags(name, role), *check_args(name, role)]
+    found = reserved.problems(f"{name}.args", role.args, reserved.WORKER)
+    problems = [*found, *check_args(name, role)]
     wanted = role.replicas * role.nodes
     if role.hosts is not None and len(role.hosts) not in (role.nodes, wanted):
         what = f"lists {len(role.hosts)} hosts for {role.replicas} replicas of {role.nodes} nodes"
