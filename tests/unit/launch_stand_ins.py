@@ -112,9 +112,9 @@ def routed(worker_port: int, router_port: int) -> Plan:
     return replace(plan([one], Restart(max_restarts=0)), router=router)
 
 
-def two_workers() -> Plan:
+def two_workers(code: str = SERVER) -> Plan:
     ports = FreePorts()
-    return plan([worker("worker-0", ports.take()), worker("worker-1", ports.take())])
+    return plan([worker("worker-0", ports.take(), code), worker("worker-1", ports.take(), code)])
 
 
 def wait_gone(processes: Sequence[trees.Process], timeout: float = 30.0) -> None:

@@ -171,6 +171,7 @@ class Builder:
             env=command.python_env() | self.deployment.env,
             config=config,
             local=node == self.local,
+            key_env=router.api_key_env,
         )
 
     def _router_config(self, port: int, entries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -192,6 +193,8 @@ class Builder:
                 "silent_s",
                 "hung_s",
                 "lost_s",
+                "first_token_timeout_s",
+                "idle_timeout_s",
             )
         }
         if self.deployment.prefill.waiting.order == "sjf" and router.parked_per_prefill is None:

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from toolkit.launch.acting import ROUTERS, check_mode, check_router_key, check_transfer
 from toolkit.launch.document import line_of, read_document
 from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
@@ -172,13 +173,13 @@ class Router(_Strict):
     silent_s: Seconds | None = None
     hung_s: Seconds | None = None
     lost_s: Seconds | None = None
+    first_token_timeout_s: Seconds | None = None
+    idle_timeout_s: Seconds | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
 
     @field_validator("allow")
     @classmethod
-    def _ours_allows(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if names and info.data.get("kind") != "toolkit":
-            raise ValueError("only our router checks what clients ask: use kind: toolkit")
+    def _known_permissions(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if name not in ALLOWABLE:
                 raise ValueError(f"{name!r} is none of {', '.join(sorted(ALLOWABLE))}")
@@ -201,12 +202,13 @@ class Router(_Strict):
             )
         raise ValueError(open_door(self.host))
 
-    @field_validator("record")
+    @field_validator(*ROUTERS)
     @classmethod
-    def _ours_records(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if path is not None and info.data.get("kind") != "toolkit":
-            raise ValueError("only our router records: use kind: toolkit, or remove it")
-        return path
+    def _can_act(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = info.data.get("kind")
+        if kind is not None and value is not None and value != {}:
+            check_router_key(str(info.field_name), kind)
+        return value
 
     @field_validator("prefill_policy", "decode_policy")
     @classmethod
@@ -238,13 +240,24 @@ class Timeouts(_Strict):
 
 
 class Restart(_Strict):
-    """A process that dies is started again after `first_delay * 2^n` s, at most `max_delay`;
-    the (`max_restarts` + 1)-th death within `window` s is final."""
+    """A process that dies is started again after `first_delay * 2^n` s, at most `max_delay`. The
+    (`max_restarts` + 1)-th death within `window` s ends a start-up. Later it rests: it is tried
+    after `rest_first * 2^n` s, at most `rest_max`, until it has been ready for `window` s."""
 
     max_restarts: Annotated[int, Field(ge=0)] = 5
     window: Seconds = 300
     first_delay: Seconds = 1
     max_delay: Seconds = 30
+    rest_first: Seconds = 60
+    rest_max: Seconds = 600
+
+
+class LogFiles(_Strict):
+    """One log a process, only for its owner to read: it rotates when it has `max_mib` MiB, and
+    `keep` older ones stay beside it (`NAME.log.1` is the youngest of them)."""
+
+    max_mib: Annotated[float, Field(gt=0)] = 32
+    keep: Annotated[int, Field(ge=0, le=100)] = 3
 
 
 def _model(value: Any) -> Any:
@@ -281,7 +294,18 @@ class Deployment(_Strict):
     env: dict[str, str] = Field(default_factory=dict)
     timeouts: Timeouts = Timeouts()
     restart: Restart = Restart()
+    logs: LogFiles = LogFiles()
     folder: Path = Field(default=Path(), exclude=True, description="where relative paths start")
+
+    @field_validator("transfer", "router")
+    @classmethod
+    def _act_under_mode(cls, value: Transfer | Router, info: ValidationInfo) -> Transfer | Router:
+        given = {key for key in value.model_fields_set if getattr(value, key) is not None}
+        if isinstance(value, Router):
+            check_mode(info.data.get("mode", "pd"), value.kind, given)
+        else:
+            check_transfer(info.data.get("mode", "pd"), given)
+        return value
 
     @field_validator("decode")
     @classmethod

@@ -27,10 +27,14 @@ _ours: dict[str, str] = {}
 
 
 def worker_key(plan: Plan) -> str:
-    """The key of a new run: the one that the deployment names, else a random one.
+    """The key of a new run: the one that the deployment names, else a random one. SGLang's router
+    knows a single key, which it asks clients for and shows workers: there it is the clients' key,
+    and none ("") without one.
 
     Raises LaunchError: the named one is not there.
     """
+    if plan.router is not None and plan.router.kind == "sglang":
+        return os.environ.get(plan.router.key_env or "", "")
     try:
         named = one_key(plan.worker_key_env, plan.worker_key_file)
     except KeysError as error:
@@ -41,7 +45,7 @@ def worker_key(plan: Plan) -> str:
 def armed(plan: Plan, key: str) -> Plan:
     """The plan with the key in the environments of its workers and its router: to run, never to
     show or to write."""
-    own = {WORKER_KEY_VARIABLE: key}
+    own = {WORKER_KEY_VARIABLE: key} if key else {}
     workers = tuple(replace(w, env={**w.env, **own}) for w in plan.workers)
     router = plan.router and replace(plan.router, env={**plan.router.env, **own})
     return replace(plan, workers=workers, router=router)
@@ -61,7 +65,7 @@ def not_for_the_router(plan: Plan) -> tuple[str, ...]:
 
 def hold(plan: Plan, key: str) -> None:
     """From now on `key_at` knows the key of these workers, in this process."""
-    for worker in plan.workers:
+    for worker in plan.workers if key else ():
         _ours[_origin(worker.health_url)] = key
 
 

@@ -61,7 +61,9 @@ def post(
 
 def api_key_env(plan: Plan) -> str | None:
     """The variable that holds the router's key, where the deployment names one."""
-    return (plan.router.config or {}).get("api_key_env") if plan.router else None
+    if plan.router is None:
+        return None
+    return plan.router.key_env or (plan.router.config or {}).get("api_key_env")
 
 
 def api_key(plan: Plan) -> str | None:
