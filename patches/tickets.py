@@ -39,6 +39,7 @@ def add_capture(request: Any) -> None:
         ticket = ticket_of(request)
     except TicketError:
         return
-    signed = sign(ticket_key(), request.rid, resume=ticket.resume, capture=True)
+    name = ticket.capture or request.rid
+    signed = sign(ticket_key(), request.rid, resume=ticket.resume, capture=name)
     params = request.sampling_params
     params.custom_params = {**(params.custom_params or {}), TICKET_KEY: signed}

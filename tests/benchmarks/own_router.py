@@ -35,7 +35,9 @@ def own_router(
     """
     assert plan.config is not None, "it is toolkit's own router"
     port = free_port()
-    config = {**plan.config, **changes, "port": port, "admin_port": free_port()}
+    # This router is of no run, so its workers are not of its own.
+    workers = [{**worker, "same_run": False} for worker in plan.config["workers"]]
+    config = {**plan.config, **changes, "port": port, "admin_port": free_port(), "workers": workers}
     key = headers_at(config["workers"][0]["url"]).get("Authorization", "").removeprefix("Bearer ")
     (folder / "router.json").write_text(json.dumps(config))
     url = f"http://127.0.0.1:{port}"
@@ -48,7 +50,8 @@ def own_router(
         env={**plan.env, WORKER_KEY_VARIABLE: key},
         log=folder / "router.log",
     )
-    process.spawn(uuid.uuid4().hex)
+    with process.log.open("ab") as log:
+        process.spawn(uuid.uuid4().hex, log.fileno())
     try:
         yield url, _until_up(process)
     finally:

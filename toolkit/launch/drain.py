@@ -19,6 +19,7 @@ def left(plan: Plan, run_id: str) -> int:
     """
     assert plan.router is not None
     url = plan.router.admin_url
+    assert url is not None, "our router"
     key = keys.admin_key(plan.router.config or {})
     wrong = identity.stranger(url, run_id)
     if wrong is not None:

@@ -68,8 +68,11 @@ def api_key_env(plan: Plan) -> str | None:
 
 def api_key(plan: Plan) -> str | None:
     """A client key of the router, out of what the deployment names; None: there is none."""
+    if plan.router is None:
+        return None
+    named = plan.router.config
     try:
-        return keys.client_key((plan.router.config if plan.router else None) or {})
+        return keys.client_key({"api_key_env": plan.router.key_env} if named is None else named)
     except KeysError:
         return None
 
