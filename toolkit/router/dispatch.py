@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from toolkit.policies import make_policy
 from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Policy, RequestView
+from toolkit.router import resumable
 from toolkit.router.balance import Balance
 from toolkit.router.config import Dispatch, RouterConfig
 from toolkit.router.ejection import usable as ejected_left_out
@@ -140,6 +141,13 @@ class Dispatcher:
             # A plain SGLang does not tell the ids, and goes on from none: what the client has
             # cannot be continued.
             raise failure.answer from failure
+        lost = resumable.why_not(single) if single.resume_ids else None
+        if lost is not None:
+            message = (
+                f"The worker of this stream went away, and no other one can go on with it: {lost}. "
+                "Send the request again."
+            )
+            raise ApiError(502, message, "WorkerFailed") from failure
         self.metrics.resumes.inc()
         self.metrics.resumed += 1
 

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.router.errors import ApiError
-from toolkit.router.request import BLOCK_BYTES, Wanted, new_room, parse, resume_body
+from toolkit.router.request import BLOCK_BYTES, Wanted, new_room, parse, ticket_body
+from toolkit.router.resumable import why_not
+from toolkit.ticket import Ticket, read
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -138,13 +140,35 @@ def test_blocks_are_shared_exactly_as_far_as_the_texts_are():
 
 def test_resumed_ids_keep_the_client_s_own_custom_params():
     single = split("/v1/completions", {"prompt": "a", "custom_params": {"mine": 1}}).singles[0]
-    assert resume_body(single) == single.body
+    assert ticket_body(single, "rid", "key") == single.body
     single.resume_ids = [4, 5]
-    assert resume_body(single)["custom_params"] == {"mine": 1, "toolkit_resume": [4, 5]}
-    single = split("/generate", {"text": "a"}).singles[0]
-    single.resume_ids = [4]
-    params = resume_body(single)["sampling_params"]
-    assert params["custom_params"] == {"toolkit_resume": [4]}
+    custom = ticket_body(single, "rid", "key")["custom_params"]
+    assert custom["mine"] == 1
+    assert read(custom, "rid", "key") == Ticket(resume=(4, 5))
+    single = split("/generate", {"text": "a", "rid": "name"}).singles[0]
+    single.resume_ids, single.capture = [4], True
+    params = ticket_body(single, "rid", "key")["sampling_params"]
+    assert read(params["custom_params"], "rid", "key") == Ticket(resume=(4,), capture="name")
+    with pytest.raises(ApiError, match="have no key"):
+        ticket_body(single, "rid", None)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "goes_on"),
+    [
+        ("/v1/completions", {}, True),
+        ("/v1/completions", {"temperature": 1.0}, True),
+        ("/v1/completions", {"logprobs": 1}, False),
+        ("/v1/completions", {"seed": 7}, False),
+        ("/v1/completions", {"seed": 7, "temperature": 0}, True),
+        ("/generate", {"return_logprob": True}, False),
+        ("/generate", {"sampling_params": {"sampling_seed": 7}}, False),
+        ("/generate", {"sampling_params": {"sampling_seed": 7, "temperature": 0}}, True),
+    ],
+)
+def test_what_went_with_a_worker_is_not_made_up(path, asked, goes_on):
+    prompt = {"text": "a"} if path == "/generate" else {"prompt": "a"}
+    assert (why_not(split(path, prompt | asked).singles[0]) is None) == goes_on
 
 
 def test_rooms_are_63_bits_and_not_zero():
