@@ -139,7 +139,7 @@ class Storm:
     """One fault after another, each on a worker of the `victims`, until it is cancelled.
 
     `every_s` lies between the begins of two faults; one of them lasts `lasts_s` (a hang longer, and
-    the next one waits for it), so that faults do not overlap and the other workers serve on. Whoever
+    the next one waits for it), so that faults do not overlap and the others serve on. Whoever
     cancels it calls `calm` after it.
     """
 
