@@ -44,7 +44,8 @@ async def _one(
     mode: str, first_s: float, then_s: float, seed: int, tally: Tally
 ) -> tuple[float, int, int]:
     """The sick worker's share of posts after `first_s`, clients that failed, requests sent."""
-    async with Cluster(decodes=3, worker_args=["--token-ms", "3"], config=CONFIG) as cluster:
+    args = ["--token-ms", "3", "--steps"]
+    async with Cluster(decodes=3, worker_args=args, config=CONFIG) as cluster:
         names = [worker.name for worker in cluster.workers if worker.role == "decode"]
         traffic = Traffic(cluster, 24, seed)
         running = asyncio.create_task(traffic.run(None, LANES, until_s=1.0 + first_s + then_s))

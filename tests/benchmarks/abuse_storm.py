@@ -50,7 +50,7 @@ async def storm(requests: int, flaps: int, seed: int) -> dict[str, Any]:
 
 async def _storm(requests: int, seed: int, tally: Tally) -> tuple[Checked, dict[str, int], float]:
     """`LANES` at once over two prefills and four decodes; faults never overlap."""
-    args = ["--token-ms", "15", "--slots", "256"]
+    args = ["--token-ms", "15", "--slots", "256", "--steps"]
     async with Cluster(prefills=2, decodes=4, worker_args=args, config=LIMITS) as cluster:
         victims = [worker.name for worker in cluster.workers]
         weather = Storm(cluster, victims, every_s=1.5, lasts_s=1.2, seed=seed)

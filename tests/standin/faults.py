@@ -1,11 +1,11 @@
 """How a stand-in worker can be sick, switched at run time: POST /standin/mode with a name as body.
 
 - `500`, `503`, `429`: every generation is answered so.
-- `silent`: generations are taken and shown as running, and nothing is ever answered; events flow.
-- `half`: half of a stream's tokens, then silence; an answer that does not stream never comes.
+- `silent`: generations are taken and shown as running, and nothing is answered; events flow.
+- `half`: half of a stream's tokens, then silence; an answer that does not stream does not come.
 - `1xx`: two interim answers (100, 103) come before the answer.
 - `rude`: raw frames that no server should send (`tests.standin.rude`), on the event stream too.
-- `well`: as ever. What a mode has made silent stays so.
+- `well`: as ever. What was silent goes on, unless its client has gone.
 - `reset` is no mode: it resets (RST) all other connections of the worker, once.
 """
 
@@ -36,6 +36,7 @@ class Faults:
         self.mode = mode
         self.posts = 0
         self._random = random.Random(17)
+        self._well = asyncio.Event()
 
     def ask(self, name: str, server: Server, asking: Protocol) -> bool:
         """Take a mode, or reset connections. False when the name is none of them."""
@@ -46,6 +47,9 @@ class Faults:
         if name not in MODES:
             return False
         self.mode = name
+        if name == "well":
+            self._well.set()
+            self._well = asyncio.Event()
         return True
 
     async def spoil(self, protocol: Protocol, server: Server) -> bool:
@@ -56,7 +60,8 @@ class Faults:
             protocol.transport.write(INTERIM)
             return False
         if self.mode == "silent":
-            await silence()
+            await self.silence()
+            return False
         if self.mode == "rude":
             for line in rude.events(self._random):
                 for subscriber in list(server.subscribers):
@@ -66,14 +71,13 @@ class Faults:
         protocol.json({"object": "error", "message": "sick, as asked"}, int(self.mode))
         return True
 
+    async def silence(self) -> None:
+        """Until the worker is made well; a client that goes away, or an abort, cancels it."""
+        await self._well.wait()
+
     def stops_at(self, count: int) -> int | None:
         """The token of `count` before which a stream falls silent; None when it does not."""
         return count // 2 if self.mode == "half" else None
-
-
-async def silence() -> None:
-    """Until the client goes away or aborts."""
-    await asyncio.Event().wait()
 
 
 def _reset(protocol: Protocol) -> None:

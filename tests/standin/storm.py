@@ -19,6 +19,8 @@ from tests.standin.streams import seed_of, word
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/generate")
 FAULTS = ("kill", "stop", "hang", "reset")
+HANG = 2.5
+"""A hang lasts this many times as long as another fault: it has to be told from a slow answer."""
 
 
 @dataclass
@@ -136,8 +138,9 @@ def _piece(choice: dict[str, Any]) -> str:
 class Storm:
     """One fault after another, each on a worker of the `victims`, until it is cancelled.
 
-    `every_s` lies between the begins of two faults; one of them lasts `lasts_s`, so faults do not
-    overlap and the other workers of each role serve on. Whoever cancels it calls `calm` after it.
+    `every_s` lies between the begins of two faults; one of them lasts `lasts_s` (a hang longer, and
+    the next one waits for it), so that faults do not overlap and the others serve on. Whoever
+    cancels it calls `calm` after it.
     """
 
     def __init__(
@@ -169,7 +172,7 @@ class Storm:
             await cluster.make(name, "reset")
         elif fault == "hang":
             await cluster.make(name, "silent")
-            await asyncio.sleep(self._lasts_s)
+            await asyncio.sleep(self._lasts_s * HANG)
             await cluster.make(name, "well")
         elif fault == "stop":
             os.kill(worker.pid, signal.SIGSTOP)

@@ -31,7 +31,7 @@ import httptools
 import orjson
 import uvloop
 
-from tests.standin.faults import MODES, Faults, silence
+from tests.standin.faults import MODES, Faults
 from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, prompt_of, resumed_ids, seed_of, token_id
@@ -377,7 +377,7 @@ class Protocol(asyncio.Protocol):
         stops_at = self.server.faults.stops_at(count)
         if not body.get("stream"):
             if stops_at is not None:
-                await silence()
+                await self.server.faults.silence()
             await asyncio.sleep(args.token_ms * count / 1e3)
             self.server.stepped += count
             self.server.batched += count
@@ -404,7 +404,7 @@ class Protocol(asyncio.Protocol):
                     await asyncio.sleep(delay)
             self.crash(body, rid, first)
             if first == stops_at:
-                await silence()
+                await self.server.faults.silence()
             if args.steps:
                 self.server.stepped += 1
                 self.server.batched += len(self.server.running)

@@ -454,7 +454,6 @@ class Attempt:
         if self._number:
             headers += f"{ATTEMPT_HEADER}: {self._number}\r\n"
         call = rank.worker.post(self._single.path, segments(body), sink, headers)
-        call = rank.worker.post(self._single.path, segments(body), sink, headers)
         booking, self._booking = self._booking, None
         if booking is None:  # last: what was not sent is not counted
             policy = self._d.policies["decode"] if decode else None

@@ -12,6 +12,14 @@ from typing import Any, Literal
 import orjson
 
 
+def _phrase(status: int) -> str:
+    """A worker may say a status that no document names."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return f"Status {status}"
+
+
 class ApiError(Exception):
     """An answer that is not a result.
 
@@ -31,7 +39,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.kind = kind or HTTPStatus(status).phrase
+        self.kind = kind or _phrase(status)
         self.retry_after = retry_after
         self.raw = raw
         self.final = final

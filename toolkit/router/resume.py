@@ -14,6 +14,9 @@ import orjson
 
 from toolkit.router.request import Endpoint
 
+MISSHAPEN = (AttributeError, TypeError, ValueError)
+"""Raised by an event that is no stream's: it went to the client as it is, and counts nothing."""
+
 _TEXTS = ("content", "reasoning_content")
 _LISTS = ("token_ids", "prompt_token_ids")
 _LOGPROB_LISTS = ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset", "refusal")
@@ -175,12 +178,15 @@ class Sent:
             event = parse_event(data)
             if event is None:
                 continue
-            if self._generate:
-                self._progress.see_generate(event, incremental=self._incremental)
-                identity = (event.get("meta_info") or {}).get("id")
-            else:
-                self._progress.see(event)
-                identity = event.get("id")
+            try:
+                if self._generate:
+                    self._progress.see_generate(event, incremental=self._incremental)
+                    identity = (event.get("meta_info") or {}).get("id")
+                else:
+                    self._progress.see(event)
+                    identity = event.get("id")
+            except MISSHAPEN:
+                continue
             if self._progress.id is None and identity is not None:
                 self._progress.id = identity
                 self._progress.created = event.get("created")
@@ -201,6 +207,13 @@ class Trimmer:
         event = parse_event(data)
         if event is None:
             return data
+        try:
+            left = self._cut(event)
+        except MISSHAPEN:
+            return data
+        return b"data: " + orjson.dumps(event) + b"\n\n" if left else None
+
+    def _cut(self, event: dict[str, Any]) -> bool:
         if self._generate:
             left = self._replay.see_generate(event, self._sent, self._incremental)
             meta = event.get("meta_info")
@@ -212,7 +225,7 @@ class Trimmer:
                 event["id"] = self._sent.id
             if self._sent.created is not None and "created" in event:
                 event["created"] = self._sent.created
-        return b"data: " + orjson.dumps(event) + b"\n\n" if left else None
+        return left
 
 
 def split_events(raw: bytes) -> list[bytes]:

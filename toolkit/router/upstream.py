@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
         if self._headers > HEADERS_MAX:
             raise TooMuch(f"more than {HEADERS_MAX} headers")
         if len(name) + len(value) > HEAD_MAX:
-            raise TooMuch(f"a header of more than {HEAD_MAX >> 10} KiB", "lost")
+            raise TooMuch(f"a header of more than {HEAD_MAX >> 10} KiB")
         if name.lower() in (b"content-length", b"transfer-encoding"):
             self._framed = True
 

@@ -17,12 +17,15 @@ PATH = "/v1/completions"
 async def _beside_a_sick_decode(
     mode: str, warm_s: float, then_s: float, config: dict[str, float]
 ) -> tuple[Checked, float]:
-    """What came of requests, and the sick one's share of the posts in the second while."""
-    async with Cluster(decodes=3, worker_args=["--token-ms", "2"], config=config) as cluster:
+    """What came of requests, and the sick one's share of the posts in the second while. (It first
+    is well, and says what steps it does.)"""
+    args = ["--token-ms", "2", "--steps"]
+    async with Cluster(decodes=3, worker_args=args, config=config) as cluster:
         names = [f"decode-{number}" for number in range(3)]
-        await cluster.make("decode-1", mode)
         traffic = Traffic(cluster, 12, seed=5, limit_s=20.0)
-        running = asyncio.create_task(traffic.run(None, 12, until_s=warm_s + then_s))
+        running = asyncio.create_task(traffic.run(None, 12, until_s=0.8 + warm_s + then_s))
+        await asyncio.sleep(0.8)
+        await cluster.make("decode-1", mode)
         await asyncio.sleep(warm_s)
         before = [(await cluster.stats(name))["posts"] for name in names]
         checked = await running
@@ -46,8 +49,8 @@ def test_a_decode_that_refuses_everything_gets_few_requests_and_fails_nobody(mod
 @pytest.mark.parametrize("mode", ["silent", "half"])
 def test_a_decode_that_is_silent_while_its_events_flow_is_given_up(mode):
     async def check() -> None:
-        config = {"first_token_timeout_s": 0.5, "idle_timeout_s": 0.5, "request_timeout_s": 8.0}
-        checked, share = await _beside_a_sick_decode(mode, 2.0, 1.5, config)
+        config = {"first_token_timeout_s": 0.7, "idle_timeout_s": 0.7, "request_timeout_s": 8.0}
+        checked, share = await _beside_a_sick_decode(mode, 2.5, 1.5, config)
         assert checked.lost == checked.wrong == 0, checked.why
         assert checked.good > 50
         assert share <= 0.05, share

@@ -22,21 +22,21 @@ CONFIG = {
 
 def test_a_storm_loses_and_changes_nothing():
     async def check() -> None:
-        args = ["--token-ms", "10"]
+        args = ["--token-ms", "10", "--steps"]
         async with Cluster(prefills=2, decodes=3, worker_args=args, config=CONFIG) as cluster:
             names = [worker.name for worker in cluster.workers]
-            storm = Storm(cluster, names, every_s=1.0, lasts_s=0.8, seed=3)
+            storm = Storm(cluster, names, every_s=0.9, lasts_s=0.8, seed=3)
             blowing = asyncio.create_task(storm.run())
             try:
                 traffic = Traffic(cluster, 24, seed=3, limit_s=30.0)
-                checked = await traffic.run(None, 60, until_s=5.0)
+                checked = await traffic.run(None, 60, until_s=6.0)
             finally:
                 blowing.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await blowing
                 await storm.calm()
             assert checked.lost == checked.wrong == 0, checked.why
-            assert checked.good > 200
+            assert checked.good > 50
             assert all(storm.faults.values()), storm.faults
             await cluster.until(idle, 20.0)
 
@@ -47,7 +47,7 @@ def test_a_storm_loses_and_changes_nothing():
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_of_each_kind_beside_streams(fault, role):
     async def check() -> None:
-        args = ["--token-ms", "10"]
+        args = ["--token-ms", "10", "--steps"]
         async with Cluster(prefills=2, decodes=2, worker_args=args, config=CONFIG) as cluster:
             storm = Storm(cluster, [], every_s=1.0, lasts_s=1.0, seed=3)
             traffic = Traffic(cluster, 24, seed=4, limit_s=20.0)
