@@ -1,0 +1,114 @@
+"""What the toolkit itself puts into a request for a worker, signed so that no client can.
+
+A worker does more for the router than for a client: it goes on from output tokens that another
+worker made (`patches.resume`), and it hands out the experts of a prompt (`patches.expert_capture`).
+The router asks for these in the request itself, under one key of `custom_params`, since that is
+the only field of SGLang's that reaches the schedulers of every endpoint unchanged. Clients can
+write into `custom_params` too; so what stands there is signed with the key of the run's workers,
+which no client has, over the request's id and the content. A ticket of one request is worth
+nothing in another: every attempt has a new random id.
+
+A ticket is a flat mapping of text and flags: SGLang's declared type for `custom_params`
+(`CustomParamValue`) allows no list within a mapping.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TICKET_KEY = "toolkit"
+"""The key of `custom_params` under which a ticket stands."""
+
+MAX_RESUMED_IDS = 1 << 20
+"""Output tokens that one ticket may bring along: no model's context is longer."""
+
+_DOMAIN = "toolkit ticket 1"
+_FIELDS = frozenset({"resume", "capture", "signature"})
+_ID_DIGITS = 10
+
+
+class TicketError(ValueError):
+    """A ticket that the toolkit's router did not write for this request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a request may ask of a worker's patches; empty for an ordinary one."""
+
+    resume: tuple[int, ...] = ()
+    """Output token ids that the client has already; the generation goes on after them."""
+    capture: bool = False
+    """The experts of every token go out on the worker's event stream."""
+
+
+def sign(
+    key: str, rid: str, *, resume: Sequence[int] = (), capture: bool = False
+) -> dict[str, Any]:
+    """The value of `custom_params["toolkit"]` for the request that is posted with this `rid`.
+
+    Raises:
+        TicketError: no key, or ids that no worker would accept.
+    """
+    if not key:
+        raise TicketError("a ticket cannot be signed without the workers' key")
+    for token in resume:
+        if type(token) is not int or not 0 <= token < 2**31:
+            raise TicketError(f"{token!r} is no token id")
+    if len(resume) > MAX_RESUMED_IDS:
+        raise TicketError(f"{len(resume)} tokens to resume, at most {MAX_RESUMED_IDS}")
+    ids = " ".join(map(str, resume))
+    return {"resume": ids, "capture": capture, "signature": _signature(key, rid, ids, capture)}
+
+
+def read(custom_params: Any, rid: str, key: str | None) -> Ticket:
+    """The ticket in a request's `custom_params`; an empty one where there is none.
+
+    `rid` is the id under which the worker has the request, `key` the workers' key of this run;
+    without one no ticket is accepted.
+
+    Raises:
+        TicketError: something stands there that was not signed with `key` for this `rid`.
+    """
+    if not isinstance(custom_params, Mapping) or TICKET_KEY not in custom_params:
+        return Ticket()
+    ticket = custom_params[TICKET_KEY]
+    if not isinstance(ticket, Mapping) or ticket.keys() != _FIELDS:
+        raise TicketError(f"custom_params.{TICKET_KEY} is the toolkit's own field")
+    ids, capture, signature = ticket["resume"], ticket["capture"], ticket["signature"]
+    if type(ids) is not str or type(capture) is not bool or type(signature) is not str:
+        raise TicketError(f"custom_params.{TICKET_KEY} has a value of a wrong type")
+    if not key:
+        raise TicketError("this worker has no key, so it accepts no ticket")
+    expected = _signature(key, rid, ids, capture)
+    # Bytes: on text `compare_digest` raises TypeError for anything but ASCII.
+    if not hmac.compare_digest(expected.encode(), signature.encode(errors="replace")):
+        raise TicketError(f"custom_params.{TICKET_KEY} is not signed for this request")
+    return Ticket(_ids(ids), capture)
+
+
+def _signature(key: str, rid: str, ids: str, capture: bool) -> str:
+    # JSON of a list: no two contents have the same text, whatever a client's id contains.
+    content = json.dumps([_DOMAIN, rid, ids, capture])
+    return hmac.new(key.encode(), content.encode(), "sha256").hexdigest()
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    """The ids in a ticket's text: decimal numbers with one space between.
+
+    Raises:
+        TicketError: anything else, or too many.
+    """
+    words = text.split(" ") if text else []
+    if len(words) > MAX_RESUMED_IDS:
+        raise TicketError(f"{len(words)} tokens to resume, at most {MAX_RESUMED_IDS}")
+    for word in words:
+        if not (word.isascii() and word.isdigit() and len(word) <= _ID_DIGITS):
+            raise TicketError(f"{word[:20]!r} is no token id")
+    ids = tuple(map(int, words))
+    if any(token >= 2**31 for token in ids):
+        raise TicketError("a token id is 2**31 or more")
+    return ids
