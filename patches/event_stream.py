@@ -23,6 +23,7 @@ from patches.dp_loads import reserved_tokens
 from patches.kv_transfer import KvTransferred
 from patches.late_binding import PrefillDone
 from patches.signature import wanted_layers
+from toolkit import run_id
 
 if TYPE_CHECKING:
     from toolkit.signatures.wire import WireSignature
@@ -141,6 +142,7 @@ def _hello() -> dict[str, Any]:
     return {
         "type": "hello",
         "role": resolved.disaggregation_mode,
+        "run": run_id.own(),
         "sglang": version("sglang"),
         "device": resolved.device,
         "machine": _machine(resolved.device),

@@ -3,8 +3,8 @@
 SGLang's routed-experts capturer (`--enable-return-routed-experts`) keeps the logical top-k ids of
 every KV slot in host memory. Under PD it never hands them out on the prefill side, and what the
 decode side returns for prompt rows is garbage (those slots were filled by a KV transfer). So a
-request that carries `custom_params: {"toolkit_capture": true}` has its prompt rows sent by the
-prefill worker and its generated rows by the decode worker, each the rows it computed itself.
+request whose ticket (`toolkit.ticket`) asks for it has its prompt rows sent by the prefill worker
+and its generated rows by the decode worker, each the rows it computed itself.
 
 Buffers start as -1 instead of 0: a layer that never writes (dense layers, top-k backends that
 bypass the capturer) then shows, instead of counting for expert 0. So do slots whose KV hierarchical
@@ -19,14 +19,15 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.loaded_kv import on_load
+from patches.tickets import ticket_of
+from toolkit.ticket import TicketError
 
-CAPTURE_KEY = "toolkit_capture"
 _ROWS = "_toolkit_captured_rows"
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertsCaptured:
-    """What one request was routed to in one phase.
+    """What one request was routed to in one phase; `rid` is the name in its ticket.
 
     `ids` holds int16 [rows, layers, top_k] of logical expert ids, row 0 being the token at position
     `start`; -1 where nothing was captured. `whole` is False when rows are missing or may be stale
@@ -46,10 +47,12 @@ class ExpertsCaptured:
     """This worker's monotonic clock when the phase had ended; that of `patches.step_log`."""
 
 
-def wants_capture(req: Any) -> bool:
-    """True for a request that asked for its experts."""
-    custom = getattr(req.sampling_params, "custom_params", None)
-    return isinstance(custom, dict) and bool(custom.get(CAPTURE_KEY))
+def capture_name(req: Any) -> str:
+    """Under which name a request's experts are to go out; empty for one that asked for none."""
+    try:
+        return ticket_of(req).capture
+    except TicketError:  # it was refused when it came, and is here only to be answered
+        return ""
 
 
 def captured_rows(req: Any, pool: Any, start: int, stop: int) -> Any:
@@ -80,7 +83,7 @@ def _send(scheduler: Any, req: Any, phase: str, start: int, rows: Any, whole: bo
     # Only the rank that talks to the tokenizer has a socket; on the others this is a no-op.
     scheduler.ipc_channels.send_to_tokenizer.send_output(
         ExpertsCaptured(
-            rid=req.rid,
+            rid=capture_name(req),
             phase=phase,
             dp_rank=get_parallel().dp_rank or 0,
             start=start,
@@ -99,7 +102,7 @@ def _send_prompt_rows(original: Any, scheduler: Any, batch: Any, result: Any) ->
     before = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
     original(scheduler, batch, result)
     for req in scheduler.disagg_prefill_inflight_queue:
-        if id(req) in before or not wants_capture(req):
+        if id(req) in before or not capture_name(req):
             continue
         rows = captured_rows(req, scheduler.req_to_token_pool, 0, len(req.origin_input_ids))
         if rows is not None:
@@ -109,7 +112,7 @@ def _send_prompt_rows(original: Any, scheduler: Any, batch: Any, result: Any) ->
 def _keep_rows(original: Any, processor: Any, req: Any) -> None:
     """A request has finished: take its rows before its KV slots are freed."""
     original(processor, req)
-    if wants_capture(req):
+    if capture_name(req):
         length = len(req.origin_input_ids) + len(req.output_ids_through_stop)
         setattr(req, _ROWS, captured_rows(req, processor.req_to_token_pool, 0, length - 1))
 

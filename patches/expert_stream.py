@@ -24,10 +24,11 @@ from dataclasses import asdict
 from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve
-from patches.expert_capture import CAPTURE_KEY, ExpertsCaptured
+from patches.expert_capture import ExpertsCaptured
 from patches.request_times import FIELDS as FINISHED_FIELDS
 from patches.step_log import FIELDS, StepBlock
 from patches.step_summary import SUMMARY
+from patches.tickets import add_capture
 
 PATH = "/toolkit/experts"
 APP = "sglang.srt.entrypoints.http_server.app"
@@ -109,15 +110,13 @@ def _dispatch_frames(original: Any, manager: Any) -> None:
     )
 
 
-async def _ask_for_sampled(
-    original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any
-) -> AsyncIterator[Any]:
-    rid, sampling = obj.rid, obj.sampling_params
-    if isinstance(rid, str) and isinstance(sampling, dict) and HUB.share and HUB.sampled(rid):
-        custom = {**(sampling.get("custom_params") or {}), CAPTURE_KEY: True}
-        obj.sampling_params = {**sampling, "custom_params": custom}
-    async for response in original(manager, obj, *args, **kwargs):
-        yield response
+def _ask_for_sampled(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    tokenized = original(manager, obj, *args, **kwargs)
+    # Parallel samples get other ids after this, for which no ticket of this one would be good.
+    single = isinstance(obj.rid, str) and tokenized.sampling_params.n == 1
+    if HUB.share and single and HUB.sampled(obj.rid):
+        add_capture(tokenized)
+    return tokenized
 
 
 def _add_route() -> None:
@@ -141,9 +140,9 @@ PATCH = Patch(
             ("self",),
         ),
         Hook(
-            "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
             _ask_for_sampled,
-            ("self", "obj", "request"),
+            ("self", "obj", "input_text", "input_ids"),
         ),
     ),
     requires=(APP,),

@@ -17,6 +17,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
+from patches.worker_key import header
+
 if TYPE_CHECKING:
     from toolkit.router.signature_reader import Sample, SignatureReader
 
@@ -128,7 +130,7 @@ class PrefillNews:
 
 def _get(connection: HTTPConnection, path: str) -> HTTPResponse:
     """The answer, its body unread. HTTPException: a status other than 200."""
-    connection.request("GET", path)
+    connection.request("GET", path, headers=header() if path == EVENTS else {})
     answer = connection.getresponse()
     if answer.status != 200:
         raise HTTPException(f"{path} answered {answer.status}")

@@ -28,15 +28,23 @@ from patches import (
     message_sockets,
     output_ids,
     prefill_restart,
+    private_ports,
+    request_answers,
+    request_guard,
     resume,
     resume_penalties,
     signature,
     step_log,
     waiting_queue,
+    worker_key,
 )
 from patches.base import Patch, Process
 
 ALL: tuple[Patch, ...] = (
+    worker_key.PATCH,
+    worker_key.SCHEDULER_PATCH,
+    private_ports.PATCH,
+    private_ports.SCHEDULER_PATCH,
     message_sockets.PATCH,
     cpu_host_memory.PATCH,
     cpu_idle.PATCH,
@@ -68,6 +76,9 @@ ALL: tuple[Patch, ...] = (
     dp_progress.PATCH,
     dp_watch.PATCH,
     waiting_queue.PATCH,
+    # Last, so around what the others hook: what they raise is caught as well.
+    request_guard.PATCH,
+    request_answers.PATCH,
 )
 
 

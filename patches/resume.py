@@ -1,7 +1,7 @@
 """Go on with a generation whose decode worker died.
 
-The router sends the request again with the output tokens that its client already has, as
-`custom_params: {"toolkit_resume": [ids]}`, to a prefill and to a decode worker:
+The router sends the request again with the output tokens that its client already has, in a signed
+ticket (`toolkit.ticket`), to a prefill and to a decode worker:
 
 - prefill treats them as the tail of the prompt, so KV and the next token are those of the
   undisturbed run;
@@ -14,6 +14,9 @@ So limits on new tokens, usage and detokenisation count from the start of the or
 and the stream that comes back begins with the text of the resumed tokens; the router drops what
 the client has seen. Penalty sums are restored by `patches.resume_penalties`; random state is not,
 so only greedy output is sure to be the undisturbed run's.
+
+A ticket that the router did not sign for this request, or with tokens that this model or this
+request's grammar cannot have produced, is that request's error: 400 (`patches.request_guard`).
 """
 
 from __future__ import annotations
@@ -22,55 +25,74 @@ from array import array
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.tickets import ticket_of
+from toolkit.ticket import TicketError
 
-RESUME_KEY = "toolkit_resume"
 
-
-def resumed_ids(request: Any) -> list[int]:
-    """Output token ids that a request brings along; empty for an ordinary one.
-
-    `request` is anything with `sampling_params`.
-    """
-    custom = getattr(request.sampling_params, "custom_params", None)
-    return list(custom.get(RESUME_KEY) or ()) if isinstance(custom, dict) else []
+def _check_ids(scheduler: Any, recv_req: Any, ids: tuple[int, ...]) -> None:
+    """Raises TicketError for what this model could not have generated for this prompt."""
+    vocabulary = scheduler.model_config.vocab_size
+    if max(ids) >= vocabulary:
+        raise TicketError(f"a token to resume is outside the vocabulary of {vocabulary}")
+    length = len(recv_req.input_ids or ()) + len(ids)
+    if length >= scheduler.max_req_input_len:
+        raise TicketError(
+            f"prompt and tokens to resume are {length}, more than {scheduler.max_req_input_len - 1}"
+        )
 
 
 def _extend_prompt_on_prefill(
     original: Any, scheduler: Any, recv_req: Any, *args: Any, **kwargs: Any
 ) -> None:
-    ids = resumed_ids(recv_req)
-    if ids and scheduler.disaggregation_mode.value == "prefill":
-        recv_req.input_ids = array("q", [*recv_req.input_ids, *ids])
+    ids = ticket_of(recv_req).resume
+    if ids:
+        _check_ids(scheduler, recv_req, ids)
+        if scheduler.disaggregation_mode.value == "prefill":
+            recv_req.input_ids = array("q", [*recv_req.input_ids, *ids])
     original(scheduler, recv_req, *args, **kwargs)
 
 
 def _restore_state(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
-    ids = resumed_ids(req)
-    # Requests pass here again after a retraction, by when they own more than they brought.
-    if ids and not getattr(req, "toolkit_resumed", False):
-        req.toolkit_resumed = True
-        _catch_up_grammar(req, ids)
-        mode = scheduler.disaggregation_mode.value
-        req.toolkit_penalty_history = ids
-        if mode == "null" and scheduler.enable_overlap:
-            # There the penalties run one token behind, and begin with the prompt's last
-            # (`ScheduleBatch.cumulate_penalty_output_tokens`).
-            req.toolkit_penalty_history = [req.origin_input_ids[-1], *ids[:-1]]
-        if mode != "prefill":
-            req.output_ids.extend(ids)
-        if mode == "decode":
-            req.pd_rebootstrap_in_progress = True
+    # Requests pass here again after a retraction, by when they own more than they brought; and
+    # those that were refused, which are only to be answered.
+    if req.to_finish is None and not getattr(req, "toolkit_resumed", False):
+        ids = ticket_of(req).resume
+        if ids and _catch_up_grammar(req, ids):
+            _own(scheduler, req, ids)
     original(scheduler, req, *args, **kwargs)
 
 
-def _catch_up_grammar(req: Any, ids: list[int]) -> None:
-    """Bring a constrained request's grammar to where the resumed tokens left it."""
+def _own(scheduler: Any, req: Any, ids: tuple[int, ...]) -> None:
+    """Give a request the tokens that it brought, as its output so far."""
+    req.toolkit_resumed = True
+    mode = scheduler.disaggregation_mode.value
+    req.toolkit_penalty_history = list(ids)
+    if mode == "null" and scheduler.enable_overlap:
+        # There the penalties run one token behind, and begin with the prompt's last
+        # (`ScheduleBatch.cumulate_penalty_output_tokens`).
+        req.toolkit_penalty_history = [req.origin_input_ids[-1], *ids[:-1]]
+    if mode != "prefill":
+        req.output_ids.extend(ids)
+    if mode == "decode":
+        req.pd_rebootstrap_in_progress = True
+
+
+def _catch_up_grammar(req: Any, ids: tuple[int, ...]) -> bool:
+    """Bring a constrained request's grammar to where the resumed tokens left it.
+
+    False, and the request is to end with an error, when the grammar does not allow them.
+    """
     if req.grammar is None:
-        return
-    for token in ids:
-        req.grammar.accept_token(token)
+        return True
+    try:
+        for token in ids:
+            req.grammar.accept_token(token)
+    except Exception:  # each backend has its own, xgrammar a bare RuntimeError
+        req.set_finish_with_abort("the tokens to resume do not follow the request's grammar")
+        return False
     # `process_prebuilt` accepts the token that arrives with the KV only while this is None.
     req.grammar.current_token = None
+    return True
 
 
 PATCH = Patch(

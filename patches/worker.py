@@ -23,6 +23,9 @@ def prepare_process() -> None:
         _die_with_parent()
         check_plugin_is_found()
     if os.environ.get("TOOLKIT_DEVICE") == "cpu":
+        # The first request with a penalty, say, would have its scheduler wait for g++, half a
+        # minute on a busy machine, and all others with it.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
         sys.path.insert(0, str(CPU_STUBS))
         declare_torchvision_operators()
 

@@ -8,7 +8,7 @@ write into `custom_params` too; so what stands there is signed with the key of t
 which no client has, over the request's id and the content. A ticket of one request is worth
 nothing in another: every attempt has a new random id.
 
-A ticket is a flat mapping of text and flags: SGLang's declared type for `custom_params`
+A ticket is a flat mapping of text: SGLang's declared type for `custom_params`
 (`CustomParamValue`) allows no list within a mapping.
 """
 
@@ -29,6 +29,8 @@ MAX_RESUMED_IDS = 1 << 20
 _DOMAIN = "toolkit ticket 1"
 _FIELDS = frozenset({"resume", "capture", "signature"})
 _ID_DIGITS = 10
+MAX_NAME = 256
+"""Characters of the name under which captured experts go out."""
 
 
 class TicketError(ValueError):
@@ -41,13 +43,12 @@ class Ticket:
 
     resume: tuple[int, ...] = ()
     """Output token ids that the client has already; the generation goes on after them."""
-    capture: bool = False
-    """The experts of every token go out on the worker's event stream."""
+    capture: str = ""
+    """The name under which the experts of every token go out on the worker's event stream: the id
+    that the client gave the request. Empty: they do not."""
 
 
-def sign(
-    key: str, rid: str, *, resume: Sequence[int] = (), capture: bool = False
-) -> dict[str, Any]:
+def sign(key: str, rid: str, *, resume: Sequence[int] = (), capture: str = "") -> dict[str, Any]:
     """The value of `custom_params["toolkit"]` for the request that is posted with this `rid`.
 
     Raises:
@@ -79,7 +80,7 @@ def read(custom_params: Any, rid: str, key: str | None) -> Ticket:
     if not isinstance(ticket, Mapping) or ticket.keys() != _FIELDS:
         raise TicketError(f"custom_params.{TICKET_KEY} is the toolkit's own field")
     ids, capture, signature = ticket["resume"], ticket["capture"], ticket["signature"]
-    if type(ids) is not str or type(capture) is not bool or type(signature) is not str:
+    if type(ids) is not str or type(capture) is not str or type(signature) is not str:
         raise TicketError(f"custom_params.{TICKET_KEY} has a value of a wrong type")
     if not key:
         raise TicketError("this worker has no key, so it accepts no ticket")
@@ -87,10 +88,12 @@ def read(custom_params: Any, rid: str, key: str | None) -> Ticket:
     # Bytes: on text `compare_digest` raises TypeError for anything but ASCII.
     if not hmac.compare_digest(expected.encode(), signature.encode(errors="replace")):
         raise TicketError(f"custom_params.{TICKET_KEY} is not signed for this request")
+    if len(capture) > MAX_NAME:
+        raise TicketError(f"a name of {len(capture)} characters, at most {MAX_NAME}")
     return Ticket(_ids(ids), capture)
 
 
-def _signature(key: str, rid: str, ids: str, capture: bool) -> str:
+def _signature(key: str, rid: str, ids: str, capture: str) -> str:
     # JSON of a list: no two contents have the same text, whatever a client's id contains.
     content = json.dumps([_DOMAIN, rid, ids, capture])
     return hmac.new(key.encode(), content.encode(), "sha256").hexdigest()

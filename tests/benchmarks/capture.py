@@ -43,7 +43,7 @@ async def wave(
         rid = f"capture-{number}-{index}"
         path, body = request(prompt, SETTINGS, "any", rid)
         if tap is not None:  # what a router that may capture makes of the header
-            ticket = sign(os.environ[WORKER_KEY_VARIABLE], rid, capture=True)
+            ticket = sign(os.environ[WORKER_KEY_VARIABLE], rid, capture=rid)
             body["custom_params"] = {TICKET_KEY: ticket}
         async with session.post(url + path, json=body) as response:
             if response.status != 200:

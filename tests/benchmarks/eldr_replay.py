@@ -20,6 +20,7 @@ from toolkit.bench.errors import BenchError
 from toolkit.bench.hosted import hosted
 from toolkit.bench.listen import DecodeWatch
 from toolkit.bench.runner import new_session
+from toolkit.launch.keys import headers_at
 
 TOKENS = 20
 """Generated in a replay: so many steps of the whole batch, less a few at the edges."""
@@ -93,7 +94,8 @@ async def _generate(session: Any, url: str, batch: Batch) -> None:
         "input_ids": batch.requests,
         "sampling_params": {"temperature": 0.0, "max_new_tokens": TOKENS, "ignore_eos": True},
     }
-    async with session.post(url + "/generate", json=body) as response:
+    mine = headers_at(url)
+    async with session.post(url + "/generate", json=body, headers=mine) as response:
         if response.status != 200:
             raise BenchError(f"a replay failed: {(await response.text())[:300]}")
         await response.read()

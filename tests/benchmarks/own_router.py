@@ -14,8 +14,10 @@ from typing import Any
 from tests.ports import free_port
 from toolkit.bench.errors import BenchError
 from toolkit.launch import readiness
+from toolkit.launch.keys import headers_at
 from toolkit.launch.plan import RUN_DIR, RouterPlan
 from toolkit.launch.process import Managed
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 UP_S = 60.0
 END_S = 15.0
@@ -33,7 +35,10 @@ def own_router(
     """
     assert plan.config is not None, "it is toolkit's own router"
     port = free_port()
-    config = {**plan.config, **changes, "port": port}
+    # This router is of no run, so its workers are not of its own.
+    workers = [{**worker, "same_run": False} for worker in plan.config["workers"]]
+    config = {**plan.config, **changes, "port": port, "admin_port": free_port(), "workers": workers}
+    key = headers_at(config["workers"][0]["url"]).get("Authorization", "").removeprefix("Bearer ")
     (folder / "router.json").write_text(json.dumps(config))
     url = f"http://127.0.0.1:{port}"
     process = Managed(
@@ -42,10 +47,11 @@ def own_router(
         url=url,
         health_url=f"{url}/readiness",
         command=[part.replace(RUN_DIR, str(folder)) for part in plan.command],
-        env=plan.env,
+        env={**plan.env, WORKER_KEY_VARIABLE: key},
         log=folder / "router.log",
     )
-    process.spawn(uuid.uuid4().hex)
+    with process.log.open("ab") as log:
+        process.spawn(uuid.uuid4().hex, log.fileno())
     try:
         yield url, _until_up(process)
     finally:

@@ -12,6 +12,8 @@ from typing import Any
 
 import aiohttp
 
+from toolkit.launch.keys import client_middleware
+
 PATIENCE_S = 240.0  # a hang fails a test by this, on however slow a machine
 VOCABULARY = range(300, 4000)  # ordinary tokens of the embedded model
 
@@ -32,7 +34,17 @@ def session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=PATIENCE_S),
+        middlewares=(client_middleware(),),  # what goes to a worker carries its run's key
     )
+
+
+async def switch(url: str, **policies: str) -> None:
+    """Change a router's policies at its admin port."""
+    async with session() as http:
+        async with http.get(url + "/workers") as answer:
+            at = (await answer.json())["admin"]
+        async with http.post(at + "/admin/policy", json=policies) as answer:
+            assert answer.status == 200, await answer.text()
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import evidence
+from tests.e2e import evidence, worker_key
 from tests.e2e.reference import Reference
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
@@ -34,6 +34,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     A test that kills a process waits before it ends until it is back:
     `deployment.wait_ready(worker.name, worker.restarts + 1)`.
     """
+    worker_key.provide()
     plan = resolve(load_deployment(recipes_dir() / "cpu-demo.yaml"))
     with running(plan, tmp_path_factory.mktemp("cpu-demo")) as up:
         yield up

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from toolkit.launch import keys
 from toolkit.launch.running import Running, RunningWorker
 
 LOG_LINES = 8
@@ -37,7 +38,8 @@ def of(up: Running) -> Iterator[tuple[str, str]]:
 
 
 def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
+    request = urllib.request.Request(url, headers=keys.ours(url))
+    with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
         return json.load(answer)
 
 

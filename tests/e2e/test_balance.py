@@ -62,11 +62,6 @@ async def state(url: str) -> dict[str, Any]:
         return await answer.json()
 
 
-async def switch(url: str, **policies: str) -> None:
-    async with calls.session() as http, http.post(url + "/admin/policy", json=policies) as answer:
-        assert answer.status == 200, await answer.text()
-
-
 def prompts(name: str, count: int = 16) -> list[list[int]]:
     """Of 10 to 310 tokens, a quarter with the same beginning."""
     head = calls.prompt("balance-head", 60)
@@ -98,7 +93,7 @@ def test_tokens_stay_and_both_ranks_serve(
     ]
 
     async def main() -> tuple[dict[str, Any], dict[str, Any], list[calls.Answer], int]:
-        await switch(url, decode=policy, prefill="gimbal")
+        await calls.switch(url, decode=policy, prefill="gimbal")
         before = await state(url)
         answers, most = await watched(url, bodies)
 
@@ -142,7 +137,7 @@ def test_a_killed_decode_worker_loses_nobody_who_waits(
 
     async def main(up: Running) -> tuple[list[calls.Answer], dict[str, Any]]:
         url = up.router_url
-        await switch(url, decode="brh@learned")
+        await calls.switch(url, decode="brh@learned")
         sending = asyncio.create_task(calls.all_of(url, bodies, CONCURRENCY))
 
         async def crowded() -> bool:

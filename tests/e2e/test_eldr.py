@@ -28,10 +28,7 @@ async def state(url: str) -> dict[str, Any]:
 
 
 async def switch(url: str, decode: str) -> None:
-    async with calls.session() as http:
-        body = {"decode": decode}
-        async with http.post(url + "/admin/policy", json=body) as answer:
-            assert answer.status == 200, await answer.text()
+    await calls.switch(url, decode=decode)
 
 
 async def whole(url: str) -> None:

@@ -51,12 +51,7 @@ def restored(deployment: Running) -> Iterator[None]:
 
     before = calls.run(policies())
     yield
-    calls.run(switch(deployment.router_url, **before))
-
-
-async def switch(url: str, **body: str) -> None:
-    async with calls.session() as http, http.post(url + "/admin/policy", json=body) as answer:
-        assert answer.status == 200, await answer.text()
+    calls.run(calls.switch(deployment.router_url, **before))
 
 
 SETTINGS = [
@@ -73,7 +68,7 @@ SETTINGS = [
 def test_fifty_prompts_give_the_plain_servers_tokens(
     deployment: Running, expected: list[list[int]], setting: dict[str, str]
 ) -> None:
-    calls.run(switch(deployment.router_url, **setting))
+    calls.run(calls.switch(deployment.router_url, **setting))
     # Half of the requests stream; which half alternates with the setting.
     odd = SETTINGS.index(setting) % 2
     bodies = [

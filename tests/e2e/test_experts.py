@@ -21,9 +21,7 @@ TOKENS = 24
 
 
 def body(rid: str, ids: list[int]) -> dict[str, Any]:
-    request = calls.greedy(ids, TOKENS, stream=False)
-    request["sampling_params"]["custom_params"] = {"toolkit_capture": True}
-    return {**request, "rid": rid}
+    return {**calls.greedy(ids, TOKENS, stream=False), "rid": rid}
 
 
 async def captured(
@@ -37,7 +35,8 @@ async def captured(
         async def one(number: int) -> tuple[list[int], dict[str, Rows]]:
             rid = f"experts-{together}-{number}"
             url = deployment.router_url + "/generate"
-            async with http.post(url, json=body(rid, prompts[number])) as response:
+            asked = {"x-toolkit-capture": "1"}
+            async with http.post(url, json=body(rid, prompts[number]), headers=asked) as response:
                 assert response.status == 200, await response.text()
                 answer = await response.json()
             return answer["output_ids"], await tap.request(rid, ("prefill", "decode"), 30)

@@ -18,6 +18,7 @@ from tests.unit.launch_stand_ins import wait_gone
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.state import read_state
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -74,6 +75,12 @@ def everything(run: Path) -> list[trees.Process]:
     return [*found, guard]
 
 
+def environment(pid: int) -> dict[str, str]:
+    """What a process has in its environment."""
+    lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
 def stream(run: Path, tokens: int) -> HTTPResponse:
     """Start a streaming generation; returns the response after its first chunk."""
     sampling = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}
@@ -117,10 +124,11 @@ def test_status_then_ctrl_c_drains(launched: Launched) -> None:
 
 
 def test_detached_with_an_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = FILE + "router: {api_key_env: DETACHED_KEY}\n"
+    text = FILE + "router: {api_key_env: DETACHED_KEY, admin_key_env: DETACHED_ADMIN}\n"
     (tmp_path / "one.yaml").write_text(text)
     run = tmp_path / "run"
     monkeypatch.setenv("DETACHED_KEY", "detached-secret-1234")
+    monkeypatch.setenv("DETACHED_ADMIN", "detached-secret-5678")
     command = [sys.executable, "-m", "toolkit", "launch", str(tmp_path / "one.yaml"), "--no-check"]
     try:
         started = subprocess.run(
@@ -132,12 +140,18 @@ def test_detached_with_an_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         )
         assert started.returncode == 0, started.stderr
         assert "one is ready: http://127.0.0.1:" in started.stdout
+        assert f"toolkit stop --run {run} ends it" in started.stdout
         tree = everything(run)
         row = json.loads(toolkit(run, "status", "--json").stdout)["processes"][0]
         assert (row["status"], row["healthy"]) == ("ready", True)
-        monkeypatch.delenv("DETACHED_KEY")
+        for worker in read_state(run)["workers"]:
+            names = environment(worker["pid"])
+            assert "DETACHED_KEY" not in names
+            assert "DETACHED_ADMIN" not in names
+            assert len(names[WORKER_KEY_VARIABLE]) > 40
+        monkeypatch.delenv("DETACHED_ADMIN")
         blind = toolkit(run, "status")
-        assert "export DETACHED_KEY=" in blind.stderr
+        assert "variable DETACHED_ADMIN is empty" in blind.stderr
         assert "detached-secret" not in "".join(p.read_text() for p in run.rglob("*.log"))
     finally:
         stopped = toolkit(run, "stop", "--now")

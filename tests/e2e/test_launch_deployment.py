@@ -21,6 +21,7 @@ from toolkit.launch.plan import resolve
 from toolkit.launch.ports import FreePorts
 from toolkit.launch.running import Running
 from toolkit.launch.state import read_state
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.resources import recipes_dir
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -47,6 +48,16 @@ def test_up_and_described(deployment: Running) -> None:
     assert roles == ["decode", "decode", "prefill"]
     assert all(w.pid and w.log.stat().st_size for w in deployment.workers)
     assert len(readiness.generate(deployment.plan, 60)) == 2
+
+
+def test_router_and_workers_know_each_other_by_the_run(deployment: Running) -> None:
+    """A worker that named another run, or none, would be kept out (`toolkit.router.identity`)."""
+    seen = readiness.ask(f"{deployment.router_url}/workers")
+    assert seen.run == read_state(deployment.run_dir)["run_id"]
+    assert all(row["healthy"] for row in json.loads(seen.body)["workers"])
+    router = deployment.plan.router
+    assert router is not None and router.config is not None
+    assert [entry["same_run"] for entry in router.config["workers"]] == [True] * 3
 
 
 def test_a_killed_decode_worker_comes_back_and_serves(deployment: Running) -> None:
@@ -100,7 +111,11 @@ def sglang_router(deployment: Running) -> Iterator[str]:
     argv = command.sglang_router_command(
         type(recipe).model_validate(fields), port, ports.take(), entries
     )
-    env = {**os.environ, **command.python_env()}
+    env = {
+        **os.environ,
+        **command.python_env(),
+        WORKER_KEY_VARIABLE: deployment.worker_key,
+    }
     process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"

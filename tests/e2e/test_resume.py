@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.e2e import calls
+from tests.e2e import calls, worker_key
 from toolkit.embedded import load_prompts
 from toolkit.launch.running import Running
+from toolkit.ticket import TICKET_KEY, sign
 
 pytestmark = pytest.mark.e2e
 
@@ -32,6 +34,14 @@ SAMPLING: dict[str, dict[str, Any]] = {
 }
 
 
+def with_ticket(body: dict[str, Any], ticket: dict[str, Any]) -> dict[str, Any]:
+    """The body with a ticket where each endpoint has its `custom_params`."""
+    custom = {"custom_params": {TICKET_KEY: ticket}}
+    if "sampling_params" in body:
+        return body | {"sampling_params": body["sampling_params"] | custom}
+    return body | custom
+
+
 class Pair:
     """The deployment's prefill worker and its first decode worker."""
 
@@ -39,11 +49,15 @@ class Pair:
         workers = json.loads((deployment.run_dir / "router.json").read_text())["workers"]
         self.prefill = next(worker for worker in workers if worker["role"] == "prefill")
         self.decode = next(worker for worker in workers if worker["role"] == "decode")
+        self.key = worker_key.of(deployment)
 
-    async def stream(self, path: str, body: dict[str, Any]) -> tuple[list[int], list[Any]]:
+    async def stream(
+        self, path: str, body: dict[str, Any], resume: Sequence[int] = ()
+    ) -> tuple[list[int], list[Any]]:
         """Token ids (from the comment lines) and parsed events of one request."""
-        body = body | {
-            "rid": f"resume-{random.getrandbits(60):x}",
+        rid = f"resume-{random.getrandbits(60):x}"
+        body = with_ticket(body, sign(self.key, rid, resume=resume)) | {
+            "rid": rid,
             "bootstrap_host": self.prefill["bootstrap_host"],
             "bootstrap_port": self.prefill["bootstrap_port"],
             "bootstrap_room": random.getrandbits(62),
@@ -58,8 +72,12 @@ class Pair:
         ids = [int(i) for line in lines if line.startswith(": ") for i in line[2:].split()]
         return ids, [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
 
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"x-toolkit-ids": "1", "Authorization": f"Bearer {self.key}"}
+
     async def _post(self, http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> str:
-        async with http.post(url, json=body, headers={"x-toolkit-ids": "1"}) as response:
+        async with http.post(url, json=body, headers=self._headers) as response:
             answer = await response.text()
             assert response.status == 200, answer
             return answer
@@ -79,10 +97,7 @@ def test_generate_goes_on_from_any_token(pair: Pair, kind: str) -> None:
         ids, events = await pair.stream("/generate", body)
         assert len(ids) == events[-1]["meta_info"]["completion_tokens"] > 8
         for cut in (1, 7, len(ids) - 1):
-            resumed = body | {
-                "sampling_params": sampling | {"custom_params": {"toolkit_resume": ids[:cut]}}
-            }
-            again, replayed = await pair.stream("/generate", resumed)
+            again, replayed = await pair.stream("/generate", body, resume=ids[:cut])
             assert again == ids, f"cut at {cut}"
             assert replayed[-1]["text"] == events[-1]["text"]
             for key in ("completion_tokens", "prompt_tokens", "finish_reason"):
@@ -108,9 +123,7 @@ def test_openai_streams_replay_their_text(pair: Pair, path: str) -> None:
         prefilled = {"stream": True} | body
         ids, events = await pair.stream(path, prefilled)
         assert text(events)
-        again, replayed = await pair.stream(
-            path, prefilled | {"custom_params": {"toolkit_resume": ids[:9]}}
-        )
+        again, replayed = await pair.stream(path, prefilled, resume=ids[:9])
         assert again == ids
         assert text(replayed) == text(events)
         assert replayed[-1]["usage"] == events[-1]["usage"]

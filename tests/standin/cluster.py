@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -84,6 +85,8 @@ class Cluster:
     role_config: dict[str, dict[str, Any]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    files: int | None = None
+    """Descriptors that the router is started with, as its soft limit."""
     workers: list[Standin] = field(default_factory=list)
     router: subprocess.Popen[bytes] | None = None
     session: Any = None
@@ -98,12 +101,14 @@ class Cluster:
             worker = Standin(f"{role}-{index}", role, args)
             worker.start()
             self.workers.append(worker)
-        self.port = free_port()
+        self.port, self.admin_port = free_port(), free_port()
         self._dir = tempfile.TemporaryDirectory()
         path = Path(self._dir.name) / "router.json"
         config = {
             "port": self.port,
+            "admin_port": self.admin_port,
             "rerun_wait_s": 10,
+            "worker_api_key_env": "TOOLKIT_WORKER_KEY",
             "workers": [{**w.config(), **self.role_config.get(w.role, {})} for w in self.workers],
             **self.config,
         }
@@ -114,8 +119,11 @@ class Cluster:
                 [sys.executable, "-m", "toolkit.router", str(path)],
                 cwd=ROOT,
                 stderr=log,
-                env={**os.environ, **self.env},
+                env={**os.environ, "TOOLKIT_WORKER_KEY": "standin", **self.env},
             )
+        if self.files is not None:  # long before the router looks at it
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.prlimit(self.router.pid, resource.RLIMIT_NOFILE, (self.files, hard))
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(60)
         )
@@ -138,6 +146,11 @@ class Cluster:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def admin(self) -> str:
+        """Where the admin's endpoints answer, as no key is asked for there."""
+        return f"http://127.0.0.1:{self.admin_port}"
 
     def worker(self, name: str) -> Standin:
         return next(worker for worker in self.workers if worker.name == name)
@@ -163,16 +176,19 @@ class Cluster:
         return await _poll(self.state, condition, seconds)
 
     async def state(self) -> dict[str, Any]:
-        headers = {}
-        if self.config.get("api_key_env"):
-            headers["Authorization"] = f"Bearer {self.env[self.config['api_key_env']]}"
-        async with self.session.get(f"{self.url}/workers", headers=headers) as response:
+        async with self.session.get(f"{self.admin}/workers") as response:
             return await response.json()
 
     async def stats(self, name: str) -> dict[str, Any]:
         """What a worker says of itself."""
         async with self.session.get(f"{self.worker(name).url}/stats") as response:
             return await response.json()
+
+    async def make(self, name: str, mode: str) -> None:
+        """Make a worker sick, or well again (`tests.standin.faults`)."""
+        url = f"{self.worker(name).url}/standin/mode"
+        async with self.session.post(url, data=mode.encode()) as response:
+            assert response.status == 200, f"{mode}: {response.status}"
 
     async def until_stats(self, condition: Any, seconds: float = 10.0) -> None:
         """As `until`, of every worker's `stats` by name: for what the router sends besides answers,

@@ -157,4 +157,5 @@ def prompt_of(body: dict[str, Any]) -> Any:
 def resumed_ids(body: dict[str, Any]) -> list[int]:
     params = body.get("sampling_params") or {}
     custom = body.get("custom_params") or params.get("custom_params") or {}
-    return custom.get("toolkit_resume") or []
+    ticket = custom.get("toolkit") or {}
+    return [int(token) for token in (ticket.get("resume") or "").split()]

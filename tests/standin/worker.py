@@ -9,11 +9,13 @@ Faults on demand: the request field `crash_after` (tokens) with `crash_role` mak
 itself with SIGKILL; `fail_status` answers an error; with `lose_kv` a prefill answers 500 a moment
 after it was done, as when its KV did not get across; a decode loses the first try of a request with
 `lost`, and goes on to say that it has none ("told") or says nothing ("stuck"); SIGSTOP and SIGKILL
-work as on anything else.
+work as on anything else. `poison` with a role kills every worker of that role that takes the
+request; with `announced` it says before that one of its processes died, as a patched one does.
 
 With `--signature-layers` prefills send signatures: of the counts in the request's field
 `standin_counts`, or of counts that are a fixed function of the prompt; `standin_signature` is sent
-as it is. With `--steps` decodes say what their steps were.
+as it is. With `--steps` decodes say what their steps were. POST /standin/mode makes it sick
+(`tests.standin.faults`); with `--patient` it serves any body somehow (`tests.standin.patient`).
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ import httptools
 import orjson
 import uvloop
 
+from tests.standin.faults import MODES, Faults, silence
+from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, prompt_of, resumed_ids, seed_of, token_id
+from toolkit import run_id
 
 HEAD_STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
@@ -58,6 +63,8 @@ class Server:
         self.layers = [int(layer) for layer in layers.split(",")] if layers else []
         self.stepped = 0
         self.batched = 0
+        self.connections: set[Protocol] = set()
+        self.faults = Faults(args.mode)
 
     async def next_step(self) -> None:
         """The next decode step's end: a batch gives every running request its token then."""
@@ -121,6 +128,7 @@ class Server:
                 {
                     "type": "hello",
                     "role": self.role,
+                    "run": run_id.own(),
                     "dp_size": 1,
                     **({"dp_attention": True} if self.args.dp_attention else {}),
                     "model": "standin",
@@ -128,7 +136,7 @@ class Server:
                     "max_total_tokens": 16384,
                     "max_running_requests": self.args.slots,
                     "page_size": 1,
-                    "patches": [],
+                    "patches": ["step_log"] if self.args.steps else [],
                     "fingerprint": self.args.fingerprint,
                     "signature": self.signature(),
                 }
@@ -147,14 +155,17 @@ class Protocol(asyncio.Protocol):
         self.path = ""
         self.body = bytearray()
         self.ids = False
+        self.attempt = 0
         self.task: asyncio.Task[None] | None = None
         self.can_write = asyncio.Event()
         self.can_write.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.server.connections.discard(self)
         self.server.subscribers.discard(self)
         if self.task is not None:
             self.task.cancel()
@@ -176,10 +187,13 @@ class Protocol(asyncio.Protocol):
         self.path = url.decode()
         self.body = bytearray()
         self.ids = False
+        self.attempt = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"x-toolkit-ids":
             self.ids = True
+        elif name.lower() == b"x-toolkit-attempt":
+            self.attempt = int(value)
 
     def on_body(self, body: bytes) -> None:
         self.body += body
@@ -215,6 +229,7 @@ class Protocol(asyncio.Protocol):
             self.json(
                 {
                     "served": server.served,
+                    "posts": server.faults.posts,
                     "running": len(server.running),
                     "peak": server.peak,
                     "aborted": server.aborted,
@@ -230,6 +245,9 @@ class Protocol(asyncio.Protocol):
             "/server_info",
         ):
             self.json({"id": "standin", "role": server.role, "data": []})
+        elif path == "/standin/mode":
+            known = server.faults.ask(self.body.decode(), server, self)
+            self.json({}, 200 if known else 400)
         elif path == "/v1/loads":
             self.json({"loads": []})
         else:
@@ -254,14 +272,22 @@ class Protocol(asyncio.Protocol):
 
     async def generate(self) -> None:
         server = self.server
-        body = orjson.loads(bytes(self.body))
+        raw = bytes(self.body)
+        body = sane(raw) if server.args.patient else orjson.loads(raw)
+        server.faults.posts += 1
         if server.args.record:
             server.bodies.append(body)
         if "fail_status" in body and body.get("fail_role", server.role) == server.role:
             self.json({"object": "error", "message": "as asked"}, body["fail_status"])
             return
+        if body.get("poison") == server.role:
+            if body.get("announced"):
+                server.publish({"type": "down", "reason": "one of its processes died"})
+            later = 0.02 if body.get("announced") else 0.0
+            asyncio.get_running_loop().call_later(later, os.kill, os.getpid(), signal.SIGKILL)
+            return
         rid = str(body.get("rid"))
-        if "lost" in body and server.role == "decode" and not rid.startswith("r"):
+        if "lost" in body and server.role == "decode" and not self.attempt:
             await self.lose(told=body["lost"] == "told")
             return
         task = asyncio.current_task()
@@ -269,7 +295,9 @@ class Protocol(asyncio.Protocol):
         server.running[rid] = task
         server.publish_load()
         try:
-            if server.role == "prefill":
+            if await server.faults.spoil(self, server):
+                pass
+            elif server.role == "prefill":
                 await self.prefill(body, rid)
             else:
                 await self.decode(body, rid)
@@ -292,7 +320,7 @@ class Protocol(asyncio.Protocol):
         server = self.server
         if server.args.prefill_ms:
             await asyncio.sleep(server.args.prefill_ms / 1e3)
-        if body.get("crash_role") == "prefill" and not rid.startswith("r"):
+        if body.get("crash_role") == "prefill" and not self.attempt:
             os.kill(os.getpid(), signal.SIGKILL)
         prompt = prompt_of(body)
         resumed = resumed_ids(body)
@@ -346,8 +374,13 @@ class Protocol(asyncio.Protocol):
         count = wanted or params.get("max_new_tokens") or args.tokens
         seed = seed_of(prompt_of(body))
         stream = STREAMS[self.path](body, rid, seed)
+        stops_at = self.server.faults.stops_at(count)
         if not body.get("stream"):
+            if stops_at is not None:
+                await silence()
             await asyncio.sleep(args.token_ms * count / 1e3)
+            self.server.stepped += count
+            self.server.batched += count
             self.crash(body, rid, count)
             self.json(stream.whole(count))
             return
@@ -370,6 +403,8 @@ class Protocol(asyncio.Protocol):
                 if delay > 0:
                     await asyncio.sleep(delay)
             self.crash(body, rid, first)
+            if first == stops_at:
+                await silence()
             if args.steps:
                 self.server.stepped += 1
                 self.server.batched += len(self.server.running)
@@ -389,9 +424,9 @@ class Protocol(asyncio.Protocol):
         self.transport.write(b"0\r\n\r\n")
 
     def crash(self, body: dict[str, Any], rid: str, tokens: int) -> None:
-        """SIGKILL at the asked token, on a first attempt only: reruns carry a `rN~` rid."""
+        """SIGKILL at the asked token, on a first attempt only."""
         limit = body.get("crash_after")
-        if limit is not None and tokens >= limit and not rid.startswith("r1~"):
+        if limit is not None and tokens >= limit and self.attempt != 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -430,6 +465,8 @@ def main() -> None:
     parser.add_argument("--dp-attention", action="store_true", help="say so in hello")
     parser.add_argument("--mute", action="store_true", help="never publish the load")
     parser.add_argument("--steps", action="store_true", help="decodes publish their steps")
+    parser.add_argument("--mode", choices=MODES, default="well", help="how it is sick")
+    parser.add_argument("--patient", action="store_true", help="serve any body somehow")
     parser.add_argument("--record", action="store_true", help="keep request bodies for /stats")
     if sys.platform == "linux":
         import ctypes

@@ -7,12 +7,14 @@ import select
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from toolkit.launch import trees
+from toolkit.launch.command import python_env
 from toolkit.launch.deployment import Deployment, Restart, Timeouts
 from toolkit.launch.model import ModelFacts
-from toolkit.launch.plan import Plan, WorkerPlan
+from toolkit.launch.plan import RUN_DIR, Plan, RouterPlan, WorkerPlan
 from toolkit.launch.ports import FreePorts
 
 # A "worker": serves /health and /generate, and has a child and a grandchild that only sleep; the
@@ -89,9 +91,30 @@ def plan(workers: Sequence[WorkerPlan], restart: Restart | None = None) -> Plan:
     )
 
 
-def two_workers() -> Plan:
+def routed(worker_port: int, router_port: int) -> Plan:
+    """A stand-in worker that speaks to a router, and the toolkit's real router in front of it."""
+    one = worker("worker-0", worker_port)
+    standin = ["-m", "tests.standin.worker", "--role", "null", "--port", str(worker_port)]
+    one = replace(one, command=(sys.executable, *standin), env=python_env())
+    entry = {"name": one.name, "role": "plain", "url": one.url, "same_run": True}
+    config = {"port": router_port, "dispatch": "concurrent", "workers": [entry]}
+    router = RouterPlan(
+        kind="toolkit",
+        node="local",
+        host="127.0.0.1",
+        port=router_port,
+        url=f"http://127.0.0.1:{router_port}",
+        command=(sys.executable, "-m", "toolkit.router", f"{RUN_DIR}/router.json"),
+        env=python_env(),
+        config=config,
+        local=True,
+    )
+    return replace(plan([one], Restart(max_restarts=0)), router=router)
+
+
+def two_workers(code: str = SERVER) -> Plan:
     ports = FreePorts()
-    return plan([worker("worker-0", ports.take()), worker("worker-1", ports.take())])
+    return plan([worker("worker-0", ports.take(), code), worker("worker-1", ports.take(), code)])
 
 
 def wait_gone(processes: Sequence[trees.Process], timeout: float = 30.0) -> None:

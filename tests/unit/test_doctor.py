@@ -136,3 +136,9 @@ def test_the_table_names_every_recipe(tmp_path: Path) -> None:
     done = _doctor(tmp_path)
     for recipe in (ROOT / "launch").glob("*.yaml"):
         assert recipe.stem in done.stdout
+
+
+def test_ports_that_cannot_be_narrowed_come_with_the_rule_that_closes_them() -> None:
+    assert machine.narrow_ports().level == "ok"
+    wrong = machine.judged_ports("Operation not permitted")
+    assert wrong.level == "note" and "tcp dport 15000-17000 drop" in wrong.mend

@@ -5,30 +5,48 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.launch.backoff import restart_delay
+from toolkit.launch.backoff import Next, next_start, without
 from toolkit.launch.deployment import Restart
 
-POLICY = Restart(max_restarts=3, window=100, first_delay=1, max_delay=3)
+POLICY = Restart(
+    max_restarts=3, window=100, first_delay=1, max_delay=3, rest_first=60, rest_max=200
+)
 
 
-def test_doubles_to_the_limit_then_gives_up():
-    delays = [restart_delay(POLICY, [10.0] * n, 10.0) for n in (1, 2, 3, 4)]
-    assert delays == [1, 2, 3, None]
+def test_doubles_to_the_limit_then_rests():
+    found = [next_start(POLICY, [10.0] * n, 10.0) for n in (1, 2, 3, 4)]
+    assert found == [Next(1, False), Next(2, False), Next(3, False), Next(60, True)]
+
+
+def test_rests_grow_to_their_limit_and_never_end():
+    """The deaths between two rests leave the window: it must not get its quick tries back."""
+    found = [next_start(POLICY, [1000.0], 1000.0, rests) for rests in (1, 2, 3, 10**6)]
+    assert found == [Next(120, True), Next(200, True), Next(200, True), Next(200, True)]
 
 
 def test_old_deaths_are_forgotten():
-    assert restart_delay(POLICY, [0, 1, 2, 3, 200.0], 200.0) == 1
+    assert next_start(POLICY, [0, 1, 2, 3, 200.0], 200.0) == Next(1, False)
 
 
-@given(deaths=st.lists(st.floats(0, 1e6), max_size=50), now=st.floats(0, 1e6))
-def test_never_beyond_the_limit_and_never_more_than_allowed(deaths, now):
+def test_deaths_by_poison_are_the_latest_ones():
+    assert without([1.0, 2.0, 3.0], 2) == [1.0]
+    assert without([1.0], 5) == []
+
+
+@given(
+    deaths=st.lists(st.floats(0, 1e6), max_size=50),
+    now=st.floats(0, 1e6),
+    rests=st.integers(0, 100),
+)
+def test_never_beyond_the_limits_and_always_another_try(deaths, now, rests):
     deaths = [d for d in deaths if d <= now] + [now]
-    delay = restart_delay(POLICY, deaths, now)
+    delay, resting = next_start(POLICY, deaths, now, rests)
     recent = [d for d in deaths if now - d < POLICY.window]
-    assert (delay is None) == (len(recent) > POLICY.max_restarts)
-    assert delay is None or POLICY.first_delay <= delay <= POLICY.max_delay
+    assert resting == (rests > 0 or len(recent) > POLICY.max_restarts)
+    low, high = (60, 200) if resting else (1, 3)
+    assert low <= delay <= high
 
 
 def test_a_thousand_restarts_do_not_overflow():
     patient = Restart(max_restarts=10**6, window=1e9, first_delay=1, max_delay=30)
-    assert restart_delay(patient, [0.0] * 5000, 0.0) == 30
+    assert next_start(patient, [0.0] * 5000, 0.0) == Next(30, False)

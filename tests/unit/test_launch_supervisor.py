@@ -204,17 +204,6 @@ def test_a_refusal_is_final(tmp_path):
     assert read_state(tmp_path)["workers"][0]["restarts"] == 0
 
 
-def test_one_worker_that_gives_up_leaves_the_others(tmp_path):
-    ports = FreePorts()
-    workers = [worker("worker-0", ports.take()), worker("worker-1", ports.take())]
-    events = Events()
-    with running(plan(workers, Restart(max_restarts=0)), tmp_path, events) as deployment:
-        os.kill(deployment.worker("worker-1").pid, signal.SIGKILL)
-        events.wait_for("worker-1: killed by SIGKILL; gave up")
-        assert deployment.worker("worker-1").status == "failed"
-        assert deployment.worker("worker-0").status == "ready"
-
-
 def test_workers_start_in_turn(tmp_path):
     ports = FreePorts()
     first = worker("worker-0", ports.take())

@@ -32,6 +32,7 @@ class DecodeWatch:
 
     def __init__(self, session: aiohttp.ClientSession, snapshot: Mapping[str, Any] | None) -> None:
         self._headers = dict(session.headers)
+        self._headers.pop("Authorization", None)  # the router's key is none of the workers'
         rows = [w for w in (snapshot or {}).get("workers", ()) if w["role"] != "prefill"]
         self._names = {(w["url"], w.get("dp_rank") or 0): key(w) for w in rows}
         self._session: aiohttp.ClientSession | None = None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.errors import BenchError
+from toolkit.launch.keys import headers_at
 
 if TYPE_CHECKING:
     import aiohttp
@@ -53,8 +54,24 @@ async def get_json(session: aiohttp.ClientSession, url: str) -> Any:
 
 
 async def set_policy(session: aiohttp.ClientSession, url: str, body: dict[str, str]) -> None:
-    """Switch the router's policies at run time (`POST /admin/policy`)."""
-    async with session.post(url + "/admin/policy", json=body) as response:
+    """Switch the router's policies at run time (`POST /admin/policy`): at its admin port, which it
+    names, or with the admin key that the session has for its front door."""
+    import aiohttp
+
+    state = await get_json(session, url + "/workers")
+    at = (state or {}).get("admin") or url
+    try:
+        order = await session.post(at + "/admin/policy", json=body)
+    except aiohttp.ClientConnectionError as error:
+        raise BenchError(
+            f"nobody takes orders at {at}, the router's admin port ({error}): run this on its host"
+        ) from error
+    async with order as response:
+        if response.status == 403:
+            raise BenchError(
+                f"the router's policies are switched by its admin only ({at}): give the admin key "
+                "with --api-key-env"
+            )
         if response.status != 200:
             raise BenchError(
                 f"the router refused the policy {body}: HTTP {response.status} "
@@ -70,7 +87,9 @@ async def flush_caches(session: aiohttp.ClientSession, urls: list[str]) -> bool:
     flushed = True
     for url in dict.fromkeys(urls):
         try:
-            async with session.post(url + "/flush_cache", params={"timeout": "10"}) as response:
+            async with session.post(
+                url + "/flush_cache", params={"timeout": "10"}, headers=headers_at(url)
+            ) as response:
                 flushed &= response.status == 200
         except (aiohttp.ClientError, TimeoutError, OSError):
             flushed = False

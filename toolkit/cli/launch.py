@@ -22,7 +22,7 @@ def launch(
     no_check: bool = typer.Option(False, "--no-check", help="Skip SGLang's own check of flags."),
 ) -> None:
     """Start a deployment and supervise it until Ctrl-C (twice: at once)."""
-    from toolkit.launch import checks, show
+    from toolkit.launch import checks, doors, show
     from toolkit.launch.plan import resolve
 
     if detach and not dry_run:
@@ -38,6 +38,7 @@ def launch(
         wide_console().print(show.summary(plan))
         if dry_run:
             print(show.commands(plan))
+            print(f"\n{doors.told(plan)}")
     problems = checks.quick(plan) if no_check else checks.check(plan, dry_run=dry_run)
     if problems:
         print(checks.shown(problems), file=_stderr())
@@ -70,15 +71,17 @@ def find_file(file: str) -> Path:
 
 def _run(plan: Any, run_dir: Path | None) -> None:
     from toolkit.launch.progress import reporter_for
-    from toolkit.launch.state import new_run_dir
+    from toolkit.launch.state import drop_empty, new_run_dir
     from toolkit.launch.supervisor import Supervisor
 
-    if run_dir is None:
-        run_dir = new_run_dir(plan.name)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    supervisor = Supervisor(plan, run_dir, reporter_for())
+    folder = run_dir if run_dir is not None else new_run_dir(plan.name)
+    supervisor = Supervisor(plan, folder, reporter_for())
     _stop_on_signals(supervisor)
-    supervisor.run()
+    try:
+        supervisor.run()
+    finally:
+        if run_dir is None:
+            drop_empty(folder)  # refused before anything was written
 
 
 def _stop_on_signals(supervisor: Supervisor) -> None:
@@ -94,39 +97,28 @@ def _stop_on_signals(supervisor: Supervisor) -> None:
 def _detached(
     file: str, device: str | None, host: str | None, run_dir: Path | None, no_check: bool
 ) -> None:
-    """Start the same command in the background and wait until its state says ready."""
-    import subprocess
+    """Start the same command in the background and wait until it says that it is ready."""
+    import os
     import sys
-    import time
 
     from toolkit.launch.command import python_env
-    from toolkit.launch.state import STATE, new_run_dir, read_state
+    from toolkit.launch.detached import Detached
+    from toolkit.launch.state import new_run_dir, prepare_run_dir, runs_root
 
-    folder = run_dir or new_run_dir(find_deployment(file).name)
-    folder.mkdir(parents=True, exist_ok=True)
+    name = find_deployment(file).name
+    folder = run_dir if run_dir is not None else new_run_dir(name)
+    prepare_run_dir(folder)
     command = [sys.executable, "-m", "toolkit", "launch", file, "--run-dir", str(folder)]
     command += ["--device", device] if device else []
     command += ["--host", host] if host else []
     command += ["--no-check"] if no_check else []
-    log = folder / "launcher.log"
-    with log.open("ab") as out:
-        import os
-
-        launcher = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **python_env()},
-            start_new_session=True,
-        )
-    while launcher.poll() is None:
-        if (folder / STATE).is_file() and (state := read_state(folder))["phase"] == "ready":
-            print(f"{state['name']} is ready: {state['router_url']}  (toolkit stop ends it)")
-            return
-        time.sleep(0.2)
-    print(log.read_text(errors="replace")[-4000:], file=_stderr())
-    raise typer.Exit(launcher.returncode or 1)
+    launcher = Detached(command, folder, {**os.environ, **python_env()})
+    state = launcher.wait_ready()
+    if state is None:
+        print(launcher.said(), file=_stderr())
+        raise typer.Exit(launcher.process.returncode or 1)
+    own = folder.name if folder.resolve().parent == runs_root().resolve() else folder.resolve()
+    print(f"{state['name']} is ready: {state['router_url']}  (toolkit stop --run {own} ends it)")
 
 
 def _print_json(data: Any) -> None:

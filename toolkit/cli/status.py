@@ -10,15 +10,16 @@ import typer
 
 
 def status(
-    run: str = typer.Option(None, help="Run folder or the beginning of its name; default: newest."),
+    run: str = typer.Option(
+        None, help="Path or name of a run folder, or a deployment's name; default: what lives."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Show the processes of a run: health, restarts, memory. Exit status 3 when it is not up."""
-    from toolkit.launch.state import find_run, read_state
+    from toolkit.launch import runs
 
-    folder = find_run(run)
-    state = read_state(folder)
-    alive = launcher_alive(state)
+    shown_run = runs.to_read(run)
+    folder, state, alive = shown_run.folder, shown_run.state, shown_run.launched
     phase = state["phase"] if alive or state["phase"] in ("stopped", "failed") else "launcher gone"
     known = _router_knows(state) if alive else {}
     routed = _by_name(known)
@@ -33,29 +34,30 @@ def status(
         _show(folder, state, phase, rows)
         if isinstance(eldr, dict):
             print(eldr_line(eldr))
+    if run is None and (others := [r for r in runs.every() if r.lives and r.folder != folder]):
+        names = ", ".join(other.folder.name for other in others)
+        print(f"others live too, see them with --run: {names}", file=sys.stderr)
     if phase != "ready":
         raise typer.Exit(3)
-
-
-def launcher_alive(state: dict[str, Any]) -> bool:
-    """True when the launcher that wrote this state still runs (not another one with its pid)."""
-    from toolkit.launch import trees
-
-    return trees.is_running(state["pid"], state["start_ticks"])
 
 
 def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
     """What the router says in `GET /workers`; empty when it does not answer."""
     import json
-    import os
 
-    from toolkit.launch import readiness
+    from toolkit.keys import KeysError
+    from toolkit.launch import keys, readiness
 
-    name = state.get("api_key_env")
-    key = os.environ.get(name) if name else None
-    code, body = readiness.get(f"{state['router_url']}/workers", timeout=3.0, key=key)
-    if code == 401:
-        print(f"the router wants its key: export {name}=... to see what it knows", file=sys.stderr)
+    url = state.get("admin_url") or state["router_url"]
+    try:
+        key = keys.admin_key(state) if state.get("admin_url") else keys.client_key(state)
+    except KeysError as error:
+        print(f"{error}: without it this says only what the launcher knows", file=sys.stderr)
+        return {}
+    code, body, run = readiness.ask(f"{url}/workers", timeout=3.0, key=key)
+    if run is not None and run != state.get("run_id"):
+        print(f"{url} is answered by another run's router", file=sys.stderr)
+        return {}
     if code != 200:
         return {}
     try:

@@ -8,21 +8,21 @@ import typer
 
 
 def stop(
-    run: str = typer.Option(None, help="Run folder or the beginning of its name; default: newest."),
+    run: str = typer.Option(
+        None, help="Path or name of a run folder, or a deployment's name; default: what lives."
+    ),
     now: bool = typer.Option(False, "--now", help="Do not wait for requests in flight."),
     timeout: float = typer.Option(120.0, help="Seconds that a drain may take."),
     patience: float = typer.Option(20.0, help="Seconds before what is left is killed."),
 ) -> None:
-    """Drain a run and stop it; what does not stop is killed."""
+    """Drain a run and stop it; what does not stop is killed. Where several live, say which."""
     import signal
 
-    from toolkit.cli.status import launcher_alive
-    from toolkit.launch import trees
-    from toolkit.launch.state import find_run, read_state
+    from toolkit.launch import runs, trees
 
-    folder = find_run(run)
-    state = read_state(folder)
-    launcher = trees.look(state["pid"]) if launcher_alive(state) else None
+    meant = runs.to_stop(run)
+    state = meant.state
+    launcher = trees.look(state["pid"]) if meant.launched else None
     if launcher is not None:
         trees.send(launcher, signal.SIGTERM)
         gone = _wait(launcher, 0.5 if now else timeout)

@@ -32,6 +32,7 @@ def examine() -> list[Finding]:
         open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
         transfer_libraries(libraries.missing()),
         ports(),
+        narrow_ports(),
         gpus(hardware.visible_gpus(), hardware.gpu_free_mib()),
     ]
 
@@ -93,6 +94,31 @@ def ports() -> Finding:
     except OSError as error:
         return Finding("ports", "missing", str(error), "close what holds them (ss -ltnp)")
     return Finding("ports", "ok", f"free ones found, such as {first}")
+
+
+def narrow_ports() -> Finding:
+    """Whether a worker's ports that libraries open on all addresses can be kept to its own one."""
+    import socket
+
+    from toolkit.private_sockets import narrow
+
+    with socket.create_server(("0.0.0.0", 0)) as listening:
+        try:
+            narrow(listening, "127.0.0.1")
+        except OSError as error:
+            return judged_ports(error.strerror)
+    return judged_ports(None)
+
+
+def judged_ports(wrong: str | None) -> Finding:
+    mend = (
+        "Mooncake's ports (15000 to 17000, KV memory) stay open on all addresses: close them to "
+        "others: nft 'add table inet toolkit'; nft 'add chain inet toolkit input { type filter "
+        "hook input priority 0; }'; nft 'add rule inet toolkit input iif != lo tcp dport "
+        "15000-17000 drop'"
+    )
+    what = wrong or "what libraries open on all addresses is narrowed to the worker's own"
+    return judged("workers' ports", wrong is None, what, mend, "note")
 
 
 def gpus(names: tuple[str, ...], free_mib: tuple[int, ...]) -> Finding:

@@ -40,7 +40,11 @@ class Background:
             self._answers.put((answer, result))
             self.wake()
 
-        threading.Thread(target=work, daemon=True, name="toolkit-probe").start()
+        try:
+            threading.Thread(target=work, daemon=True, name="toolkit-probe").start()
+        except RuntimeError as error:  # no memory or processes for a thread now
+            self._answers.put((answer, error))
+            self.wake()
 
     def wake(self) -> None:
         """Make `fileno` readable. Safe in a signal handler."""

@@ -16,6 +16,7 @@ from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.waiting import PARKED
 
 
@@ -44,7 +45,8 @@ class Builder:
         self.local = local
         self.locality = locality
         self.dispatch = dispatch_of(deployment)
-        fixed = {deployment.router.port} if deployment.router.port else set()
+        front = deployment.router
+        fixed = {port for port in (front.port, front.admin_port) if port}
         for role in deployment.roles.values():
             for start in (role.port, role.bootstrap_port):
                 fixed |= set(range(start, start + role.replicas)) if start else set()
@@ -153,7 +155,7 @@ class Builder:
             raise LaunchError([Problem("router.node", f"no host {node!r}", "name one of hosts")])
         port = router.port or self.ports.take()
         reach = router.host if router.host not in ("0.0.0.0", "::") else self.addresses[node]
-        entries = [_router_entry(w) for w in workers if w.url]
+        entries = [_router_entry(w, w.host == node) for w in workers if w.url]
         if router.kind == "sglang":
             argv = command.sglang_router_command(self.deployment, port, self.ports.take(), entries)
             config = None
@@ -170,6 +172,7 @@ class Builder:
             env=command.python_env() | self.deployment.env,
             config=config,
             local=node == self.local,
+            key_env=router.api_key_env,
         )
 
     def _router_config(self, port: int, entries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -178,6 +181,7 @@ class Builder:
             key: getattr(router, key)
             for key in (
                 "api_key_env",
+                "admin_key_env",
                 "prefill_policy",
                 "decode_policy",
                 "tau",
@@ -190,6 +194,8 @@ class Builder:
                 "silent_s",
                 "hung_s",
                 "lost_s",
+                "first_token_timeout_s",
+                "idle_timeout_s",
             )
         }
         if self.deployment.prefill.waiting.order == "sjf" and router.parked_per_prefill is None:
@@ -199,23 +205,31 @@ class Builder:
         if allow := permissions(self.deployment):
             optional["allow"] = allow
         if router.record is not None:
-            optional["record"] = str(self.deployment.folder.resolve() / router.record)
+            optional["record"] = str(self.deployment.path_of(router.record))
+        for key in ("api_keys_file", "admin_key_file"):
+            if getattr(router, key) is not None:
+                optional[key] = str(self.deployment.path_of(getattr(router, key)))
+        if not (router.admin_key_env or router.admin_key_file):
+            optional["admin_port"] = router.admin_port or self.ports.take()
         return {
             "host": router.host,
             "port": port,
+            "open": router.open,
+            "worker_api_key_env": WORKER_KEY_VARIABLE,
             "dispatch": self.dispatch,
             "seed": router.seed,
             "workers": entries,
         } | {key: value for key, value in optional.items() if value is not None}
 
 
-def _router_entry(worker: WorkerPlan) -> dict[str, Any]:
+def _router_entry(worker: WorkerPlan, same_run: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": worker.name.removesuffix("-node-0"),
         "role": worker.role,
         "url": worker.url,
         "dp_size": worker.dp,
         "dp_attention": worker.dp_attention,
+        "same_run": same_run,
     }
     if worker.role == "prefill":
         entry |= {"bootstrap_host": worker.address, "bootstrap_port": worker.bootstrap_port}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from toolkit.launch import hardware
+from toolkit.keys import KeysError, client_keys, one_key
+from toolkit.launch import claims, hardware
 from toolkit.launch.agreement import agreement
 from toolkit.launch.capturing import capturing
 from toolkit.launch.errors import LaunchError, Problem
@@ -14,7 +14,6 @@ from toolkit.launch.flags import Resolved, check_flags
 from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import is_free
-from toolkit.launch.readiness import api_key_env
 from toolkit.launch.waiting import waiting
 
 GIB = 2**30
@@ -25,7 +24,14 @@ CPU_PROCESS = 1.3 * GIB
 def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
     """Every problem of the plan. A dry run does without the weights and without free memory."""
     flags, resolved = check_flags(plan, dry_run)
-    problems = [*model(plan, dry_run), *routing(plan), *locality(plan), *waiting(plan), *flags]
+    problems = [
+        *model(plan, dry_run),
+        *routing(plan),
+        *secrets(plan, dry_run),
+        *locality(plan),
+        *waiting(plan),
+        *flags,
+    ]
     problems += [*optimistic(plan, resolved), *capturing(plan, resolved)]
     problems += agreement(plan, resolved)
     problems += ports(plan)
@@ -39,6 +45,7 @@ def quick(plan: Plan) -> list[Problem]:
     return [
         *model(plan, False),
         *routing(plan),
+        *secrets(plan),
         *locality(plan),
         *waiting(plan),
         *ports(plan),
@@ -75,10 +82,42 @@ def routing(plan: Plan) -> list[Problem]:
         what = f"router: {kind} picks the decode worker before the prefill runs"
         mend = "use router: toolkit, or dispatch: concurrent"
         problems.append(Problem("router.dispatch", what, mend))
-    key = api_key_env(plan)
-    if key and not os.environ.get(key):
-        what = f"the variable {key} is not set"
-        problems.append(Problem("router.api_key_env", what, f"export {key}=... first"))
+    return problems
+
+
+def secrets(plan: Plan, dry_run: bool = False) -> list[Problem]:
+    """Keys that are named must be there (a dry run only says so), and one that several hosts share
+    must be named."""
+    config = (plan.router.config if plan.router else None) or {}
+    local = plan.router is not None and plan.router.local
+    wanted = [
+        ("router.api_key_env", config.get("api_key_env"), None, local),
+        ("router.api_keys_file", None, config.get("api_keys_file"), local),
+        ("router.admin_key_env", config.get("admin_key_env"), None, local),
+        ("router.admin_key_file", None, config.get("admin_key_file"), local),
+        ("worker_key_env", plan.worker_key_env, None, True),
+        ("worker_key_file", None, plan.worker_key_file, True),
+    ]
+    problems = []
+    for place, variable, path, here in wanted:
+        if not here:
+            continue
+        try:
+            if place == "router.api_keys_file" and path:
+                client_keys(path)
+            else:
+                one_key(variable, path)
+        except KeysError as error:
+            mend = f"export {variable}=... first" if variable else "see launch/README.md, Keys"
+            problems.append(Problem(place, str(error), mend, fatal=not dry_run))
+    several = len({w.host for w in plan.workers} | ({plan.router.node} if plan.router else set()))
+    if several > 1 and not (plan.worker_key_env or plan.worker_key_file):
+        what = "the launchers of several hosts must give the workers one key"
+        mend = (
+            "put the same random text into a variable (worker_key_env: NAME) or a file of mode 600 "
+            "(worker_key_file: PATH) on every host: openssl rand -hex 32"
+        )
+        problems.append(Problem("worker_key_env", what, mend, fatal=not dry_run))
     return problems
 
 
@@ -107,12 +146,16 @@ def ports(plan: Plan) -> list[Problem]:
     if plan.router:
         router = plan.router
         wanted.append(("router", router.node, router.port, router.host, router.local))
+        if admin := (router.config or {}).get("admin_port"):
+            wanted.append(("router.admin_port", router.node, admin, "127.0.0.1", router.local))
     counts = Counter((host, port) for _, host, port, _, _ in wanted)
     problems = []
     for name, host, port, address, local in wanted:
         if counts[host, port] > 1:
             mend = "give them different ports, or none"
             problems.append(Problem(name, f"port {port} is used twice on {host}", mend))
+        elif local and (by := claims.holder(address, port)):
+            problems.append(claims.taken(name, port, by))
         elif local and _is_ours(address) and not is_free(port, address):
             mend = f"end what listens there (ss -ltnp 'sport = :{port}'), or set another port"
             problems.append(Problem(name, f"port {port} is in use", mend))

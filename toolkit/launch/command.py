@@ -12,43 +12,15 @@ from typing import Any
 from toolkit.launch.capturing import SCATTERED
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.dp_policy import PROFILE_VARIABLE, by_signature
-from toolkit.launch.errors import Problem
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.recording import RECORD
+from toolkit.launch.sglang_router import KEY_ENV
 from toolkit.launch.variables import (
     BACKGROUND_VARIABLE,
     EARLY_PLACE_VARIABLE,
     LAYERS_VARIABLE,
 )
 from toolkit.launch.waiting import VARIABLE as WAITING_VARIABLE
-
-# Flags that follow from the deployment file's own keys: key -> where to set it instead.
-RESERVED = {
-    "model-path": "model.path",
-    "model": "model.path",
-    "device": "device",
-    "host": "hosts",
-    "port": "port",
-    "tp": "tp",
-    "tp-size": "tp",
-    "tensor-parallel-size": "tp",
-    "dp": "dp",
-    "dp-size": "dp",
-    "data-parallel-size": "dp",
-    "ep": "ep",
-    "ep-size": "ep",
-    "expert-parallel-size": "ep",
-    "enable-dp-attention": "dp_attention",
-    "nnodes": "nodes",
-    "node-rank": "nodes",
-    "dist-init-addr": "nodes",
-    "disaggregation-mode": "mode",
-    "disaggregation-transfer-backend": "transfer.backend",
-    "disaggregation-bootstrap-port": "bootstrap_port",
-    "disaggregation-ib-device": "transfer.ib_device",
-    "served-model-name": "model.served_name",
-    "api-key": "",
-}
 
 CPU_ENV = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -101,23 +73,6 @@ def python_env() -> dict[str, str]:
     old = os.environ.get("PYTHONPATH", "")
     parts = [root] + [p for p in old.split(os.pathsep) if p and p != root]
     return {"PYTHONPATH": os.pathsep.join(parts)}
-
-
-def reserved_flags(role_name: str, role: Role) -> list[Problem]:
-    """Problems with flags in `args` that belong to another key of the file."""
-    problems = []
-    for key in role.args:
-        flag = key.lstrip("-").replace("_", "-")
-        if flag not in RESERVED:
-            continue
-        place = RESERVED[flag]
-        mend = f"set {place if '.' in place else f'{role_name}.{place}'} instead"
-        if flag == "api-key":
-            mend = "keep workers on a private address; the router checks keys (router.api_key_env)"
-        elif place in ("device", "mode", "hosts"):
-            mend = f"set {place} at the top of the file instead"
-        problems.append(Problem(f"{role_name}.args.{key}", "is set by the launcher", mend))
-    return problems
 
 
 def worker_flags(
@@ -274,6 +229,8 @@ def sglang_router_command(
     """SGLang's own router (sglang_router 0.3.2) over the same workers."""
     router = deployment.router
     argv = [sys.executable, "-m", "toolkit.launch.sglang_router"]
+    if router.api_key_env is not None:
+        argv += [KEY_ENV, router.api_key_env]
     if deployment.mode == "pd":
         argv.append("--pd-disaggregation")
         for worker in workers:

@@ -21,10 +21,12 @@ from pydantic import (
     model_validator,
 )
 
+from toolkit.launch.acting import ROUTERS, check_mode, check_router_key, check_transfer
 from toolkit.launch.document import line_of, read_document
 from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.waiting import Waiting, from_yaml
+from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
 from toolkit.router.door.limits import ALLOWABLE
 
@@ -145,7 +147,20 @@ class Router(_Strict):
     )
     seed: int = 0
     api_key_env: str | None = Field(
-        default=None, description="name of the variable that holds the key"
+        default=None, description="name of the variable that holds the key of clients"
+    )
+    api_keys_file: str | None = Field(
+        default=None, description="file of client keys, a line each: KEY or NAME: KEY (mode 600)"
+    )
+    admin_key_env: str | None = Field(
+        default=None, description="name of the variable that holds the key for /admin/*"
+    )
+    admin_key_file: str | None = Field(default=None, description="file that holds it (mode 600)")
+    admin_port: Port | None = Field(
+        default=None, description="loopback port for /admin/* where there is no admin key"
+    )
+    open: bool = Field(
+        default=False, description="strangers may use a front door that is not loopback"
     )
     allow: tuple[str, ...] = Field(
         default=(), description="what clients may do beyond plain requests (router/README.md)"
@@ -158,24 +173,42 @@ class Router(_Strict):
     silent_s: Seconds | None = None
     hung_s: Seconds | None = None
     lost_s: Seconds | None = None
+    first_token_timeout_s: Seconds | None = None
+    idle_timeout_s: Seconds | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
 
     @field_validator("allow")
     @classmethod
-    def _ours_allows(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if names and info.data.get("kind") != "toolkit":
-            raise ValueError("only our router checks what clients ask: use kind: toolkit")
+    def _known_permissions(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if name not in ALLOWABLE:
                 raise ValueError(f"{name!r} is none of {', '.join(sorted(ALLOWABLE))}")
         return names
 
-    @field_validator("record")
+    @model_validator(mode="after")
+    def _doors(self) -> Router:
+        if self.admin_key_env and self.admin_key_file:
+            raise ValueError("admin_key_env and admin_key_file both name the admin key: leave one")
+        if self.admin_port and (self.admin_key_env or self.admin_key_file):
+            raise ValueError("admin_port is for a router without an admin key: remove one of them")
+        keys = self.kind == "toolkit" and (self.api_key_env or self.api_keys_file)
+        if self.kind == "none" or keys or self.open or is_loopback(self.host):
+            return self
+        if self.kind == "sglang":
+            raise ValueError(
+                f"host {self.host} is not loopback and SGLang's router asks nobody for a key: use "
+                "kind: toolkit with api_key_env, or say `open: true` where something else keeps "
+                "strangers away"
+            )
+        raise ValueError(open_door(self.host))
+
+    @field_validator(*ROUTERS)
     @classmethod
-    def _ours_records(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if path is not None and info.data.get("kind") != "toolkit":
-            raise ValueError("only our router records: use kind: toolkit, or remove it")
-        return path
+    def _can_act(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = info.data.get("kind")
+        if kind is not None and value is not None and value != {}:
+            check_router_key(str(info.field_name), kind)
+        return value
 
     @field_validator("prefill_policy", "decode_policy")
     @classmethod
@@ -207,13 +240,24 @@ class Timeouts(_Strict):
 
 
 class Restart(_Strict):
-    """A process that dies is started again after `first_delay * 2^n` s, at most `max_delay`;
-    the (`max_restarts` + 1)-th death within `window` s is final."""
+    """A process that dies is started again after `first_delay * 2^n` s, at most `max_delay`. The
+    (`max_restarts` + 1)-th death within `window` s ends a start-up. Later it rests: it is tried
+    after `rest_first * 2^n` s, at most `rest_max`, until it has been ready for `window` s."""
 
     max_restarts: Annotated[int, Field(ge=0)] = 5
     window: Seconds = 300
     first_delay: Seconds = 1
     max_delay: Seconds = 30
+    rest_first: Seconds = 60
+    rest_max: Seconds = 600
+
+
+class LogFiles(_Strict):
+    """One log a process, only for its owner to read: it rotates when it has `max_mib` MiB, and
+    `keep` older ones stay beside it (`NAME.log.1` is the youngest of them)."""
+
+    max_mib: Annotated[float, Field(gt=0)] = 32
+    keep: Annotated[int, Field(ge=0, le=100)] = 3
 
 
 def _model(value: Any) -> Any:
@@ -243,10 +287,25 @@ class Deployment(_Strict):
     base_port: Port = Field(
         default=30000, description="first port on every host, several hosts only"
     )
+    worker_key_env: str | None = Field(
+        default=None, description="name of the variable with the workers' key, on every host"
+    )
+    worker_key_file: str | None = Field(default=None, description="file that holds it (mode 600)")
     env: dict[str, str] = Field(default_factory=dict)
     timeouts: Timeouts = Timeouts()
     restart: Restart = Restart()
+    logs: LogFiles = LogFiles()
     folder: Path = Field(default=Path(), exclude=True, description="where relative paths start")
+
+    @field_validator("transfer", "router")
+    @classmethod
+    def _act_under_mode(cls, value: Transfer | Router, info: ValidationInfo) -> Transfer | Router:
+        given = {key for key in value.model_fields_set if getattr(value, key) is not None}
+        if isinstance(value, Router):
+            check_mode(info.data.get("mode", "pd"), value.kind, given)
+        else:
+            check_transfer(info.data.get("mode", "pd"), given)
+        return value
 
     @field_validator("decode")
     @classmethod
@@ -277,6 +336,12 @@ class Deployment(_Strict):
         return self
 
     @model_validator(mode="after")
+    def _one_worker_key(self) -> Deployment:
+        if self.worker_key_env and self.worker_key_file:
+            raise ValueError("worker_key_env and worker_key_file both name the key: leave one")
+        return self
+
+    @model_validator(mode="after")
     def _dp_policies(self) -> Deployment:
         check_roles(self)
         return self
@@ -285,6 +350,10 @@ class Deployment(_Strict):
         """The same deployment on the other device."""
         data = self.model_dump(exclude_unset=True) | {"device": device, "folder": self.folder}
         return Deployment.model_validate(data)
+
+    def path_of(self, path: str) -> Path:
+        """A path of the file, absolute: relative ones start where the file is."""
+        return self.folder.resolve() / Path(path).expanduser()
 
     @property
     def roles(self) -> dict[str, Role]:

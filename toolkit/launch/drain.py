@@ -5,20 +5,28 @@ from __future__ import annotations
 import json
 import time
 
-from toolkit.launch import readiness
+from toolkit.launch import identity, keys, readiness
 from toolkit.launch.plan import Plan
+from toolkit.run_id import HEADER
 
 PAUSE = 0.2
 
 
-def left(plan: Plan) -> int:
+def left(plan: Plan, run_id: str) -> int:
     """Requests still in the router: in flight, queued or parked. The call repeats the order to
-    drain, so it may be the first one. Raises NotReady when the router does not answer properly.
+    drain, so it may be the first one. Raises NotReady when the router does not answer properly,
+    or is not that of run `run_id`: then it is left alone.
     """
     assert plan.router is not None
-    key = readiness.api_key(plan)
-    url = plan.router.url
-    status, body = readiness.post(f"{url}/admin/drain", {}, timeout=5.0, key=key)
+    url = plan.router.admin_url
+    assert url is not None, "our router"
+    key = keys.admin_key(plan.router.config or {})
+    wrong = identity.stranger(url, run_id)
+    if wrong is not None:
+        raise readiness.NotReady(f"{wrong}; not this run's router")
+    # It may have changed hands since: the order says for whom it is.
+    mine = {HEADER: run_id}
+    status, body = readiness.post(f"{url}/admin/drain", {}, timeout=5.0, key=key, headers=mine)
     if status != 200:
         raise readiness.NotReady(f"/admin/drain answered {status or 'nothing'}")
     status, body = readiness.get(f"{url}/workers", key=key)

@@ -67,7 +67,10 @@ class Guard:
             return False
         with contextlib.suppress(OSError):
             self._pipe.close()
-        self._process = self._start()
+        try:
+            self._process = self._start()
+        except OSError:
+            return False  # no memory or descriptors now: the next call tries again
         for pid, start in self._leaders.items():
             self._tell(f"add {pid} {start}\n")
         return True

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from toolkit.launch import command, hardware
-from toolkit.launch.deployment import Deployment, Restart, Role, Timeouts
+from toolkit.launch import command, hardware, reserved
+from toolkit.launch.deployment import Deployment, LogFiles, Restart, Role, Timeouts
 from toolkit.launch.dp_policy import check_args
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import Locality, read_locality
+from toolkit.launch.masking import masked_plan
 from toolkit.launch.model import ModelFacts, read_model
 from toolkit.launch.placement import Request, place
 from toolkit.policies.base import group_count
@@ -88,6 +89,17 @@ class RouterPlan:
     env: Mapping[str, str]
     config: Mapping[str, Any] | None
     local: bool
+    key_env: str | None = None
+    """The variable that holds the clients' key."""
+
+    @property
+    def admin_url(self) -> str | None:
+        """Where orders go: to a loopback port, or with the admin key to the front door; None for
+        SGLang's router, which takes none."""
+        if self.config is None:
+            return None
+        port = self.config.get("admin_port")
+        return f"http://127.0.0.1:{port}" if port else self.url
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,9 @@ class Plan:
     restart: Restart
     problems: tuple[Problem, ...] = ()
     locality: Locality | None = None
+    worker_key_env: str | None = None
+    worker_key_file: str | None = None
+    logs: LogFiles = field(default_factory=LogFiles)
 
     @property
     def entry_url(self) -> str:
@@ -116,13 +131,14 @@ class Plan:
         return next(w.url for w in self.workers if w.url)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain data (written to plan.json)."""
+        """The plan as plain data, for people (plan.json, `--dry-run --json`): without secrets."""
         data = asdict(replace(self, locality=None))
         data["locality"] = self.locality.to_json() if self.locality else None
         data["timeouts"] = self.timeouts.model_dump()
         data["restart"] = self.restart.model_dump()
+        data["logs"] = self.logs.model_dump()
         data["problems"] = [str(p) for p in self.problems]
-        return data
+        return masked_plan(data)
 
 
 def resolve(deployment: Deployment, host: str | None = None) -> Plan:
@@ -132,6 +148,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
     Raises LaunchError when there is no such plan (no model, no host, not enough GPUs, no profile).
     """
     problems = [p for name, role in deployment.roles.items() for p in _role_problems(name, role)]
+    problems += reserved.problems("router.args", deployment.router.args, reserved.ROUTER)
     if problems:
         raise LaunchError(problems)
     model = read_model(deployment)
@@ -163,11 +180,16 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
         timeouts=deployment.timeouts,
         restart=deployment.restart,
         locality=locality,
+        worker_key_env=deployment.worker_key_env,
+        worker_key_file=deployment.worker_key_file
+        and str(deployment.path_of(deployment.worker_key_file)),
+        logs=deployment.logs,
     )
 
 
 def _role_problems(name: str, role: Role) -> list[Problem]:
-    problems = [*command.reserved_flags(name, role), *check_args(name, role)]
+    found = reserved.problems(f"{name}.args", role.args, reserved.WORKER)
+    problems = [*found, *check_args(name, role)]
     wanted = role.replicas * role.nodes
     if role.hosts is not None and len(role.hosts) not in (role.nodes, wanted):
         what = f"lists {len(role.hosts)} hosts for {role.replicas} replicas of {role.nodes} nodes"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -26,11 +26,14 @@ class Status(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
+    RESTING = "resting"
     REFUSED = "refused"
     FAILED = "failed"
     STOPPED = "stopped"
 
 
+RETRIED = frozenset({Status.RESTARTING, Status.RESTING})
+"""Dead, and started again at `next_start`."""
 FINAL = frozenset({Status.REFUSED, Status.FAILED, Status.STOPPED})
 
 
@@ -46,10 +49,19 @@ class Managed:
     env: Mapping[str, str]
     log: Path
     after: Sequence[str] = ()
+    without: Collection[str] = ()
+    """Variables of the launcher that are not for it: others' keys."""
+    settle: Callable[[], None] = lambda: None
+    """Waits until what the process has said is in its log."""
     status: Status = Status.WAITING
     note: str = ""
     restarts: int = 0
     deaths: list[float] = field(default_factory=list)
+    """Times (monotonic s) of the latest deaths that count against it."""
+    rests: int = 0
+    """How often it has rested since it last ran well."""
+    poison: int = 0
+    """How many of its deaths the router has ascribed to poisonous requests, when last asked."""
     next_start: float = 0.0
     started: float = 0.0
     ready_after: float | None = None
@@ -67,21 +79,19 @@ class Managed:
         """This process as `trees` wants it: pid -> start time."""
         return {self.popen.pid: self.start_ticks} if self.popen else {}
 
-    def spawn(self, run_id: str) -> None:
-        """Start it as a process group. The calling thread must outlive it (PDEATHSIG)."""
-        env = {**os.environ, **self.env, trees.RUN_ID: run_id}
-        with self.log.open("ab") as log:
-            stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-            log.write(f"--- toolkit: start {self.restarts + 1} of {self.name}, {stamp}\n".encode())
-            log.flush()
-            self.popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", CHILD, str(os.getpid()), *self.command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=env,
-                process_group=0,
-            )
+    def spawn(self, run_id: str, output: int) -> None:
+        """Start it as a process group that writes to the descriptor `output`. The calling thread
+        must outlive it (PDEATHSIG). OSError: it cannot be started now."""
+        mine = {name: value for name, value in os.environ.items() if name not in self.without}
+        env = {**mine, **self.env, trees.RUN_ID: run_id}
+        self.popen = subprocess.Popen(
+            [sys.executable, "-I", "-S", CHILD, str(os.getpid()), *self.command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=env,
+            process_group=0,
+        )
         seen = trees.look(self.popen.pid)  # unreaped, so it is there even when dead already
         self.start_ticks = seen.start if seen else 0
         self.started = time.monotonic()
@@ -90,6 +100,7 @@ class Managed:
 
     def tail(self, lines: int = 15) -> str:
         """The last lines of the log."""
+        self.settle()
         try:
             with self.log.open("rb") as log:
                 log.seek(max(0, self.log.stat().st_size - 65536))

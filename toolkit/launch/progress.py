@@ -115,7 +115,8 @@ class Live:
         table = Table(title=title, title_justify="left")
         for heading in ("process", "status", "pid", "what"):
             table.add_column(heading)
-        colours = {"ready": "green", "failed": "red", "refused": "red", "restarting": "yellow"}
+        colours = {"ready": "green", "failed": "red", "refused": "red"}
+        colours |= {"restarting": "yellow", "resting": "yellow"}
         for m in processes:
             colour = colours.get(m.status, "cyan")
             table.add_row(m.name, f"[{colour}]{m.status}[/]", str(m.pid or ""), m.note)

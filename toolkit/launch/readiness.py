@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import threading
 import time
 import urllib.error
 import urllib.request
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from toolkit import run_id
+from toolkit.keys import KeysError
+from toolkit.launch import keys
 from toolkit.launch.plan import Plan
 
 PROMPT = "The capital of France is"
@@ -25,27 +28,53 @@ class NotReady(Exception):
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def get(url: str, timeout: float = 5.0, key: str | None = None) -> tuple[int, bytes]:
-    """Status and body of a GET; status 0 when nothing answered."""
+class Seen(NamedTuple):
+    """An answer; `status` is 0 when there was none. `run`: of which run it says that it is."""
+
+    status: int
+    body: bytes
+    run: str | None
+
+
+def ask(url: str, timeout: float = 5.0, key: str | None = None) -> Seen:
+    """GET, and who answers."""
     return _ask(urllib.request.Request(url, headers=_headers(key)), timeout)
 
 
-def post(url: str, body: Any, timeout: float, key: str | None = None) -> tuple[int, bytes]:
+def get(url: str, timeout: float = 5.0, key: str | None = None) -> tuple[int, bytes]:
+    """Status and body of a GET; status 0 when nothing answered."""
+    return ask(url, timeout, key)[:2]
+
+
+def post(
+    url: str,
+    body: Any,
+    timeout: float,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, bytes]:
     """Status and body of a JSON POST; status 0 when nothing answered."""
     data = json.dumps(body).encode()
-    headers = _headers(key) | {"Content-Type": "application/json"}
-    return _ask(urllib.request.Request(url, data=data, headers=headers), timeout)
+    sent = _headers(key) | {"Content-Type": "application/json"} | dict(headers or {})
+    return _ask(urllib.request.Request(url, data=data, headers=sent), timeout)[:2]
 
 
 def api_key_env(plan: Plan) -> str | None:
     """The variable that holds the router's key, where the deployment names one."""
-    return (plan.router.config or {}).get("api_key_env") if plan.router else None
+    if plan.router is None:
+        return None
+    return plan.router.key_env or (plan.router.config or {}).get("api_key_env")
 
 
 def api_key(plan: Plan) -> str | None:
-    """The router's key, out of the variable that the deployment names."""
-    name = api_key_env(plan)
-    return os.environ.get(name) if name else None
+    """A client key of the router, out of what the deployment names; None: there is none."""
+    if plan.router is None:
+        return None
+    named = plan.router.config
+    try:
+        return keys.client_key({"api_key_env": plan.router.key_env} if named is None else named)
+    except KeysError:
+        return None
 
 
 def generate(plan: Plan, timeout: float) -> list[float]:
@@ -109,14 +138,16 @@ def _headers(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _ask(request: urllib.request.Request, timeout: float) -> tuple[int, bytes]:
+def _ask(request: urllib.request.Request, timeout: float) -> Seen:
+    for name, value in keys.ours(request.full_url).items():
+        request.add_header(name, value)
     try:
         with _opener.open(request, timeout=timeout) as response:
-            return response.status, response.read()
+            return Seen(response.status, response.read(), response.headers.get(run_id.HEADER))
     except urllib.error.HTTPError as error:
         with error:
-            return error.code, error.read()
+            return Seen(error.code, error.read(), error.headers.get(run_id.HEADER))
     except (OSError, ValueError) as error:
-        return 0, str(error).encode()
+        return Seen(0, str(error).encode(), None)
     except Exception as error:  # http.client raises several kinds for a broken answer
-        return 0, repr(error).encode()
+        return Seen(0, repr(error).encode(), None)

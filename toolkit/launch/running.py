@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.launch import keys
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import Managed, Status
 from toolkit.launch.progress import Reporter
-from toolkit.launch.state import new_run_dir
+from toolkit.launch.state import drop_empty, new_run_dir
 from toolkit.launch.supervisor import Supervisor
 
 
@@ -28,6 +29,11 @@ class RunningWorker:
     restarts: int
     log: Path
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request to this worker must carry: the run's key."""
+        return keys.headers_at(self.url)
+
 
 class Running:
     """A deployment that is up."""
@@ -37,6 +43,10 @@ class Running:
         self.plan = supervisor.plan
         self.run_dir = supervisor.run_dir
         self.router_url = supervisor.plan.entry_url
+        router = supervisor.plan.router
+        self.admin_url = (router and router.admin_url) or self.router_url
+        """Where /admin/* answers."""
+        self.worker_key = supervisor.worker_key
 
     @property
     def workers(self) -> list[RunningWorker]:
@@ -84,18 +94,22 @@ def running(
     """Start `plan`, yield when a generation went through, and end every process afterwards.
 
     Ports and memory are checked first, not the flags (`checks.check(plan)` does, in some 20 s).
-    Raises LaunchError with the reasons, and the ends of logs, when it does not come up.
+    Raises LaunchError with the reasons, and the ends of logs, when it does not come up. While it
+    runs no other launcher gets its folder or ports (`claims`).
     """
     from toolkit.launch import checks
 
     checks.refuse(checks.quick(plan))
-    supervisor = Supervisor(plan, run_dir or new_run_dir(plan.name), reporter)
+    folder = run_dir or new_run_dir(plan.name)
+    supervisor = Supervisor(plan, folder, reporter)
     thread = threading.Thread(target=_run, args=(supervisor,), name="toolkit-supervisor")
     thread.start()  # the workers' parent: it lives as long as they do
     try:
         supervisor.settled.wait()
         if supervisor.failure:
             thread.join()
+            if run_dir is None:
+                drop_empty(folder)
             raise supervisor.failure
         yield Running(supervisor)
     finally:
@@ -106,7 +120,9 @@ def running(
 def _run(supervisor: Supervisor) -> None:
     try:
         supervisor.run()
-    except Exception as error:  # the waiting thread raises it
+    except LaunchError as error:  # the waiting thread raises it
+        supervisor.failure = supervisor.failure or error
+    except Exception as error:
         supervisor.failure = supervisor.failure or LaunchError(f"the launcher failed: {error!r}")
     finally:
         supervisor.settled.set()

@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 from toolkit.launch.locality import decode_centroids
+from toolkit.launch.masking import MASK, masked_argv, masked_env
 from toolkit.launch.plan import Plan, WorkerPlan
 
 
@@ -58,7 +59,7 @@ def locality(plan: Plan) -> str:
 
 
 def commands(plan: Plan) -> str:
-    """Every command, ready for a shell, grouped by host."""
+    """Every command, ready for a shell but for secrets (`***`), grouped by host."""
     blocks = [f"# {line}" for line in [locality(plan)] if line]
     for host in dict.fromkeys(w.host for w in plan.workers):
         whose = "this launcher" if host == plan.local_host else f"toolkit launch ... --host {host}"
@@ -72,8 +73,9 @@ def commands(plan: Plan) -> str:
 
 
 def _shell(env: Any, command: Any) -> str:
-    settings = " ".join(f"{k}={shlex.quote(v)}" for k, v in env.items())
-    head, rest = list(command[:3]), list(command[3:])
+    settings = " ".join(f"{k}={_quoted(v)}" for k, v in masked_env(env).items())
+    shown = masked_argv(command)
+    head, rest = shown[:3], shown[3:]
     lines = [f"{settings} \\" if settings else "", shlex.join(head)]
     line = "   "
     for part in _pairs(rest):
@@ -86,6 +88,10 @@ def _shell(env: Any, command: Any) -> str:
         lines[-1] += " \\"
         lines.append(line)
     return "\n".join(x for x in lines if x)
+
+
+def _quoted(value: str) -> str:
+    return value if value == MASK else shlex.quote(value)
 
 
 def _pairs(argv: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -21,17 +22,40 @@ def runs_root() -> Path:
 
 
 def new_run_dir(name: str, root: Path | None = None) -> Path:
-    """Create `<root>/<name>-<time>`; a number is added when it is taken."""
+    """Create `<root>/<name>-<time>`, for its user only; a number is added when it is taken."""
     root = root or runs_root()
     stamp = time.strftime("%Y%m%d-%H%M%S")
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for attempt in range(1000):
         path = root / (f"{name}-{stamp}" + (f"-{attempt}" if attempt else ""))
         try:
-            path.mkdir(parents=True)
+            path.mkdir(mode=0o700)
         except FileExistsError:
             continue
         return path
     raise LaunchError(f"cannot make a new run folder in {root}")
+
+
+def prepare_run_dir(folder: Path) -> None:
+    """Make the folder, or take one that is there, and close it to other users: logs lie in it.
+
+    A folder with other things in it (somebody's home) is left as it is. LaunchError: there is none
+    to be had.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        is_open = folder.stat().st_mode & 0o077
+        if is_open and ((folder / STATE).is_file() or not any(folder.iterdir())):
+            folder.chmod(0o700)
+    except OSError as error:
+        what = f"cannot be the run folder: {error.strerror}"
+        raise LaunchError([Problem(str(folder), what, "name another with --run-dir")]) from error
+
+
+def drop_empty(folder: Path) -> None:
+    """Remove a run folder of which nothing came."""
+    with contextlib.suppress(OSError):  # it holds something
+        folder.rmdir()
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -60,17 +84,3 @@ def read_state(run_dir: Path) -> dict[str, Any]:
         what = f"no readable {STATE}: {error}"
         raise LaunchError([Problem(str(run_dir), what, "name another run with --run")]) from error
     return state
-
-
-def find_run(which: str | None = None) -> Path:
-    """The run folder meant by `which`: a path, a folder name (or its beginning) under the runs
-    root, or, by default, the newest run. LaunchError when there is none."""
-    if which and (Path(which) / STATE).is_file():
-        return Path(which)
-    root = runs_root()
-    runs = [p.parent for p in root.glob(f"*/{STATE}")] if root.is_dir() else []
-    matching = [r for r in runs if not which or r.name.startswith(which)]
-    if not matching:
-        wanted = f"no run {which!r}" if which else "no run yet"
-        raise LaunchError([Problem(str(root), wanted, "start one: toolkit launch FILE.yaml")])
-    return max(matching, key=lambda r: ((r / STATE).stat().st_mtime, r.name))

@@ -6,6 +6,7 @@ answers of probes, and timers. `request_stop` may come from any thread or a sign
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import threading
@@ -15,18 +16,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from toolkit.launch import drain, readiness, trees
+from toolkit.launch import claims, drain, keys, readiness, trees
 from toolkit.launch.background import Background
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.fleet import Fleet
+from toolkit.launch.logfile import rotate_own
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import FINAL, Status
 from toolkit.launch.progress import Quiet, Reporter
+from toolkit.launch.runfiles import RunFiles
 from toolkit.launch.scratch import scratch
-from toolkit.launch.state import STATE, write_json
 
 GENERATION_TRIES = 5
 REDRAW = 0.5
+LAUNCHER_LOG = "launcher.log"
+"""What a detached launcher has as its standard output and error."""
 
 
 class Phase(StrEnum):
@@ -47,13 +51,17 @@ class Supervisor:
         self.plan = plan
         self.run_dir = run_dir.resolve()
         self.run_id = uuid.uuid4().hex
+        self.worker_key = keys.worker_key(plan)
         self.phase = Phase.STARTING
         self.settled = threading.Event()
         """Set when the deployment is ready, or never will be (`failure` says why)."""
         self.failure: LaunchError | None = None
         self.changed = threading.Condition()
         """Notified after every event."""
+        me = trees.look(os.getpid())
+        self._start_ticks = me.start if me else 0
         self._reporter = reporter or Quiet()
+        self._files = RunFiles(self.run_dir, _fixed_files(plan), self._say)
         self._selector = selectors.DefaultSelector()
         self._background = Background()
         self._fleet: Fleet | None = None
@@ -78,15 +86,32 @@ class Supervisor:
 
     def run(self) -> None:
         """Start, supervise and stop. Returns after a requested stop; raises LaunchError when the
-        deployment did not come up or could not go on. No process is left either way."""
-        with scratch() as folder:
+        deployment did not come up or could not go on, or when another launcher has the run folder
+        or a port: then nothing was touched. No process is left either way."""
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(claims.hold(self.plan, self.run_dir))
+                folder = held.enter_context(scratch())
+            except LaunchError as error:
+                self.failure = error
+                self._close()
+                raise
             self._run(Path(folder))
 
     def _run(self, folder: Path) -> None:
+        try:
+            self._files.begin()
+        except LaunchError as error:
+            self.failure = error
+            self._background.close()
+            self._selector.close()
+            self.settled.set()
+            raise
         self._selector.register(self._background, selectors.EVENT_READ, self._background.deliver)
         self._deadline = time.monotonic() + self.plan.timeouts.start
+        keys.hold(self.plan, self.worker_key)
         self._fleet = Fleet(
-            self.plan,
+            keys.armed(self.plan, self.worker_key),
             self.run_dir,
             self.run_id,
             folder,
@@ -95,7 +120,6 @@ class Supervisor:
             self._event,
         )
         try:
-            self._write_files()
             self._event(f"run folder {self.run_dir}")
             while self.phase not in (Phase.STOPPED, Phase.FAILED):
                 self._step()
@@ -111,17 +135,20 @@ class Supervisor:
         now = time.monotonic()
         self.fleet.tick(now)
         self._decide(now)
-        self._reporter.refresh(self.phase, self.fleet.processes.values())
+        if self._files.due(now):
+            self._write_state()
+        with contextlib.suppress(OSError):
+            self._reporter.refresh(self.phase, self.fleet.processes.values())
         for key, _ in self._selector.select(self._patience()):
             key.data()
 
     def _patience(self) -> float | None:
         if self.phase in (Phase.STOPPED, Phase.FAILED):
             return 0.0
-        timer = self.fleet.next_timer()
+        timers = [t for t in (self.fleet.next_timer(), self._files.timer) if t is not None]
         # Phases with a deadline redraw; a settled one wakes seldom, only to look at the guard.
         limit = 5.0 if self.phase is Phase.READY else REDRAW
-        return limit if timer is None else max(0.0, min(limit, timer - time.monotonic()))
+        return max(0.0, min([limit, *(timer - time.monotonic() for timer in timers)]))
 
     def _decide(self, now: float) -> None:
         if self._now and self.phase in (Phase.STARTING, Phase.READY, Phase.DRAINING):
@@ -188,11 +215,15 @@ class Supervisor:
     def _ready(self, now: float) -> None:
         if self._stops:
             self._stop(now)
-        elif any(m.role == "router" and m.status in FINAL for m in self.fleet.processes.values()):
-            m = self.fleet.processes["router"]
-            self._fail([Problem("router", f"{m.note}\n{m.tail()}", f"see {m.log}")])
-        elif self.fleet.all_in(*FINAL):
-            self._fail([Problem("workers", "every worker has given up", f"see {self.run_dir}")])
+            return
+        # What died too often rests and is tried again; only a refusal cannot get better.
+        processes = list(self.fleet.processes.values())
+        routers = [m for m in processes if m.role == "router" and m.status in FINAL]
+        workers = [m for m in processes if m.role != "router"]
+        if routers:
+            self._fail([Problem(m.name, f"{m.note}\n{m.tail()}", f"see {m.log}") for m in routers])
+        elif workers and all(m.status in FINAL for m in workers):
+            self._fail([Problem(m.name, f"refused: {m.note}", f"see {m.log}") for m in workers])
 
     def _stop(self, now: float) -> None:
         router = self.plan.router
@@ -209,7 +240,7 @@ class Supervisor:
             self._terminate(now, f"requests still in flight after {limit:.0f} s are dropped")
         elif not self._polling:
             self._polling = True
-            self._background.ask(lambda: drain.left(self.plan), self._drained)
+            self._background.ask(lambda: drain.left(self.plan, self.run_id), self._drained)
 
     def _drained(self, left: Any) -> None:
         self._polling = False
@@ -231,6 +262,8 @@ class Supervisor:
 
     def _move(self, phase: Phase, text: str | None) -> None:
         self.phase = phase
+        if phase is Phase.READY:
+            self.fleet.patient = True
         if text:
             self._event(text)
         else:
@@ -240,31 +273,37 @@ class Supervisor:
 
     def _end(self) -> None:
         left = self.fleet.kill()
-        self.fleet.guard.close()
+        keys.drop(self.plan)
+        self.fleet.close()
         self.phase = Phase.FAILED if self.failure else Phase.STOPPED
-        self._write_state()
+        self._write_state(last=True)
         for process in left:
             self._event(f"could not end process {process.pid}")
         if not self.failure:
-            self._reporter.event("stopped; no process is left" if not left else "stopped")
-        self._reporter.close()
+            self._say("stopped; no process is left" if not left else "stopped")
+        self._close()
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._reporter.close()
         self._selector.close()
         self._background.close()
         self.settled.set()
 
     def _event(self, text: str) -> None:
         self._write_state()  # first: whoever reads the event may look at the state
-        self._reporter.event(text)
+        self._say(text)
         with self.changed:
             self.changed.notify_all()
 
-    def _write_files(self) -> None:
-        write_json(self.run_dir / "plan.json", self.plan.to_json())
-        if self.plan.router and self.plan.router.config is not None:
-            write_json(self.run_dir / "router.json", self.plan.router.config)
+    def _say(self, text: str) -> None:
+        """Tell people, where that is possible: standard error may be a full disk or closed."""
+        logs = self.plan.logs
+        rotate_own(self.run_dir / LAUNCHER_LOG, int(logs.max_mib * 2**20), logs.keep)
+        with contextlib.suppress(OSError, ValueError):
+            self._reporter.event(text)
 
-    def _write_state(self) -> None:
-        me = trees.look(os.getpid())
+    def _write_state(self, last: bool = False) -> None:
         rows = [
             {
                 "name": m.name,
@@ -279,19 +318,29 @@ class Supervisor:
             }
             for m in self.fleet.processes.values()
         ]
-        write_json(
-            self.run_dir / STATE,
+        self._files.write(
             {
                 "name": self.plan.name,
                 "phase": str(self.phase),
                 "pid": os.getpid(),
-                "start_ticks": me.start if me else 0,
+                "start_ticks": self._start_ticks,
                 "run_id": self.run_id,
                 "guard_pid": self.fleet.guard.pid,
                 "router_url": self.plan.entry_url,
-                "api_key_env": readiness.api_key_env(self.plan),
+                **keys.named_keys(self.plan.router),
                 "workers": [r for r in rows if r["role"] != "router"],
                 "router": next((r for r in rows if r["role"] == "router"), None),
                 "updated": time.time(),
             },
+            time.monotonic(),
+            last,
         )
+
+
+def _fixed_files(plan: Plan) -> dict[str, Any]:
+    """What a run folder holds from the beginning, by name. Neither has a secret: the router's file
+    names the variables that hold its keys."""
+    files: dict[str, Any] = {"plan.json": plan.to_json()}
+    if plan.router and plan.router.config is not None:
+        files["router.json"] = plan.router.config
+    return files

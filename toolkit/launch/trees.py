@@ -18,8 +18,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-RUN_ID = "TOOLKIT_RUN_ID"
-"""Environment variable that marks every process of one run, even one that left its group."""
+from toolkit.run_id import VARIABLE as RUN_ID
 
 
 class Process(NamedTuple):
@@ -114,9 +113,16 @@ def kill_all(
         time.sleep(0.02)
 
 
-def _marked(pid: int, run_id: str) -> bool:
+def run_of(pid: int) -> str | None:
+    """The run whose mark this process was started with; None: none, or not ours to look at."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return False
-    return f"{RUN_ID}={run_id}".encode() in environ.split(b"\0")
+        return None
+    mark = f"{RUN_ID}=".encode()
+    marks = [part for part in environ.split(b"\0") if part.startswith(mark)]
+    return marks[0].removeprefix(mark).decode("utf-8", "replace") if marks else None
+
+
+def _marked(pid: int, run_id: str) -> bool:
+    return run_of(pid) == run_id

@@ -62,7 +62,8 @@ def _linked(traffic: Traffic, slots: int, sigmas: float) -> list[int]:
     pairs = np.triu(weight + weight.T, 1)
     one, other = np.triu_indices(traffic.experts, 1)
     values = pairs[one, other]
-    threshold = values.mean() + sigmas * values.std()
+    # Where all pairs are equal, rounding may leave their mean a bit below them.
+    threshold = (values.mean() + sigmas * values.std()) * (1 + 1e-9)
     linked: list[int] = []
     for pair in np.argsort(-values, kind="stable"):
         if values[pair] <= threshold:

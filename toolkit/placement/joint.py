@@ -18,20 +18,23 @@ Experts that follow each other also become busy together: when a topic becomes p
 holds its experts gets all of it, and the balance of unseen traffic suffers although that of the
 fitted traffic is perfect. Where the traffic has windows, `drift` bounds that too: every GPU keeps
 u = load + b / 2 * variance below (1 + drift) times the start's soft maximum log(mean exp(b u)) / b,
-b = sqrt(2 ln G) / the start's deviation. By the Chernoff bound for normal loads the bound on the
-expected busiest GPU is then at most 1 + drift times the start's.
+b = sqrt(2 ln G) / the start's deviation (at least STILL). By the Chernoff bound for normal loads
+the bound on the expected busiest GPU is then at most 1 + drift times the start's.
 
 Source: the problem is Gimbal's (section III-C, eq. 1 to 12), untied over layers as in ExFlow and
-MoETuner; the algorithm is ours. Deterministic for a seed; no clock.
+MoETuner; the algorithm is ours. Deterministic for a seed; no clock. The same on every CPU: what
+matrix products decide here is rounded first so that they are exact (`toolkit.exact`).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit import exact
 from toolkit.placement.base import Placement, from_gpus
 from toolkit.placement.replicas import Items, items, pack, replicate
 from toolkit.placement.swaps import Layer, improve
@@ -39,12 +42,20 @@ from toolkit.placement.topology import Topology
 from toolkit.placement.traffic import Traffic
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PRICES = (0.2, 0.7, 2.3, 8.0, 25.0, 90.0, 300.0, 1000.0)
 """Price of load above the limit, sweep by sweep, in gains of one replica for one GPU's load."""
 ASSIGNMENTS, ROUNDS, WORK = 3, 20, 6_000_000
 """Sweeps of assignments; rounds of exchanges in each; layers * physical^2 for one more start."""
+STILL = 1e-3
+"""Deviation of a GPU's load, in mean loads, below which a start counts as not swaying. It bounds b:
+a start that does not sway at all, or by rounding only, asks for the strictest guard, not for none,
+and not for one so steep that float32 noise decides. At drift 0.01 and two GPUs no GPU may then
+sway by more than 0.4 % of its mean load."""
+PAIR_BITS, SHARE_BITS = 24, 20
+"""Of affinities and of shares of an expert's tokens: products of up to 512 experts stay exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +86,13 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The traffic as float32 shares, the replicas, their load-only start, the layers' limits."""
+    """The traffic, the replicas, their load-only start, the layers' limits.
 
-    affinity: Floats
+    affinity [L-1, E, E]: whole numbers, `unit` of the traffic's pairs each.
+    """
+
+    affinity: Doubles
+    unit: float
     items: Items
     start: Ints
     layers: tuple[Layer, ...]
@@ -91,8 +106,17 @@ class Problem:
         np.add.at(share, (self.items.expert[layer], gpu), 1 / self.items.copies[layer])
         return share
 
-    def worth(self, share: Floats) -> Floats:
-        """[E, G]: what a hop between that expert and a GPU saves against crossing nodes."""
+    def worth(self, share: Floats) -> Doubles:
+        """[E, G]: what a hop between that expert and a GPU saves against crossing nodes, in whole
+        numbers: 2^SHARE_BITS for all of it."""
+        return exact.grid(self._worth(share), SHARE_BITS, self._most)
+
+    @property
+    def _most(self) -> float:
+        """What a hop that stays on its GPU saves."""
+        return 1.0 if self.topology.nodes == 1 else self.weights.node
+
+    def _worth(self, share: Floats) -> Floats:
         inside = self.weights.node - self.weights.gpu
         if self.topology.nodes == 1:
             # Every GPU is in the node: a constant that would only blur the differences.
@@ -105,15 +129,15 @@ class Problem:
 
     def gain(self, layer: int, shares: Floats, ahead: bool = True) -> Floats:
         """[P, G]: what each replica saves on each GPU, about 1 at its best; `ahead`: both sides."""
-        total = np.zeros(shares.shape[1:], np.float32)
+        total = np.zeros(shares.shape[1:])
         if layer > 0:
             total += self.affinity[layer - 1].T @ self.worth(shares[layer - 1])
         if ahead and layer + 1 < len(shares):
             total += self.affinity[layer] @ self.worth(shares[layer + 1])
-        gain: Floats = total[self.items.expert[layer]]
-        gain /= self.items.copies[layer][:, None].astype(np.float32)
-        best = float(gain.max(axis=1).mean())
-        return gain / np.float32(best) if best > 0 else gain
+        each = total[self.items.expert[layer]] / self.items.copies[layer][:, None]
+        best = float(each.max(axis=1).mean())
+        gain: Floats = (each / best if best > 0 else each).astype(np.float32)
+        return gain
 
     def saved(self, gpu: Ints) -> float:
         """Share of the traffic's highest cost that a placement saves; more is better."""
@@ -121,9 +145,9 @@ class Problem:
         before = self.share(0, gpu[0])
         for layer, affinity in enumerate(self.affinity):
             after = self.share(layer + 1, gpu[layer + 1])
-            saved += float(np.vdot(before, affinity @ self.worth(after)))
+            saved += float((before * (affinity @ self.worth(after))).sum())
             before = after
-        return saved
+        return saved * self.unit * self._most / 2**SHARE_BITS
 
 
 def joint(
@@ -149,9 +173,10 @@ def state(traffic: Traffic, topology: Topology, redundant: int, weights: Weights
     counts = replicate(traffic.load, redundant, topology.gpus)
     batch = items(traffic.load, counts, topology.gpus)
     start = pack(batch, traffic.experts, topology.gpus)
-    total = traffic.affinity.sum()
-    affinity = (traffic.affinity / (total if total > 0 else 1)).astype(np.float32)
-    problem = Problem(affinity, batch, start, (), traffic.experts, topology, weights)
+    total, most = traffic.affinity.sum(), float(traffic.affinity.max(initial=0.0))
+    affinity = exact.grid(traffic.affinity, PAIR_BITS)
+    unit = most / 2**PAIR_BITS / float(total) if total > 0 else 0.0
+    problem = Problem(affinity, unit, batch, start, (), traffic.experts, topology, weights)
     layers = tuple(_layer(problem, traffic, layer) for layer in range(traffic.layers))
     return replace(problem, layers=layers)
 
@@ -172,16 +197,21 @@ def _layer(problem: Problem, traffic: Traffic, index: int) -> Layer:
     share = np.where(windows.sum(axis=1, keepdims=True) > 0, share, mean)
     scale = gpus * np.sqrt(2 / (count * (count - 1)))
     each = (share - mean) * scale
-    spread = (each[:, batch.expert[index]] / batch.copies[index]).astype(np.float32)
-    sway = each @ problem.share(index, problem.start[index])
-    variance = (sway**2).sum(axis=0)
-    if gpus == 1 or variance.mean() <= 0:
+    if gpus == 1:
         return layer
-    b = np.sqrt(2 * np.log(gpus) / variance.mean())
+    # On a grid on which the squares of the GPUs' sways, over all windows, add up exactly.
+    bits = (52 - count.bit_length()) // 2
+    step = 2 * scale / 2**bits
+    spread = np.rint(each[:, batch.expert[index]] / batch.copies[index] / step)
+    layer = replace(layer, spread=spread, step=step)
+    variance = (layer.sways(problem.start[index]) ** 2).sum(axis=0) * step**2
+    deviation = max(math.sqrt(variance.mean()), STILL)
+    b = math.sqrt(2 * math.log(gpus)) / deviation
     risk = b * (loads + b / 2 * variance)
     soft = (risk.max() + np.log(np.mean(np.exp(risk - risk.max())))) / b
-    limit = float(soft) * (1 + weights.drift)
-    return replace(layer, spread=spread, caution=float(b), risk_limit=limit)
+    # log and exp: their last bits are the CPU's, a limit's are not to be.
+    limit = round(float(soft) * (1 + weights.drift), 9)
+    return replace(layer, caution=round(b, 9), risk_limit=limit)
 
 
 def solve(problem: Problem, seed: int) -> Ints:

@@ -31,6 +31,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST_VARIABLES = 200_000
+NOTHING = 1e-9
+"""Of the traffic: an objective or a bound below it is zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +122,10 @@ def milp(
     value = objective(placement, traffic, alpha, beta)
     # Pairs that can never be cut (an expert with itself, tied) are in neither sum.
     bound = float(result.mip_dual_bound) + beta * float(weight.sum())
-    bound = min(max(bound, 0.0), value)
+    # Both are differences of sums as large as all traffic: what rounding leaves of them is 0.
+    least = NOTHING * (alpha * traffic.load.max() + beta * traffic.affinity.sum())
+    value = value if value > least else 0.0
+    bound = min(bound, value) if bound > least else 0.0
     gap = (value - bound) / value if value > 0 else 0.0
     return Solution(placement, value, bound, gap if bound > 0 or value == 0 else None)
 

@@ -41,7 +41,9 @@ def joint_for(
         for layer, gpu, m in zip(even, start, mean, strict=True)
     )
     best: tuple[Placement, float] | None = None
-    for deviation in np.geomspace(max(least / 4, 1e-3 * mean.max()), flat.gpus * mean.max(), STEPS):
+    ladder = np.geomspace(max(least / 4, 1e-3 * mean.max()), flat.gpus * mean.max(), STEPS)
+    # Rounded: the last bit of a power is the CPU's.
+    for deviation in ladder.round(9):
         layers = tuple(
             replace(layer, limit=1 + deviation / m, floor=1 - deviation / m)
             for layer, m in zip(even, mean, strict=True)

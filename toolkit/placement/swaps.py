@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TWIN = 1e3
@@ -30,7 +31,8 @@ class Layer:
 
     expert, weight [P]; limit, floor: the highest and the lowest load of a GPU. spread [W, P]: how
     each replica's load differs from its mean in each window, scaled so that the squared sum over W
-    is the variance that unseen traffic may show. caution (b) prices it: a GPU also has to keep
+    is the variance that unseen traffic may show; whole numbers of `step`, few enough bits for sums
+    of their products to be exact. caution (b) prices it: a GPU also has to keep
     load + b / 2 * variance <= risk_limit.
     """
 
@@ -39,7 +41,8 @@ class Layer:
     gpus: int
     limit: float
     floor: float = 0.0
-    spread: Floats | None = None
+    spread: Doubles | None = None
+    step: float = 1.0
     caution: float = 0.0
     risk_limit: float = np.inf
 
@@ -47,6 +50,14 @@ class Layer:
         """[G]: load of each GPU."""
         loads: NDArray[np.float64] = np.bincount(gpu, self.weight, self.gpus).astype(np.float64)
         return loads
+
+    def sways(self, gpu: Ints) -> Doubles:
+        """[W, G]: how each GPU's load differs from its mean in each window, in steps."""
+        assert self.spread is not None
+        place = np.zeros((len(gpu), self.gpus))
+        place[np.arange(len(gpu)), gpu] = 1
+        sways: Doubles = self.spread @ place
+        return sways
 
     def fits(self, gpu: Ints) -> bool:
         """Whether every GPU is within the limits and no two replicas of an expert share one."""
@@ -69,12 +80,13 @@ class Exchange:
         twins[every, gpu] -= 1  # no replica is its own twin
         self.worth: Floats = gain - TWIN * twins
         if layer.spread is not None:
-            place = np.zeros((physical, layer.gpus), np.float32)
-            place[every, gpu] = 1
-            self.sway: Floats = layer.spread @ place
+            self.sway = layer.sways(gpu)
             gram = layer.spread.T @ layer.spread
             own = gram.diagonal()
-            self.apart: Floats = (own + own[:, None] - 2 * gram) * np.float32(layer.caution / 2)
+            self.risk_of = layer.caution * layer.step**2
+            """Of a squared step."""
+            apart = (own + own[:, None] - 2 * gram) * (self.risk_of / 2)
+            self.apart: Floats = apart.astype(np.float32)
         self.value: Floats = self._rows(every)
 
     def _rows(self, rows: Ints) -> Floats:
@@ -107,9 +119,11 @@ class Exchange:
         """
         layer, gpu = self.layer, self.gpu
         assert layer.spread is not None
-        mine, b = gpu[rows], np.float32(layer.caution)
-        risk = self.load + b / 2 * np.einsum("wg,wg->g", self.sway, self.sway)
-        push = layer.weight[:, None] + b * (layer.spread.T @ self.sway)
+        mine = gpu[rows]
+        variance = (self.sway * self.sway).sum(axis=0) * (self.risk_of / 2)
+        risk = (self.load + variance).astype(np.float32)
+        moves = (layer.spread.T @ self.sway) * self.risk_of
+        push = (layer.weight[:, None] + moves).astype(np.float32)
         stay = push[np.arange(len(gpu)), gpu]
         apart = self.apart[rows]
         here = push[:, mine].T + apart

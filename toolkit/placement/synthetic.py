@@ -6,7 +6,8 @@ What a token's experts are at a layer follows from logits that add up:
 - topic: documents have one inside their family, and 70 % of their tokens keep to it;
 - class (kind of word): drawn for every token; families and topics share the classes;
 - chain: every expert prefers a few experts of the next layer, whatever the rest says.
-k distinct experts are then drawn without replacement with those weights (exponential races).
+k distinct experts are then drawn without replacement with those weights (exponential races); a
+token's come in ascending order. The same on every CPU, races aside that float64 cannot tell apart.
 `affinity` scales all but popularity: 0 gives layers that are independent of each other.
 
 The strengths are fitted to the embedded model, the one trained router at hand (6 layers x 48
@@ -95,8 +96,10 @@ def token_ids(tokens: int, recipe: Recipe, seed: int) -> Ids:
             logits += CHAIN * recipe.affinity * (used @ chain)
         chain = _taste(experts, experts, max(2, experts // 32), rng)
         race = rng.standard_exponential((tokens, experts), np.float32)
-        race *= np.exp(-logits)
-        ids[:, layer] = np.argpartition(race, k - 1, axis=1)[:, :k]
+        # In float64: the last bit of exp is the CPU's, and in float32 it would decide races.
+        finish = race * np.exp(-logits.astype(np.float64))
+        # Sorted: which of the k come first in a partition is the CPU's, too.
+        ids[:, layer] = np.sort(np.argpartition(finish, k - 1, axis=1)[:, :k], axis=1)
     return ids
 
 
@@ -128,6 +131,8 @@ def _text(
 def _taste(rows: int, experts: int, preferred: int, rng: np.random.Generator) -> Floats:
     """[rows, experts]: 0, and in `preferred` random places of each row a strength of 0.3 to 1."""
     taste = np.zeros((rows, experts), np.float32)
-    places = np.argsort(rng.random((rows, experts)), axis=1)[:, : max(1, preferred)]
-    np.put_along_axis(taste, places, rng.uniform(0.3, 1.0, places.shape).astype(np.float32), 1)
+    places = np.argsort(rng.random((rows, experts)), axis=1, kind="stable")[:, : max(1, preferred)]
+    # Multiples of 2^-12: sums of them are exact, so products of matrices are, on every CPU.
+    strength = np.rint(rng.uniform(0.3, 1.0, places.shape) * 4096) / 4096
+    np.put_along_axis(taste, places, strength.astype(np.float32), 1)
     return taste

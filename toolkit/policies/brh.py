@@ -125,8 +125,6 @@ class BrHPolicy(BalanceRoute):
         patience: float = PATIENCE,
         predictor: str = "learned",
     ) -> None:
-        import numpy as np
-
         super().__init__(seed, s_greedy, r_max, patience)
         if horizon < 0:
             raise ValueError(f"horizon = {horizon} must not be negative")
@@ -141,7 +139,6 @@ class BrHPolicy(BalanceRoute):
             inflight = InflightLengths(make_predictor(predictor))
         self.inflight = inflight
         self.gamma = gamma
-        self._steps: np.ndarray = np.arange(horizon + 1, dtype=np.float64)
 
     @property
     def needs_user(self) -> bool:
@@ -157,11 +154,15 @@ class BrHPolicy(BalanceRoute):
 
     def _discounts(self, ranks: Ranks) -> np.ndarray:
         """d_h [H + 1]."""
+        import numpy as np
+
         gamma = self.gamma
         if gamma is None:
-            gamma = min(GAMMA, math.exp(-self.inflight.turnover(len(ranks.load))))
-        discounts: np.ndarray = gamma**self._steps
-        return discounts
+            # exp's last bit is the CPU's; so is that of a power.
+            gamma = min(GAMMA, round(math.exp(-self.inflight.turnover(len(ranks.load))), 12))
+        discounts = np.full(self.horizon + 1, gamma)
+        discounts[0] = 1.0
+        return np.cumprod(discounts, out=discounts)
 
     def _ahead(self, ranks: Ranks) -> np.ndarray:
         """L_{g,h}, tokens [G, H + 1]."""
@@ -189,7 +190,8 @@ class MarginAhead:
         self.prices = beta * discounts
         """Of a token above the margin at each h [H + 1]."""
         self.heaviest: np.ndarray = loads.max(axis=0)
-        self._burdens: list[float] = (loads @ discounts).tolist()
+        # Sums of numpy, not `@`: ranks with equal loads are to be equal, whatever the CPU.
+        self._burdens: list[float] = (loads * discounts).sum(axis=1).tolist()
 
     def burden(self, g: int) -> float:
         return self._burdens[g]
@@ -198,7 +200,7 @@ class MarginAhead:
         """F_g rises by alpha * sum d a token, and by beta * d_h less past each m_{g,h}: it is
         highest at the margin where the sum of those passed has caught up."""
         margins = self.heaviest - self.loads[g]
-        order = margins.argsort()
+        order = margins.argsort(kind="stable")
         at = int(self.prices[order].cumsum().searchsorted(self.worth))
         return float(margins[order[at]]) if at < len(order) else float("inf")
 
@@ -208,14 +210,16 @@ class MarginAhead:
         added = np.array(sizes, dtype=np.float64)
         over = added[:, None] - (self.heaviest - self.loads[g])
         np.maximum(over, 0.0, out=over)
-        values: list[float] = (self.worth * added - over @ self.prices).tolist()
+        over *= self.prices
+        values: list[float] = (self.worth * added - over.sum(axis=1)).tolist()
         return values
 
     def across(self, size: float) -> list[float]:
         import numpy as np
 
         over = np.maximum(size - (self.heaviest - self.loads), 0.0)
-        values: list[float] = (self.worth * size - over @ self.prices).tolist()
+        over *= self.prices
+        values: list[float] = (self.worth * size - over.sum(axis=1)).tolist()
         return values
 
     def add(self, g: int, size: float) -> None:

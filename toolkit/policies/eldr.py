@@ -6,8 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from toolkit import exact
 from toolkit.policies.base import Decision, Group, RequestView, WorkerView, one_group
 from toolkit.policies.residents import Residents
 from toolkit.policies.rotation import Rotation
@@ -37,6 +39,14 @@ class Centroids:
         wrong = {group: row for group, row in self.owner.items() if not 0 <= row < len(self.rows)}
         if wrong:
             raise ValueError(f"no such centroid among {len(self.rows)}: {wrong}")
+
+    @cached_property
+    def _whole(self) -> np.ndarray:
+        return exact.whole(self.rows)
+
+    def cosines(self, signature: np.ndarray) -> np.ndarray:
+        """Of a unit signature [D] with each row [K]; equal rows have equal ones, on every CPU."""
+        return exact.of_whole(exact.whole(signature), self._whole)
 
 
 class Band(NamedTuple):
@@ -249,7 +259,7 @@ class EldrPolicy:
         assert known is not None
         row_of = known.owner.get
         rows = [(i, row_of(group)) for i, group in groups.items()]
-        scores = (known.rows @ signature).tolist()
+        scores = known.cosines(signature).tolist()
         return {i: scores[row] for i, row in rows if row is not None}
 
     def _beside_others(

@@ -16,6 +16,8 @@ Key = tuple[str, int]
 FIRST = 64
 RECENT = 256
 """The mean answer is over about so many of the last ones."""
+SLIVER = 1e-6
+"""Steps: far above the error of an outlook, far below what one could mean."""
 GOLDEN = 0.6180339887498949
 JUDGED = 4
 """Of so many requests that end one is held against its prediction."""
@@ -137,7 +139,9 @@ class InflightLengths:
         if not count:
             return np.zeros((len(keys), steps), dtype=np.int64)
         flight = self._flight.head(count)
-        left = np.rint(self.predictor.outlook(flight, horizon).steps(horizon)).astype(np.int64)
+        stay = self.predictor.outlook(flight, horizon).steps(horizon)
+        # Half steps go up, those that rounding left just below one too.
+        left = np.floor(stay + (0.5 + SLIVER)).astype(np.int64)
         # Stays for `left` steps: there at h = 0..left - 1, and to the end if it stays through H.
         np.clip(left, 1, horizon, out=left) if horizon else left.fill(0)
         left[left == horizon] = steps

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from toolkit import exact
 from toolkit.policies.base import Group
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ class Residents:
     def __init__(self, dimensions: int) -> None:
         import numpy as np
 
-        # float64: a long-lived sum of additions and removals must come back to where it was.
+        # Whole numbers (`exact`): a long-lived sum of additions and removals comes back to where it
+        # was, and cosines are the same on every CPU.
         self._sums = np.zeros((0, dimensions), dtype=np.float64)
-        self._rows = np.zeros((0, dimensions), dtype=np.float32)
+        self._rows = np.zeros((0, dimensions), dtype=np.float64)
         self._counts: list[int] = []
         self._index: dict[Group, int] = {}
 
@@ -45,7 +47,7 @@ class Residents:
         """Of a unit signature [D] with the mean of each worker that has requests."""
         if not self._index:
             return {}
-        found = (self._rows @ signature).tolist()
+        found = exact.of_whole(exact.whole(signature), self._rows).tolist()
         counts = self._counts
         return {group: found[row] for group, row in self._index.items() if counts[row]}
 
@@ -62,8 +64,6 @@ class Residents:
     def _move(self, row: int, signature: np.ndarray, sign: int) -> None:
         self._counts[row] += sign
         total = self._sums[row]
-        total += sign * signature
-        if not self._counts[row]:
-            total[:] = 0.0
-        length = float((total @ total) ** 0.5)
-        self._rows[row] = total / length if length > 1e-9 else 0.0
+        total += sign * exact.whole(signature)
+        length = float((total * total).sum() ** 0.5)
+        self._rows[row] = exact.whole(total / length) if length > 0 else 0.0

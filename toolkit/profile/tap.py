@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from toolkit.launch.keys import headers_at
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.profile.errors import ProfileError
 
 if TYPE_CHECKING:
@@ -120,12 +122,18 @@ class Tap:
         import aiohttp
 
         try:
-            events = await self._session.get(url + "/toolkit/events")
+            mine = headers_at(url)
+            events = await self._session.get(url + "/toolkit/events", headers=mine)
             self._responses.append(events)
             frames = await self._session.get(
-                url + "/toolkit/experts", params={"share": str(self._share)}
+                url + "/toolkit/experts", params={"share": str(self._share)}, headers=mine
             )
             self._responses.append(frames)
+            if 401 in (events.status, frames.status):
+                raise ProfileError(
+                    f"{url} wants the key of its run: ask as the user who launched it, on its host,"
+                    f" or export {WORKER_KEY_VARIABLE}=..."
+                )
             if events.status != 200 or frames.status != 200:
                 raise ProfileError(
                     f"{url} has no /toolkit/experts: it was not started by this toolkit's launcher"

@@ -18,8 +18,10 @@ from contextlib import suppress
 async def serve(config_path: str) -> int:
     from aiohttp import web
 
+    from toolkit.router import connections, descriptors, quiet
     from toolkit.router.app import Router
     from toolkit.router.config import ConfigError, load_config
+    from toolkit.router.listener import Listener
 
     try:
         config = load_config(config_path)
@@ -28,25 +30,42 @@ async def serve(config_path: str) -> int:
         print(error, file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    runner = web.AppRunner(
-        router.app(), access_log=None, handler_cancellation=True, keepalive_timeout=75.0
-    )
+    asyncio.get_running_loop().set_exception_handler(quiet.on_loop_error)
+    limit = descriptors.raise_limit()
+    share = descriptors.client_share(limit, len(config.workers), config.max_inflight)
+    lobby = connections.Lobby(min(config.max_connections, share), config.head_timeout_s)
+    runner = web.AppRunner(router.app(), access_log=None, handler_cancellation=True)
     await runner.setup()
-    site = web.TCPSite(runner, config.host, config.port, backlog=1024)
+    assert runner.server is not None
+    make = connections.factory(lobby, runner.server, config.max_head_kib, config.keepalive_s)
+    listener = Listener(make)
     try:
-        await site.start()
+        host, port = await listener.start(config.host, config.port)
     except OSError as error:
         print(f"cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)
         await runner.cleanup()
         return 1
-    host, port = runner.addresses[0][:2]
-    logging.getLogger("toolkit.router").info("listening on http://%s:%d", host, port)
+    log = logging.getLogger("toolkit.router")
+    log.info(
+        "%d file descriptors, so at most %d connections of clients (max_connections %d)",
+        limit, lobby.most, config.max_connections,
+    )  # fmt: skip
+    log.info("listening on http://%s:%d", host, port)
+    if config.admin_port:
+        try:
+            await web.TCPSite(runner, "127.0.0.1", config.admin_port).start()
+        except OSError as error:
+            print(
+                f"cannot listen on 127.0.0.1:{config.admin_port}: {error.strerror}", file=sys.stderr
+            )
+            await runner.cleanup()
+            return 1
     # What is there now stays: the collector need not walk it while streams wait.
     gc.collect()
     gc.freeze()
     stop = _on_signals()
     await stop.get()
-    await site.stop()
+    await listener.stop()
     drain, again = asyncio.ensure_future(router.drain()), asyncio.ensure_future(stop.get())
     await asyncio.wait({drain, again}, return_when=asyncio.FIRST_COMPLETED)
     for task in (drain, again):

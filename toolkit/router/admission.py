@@ -1,40 +1,60 @@
-"""Bounded admission: so many requests run, so many wait, the rest get 429 at once."""
+"""Bounded admission: so many requests run, so many wait, the rest get 429 at once.
+
+A request is asked about twice: `check` when its head is here (nothing of its body has been read),
+and `enter` when it is known of how many parts it is. `enter` takes the places of all parts at
+once, so that batches that come together cannot overshoot the bound; whose turn it then is says
+`toolkit.router.slots`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from types import TracebackType
 
 from toolkit.router.errors import ApiError
+from toolkit.router.slots import Queued, Slots
 
 RETRY_AFTER_S = 1
 
 
 class Admission:
-    """FIFO slots. One single request holds one slot; `async with admission:` takes and frees it."""
+    """Places of the router: `max_inflight` that run and `max_queue` that wait, in parts. Batches
+    together get at most `widest` of them, three quarters: single requests find one at all times."""
 
     def __init__(self, max_inflight: int, max_queue: int) -> None:
         self.max_inflight = max_inflight
         self.max_queue = max_queue
-        self.running = 0
         self.draining = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.all = max_inflight + max_queue
+        self.places = self.all
+        """Those that are free."""
+        self.widest = self.all - self.all // 4
+        self.batched = 0
+        """Places that batches hold."""
+        self.slots = Slots(max_inflight)
+
+    @property
+    def running(self) -> int:
+        return self.slots.running
 
     @property
     def queued(self) -> int:
-        return len(self._waiting)
+        return self.slots.waiting
 
-    def check(self, count: int) -> None:
-        """Refuse a request of `count` singles that would not fit into the queue.
+    @property
+    def busy(self) -> bool:
+        """Somebody runs, waits, or is about to."""
+        return self.places < self.all
+
+    def check(self, count: int = 1) -> None:
+        """Refuse a request of `count` parts that would not find places; takes none.
 
         Raises:
             ApiError: 429 when the queue is full, 503 while draining; both with Retry-After.
         """
         if self.draining:
             raise ApiError(503, "The router is draining; try another one.", retry_after=5)
-        free = max(0, self.max_inflight - self.running) if not self._waiting else 0
-        if count - free > self.max_queue - len(self._waiting):
+        if count > self.places or (count > 1 and self.batched + count > self.widest):
             raise ApiError(
                 429,
                 f"The router is full: {self.running} requests run and {self.queued} wait "
@@ -42,20 +62,87 @@ class Admission:
                 retry_after=RETRY_AFTER_S,
             )
 
-    async def __aenter__(self) -> None:
-        if self.running < self.max_inflight and not self._waiting:
-            self.running += 1
+    def enter(self, count: int) -> Entry:
+        """Take the places of `count` parts; to be used as `with admission.enter(count) as entry`.
+
+        Raises:
+            ApiError: as `check`.
+        """
+        self.check(count)
+        self.places -= count
+        if count > 1:
+            self.batched += count
+        return Entry(self, count)
+
+    def _give_back(self, count: int, batch: bool) -> None:
+        self.places += count
+        if batch:
+            self.batched -= count
+
+
+class Entry:
+    """The places of one request; each part runs within `async with entry.slot():`."""
+
+    def __init__(self, admission: Admission, count: int) -> None:
+        self._admission = admission
+        self._left = count
+        self._job = Queued(batch=count > 1)
+
+    def __enter__(self) -> Entry:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Parts that never ran, or have not left yet, give their places back."""
+        left, self._left = self._left, 0
+        self._admission._give_back(left, self._job.batch)
+
+    def slot(self) -> Slot:
+        return Slot(self)
+
+    async def _take(self) -> None:
+        slots, job = self._admission.slots, self._job
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def grant() -> bool:
+            if turn.done():  # its task was cancelled in this very turn of the loop
+                return False
+            turn.set_result(None)
+            return True
+
+        if slots.take(job, grant):
             return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
         try:
-            await future  # the one who leaves hands its slot over
+            await turn
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self._free()
+            if turn.cancelled() or not turn.done():
+                if grant in job.grants:
+                    slots.forget(job, grant)
             else:
-                self._waiting.remove(future)
+                slots.give(job.batch)
             raise
+
+    def _leave(self) -> None:
+        self._admission.slots.give(self._job.batch)
+        if self._left:
+            self._left -= 1
+            self._admission._give_back(1, self._job.batch)
+
+
+class Slot:
+    """One part's slot."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+
+    async def __aenter__(self) -> None:
+        await self._entry._take()
 
     async def __aexit__(
         self,
@@ -63,12 +150,4 @@ class Admission:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._free()
-
-    def _free(self) -> None:
-        while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
-        self.running -= 1
+        self._entry._leave()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic
@@ -12,21 +11,28 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
+from toolkit.keys import KeysError
 from toolkit.policies.user import HEADER as ROUTING_KEY
-from toolkit.router import views
-from toolkit.router.admission import Admission
+from toolkit.router import bodies, budget, identity, views
+from toolkit.router.admission import Admission, Entry
 from toolkit.router.attempt import Answer
+from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
-from toolkit.router.config import RouterConfig
+from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.door import models
 from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
+from toolkit.router.guard import CALLER, Guard
 from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
-from toolkit.router.recording import Entry, Recording
+from toolkit.router.parsing import Parser
+from toolkit.router.quiet import where
+from toolkit.router.recording import Entry as Recorded
+from toolkit.router.recording import Recording
 from toolkit.router.relay import Relay
-from toolkit.router.request import CAPTURE, PATHS, Job, parse
+from toolkit.router.request import CAPTURE, PATHS, Job
+from toolkit.router.silence import give_up_silent
 from toolkit.router.worker import Fleet
 
 if TYPE_CHECKING:
@@ -35,7 +41,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolkit.router")
 
 DONE = b"data: [DONE]\n\n"
-OPEN_PATHS = frozenset({"/health", "/readiness", "/metrics"})
 LABEL = "x-toolkit-label"
 FORWARDED = ("traceparent", "tracestate", "x-request-id", ROUTING_KEY)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -55,19 +60,25 @@ class Router:
         self.dispatcher = Dispatcher(config, self.fleet, self.metrics, self.locality)
         self.metrics.watch_policies(self.dispatcher)
         self.admission = Admission(config.max_inflight, config.max_queue)
+        self.budget = Budget(config.max_body_total_mib * budget.MIB)
+        self.parser = Parser()
         self.recording = Recording(config.record) if config.record else None
         models.prepare(config.allow)
-        self.jobs: dict[str, set[asyncio.Task[Any]]] = {}
-        self._key = config.secret(config.api_key_env)
+        self.ending = False
+        self.jobs: dict[tuple[str, str], set[asyncio.Task[Any]]] = {}
+        """By the name of the client's key and its own rid."""
+        try:
+            self.guard = Guard(config)
+        except KeysError as error:
+            raise ConfigError(str(error)) from error
         self._watchers: list[asyncio.Task[None]] = []
 
     def app(self) -> web.Application:
-        app = web.Application(
-            middlewares=[self._guard], client_max_size=self.config.max_body_mib * 2**20
-        )
+        app = web.Application(middlewares=[self._guard, self._read_small])
         for path in PATHS:
-            app.router.add_post(path, self.serve)
+            app.router.add_post(path, self.serve, expect_handler=bodies.expect)
         views.add_routes(app, self)
+        identity.mark(app)
         app.on_startup.append(self._start)
         app.on_cleanup.append(self._stop)
         return app
@@ -78,30 +89,46 @@ class Router:
         for worker in self.fleet.workers:
             task = asyncio.create_task(Watcher(worker, self.config).run())
             self._watchers.append(task)
+        ranks = [rank for worker in self.fleet.workers for rank in worker.ranks]
+        self._watchers.append(asyncio.create_task(give_up_silent(ranks, self.config)))
 
     async def _stop(self, _: web.Application) -> None:
         for task in self._watchers:
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self.parser.stop()
         if self.locality is not None:
             await self.locality.stop()
         if self.recording is not None:
             self.recording.close()
 
     async def drain(self) -> None:
-        """Refuse new requests and wait, bounded, for those that run."""
-        self.admission.draining = True
+        """Refuse new requests for good and wait, bounded, for those that run."""
+        self.admission.draining = self.ending = True
         deadline = monotonic() + self.config.drain_timeout_s
-        while (self.admission.running or self.admission.queued) and monotonic() < deadline:
+        while self.admission.busy and monotonic() < deadline:
             await asyncio.sleep(0.05)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._key is not None and request.path not in OPEN_PATHS:
-            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            raw = given.encode("utf-8", "surrogateescape")  # the bytes as they came
-            if not hmac.compare_digest(raw, self._key.encode()):
-                return web.json_response({"error": "Unauthorized"}, status=401)
+        refused = self.guard.refuse(request)
+        if refused is not None:
+            return refused
+        return await handler(request)
+
+    @web.middleware
+    async def _read_small(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Bodies of all endpoints but generation: small, and within the same bounds of time."""
+        if request.path in PATHS:
+            return await handler(request)
+        try:
+            bodies.refuse(request, self.config, budget.SMALL)
+            if request.can_read_body:
+                with self.budget.open() as charge:
+                    chunks = await bodies.read(request, self.config, charge, budget.SMALL)
+                request._read_bytes = b"".join(chunks)  # what `request.read()` gives
+        except ApiError as error:
+            return _closing(await self._refuse(error, "generate", ClientStream(request)), request)
         return await handler(request)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
@@ -115,7 +142,7 @@ class Router:
             return response
         except ApiError as error:
             status = error.status
-            return await self._refuse(error, endpoint, client)
+            return _closing(await self._refuse(error, endpoint, client), request)
         except asyncio.CancelledError as cancelled:
             status = 499
             if cancelled.args == (views.ABORTED,):
@@ -128,9 +155,11 @@ class Router:
         except web.HTTPException as error:
             status = error.status
             raise
-        except Exception:
+        except Exception as error:
             # The text of an unexpected exception may hold a prompt: log where, not what.
-            log.error("unexpected error in %s", request.path, exc_info=self.config.debug)
+            log.error(
+                "unexpected error in %s: %s", endpoint, where(error), exc_info=self.config.debug
+            )
             internal = ApiError(500, "Internal error of the router.", "InternalServerError")
             return await self._refuse(internal, endpoint, client)
         finally:
@@ -150,14 +179,24 @@ class Router:
         )
 
     async def _serve(self, request: web.Request, client: ClientStream) -> web.StreamResponse:
-        raw = await request.read()
+        limit = self.config.max_body_mib * budget.MIB
+        bodies.refuse(request, self.config, limit)
+        self.admission.check()  # before anything of the body is read
+        with self.budget.open() as charge:
+            chunks = await bodies.read(request, self.config, charge, limit)
+            return await self._parsed(request, client, chunks, charge)
+
+    async def _parsed(
+        self, request: web.Request, client: ClientStream, chunks: list[bytes], charge: Charge
+    ) -> web.StreamResponse:
         arrived = monotonic()
-        job = parse(
+        job = await self.parser.parse(
             request.path,
-            raw,
+            chunks,
+            charge,
             wanted=self.dispatcher.wanted,
             headers=_forwarded(request),
-            limit=self.config.max_inflight + self.config.max_queue,
+            limit=min(self.config.max_parts, self.admission.widest),
             vocabulary=self.fleet.vocabulary(),
             allow=self.config.allow,
             capture=request.headers.get(CAPTURE) == "1",
@@ -165,29 +204,37 @@ class Router:
             routing_key=request.headers.get(ROUTING_KEY),
             now=arrived,
         )
-        self.admission.check(len(job.singles))
+        with self.admission.enter(len(job.singles)) as entry:
+            return await self._run_job(request[CALLER].name, job, client, arrived, entry)
+
+    async def _run_job(
+        self, caller: str, job: Job, client: ClientStream, arrived: float, entry: Entry
+    ) -> web.StreamResponse:
         task = asyncio.current_task()
         assert task is not None
-        self.jobs.setdefault(job.rid, set()).add(task)
+        mine = (caller, job.rid)
+        self.jobs.setdefault(mine, set()).add(task)
         try:
             async with asyncio.timeout(self.config.request_timeout_s):
                 if job.stream:
-                    return await self._stream(job, client, arrived)
-                return await self._collect(job, arrived)
+                    return await self._stream(job, client, arrived, entry)
+                return await self._collect(job, arrived, entry)
         except TimeoutError as error:
             limit = self.config.request_timeout_s
             raise ApiError(504, f"The request took longer than {limit:g} s.") from error
         finally:
-            tasks = self.jobs[job.rid]
+            tasks = self.jobs[mine]
             tasks.discard(task)
             if not tasks:
-                del self.jobs[job.rid]
+                del self.jobs[mine]
 
-    async def _stream(self, job: Job, client: ClientStream, arrived: float) -> web.StreamResponse:
+    async def _stream(
+        self, job: Job, client: ClientStream, arrived: float, entry: Entry
+    ) -> web.StreamResponse:
         incremental = self.config.incremental_streaming
         if not job.merged:
             relay = Relay(job.singles[0], client, incremental)
-            await self._run_stream(job, 0, relay, client, arrived)
+            await self._run_stream(job, 0, relay, client, arrived, entry)
             return await client.finish()
         parts = [SubStream(job, single.index, client) for single in job.singles]
         relays = [
@@ -195,17 +242,23 @@ class Router:
             for single, part in zip(job.singles, parts, strict=True)
         ]
         await _all(
-            self._run_stream(job, index, relay, client, arrived)
+            self._run_stream(job, index, relay, client, arrived, entry)
             for index, relay in enumerate(relays)
         )
         return await client.finish(stream_usage(job, parts) + DONE)
 
     async def _run_stream(
-        self, job: Job, index: int, relay: Relay, client: ClientStream, arrived: float
+        self,
+        job: Job,
+        index: int,
+        relay: Relay,
+        client: ClientStream,
+        arrived: float,
+        places: Entry,
     ) -> None:
         entry = self._record(job, index, arrived)
         try:
-            async with self.admission:
+            async with places.slot():
                 await self.dispatcher.run(job.singles[index], relay, client, arrived)
         except ApiError as error:
             raise (error.as_generate_event() if job.endpoint == "generate" else error) from error
@@ -214,18 +267,20 @@ class Router:
             if entry is not None and self.recording is not None:
                 self.recording.end(entry, relay.tokens)
 
-    async def _collect(self, job: Job, arrived: float) -> web.Response:
+    async def _collect(self, job: Job, arrived: float, entry: Entry) -> web.Response:
         if not job.merged:
-            answer = await self._run(job, 0, arrived)
+            answer = await self._run(job, 0, arrived, entry)
             return web.Response(body=answer.body, content_type="application/json")
-        answers = await _all(self._run(job, index, arrived) for index in range(len(job.singles)))
+        answers = await _all(
+            self._run(job, index, arrived, entry) for index in range(len(job.singles))
+        )
         merged = merge_answers(job, [orjson.loads(answer.body) for answer in answers])
         return web.Response(body=orjson.dumps(merged), content_type="application/json")
 
-    async def _run(self, job: Job, index: int, arrived: float) -> Answer:
+    async def _run(self, job: Job, index: int, arrived: float, places: Entry) -> Answer:
         entry, tokens = self._record(job, index, arrived), 0
         try:
-            async with self.admission:
+            async with places.slot():
                 answer = await self.dispatcher.run(job.singles[index], None, None, arrived)
             assert answer is not None
             if entry is not None:
@@ -235,7 +290,7 @@ class Router:
             if entry is not None and self.recording is not None:
                 self.recording.end(entry, tokens)
 
-    def _record(self, job: Job, index: int, arrived: float) -> Entry | None:
+    def _record(self, job: Job, index: int, arrived: float) -> Recorded | None:
         if self.recording is None:
             return None
         return self.recording.begin(job.singles[index], arrived)
@@ -270,6 +325,13 @@ def _aborted() -> ApiError:
     if task is not None:
         task.uncancel()  # the answer is still to be written
     return ApiError(499, "The request was aborted.", "RequestAborted")
+
+
+def _closing(response: web.StreamResponse, request: web.Request) -> web.StreamResponse:
+    """Of a body that was refused, what is still to come is not read as a request."""
+    if not request.content.is_eof():
+        response.force_close()
+    return response
 
 
 def _forwarded(request: web.Request) -> str:

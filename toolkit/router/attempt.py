@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,10 +16,11 @@ import orjson
 
 from toolkit.policies.base import RequestView
 from toolkit.router.booking import Booking
-from toolkit.router.errors import ApiError, Retry
+from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
 from toolkit.router.merge import completion_tokens, put_prompt_logprobs
 from toolkit.router.metrics import Timing
-from toolkit.router.request import Single, encode, new_room, resume_body
+from toolkit.router.packed import segments
+from toolkit.router.request import Single, new_room, public_id, ticket_body
 from toolkit.router.upstream import Call
 from toolkit.router.worker import Rank
 
@@ -30,6 +33,18 @@ if TYPE_CHECKING:
     from toolkit.router.signature_reader import Sample
 
 log = logging.getLogger("toolkit.router")
+
+RID_BYTES = 16
+SUSPECT_S = 2.0
+"""So long a suspect has a worker to itself whose answer does not stream."""
+GONE_S = 0.3
+"""Between the break of a worker's event stream and that of a request's connection."""
+PROBE_S = 10.0
+"""A worker on probation is well again when an answer has run for so long, or to its end."""
+FULL = frozenset({429, 503})
+"""What a worker answers that has no room: another one may have."""
+ATTEMPT_HEADER = "x-toolkit-attempt"
+_ABOUT_KV = re.compile(rb"\bKV|transfer|bootstrap", re.IGNORECASE)
 
 PREFILL_LINGER_S = 10.0
 """A prefill may answer this long after its decode has finished; then its call is closed."""
@@ -52,6 +67,12 @@ class _Leg:
     call: Call
     booking: Booking
     decode: bool
+    begun: float
+    """When it was posted."""
+    probe: bool = False
+    """Whether it is to show that its worker is well again."""
+    proven: bool = False
+    """The worker has computed something of it."""
     leave: Callable[[], None] | None = None
     """To be called when it has ended."""
 
@@ -76,8 +97,9 @@ class Attempt:
         self._relay = relay
         self._client = client
         self._number = number
-        # A prefix, since SGLang's abort takes every rid that begins with the one it is given.
-        self._rid = single.rid if number == 0 else f"r{number}~{single.rid}"
+        # Never the client's, and all of one length: SGLang's abort takes every rid that begins
+        # with the one it is given, whosever it is.
+        self._rid = secrets.token_hex(RID_BYTES)
         self._legs: list[_Leg] = []
         self._credit: Rank | None = None
         self._booking: Booking | None = None
@@ -114,7 +136,7 @@ class Attempt:
 
     async def _plain(self) -> Answer | None:
         rank = await self._d.pick("plain", self._single, self._view, self._wait_s)
-        body = {**resume_body(self._single), "rid": self._rid}
+        body = self._body()
         self._set_rank(body, rank)
         self._timing.queue = monotonic() - self._arrived
         return await self._follow(self._post(rank, body, decode=True), None)
@@ -170,7 +192,13 @@ class Attempt:
         if leg.call.done.done():
             self._check_prefill(leg)
         event = done.result() if done.done() else None
+        if event is None and not leg.rank.worker.healthy:
+            # It went away with this request, most likely: its connection will tell.
+            await asyncio.wait({leg.call.done}, timeout=GONE_S)
+            if leg.call.done.done():
+                self._check_prefill(leg)
         if event is not None:
+            self._prove(leg)
             tokens = int(event.get("prompt_tokens") or self._view.prompt_tokens)
             if self._number == 0:
                 self._single.prompt_tokens = tokens
@@ -249,7 +277,11 @@ class Attempt:
         call, relay, single = leg.call, self._relay, self._single
         merge = prefill is not None and single.wants_prompt_logprobs()
         if relay is not None:
-            relay.begin(call, hold=merge, count=leg.booking.count)
+            ids = (self._rid, single.rid)
+            relay.begin(call, hold=merge, count=leg.booking.count, ids=ids)
+        elif single.record.suspect:
+            # Nothing is heard of it before its end; another suspect must not wait for that.
+            self._loop.call_later(SUSPECT_S, self._d.fleet.leave_lane, single)
         waiting: set[asyncio.Future[Any]] = {call.done}
         if relay is not None:
             waiting.add(relay.first)
@@ -270,6 +302,7 @@ class Attempt:
             raise self._lost(leg)
         if call.done.done() and call.status != 200:
             raise self._refusal(leg)
+        self._prove(leg)
         if relay is None:
             self._d.metrics.timing(self._timing, self._late)
             return self._answer(call, prefill if merge else None)
@@ -295,12 +328,12 @@ class Attempt:
         failure = relay.failure
         if failure is not None:
             error = ApiError(failure.status, failure.message, event=failure.event)
-            if failure.status < 500:
+            if failure.status < 500 and failure.status not in FULL:
                 raise error
             raise self._failed(leg, f"error {failure.status} in its stream", error)
         if call.failed:
             raise self._lost(leg)
-        raise Retry(leg.rank.worker.name, "its stream ended early")
+        raise self._retry(leg, "its stream ended early", "early")
 
     async def _late_prompt_logprobs(self, prefill: _Leg) -> None:
         await asyncio.wait({prefill.call.done}, timeout=PREFILL_LINGER_S)
@@ -314,6 +347,18 @@ class Attempt:
         answer = orjson.loads(bytes(prefill.call.body))
         return answer if isinstance(answer, dict) else None
 
+    def _prove(self, leg: _Leg) -> None:
+        """The worker has computed something of the request: it does not die of it, nor is it the
+        request's fault what other workers did."""
+        if leg.proven:
+            return
+        leg.proven = True
+        if leg.probe:
+            self._loop.call_later(PROBE_S, self._well, leg)
+        self._d.fleet.leave_lane(self._single)
+        if leg.decode:
+            self._d.reruns.blame(self._single)
+
     def _answer(self, call: Call, prefill: _Leg | None) -> Answer:
         body = bytes(call.body)
         prompt = self._prefill_answer(prefill) if prefill is not None else None
@@ -321,25 +366,57 @@ class Attempt:
             answer = orjson.loads(body)
             put_prompt_logprobs(self._single.endpoint, answer, prompt)
             body = orjson.dumps(answer)
-        return Answer(call.status, body)
+        return Answer(call.status, self._named(body))
 
-    def _lost(self, leg: _Leg) -> Retry:
+    def _well(self, leg: _Leg) -> None:
+        """The probe has run for a while, and still does."""
+        if not leg.call.done.done():
+            leg.rank.worker.record.answered(monotonic())
+
+    def _named(self, body: bytes) -> bytes:
+        """A worker's answer under the id that the client knows."""
+        return body.replace(self._rid.encode(), public_id(self._single.rid))
+
+    def _retry(self, leg: _Leg, reason: str, kind: Reason, answer: ApiError | None = None) -> Retry:
+        # Between prefill and decode a failure can be the other's doing: each says so when KV did
+        # not get across.
+        both = {each.rank.worker.name for each in self._legs} if answer is not None else set()
+        if kind == "busy":
+            both = set()
+        return Retry(
+            leg.rank.worker.name,
+            reason,
+            answer,
+            frozenset(both),
+            kind=kind,
+            begun=leg.begun,
+            proven=leg.proven,
+        )
+
+    def _lost(self, leg: _Leg) -> Exception:
         error = None if leg.call.done.cancelled() else leg.call.done.exception()
-        return Retry(leg.rank.worker.name, str(getattr(error, "what", "call was cancelled")))
+        if isinstance(error, OutOfResources):
+            return error.answer()
+        reason = str(getattr(error, "what", "call was cancelled"))
+        return self._retry(leg, reason, getattr(error, "kind", "lost"))
 
     def _refusal(self, leg: _Leg) -> Exception:
         """A worker's answer that is not a 200: the client's own mistake, or a failure."""
-        status, body = leg.call.status, bytes(leg.call.body)
-        error = ApiError(status, f"answered {status}", raw=body)
-        if status < 500:
+        status, body = leg.call.status, self._named(bytes(leg.call.body))
+        after = 1 if status in FULL else None
+        error = ApiError(status, f"answered {status}", raw=body, retry_after=after)
+        if status < 500 and status not in FULL:
+            self._prove(leg)
             return error
         return self._failed(leg, f"answered {status}", error)
 
     def _failed(self, leg: _Leg, reason: str, error: ApiError) -> Retry:
-        """A worker says that it failed. Between prefill and decode that can be the other's doing:
-        each says so when KV did not get across."""
-        both = frozenset(each.rank.worker.name for each in self._legs)
-        return Retry(leg.rank.worker.name, reason, error, both)
+        """A worker says that it failed, or that it is full."""
+        if error.status in FULL:
+            leg.rank.worker.record.full(monotonic())
+            return self._retry(leg, reason, "busy", error)
+        about_kv = _ABOUT_KV.search(error.raw or error.message.encode())
+        return self._retry(leg, reason, "transfer" if about_kv else "answer", error)
 
     def _check_prefill(self, leg: _Leg) -> None:
         """Raise unless the prefill answered 200."""
@@ -350,12 +427,15 @@ class Attempt:
 
     def _pd_body(self, prefill: Rank, room: int) -> dict[str, Any]:
         config = prefill.worker.config
-        body = resume_body(self._single)
-        body["rid"] = self._rid
+        body = self._body()
         body["bootstrap_host"] = config.bootstrap_host or config.host
         body["bootstrap_port"] = config.bootstrap_port
         body["bootstrap_room"] = room
         return body
+
+    def _body(self) -> dict[str, Any]:
+        key = self._d.fleet.worker_key
+        return {**ticket_body(self._single, self._rid, key), "rid": self._rid}
 
     def _prefill_body(self, body: dict[str, Any], prefill: Rank) -> dict[str, Any]:
         body = {**body, "stream": False}
@@ -371,16 +451,23 @@ class Attempt:
     def _post(self, rank: Rank, body: dict[str, Any], decode: bool) -> _Leg:
         sink = self._relay.feed if decode and self._relay is not None else None
         headers = self._single.headers + (IDS_HEADER if sink is not None else "")
-        call = rank.worker.post(self._single.path, encode(body), sink, headers)
+        if self._number:
+            headers += f"{ATTEMPT_HEADER}: {self._number}\r\n"
+        call = rank.worker.post(self._single.path, segments(body), sink, headers)
+        call = rank.worker.post(self._single.path, segments(body), sink, headers)
         booking, self._booking = self._booking, None
         if booking is None:  # last: what was not sent is not counted
             policy = self._d.policies["decode"] if decode else None
             streams, generated = self._relay is not None, len(self._single.resume_ids)
             booking = Booking(rank, self._view, policy, streams, generated)
-        leg = _Leg(rank, call, booking, decode)
+        now = monotonic()
+        leg = _Leg(rank, call, booking, decode, now, rank.worker.record.posted(now))
         self._legs.append(leg)
         if decode:
             rank.expect(call)
+            relay, late = self._relay, self._late or not self._d.config.disaggregated
+            slow = (lambda: False) if relay is None else (lambda: relay.paused)
+            rank.silence.watch(call, now, relay is not None, late, slow)
         return leg
 
     def _return_credit(self) -> None:
@@ -390,12 +477,17 @@ class Attempt:
 
     def _clean_up(self) -> None:
         self._return_credit()
+        self._d.fleet.leave_lane(self._single)
         if self._news is not None:
             self._news.cancel()
         if self._booking is not None:
             self._booking.cancel()
         for leg in self._legs:
             call = leg.call
+            if self._ok:
+                leg.rank.worker.record.answered(monotonic())
+            elif leg.probe:
+                self._unprobed(leg)
             if self._ok and not call.done.done():
                 # The prefill's answer may trail the decode's last byte.
                 self._loop.call_later(PREFILL_LINGER_S, call.close)
@@ -408,6 +500,15 @@ class Attempt:
                     log.exception("%s could not be told to drop a request", leg.rank.worker.name)
                 call.close()
             _end(leg, self._generated(leg), self._ok)
+
+    def _unprobed(self, leg: _Leg) -> None:
+        """The probe of a worker ended without a good answer."""
+        record, call = leg.rank.worker.record, leg.call
+        refused = call.answered and call.status >= 500 and call.status not in FULL
+        if refused or (call.failed and call.kind != "closed"):
+            record.failed(monotonic())
+        else:
+            record.unknown()
 
     def _generated(self, leg: _Leg) -> int:
         """Output tokens of this attempt as far as they are known."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from toolkit import exact
 from toolkit.policies.base import Group
 from toolkit.policies.eldr import Centroids
 from toolkit.router.roster import Groups
@@ -53,7 +54,7 @@ def match(current: Fit | None, groups: Groups, rows: Rows) -> Fit:
     owner: dict[Group, int] = {}
     if current is not None and staying:
         old = current.centroids.rows[list(staying.values())]
-        costs = np.round(1.0 - (old @ rows.rows.T).astype(np.float64), 6)
+        costs = np.round(1.0 - exact.cosines(old, rows.rows), 6)
         labels = balanced_assignment(costs, capacity=1).labels.tolist()
         owner = dict(zip(staying, labels, strict=True))
     left = (row for row in range(len(rows.rows)) if row not in set(owner.values()))

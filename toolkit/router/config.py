@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -17,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from toolkit.keys import KeysError, from_environment
+from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
 from toolkit.router.door.limits import ALLOWABLE
 
@@ -30,7 +31,8 @@ class ConfigError(ValueError):
 
 class WorkerConfig(BaseModel):
     """One SGLang server: `url` for HTTP, `bootstrap_*` for its KV bootstrap server. `dp_attention`:
-    its DP ranks share their experts; what the worker says of itself when it is up counts more."""
+    its DP ranks share their experts; what the worker says of itself when it is up counts more.
+    `same_run`: this router's own launcher starts it (`toolkit.router.identity`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,6 +43,7 @@ class WorkerConfig(BaseModel):
     bootstrap_port: int | None = None
     dp_size: int = Field(default=1, ge=1)
     dp_attention: bool = False
+    same_run: bool = False
 
     @field_validator("url")
     @classmethod
@@ -90,6 +93,24 @@ class RouterConfig(BaseModel):
     `lost_s`: see `toolkit.router.worker.Rank`; longer than SGLang compiles a grammar (50 s), which
     no reading shows.
 
+    `first_token_timeout_s`, `idle_timeout_s`: how long a worker may be silent on a request, before
+    its first token and in mid-stream; then it runs elsewhere (`toolkit.router.silence`).
+    `eject_share`: at most this share of the healthy workers of a role is left alone because they
+    fail (`toolkit.router.ejection`); 0 ejects none. `max_retries`: how often a request is run again
+    when workers fail it; a poisonous one gets its error earlier (`toolkit.router.poison`).
+    Bounds before work. `max_parts`: parts (prompts times n) that one request may have; all
+    that run and wait are at most `max_inflight` + `max_queue` parts, batches three quarters of it.
+    `max_body_mib` for one body, `max_body_total_mib` for the memory of all that are read, parsed,
+    queued or run (`toolkit.router.budget`). A connection has `head_timeout_s` for each head, of
+    `max_head_kib` at most, `keepalive_s` between requests, and for a body `body_timeout_s` and a
+    pace of `body_pace_kib` KiB/s in each `body_window_s` (`toolkit.router.bodies`). Above
+    `max_connections` (less where file descriptors are few) idle ones are closed, else the new one
+    gets 503. `accept_gzip`: take bodies with `Content-Encoding: gzip`; otherwise 415.
+    Clients send one of the keys in the variable `api_key_env` or the file `api_keys_file` (a line
+    each, `KEY` or `NAME: KEY`); the admin that in `admin_key_env` or `admin_key_file`. Without an
+    admin key, /admin/* and abort_all answer only at `admin_port` on loopback (0: nowhere). A host
+    that is not loopback wants client keys, or `open`.
+
     `record`: absolute path of a file to which the lengths and times of all requests are appended
     (`toolkit.router.recording`).
     """
@@ -99,6 +120,11 @@ class RouterConfig(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(default=30000, ge=0, le=65535)
     api_key_env: str | None = None
+    api_keys_file: str | None = None
+    admin_key_env: str | None = None
+    admin_key_file: str | None = None
+    admin_port: int = Field(default=0, ge=0, le=65535)
+    open: bool = False
     dispatch: Dispatch = "late"
     prefill_policy: str = "round_robin"
     decode_policy: str = "shortest_queue"
@@ -121,11 +147,24 @@ class RouterConfig(BaseModel):
     lost_s: float = Field(default=60.0, gt=0)
     no_worker_wait_s: float = Field(default=1.0, ge=0)
     rerun_wait_s: float = Field(default=60.0, ge=0)
+    first_token_timeout_s: float = Field(default=120.0, gt=0)
+    idle_timeout_s: float = Field(default=60.0, gt=0)
+    eject_share: float = Field(default=0.5, ge=0, le=1)
     max_retries: int = Field(default=3, ge=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)
     max_body_mib: int = Field(default=64, ge=1)
     allow: frozenset[str] = frozenset()
     """What clients may do beyond plain requests: names of `toolkit.router.door.ALLOWABLE`."""
+    max_body_total_mib: int = Field(default=256, ge=2)
+    max_parts: int = Field(default=512, ge=1)
+    max_connections: int = Field(default=16384, ge=1)
+    max_head_kib: int = Field(default=32, ge=1)
+    head_timeout_s: float = Field(default=15.0, gt=0)
+    keepalive_s: float = Field(default=75.0, gt=0)
+    body_timeout_s: float = Field(default=300.0, gt=0)
+    body_window_s: float = Field(default=10.0, gt=0)
+    body_pace_kib: float = Field(default=16.0, ge=0, allow_inf_nan=False)
+    accept_gzip: bool = False
     debug: bool = False
     """Log tracebacks of unexpected errors. They can hold parts of prompts: off by default."""
     incremental_streaming: bool = False
@@ -152,13 +191,24 @@ class RouterConfig(BaseModel):
             raise ValueError("'media_urls' needs 'media' too")
         return names
 
-    @field_validator("profile", "record")
+    @field_validator("profile", "record", "api_keys_file", "admin_key_file")
     @classmethod
     def _absolute(cls, path: str | None, info: ValidationInfo) -> str | None:
         if path is not None and not Path(path).is_absolute():
-            what = {"profile": "a profile folder", "record": "a file"}[str(info.field_name)]
+            what = "a profile folder" if info.field_name == "profile" else "a file"
             raise ValueError(f"{path!r} must be the absolute path of {what}")
         return path
+
+    @model_validator(mode="after")
+    def _doors(self) -> RouterConfig:
+        if self.admin_key_env and self.admin_key_file:
+            raise ValueError("admin_key_env and admin_key_file both name the admin key: leave one")
+        if self.admin_port and self.admin_port == self.port:
+            raise ValueError(f"admin_port and port are both {self.port}: give them different ones")
+        keys = self.api_key_env or self.api_keys_file
+        if not (keys or self.open or is_loopback(self.host)):
+            raise ValueError(open_door(self.host))
+        return self
 
     @model_validator(mode="after")
     def _workers_fit_together(self) -> RouterConfig:
@@ -170,6 +220,15 @@ class RouterConfig(BaseModel):
             raise ValueError(
                 "workers must be all 'plain', or at least one 'prefill' and one 'decode'; "
                 f"got roles {sorted(roles)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> RouterConfig:
+        if self.max_body_total_mib * 3 < self.max_body_mib * 8:
+            raise ValueError(
+                f"max_body_total_mib {self.max_body_total_mib} is too small for a body of "
+                f"max_body_mib {self.max_body_mib}: it takes at least 8/3 of it"
             )
         return self
 
@@ -191,12 +250,10 @@ class RouterConfig(BaseModel):
 
     def secret(self, env_name: str | None) -> str | None:
         """The value of an environment variable that holds a key; ConfigError when it is unset."""
-        if env_name is None:
-            return None
-        value = os.environ.get(env_name)
-        if not value:
-            raise ConfigError(f"environment variable {env_name} is empty; it must hold the API key")
-        return value
+        try:
+            return None if env_name is None else from_environment(env_name)
+        except KeysError as error:
+            raise ConfigError(str(error)) from error
 
 
 def why_not(decode_policy: str, config: RouterConfig, dispatch: str) -> str | None:

@@ -17,10 +17,12 @@ from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Policy, RequestView
 from toolkit.router.balance import Balance
 from toolkit.router.config import Dispatch, RouterConfig
+from toolkit.router.ejection import usable as ejected_left_out
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.metrics import Metrics
 from toolkit.router.pool import Pool
 from toolkit.router.request import NOTHING, Single, Wanted
+from toolkit.router.reruns import Reruns
 from toolkit.router.worker import Fleet, Rank
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Dispatcher:
         self.metrics = metrics
         self.locality = locality
         self.dispatch: Dispatch = config.dispatch
+        self.reruns = Reruns(config, fleet, metrics)
         self.parked = 0
         self.policies: dict[str, Policy] = {}
         self.wanted = NOTHING
@@ -84,6 +87,7 @@ class Dispatcher:
             self.fleet,
             policy=lambda: self.policies["decode"],
             choose=partial(self.choose, "decode"),
+            usable=partial(self.usable, "decode"),
             park_timeout_s=self.config.park_timeout_s,
             on_bound=self.metrics.pool_wait.observe,
         )
@@ -108,18 +112,22 @@ class Dispatcher:
         """
         from toolkit.router.attempt import Attempt
 
-        failures = 0
+        self.reruns.refuse_convicts(single)
+        attempts = busy = 0
         while True:
             try:
-                return await Attempt(self, single, relay, client, failures, arrived).run()
+                answer = await Attempt(self, single, relay, client, attempts, arrived).run()
+                self.reruns.budget.succeeded()
+                return answer
             except Retry as failure:
-                failures += 1
+                attempts += 1
+                busy += failure.kind == "busy"
                 single.avoid |= failure.suspects
-                log.warning("attempt %d failed: %s", failures, failure)
-                if failures > self.config.max_retries:
-                    raise failure.answer from failure
+                log.warning("attempt %d failed: %s", attempts, failure)
+                await asyncio.sleep(RETRY_PAUSE_S * attempts)
+                await self.reruns.verdict(failure)
+                self.reruns.judge(single, failure, attempts, busy)
                 self._prepare_again(single, relay, failure)
-                await asyncio.sleep(RETRY_PAUSE_S * failures)
 
     def _prepare_again(self, single: Single, relay: Relay | None, failure: Retry) -> None:
         if relay is None or not relay.sent.events:
@@ -127,8 +135,10 @@ class Dispatcher:
             self.metrics.retried += 1
             return
         single.resume_ids = [int(token) for token in relay.ids.split()]
-        if not single.resume_ids and relay.sent.progress().has_output:
-            # A plain SGLang does not tell the ids: what the client has cannot be continued.
+        unknown = not single.resume_ids and relay.sent.progress().has_output
+        if unknown or (single.resume_ids and not self.fleet.worker_key):
+            # A plain SGLang does not tell the ids, and goes on from none: what the client has
+            # cannot be continued.
             raise failure.answer from failure
         self.metrics.resumes.inc()
         self.metrics.resumed += 1
@@ -139,52 +149,79 @@ class Dispatcher:
         """The policy's choice among healthy ranks (with `credit`: those that have one left).
 
         Waits for a credit as long as the request lives, and `wait_s` for a worker to come back.
+        Nobody overtakes those who wait, however often the health of workers changes meanwhile.
 
         Raises:
             ApiError: 503 with Retry-After when no worker of the role is healthy in time.
         """
-        queue = self.fleet.queue(role)
-        gone_at: float | None = None
-        again = False
-        while True:
-            if again or not (credit and queue.waiting):  # nobody overtakes those who wait
-                rank = self.choose(role, single, view, credit)
-                if rank is not None:
-                    return rank
-            if self.fleet.any_healthy(role):
-                gone_at = None
-                await queue.wait(self.config.request_timeout_s, again)
-            else:
-                now = monotonic()
-                gone_at = now if gone_at is None else gone_at
-                left = gone_at + wait_s - now
+        suspect = single.record.suspect
+        queue = self.fleet.queue(role, suspect)
+        if not (queue.waiting and (credit or suspect)):
+            rank = self.choose(role, single, view, credit)
+            if rank is not None:
+                return rank
+        with queue.enter() as place:
+            entered = monotonic()
+            while True:
+                if place.first or suspect:
+                    rank = self.choose(role, single, view, credit)
+                    if rank is not None:
+                        return rank
+                gone_at = self.fleet.gone_at(role)
+                if gone_at is None:
+                    await place.wait(self.config.request_timeout_s)
+                    continue
+                left = max(gone_at, entered) + wait_s - monotonic()
                 if left <= 0:
                     raise ApiError(503, f"No healthy {role} worker.", retry_after=2)
-                await queue.wait(left, again)
-            again = True
+                await place.wait(left)
 
     async def present(self, role: str, wait_s: float) -> None:
         """Return once some worker of the role is healthy; ApiError 503 after `wait_s`."""
+        if self.fleet.any_healthy(role):
+            return
         deadline = monotonic() + wait_s
-        while not self.fleet.any_healthy(role):
-            left = deadline - monotonic()
-            if left <= 0:
-                raise ApiError(503, f"No healthy {role} worker.", retry_after=2)
-            await self.fleet.queue(role).wait(left)
+        with self.fleet.queue(role).enter() as place:
+            while not self.fleet.any_healthy(role):
+                left = deadline - monotonic()
+                if left <= 0:
+                    raise ApiError(503, f"No healthy {role} worker.", retry_after=2)
+                await place.wait(left)
+
+    def usable(self, role: str, single: Single, credit: bool = False) -> list[bool]:
+        """Which ranks of the role this request may go to now, in their order.
+
+        Those that are up, without the ejected ones, those without a credit, and those that it
+        failed on, as long as there are others; for a suspect, those that begin no other one.
+        """
+        fleet, ranks = self.fleet, self.fleet.side(role)
+        records = [rank.worker.record for rank in ranks]
+        up = [rank.worker.healthy for rank in ranks]
+        now = monotonic()
+        usable = ejected_left_out(up, records, now, self.config.eject_share)
+        if credit:
+            usable = [ok and rank.credit > 0 for ok, rank in zip(usable, ranks, strict=True)]
+        if single.record.suspect:
+            usable = [
+                ok and fleet.lanes.free(rank.worker.name)
+                for ok, rank in zip(usable, ranks, strict=True)
+            ]
+        if not single.avoid:
+            return usable
+        # A worker that failed this request is the last resort, not forbidden: it may be back.
+        fresh = [
+            ok and rank.worker.name not in single.avoid
+            for ok, rank in zip(usable, ranks, strict=True)
+        ]
+        return fresh if any(fresh) else usable
 
     def choose(
         self, role: str, single: Single, view: RequestView, credit: bool = False
     ) -> Rank | None:
-        """The policy's choice now; takes the credit. None when nothing is usable."""
+        """The policy's choice now; takes the credit, and a suspect's lane. None when nothing is
+        usable."""
         ranks = self.fleet.side(role)
-        usable = [r.worker.healthy and (not credit or r.credit > 0) for r in ranks]
-        # A worker that failed this request is the last resort, not forbidden: it may be back.
-        if single.avoid:
-            fresh = [
-                ok and rank.worker.name not in single.avoid
-                for ok, rank in zip(usable, ranks, strict=True)
-            ]
-            usable = fresh if any(fresh) else usable
+        usable = self.usable(role, single, credit)
         if not any(usable):
             return None
         now = monotonic()
@@ -193,10 +230,10 @@ class Dispatcher:
         if decision is None or not usable[decision.index]:
             raise ApiError(500, f"policy {self.policy(role).name} chose no usable {role} worker")
         rank = ranks[decision.index]
+        if single.record.suspect:
+            self.fleet.lanes.take(rank.worker.name, single)
         if credit:
             rank.credit -= 1
-            if any(r.credit > 0 for r in ranks):
-                self.fleet.queue(role).wake_one()
         return rank
 
     def return_credit(self, rank: Rank) -> None:

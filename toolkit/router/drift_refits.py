@@ -67,7 +67,7 @@ class DriftRefits:
         fit = self._keeper.fit
         if fit is None:
             return
-        cosines = fit.centroids.rows @ sample.vector
+        cosines = fit.centroids.cosines(sample.vector)
         near = int(cosines.argmax())
         due = self.watch.observe(sample.counts, sample.tokens, float(cosines[near]), near)
         if due == bool(self._due):

@@ -7,7 +7,7 @@ refused OpenAI request), `_create_error_response` in srt/entrypoints/http_server
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -26,6 +26,7 @@ class ApiError(Exception):
         retry_after: int | None = None,
         raw: bytes | None = None,
         event: bytes | None = None,
+        final: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -33,6 +34,8 @@ class ApiError(Exception):
         self.kind = kind or HTTPStatus(status).phrase
         self.retry_after = retry_after
         self.raw = raw
+        self.final = final
+        """Sending it again would end the same."""
         self._event = event
 
     def body(self, endpoint: str) -> bytes:
@@ -75,7 +78,10 @@ class ApiError(Exception):
         return self._event is not None
 
     def headers(self) -> dict[str, str]:
-        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.final:  # the `openai` client would send it again by itself, as any 5xx
+            headers["x-should-retry"] = "false"
+        return headers
 
     def _flat(self) -> dict[str, Any]:
         return {
@@ -88,18 +94,40 @@ class ApiError(Exception):
 
 
 class UpstreamError(Exception):
-    """A worker did not answer: refused, reset, closed early or hung."""
+    """A worker did not answer: refused, reset, closed early or hung.
 
-    def __init__(self, worker: str, what: str) -> None:
+    `kind`: `unreached` when the request never got there, `silent` when it was given up for that.
+    """
+
+    def __init__(self, worker: str, what: str, kind: Reason = "lost") -> None:
         super().__init__(f"{worker}: {what}")
         self.what = what
+        self.kind: Reason = kind
+
+
+Reason = Literal["lost", "silent", "unreached", "answer", "transfer", "busy", "early", "closed"]
+"""Why an attempt failed: its connection broke or the worker was given up; the worker fell silent;
+it could not be connected to; it answered 500; it answered that KV did not get across; it answered
+that it is full (429, 503); its stream ended before its end;
+we closed it ourselves."""
+
+
+class OutOfResources(UpstreamError):
+    """The router itself could not open a connection (file descriptors, ports, memory): no worker
+    is to blame, and another one would not help."""
+
+    def answer(self) -> ApiError:
+        return ApiError(
+            503, "The router is out of connections to its workers. Try again.", retry_after=2
+        )
 
 
 class Retry(Exception):
     """This attempt failed on a worker's side; another one may succeed.
 
     `answer` is what the client gets when no attempt is left, `suspects` the workers that the next
-    attempt had better do without, if it can.
+    attempt had better do without, if it can. `begun`: when the worker got the request, and
+    `proven`: whether it had given a token of it.
     """
 
     def __init__(
@@ -108,10 +136,16 @@ class Retry(Exception):
         reason: str,
         answer: ApiError | None = None,
         suspects: frozenset[str] = frozenset(),
+        kind: Reason = "lost",
+        begun: float = 0.0,
+        proven: bool = False,
     ) -> None:
         super().__init__(f"{worker}: {reason}")
         self.worker = worker
         self.suspects = suspects | {worker}
+        self.kind = kind
+        self.begun = begun
+        self.proven = proven
         self.answer = answer or ApiError(
             502, f"Worker {worker} failed and no attempt is left: {reason}", "WorkerFailed"
         )

@@ -16,6 +16,8 @@ import orjson
 
 from toolkit.router.config import RouterConfig
 from toolkit.router.errors import UpstreamError
+from toolkit.router.identity import other_run
+from toolkit.router.quiet import where
 from toolkit.router.upstream import Call
 from toolkit.router.worker import Rank, Worker
 
@@ -24,6 +26,8 @@ log = logging.getLogger("toolkit.router")
 BACKOFF_S = (0.05, 1.0)
 TICK_S = 0.25
 POLL_S = 1.0
+LINE_MAX = 16 * 2**20
+"""Bytes of one event; the longest are signatures, some hundred KiB."""
 
 
 class Watcher:
@@ -32,9 +36,11 @@ class Watcher:
     def __init__(self, worker: Worker, config: RouterConfig) -> None:
         self.worker = worker
         self._config = config
-        self._buffer = b""
+        self._buffer = bytearray()
+        self._call: Call | None = None
         self._hello = False
         self._refused = ""
+        self._other_run: str | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -52,10 +58,12 @@ class Watcher:
             await asyncio.sleep(backoff)
 
     async def _watch_once(self) -> str:
-        self._buffer, self._hello = b"", False
-        call = self.worker.pool.get("/toolkit/events", self._feed)
+        self._buffer, self._hello, self._other_run = bytearray(), False, None
+        call = self._call = self.worker.pool.get("/toolkit/events", self._feed)
         try:
             status = await self._first_answer(call)
+            if status == 404 and (wrong := other_run(self.worker.config, None)):
+                return self._keep_out(wrong)
             if status == 404:
                 self.worker.has_events = False
                 call.close()
@@ -74,14 +82,13 @@ class Watcher:
 
     async def _follow(self, call: Call) -> str:
         self.worker.has_events = True
+        if self._other_run is not None:
+            return self._keep_out(self._other_run)
         if not await self._warm(call):
             return "not warm"
         wrong = self.worker.judge(str(self.worker.hello.get("fingerprint") or ""))
         if wrong is not None:
-            if wrong != self._refused:
-                log.error("worker %s is kept out: %s", self.worker.name, wrong)
-            self._refused = wrong
-            return wrong
+            return self._keep_out(wrong)
         self._refused = ""
         self.worker.mark_up()
         log.info("worker %s is up", self.worker.name)
@@ -91,6 +98,8 @@ class Watcher:
             now = monotonic()
             if call.done.done():
                 # Requests that run there are not given up: their own connections tell.
+                if self._hello:  # or it has said why
+                    self.worker.died(crashed=False)
                 self.worker.mark_down()
                 return "its event stream broke"
             if now - before > 2 * TICK_S:
@@ -98,10 +107,18 @@ class Watcher:
                 continue
             silent = now - self.worker.last_event
             if silent > self._config.hung_s:
+                self.worker.died(crashed=False)
                 self.worker.mark_down(f"silent for {silent:.1f} s")
                 return f"silent for {silent:.1f} s"
             if silent > self._config.silent_s:
                 self.worker.mark_down()
+
+    def _keep_out(self, wrong: str) -> str:
+        self.worker.mark_down()
+        if wrong != self._refused:
+            log.error("worker %s is kept out: %s", self.worker.name, wrong)
+        self._refused = wrong
+        return wrong
 
     async def _warm(self, call: Call) -> bool:
         """SGLang serves HTTP before its warm-up ends; /health says 503 until then."""
@@ -125,12 +142,20 @@ class Watcher:
                 missed += 1
                 self.worker.mark_down()
                 if missed >= 3:
+                    self.worker.died(crashed=False)
                     self.worker.mark_down("it does not answer /health")
                     return "it does not answer /health"
             await asyncio.sleep(POLL_S)
 
     def _feed(self, data: bytes) -> None:
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        start = len(self._buffer)
+        self._buffer += data
+        end = self._buffer.rfind(b"\n", start) + 1
+        if not end and len(self._buffer) > LINE_MAX and self._call is not None:
+            self._call.close(f"sent an event of more than {LINE_MAX >> 20} MiB")
+            return
+        lines = bytes(self._buffer[:end]).split(b"\n")
+        del self._buffer[:end]
         now = monotonic()
         self.worker.last_event = now
         for line in lines:
@@ -138,17 +163,19 @@ class Watcher:
                 continue
             try:
                 event = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                log.warning("worker %s sent a malformed event", self.worker.name)
-                continue
-            self._take(event, now)
+                self._take(event, now)
+            except Exception as error:  # whatever it holds: the stream and its worker go on
+                log.warning("worker %s sent a malformed event (%s)", self.worker.name, where(error))
         # A data connection that broke took the worker out; an event shows that it lives.
-        if self._hello and not self.worker.healthy and self.worker.down_since:
+        known = self._hello and self._other_run is None
+        if known and not self.worker.healthy and self.worker.down_since:
             self.worker.mark_up()
 
     def _take(self, event: dict[str, Any], now: float) -> None:
         kind = event.get("type")
-        if kind == "prefill_done":
+        if self._other_run is not None:
+            pass  # what a stranger says does not count
+        elif kind == "prefill_done":
             self.worker.prefill_done(event)
         elif kind == "kv_transfer":
             self.worker.on_transfer(float(event["seconds"]), int(event["bytes"]))
@@ -158,10 +185,13 @@ class Watcher:
             self._told(event, Rank.stepped)
         elif kind == "down":
             self._hello = False  # nothing that it still says brings it back
+            self.worker.died(crashed=True)
             self.worker.mark_down(str(event.get("reason") or "it says that it is going down"))
         elif kind == "hello":
             self._hello = True
-            self.worker.greeted(event)
+            self._other_run = other_run(self.worker.config, event)
+            if self._other_run is None:
+                self.worker.greeted(event)
 
     def _told(self, event: dict[str, Any], take: Callable[[Rank, dict[str, Any]], None]) -> None:
         """What one rank says of itself."""

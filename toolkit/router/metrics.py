@@ -44,6 +44,8 @@ class Metrics:
             "requests", "Client requests by endpoint and status", ["endpoint", "status"], **one
         )
         self.retries = Counter("retries", "Requests run again from scratch", **one)
+        self.poisoned = Counter("poisoned", "Requests given up as they fail workers", **one)
+        self.ejected = Counter("ejected", "Workers left alone as they fail", ["worker"], **one)
         self.resumes = Counter("resumes", "Streams resumed on another worker", **one)
         self.tokens = Counter("tokens", "Output tokens relayed in streams", **one)
         self.disconnects = Counter("disconnects", "Clients that went away early", **one)

@@ -68,12 +68,15 @@ class Pool:
         fleet: Fleet,
         policy: Callable[[], Policy],
         choose: Callable[[Single, RequestView], Rank | None],
+        usable: Callable[[Single], list[bool]],
         park_timeout_s: float,
         on_bound: Callable[[float], None] = lambda waited_s: None,
     ) -> None:
         self._ranks = fleet.side("decode")
+        self._lanes = fleet.lanes
         self._policy = policy
         self._choose = choose
+        self._usable = usable
         self._park_timeout_s = park_timeout_s
         self._on_bound = on_bound
         self._waiting: dict[Waiter, None] = {}
@@ -180,30 +183,25 @@ class Pool:
     def _place(self, policy: Assigner, waiters: Sequence[Waiter], now: float) -> None:
         """One round of the policy over these, who avoid the same."""
         wanted = [waiter.view for waiter in waiters]
-        views = self._views(wanted, waiters[0].single.avoid, now)
+        views = self._views(wanted, waiters[0].single, now)
         for made in policy.assign(views, wanted):
             waiter = waiters[made.request]
             if waiter not in self._waiting or not views[made.worker].healthy:
                 raise ValueError("an assignment that cannot be")
             self._bind(waiter, self._ranks[made.worker], cast(Policy, policy))
 
-    def _views(
-        self, wanted: Sequence[RequestView], avoid: set[str], now: float
-    ) -> list[WorkerView]:
-        """Those to be avoided are down, unless all ranks are."""
-        usable = [rank.worker.healthy for rank in self._ranks]
-        if avoid:
-            fresh = [
-                ok and rank.worker.name not in avoid
-                for ok, rank in zip(usable, self._ranks, strict=True)
-            ]
-            usable = fresh if any(fresh) else usable
-        return [
-            _believable(rank, rank.view(now, ok), wanted, now)
-            for rank, ok in zip(self._ranks, usable, strict=True)
-        ]
+    def _views(self, wanted: Sequence[RequestView], single: Single, now: float) -> list[WorkerView]:
+        """As the policy is to see them: whom the dispatcher leaves out is down, and one that is on
+        probation takes one request."""
+        views = []
+        for rank, ok in zip(self._ranks, self._usable(single), strict=True):
+            view = _believable(rank, rank.view(now, ok), wanted, now)
+            views.append(replace(view, slots=1) if ok and rank.worker.record.out else view)
+        return views
 
     def _bind(self, waiter: Waiter, rank: Rank, policy: Policy) -> None:
+        if waiter.single.record.suspect:
+            self._lanes.take(rank.worker.name, waiter.single)
         booking = Booking(rank, waiter.view, policy, waiter.streams, waiter.generated)
         del self._waiting[waiter]
         waiter.bound.set_result(booking)

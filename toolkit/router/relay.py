@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from toolkit.router.merge import add_prompt_logprobs
-from toolkit.router.request import Single
+from toolkit.router.request import Single, public_id
 from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
 from toolkit.router.upstream import Call
 
+EVENT_MAX = 32 * 2**20
+"""Bytes of one SSE event; those of /generate hold all of the answer so far."""
 _ERROR = b'data: {"error"'
 _ABORT = b'"type":"abort"'
 _DONE = b"data: [DONE]\n\n"
@@ -52,25 +54,39 @@ class Relay:
         self.failure: Failure | None = None
         self.ended = False
         self._call: Call | None = None
-        self._tail = b""
+        self._tail = bytearray()
+        """Of an event that has not ended."""
         self._trimmer: Trimmer | None = None
         self._held: list[bytes] | None = None
         self._prompt: dict[str, Any] | None = None
         self._slow = False
+        self._rename: tuple[bytes, bytes] | None = None
+        self.paused = False
+        """Its client is slow to read, so that nothing is read from the worker."""
         self._check_abort = single.endpoint == "generate"
         self._replayed = 0
         self._count: Callable[[int], None] | None = None
         out.join(self)
 
-    def begin(self, call: Call, hold: bool, count: Callable[[int], None] | None = None) -> None:
+    def begin(
+        self,
+        call: Call,
+        hold: bool,
+        count: Callable[[int], None] | None = None,
+        ids: tuple[str, str] = ("", ""),
+    ) -> None:
         """A new attempt; with `hold`, nothing goes out before `release` (prompt logprobs). `count`
-        is told of tokens as they come, where somebody wants to know."""
+        is told of tokens as they come, where somebody wants to know. `ids`: under which the worker
+        has the request, and the client."""
+        theirs, public = ids
+        self._rename = None if theirs == public else (theirs.encode(), public_id(public))
+        self.paused = False
         self._call = call
         self._count = count
         self.first = asyncio.get_running_loop().create_future()
         self._begun = False
         self.failure = None
-        self._tail = b""
+        self._tail = bytearray()
         self._held = [] if hold else None
         self._prompt = None
         self._trimmer = None
@@ -93,15 +109,17 @@ class Relay:
     def feed(self, data: bytes) -> None:
         """The sink of the decode's call."""
         if self._tail:
-            data = self._tail + data
-            self._tail = b""
+            data = self._whole(data)
+            if not data:
+                return
         if data[-2:] != b"\n\n":
             cut = data.rfind(b"\n\n") + 2
+            self._tail += data[cut:] if cut > 1 else data
             if cut == 1:
-                self._tail = data
                 return
-            self._tail = data[cut:]
             data = data[:cut]
+        if self._rename is not None:
+            data = data.replace(*self._rename)
         if self._slow:
             self._feed_slow(data)
             return
@@ -124,6 +142,18 @@ class Relay:
         if self._count is not None and ids:
             self._count(ids.count(b" "))
         self._send(events)
+
+    def _whole(self, data: bytes) -> bytes:
+        """Tail and data once an event ends in them, nothing before; each byte is looked at once."""
+        tail = self._tail
+        start = len(tail) - 1
+        tail += data
+        if tail.find(b"\n\n", start) < 0:
+            if len(tail) > EVENT_MAX and self._call is not None:
+                self._call.close(f"sent an event of more than {EVENT_MAX >> 20} MiB", "lost")
+            return b""
+        self._tail = bytearray()
+        return bytes(tail)
 
     def _send(self, events: bytes) -> None:
         self.sent.add(events)
@@ -186,10 +216,12 @@ class Relay:
             self._send(cut)
 
     def pause(self) -> None:
+        self.paused = True
         if self._call is not None and self._call.connection is not None:
             self._call.connection.pause()
 
     def resume(self) -> None:
+        self.paused = False
         if self._call is not None and self._call.connection is not None:
             self._call.connection.resume()
 

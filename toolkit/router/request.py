@@ -21,6 +21,8 @@ from toolkit.policies.user import user_of
 from toolkit.router.door.check import check
 from toolkit.router.door.limits import Limits
 from toolkit.router.errors import ApiError
+from toolkit.router.poison import Record
+from toolkit.ticket import TICKET_KEY, sign
 
 Endpoint = Literal["chat", "completions", "generate"]
 
@@ -41,6 +43,9 @@ CAPTURE = "x-toolkit-capture"
 """With value 1: keep the experts of this request (`toolkit profile` sends it)."""
 MAX_LABEL = 64
 """Characters of a label that are looked at."""
+
+DEEPEST = 200
+"""Levels of JSON; orjson writes 254, Python and workers read some hundreds more."""
 
 _SALT = os.urandom(16)
 """Of digests of users and prompts: nobody can look one up who is not this process."""
@@ -67,7 +72,8 @@ NOTHING = Wanted()
 
 @dataclass(slots=True)
 class Single:
-    """One prompt, one continuation: the unit that runs on workers. `index` is its choice.
+    """One prompt, one continuation: the unit that runs on workers. `index` is its choice. `rid` is
+    what the client sees as its id; workers get another one for each attempt (`attempt.py`).
     `first_sample`: of the n continuations of its prompt. `prompt_bytes`: of what was cut into
     blocks, 0 where nobody asked; `prompt_tokens`: 0 until a prefill worker has counted them.
     `capture`: workers are to send its experts to /toolkit/experts."""
@@ -86,6 +92,9 @@ class Single:
     capture: bool = False
     resume_ids: list[int] = field(default_factory=list)
     avoid: set[str] = field(default_factory=set)
+    record: Record = field(default_factory=Record)
+    faults: list[str] = field(default_factory=list)
+    """Workers that failed it in a way that is theirs."""
 
     def wants_prompt_logprobs(self) -> bool:
         """Only the prefill computes them; its answer has to be merged into the decode's."""
@@ -184,8 +193,9 @@ def parse(
         if isinstance(body.get("rid"), list) and _usable(one.get("rid")):
             rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
         user = user_of(one, routing_key, _SALT) if wanted.users else None
-        view, size = _view(endpoint, one, wanted, label, user, now)
         first = index % n == 0
+        if first:  # all samples of a prompt look the same
+            view, size = _view(endpoint, one, wanted, label, user, now)
         job.singles.append(
             Single(
                 endpoint, path, one, rid, index, stream, view, headers, first, size, capture=capture
@@ -196,6 +206,23 @@ def parse(
 
 def _load(raw: bytes) -> tuple[Any, bool]:
     """And True for what is not strictly JSON, yet read by SGLang."""
+    body, lax = _read(raw)
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _too_deep(body):
+        raise ApiError(400, f"The body is nested deeper than {DEEPEST} levels.")
+    return body, lax
+
+
+def _too_deep(body: Any) -> bool:
+    level = [body] if isinstance(body, (dict, list)) else []
+    for _ in range(DEEPEST + 1):
+        inside = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for values in inside for each in values if isinstance(each, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _read(raw: bytes) -> tuple[Any, bool]:
     try:
         return orjson.loads(raw), False
     except orjson.JSONDecodeError:
@@ -410,20 +437,28 @@ def _blocks(text: bytes) -> tuple[int, ...]:
     return tuple(out)
 
 
-def resume_body(single: Single) -> dict[str, Any]:
-    """The body with the tokens that were generated already, for both sides (patches read it)."""
+def ticket_body(single: Single, rid: str, key: str | None) -> dict[str, Any]:
+    """The body with what the router itself asks of a worker, signed for this `rid`: the tokens that
+    were generated already, for both sides (`patches.resume`)."""
     body = dict(single.body)
-    if not single.resume_ids:
+    capture = single.rid if single.capture else ""
+    if not (single.resume_ids or capture):
         return body
+    if not key:
+        raise ApiError(400, f"{CAPTURE}: the workers have no key, so they keep no experts for you.")
+    ticket = {TICKET_KEY: sign(key, rid, resume=single.resume_ids, capture=capture)}
     if single.endpoint == "generate":
         params = dict(body.get("sampling_params") or {})
-        custom = dict(params.get("custom_params") or {})
-        params["custom_params"] = {**custom, "toolkit_resume": single.resume_ids}
+        params["custom_params"] = {**(params.get("custom_params") or {}), **ticket}
         body["sampling_params"] = params
     else:
-        custom = dict(body.get("custom_params") or {})
-        body["custom_params"] = {**custom, "toolkit_resume": single.resume_ids}
+        body["custom_params"] = {**(body.get("custom_params") or {}), **ticket}
     return body
+
+
+def public_id(rid: str) -> bytes:
+    """An id as it stands inside a JSON string."""
+    return orjson.dumps(rid)[1:-1]
 
 
 def encode(body: dict[str, Any] | list[Any]) -> bytes:

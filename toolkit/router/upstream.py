@@ -9,20 +9,34 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from weakref import WeakSet
 
 import httptools
 
-from toolkit.router.errors import UpstreamError
+from toolkit.router import descriptors
+from toolkit.router.errors import OutOfResources, Reason, UpstreamError
+from toolkit.router.quiet import where
 
+HEAD_MAX = 64 * 1024
+"""Bytes of an answer's head."""
+HEADERS_MAX = 100
+INFORMATIONAL_MAX = 16
+"""Answers of 1xx before the final one."""
+ANSWER_MAX = 128 * 2**20
+"""Bytes of an answer that does not stream."""
 IDLE_S = 3.0
 """Idle connections older than this are not reused: uvicorn closes them after 5 s."""
 IDLE_MAX = 256
+
+_POOLS: WeakSet[Pool] = WeakSet()
+"""All of this process: what is idle in any of them can be closed when descriptors are short."""
 
 Sink = Callable[[bytes], None]
 
 
 class Call:
-    """One request in flight. `done` ends with True, or with UpstreamError.
+    """One request in flight. `done` ends with True, or with UpstreamError. `request` is sent in
+    pieces, which calls may share.
 
     With a `sink`, a 200's body goes there as it arrives; every other body collects in `body`.
     """
@@ -32,6 +46,7 @@ class Call:
         "body",
         "connection",
         "done",
+        "heard",
         "request",
         "retriable",
         "sink",
@@ -39,13 +54,15 @@ class Call:
         "worker",
     )
 
-    def __init__(self, worker: str, request: bytes, sink: Sink | None) -> None:
+    def __init__(self, worker: str, request: tuple[bytes, ...], sink: Sink | None) -> None:
         self.worker = worker
         self.request = request
         self.sink = sink
         self.status = 0
         self.begun = False
         """Something of the answer's body has come."""
+        self.heard = 0
+        """How often something has come."""
         self.body = bytearray()
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
@@ -58,14 +75,20 @@ class Call:
         return self.done.done() and (self.done.cancelled() or self.done.exception() is not None)
 
     @property
+    def kind(self) -> Reason | None:
+        """Why it failed; None when it did not."""
+        error = self.done.exception() if self.failed and not self.done.cancelled() else None
+        return error.kind if isinstance(error, UpstreamError) else None
+
+    @property
     def answered(self) -> bool:
         return self.done.done() and not self.failed
 
-    def close(self, what: str = "closed by the router") -> None:
+    def close(self, what: str = "closed by the router", kind: Reason = "closed") -> None:
         """Give up: the worker sees the connection close."""
         connection, self.connection = self.connection, None
         if not self.done.done():
-            self.done.set_exception(UpstreamError(self.worker, what))
+            self.done.set_exception(UpstreamError(self.worker, what, kind))
         if connection is not None:
             connection.drop()
 
@@ -81,10 +104,26 @@ def _bytes(head: str) -> bytes:
     return head.encode("utf-8", "surrogateescape")
 
 
+class TooMuch(Exception):
+    """A worker's answer is not one that the router takes; the text is the router's own."""
+
+
+def _what(error: Exception) -> str:
+    """The parser's word on it, without a byte of what came."""
+    cause = error.__context__
+    if isinstance(cause, TooMuch):
+        return str(cause)
+    return type(error).__name__
+
+
 class Connection(asyncio.Protocol):
     """One keep-alive connection; at most one call at a time."""
 
     __slots__ = (
+        "_framed",
+        "_head",
+        "_headers",
+        "_informational",
         "_keep",
         "_parser",
         "_parts",
@@ -103,9 +142,18 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.reused = False
         self._parts: list[bytes] = []
-        self._parser = httptools.HttpResponseParser(self)
         self._keep = True
         self._started = False
+        self._expect_answer()
+
+    def _expect_answer(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._head = 0
+        """Bytes that came before the final answer's head was complete."""
+        self._headers = 0
+        self._framed = False
+        """Its head says where the body ends."""
+        self._informational = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -116,7 +164,10 @@ class Connection(asyncio.Protocol):
         call.retriable = self.reused
         self._started = False
         assert self.transport is not None
-        self.transport.write(call.request)
+        if len(call.request) == 1:
+            self.transport.write(call.request[0])
+        else:
+            self.transport.writelines(call.request)
 
     def data_received(self, data: bytes) -> None:
         call = self.call
@@ -125,32 +176,69 @@ class Connection(asyncio.Protocol):
             return
         self._started = True
         call.retriable = False
+        call.heard += 1
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            call.close(f"sent something that is not HTTP: {error}")
-            return
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self.call is not None:
+                call.close(f"sent something that is not HTTP: {_what(error)}", "lost")
+                return
+            self._keep = False  # the answer was complete, and something came behind it
         parts = self._parts
         if parts:
             call.begun = True
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             self._parts = []
             if call.sink is not None and call.status == 200:
-                call.sink(body)
+                try:
+                    call.sink(body)
+                except Exception as error:
+                    call.close(f"sent what the router cannot read: {where(error)}", "lost")
+                    return
             else:
                 call.body += body
+                if len(call.body) > ANSWER_MAX:
+                    call.close(f"sent an answer of more than {ANSWER_MAX >> 20} MiB", "lost")
+                    return
+        elif not call.status:
+            self._head += len(data)
+            if self._head > HEAD_MAX:
+                call.close(f"sent a head of more than {HEAD_MAX >> 10} KiB", "lost")
+                return
         if self.call is None:
             self._finish(call)
 
     # httptools callbacks
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        if self._headers > HEADERS_MAX:
+            raise TooMuch(f"more than {HEADERS_MAX} headers")
+        if len(name) + len(value) > HEAD_MAX:
+            raise TooMuch(f"a header of more than {HEAD_MAX >> 10} KiB", "lost")
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self._framed = True
+
     def on_headers_complete(self) -> None:
-        assert self.call is not None
-        self.call.status = self._parser.get_status_code()
+        status = self._parser.get_status_code()
+        if self.call is None:
+            raise TooMuch("a second answer")
+        if status >= 200:
+            self.call.status = status
+            self._framed = self._framed or status in (204, 304)
+            return
+        self._informational += 1
+        self._headers, self._framed = 0, False
+        if status == 101:
+            raise TooMuch("a change of protocol")
+        if self._informational > INFORMATIONAL_MAX:
+            raise TooMuch(f"more than {INFORMATIONAL_MAX} answers of 1xx")
 
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
+        if self.call is None or not self.call.status:
+            return  # of a 1xx: the final answer is still to come
         self._keep = self._parser.should_keep_alive()
         self.call = None  # `data_received` finishes once the body has been handed on
 
@@ -159,7 +247,7 @@ class Connection(asyncio.Protocol):
             return
         call.connection = None
         if self._keep:
-            self._parser = httptools.HttpResponseParser(self)
+            self._expect_answer()
             self.reused = True
             self.pool.put(self)
         else:
@@ -182,6 +270,11 @@ class Connection(asyncio.Protocol):
         if call is None or call.connection is not self:
             return
         call.connection = None
+        if call.status and not self._framed and exc is None:
+            # Without a length the body ends where the connection does.
+            if not call.done.done():
+                call.done.set_result(True)
+            return
         if call.retriable and not self._started and not call.done.done():
             # The worker closed an idle connection just as we reused it; it saw nothing.
             self.pool.start(call, fresh=True)
@@ -216,24 +309,34 @@ class Pool:
         self._port = port
         self._connect_timeout_s = connect_timeout_s
         self._idle: deque[Connection] = deque()
+        _POOLS.add(self)
         self._connecting: set[asyncio.Task[None]] = set()
         self.on_lost = on_lost
         auth = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._common = f" HTTP/1.1\r\nHost: {address}\r\n{auth}"
 
-    def post(self, path: str, body: bytes, sink: Sink | None = None, headers: str = "") -> Call:
-        """Send a JSON POST; `headers` are ready-made `Name: value\\r\\n` lines."""
-        head = (
-            f"POST {path}{self._common}{headers}"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    def post(
+        self,
+        path: str,
+        body: bytes | tuple[bytes, ...],
+        sink: Sink | None = None,
+        headers: str = "",
+    ) -> Call:
+        """Send a JSON POST, in pieces if `body` is that; `headers` are ready-made
+        `Name: value\\r\\n` lines."""
+        pieces = body if isinstance(body, tuple) else (body,)
+        head = _bytes(
+            f"POST {path}{self._common}{headers}Content-Type: application/json\r\n"
+            f"Content-Length: {sum(map(len, pieces))}\r\n\r\n"
         )
-        return self._begin(_bytes(head) + body, sink)
+        first = head + pieces[0]  # the small ones, mostly all there is
+        return self._begin((first, *pieces[1:]), sink)
 
     def get(self, path: str, sink: Sink | None = None) -> Call:
-        return self._begin(_bytes(f"GET {path}{self._common}\r\n"), sink)
+        return self._begin((_bytes(f"GET {path}{self._common}\r\n"),), sink)
 
-    def _begin(self, request: bytes, sink: Sink | None) -> Call:
+    def _begin(self, request: tuple[bytes, ...], sink: Sink | None) -> Call:
         call = Call(self._worker, request, sink)
         self.start(call)
         return call
@@ -250,26 +353,47 @@ class Pool:
                 continue
             connection.send(call)
             return
-        task = asyncio.get_running_loop().create_task(self._connect(call))
+        task = asyncio.get_running_loop().create_task(self._connect(call, fresh))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self, call: Call) -> None:
-        loop = asyncio.get_running_loop()
+    async def _connect(self, call: Call, fresh: bool) -> None:
+        """`fresh`: it was sent on an idle connection that then broke, so it may have been seen."""
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self), self._host, self._port
-                )
+            connection = await self._open()
         except (OSError, TimeoutError) as error:
+            if descriptors.is_ours(error):
+                if not call.done.done():
+                    call.done.set_exception(OutOfResources(self._worker, str(error)))
+                return
             if not call.done.done():
-                call.done.set_exception(UpstreamError(self._worker, f"cannot connect ({error})"))
+                why = f"cannot connect ({error})"
+                kind: Reason = "lost" if fresh else "unreached"
+                call.done.set_exception(UpstreamError(self._worker, why, kind))
                 self.on_lost()
             return
         if call.done.done():  # given up while connecting
             connection.drop()
             return
         connection.send(call)
+
+    async def _open(self) -> Connection:
+        """A new connection; when descriptors are short, idle ones are closed for it."""
+        loop = asyncio.get_running_loop()
+        for last in (False, True):
+            try:
+                async with asyncio.timeout(self._connect_timeout_s):
+                    _, connection = await loop.create_connection(
+                        lambda: Connection(self), self._host, self._port
+                    )
+                return connection
+            except OSError as error:
+                if last or not descriptors.is_ours(error):
+                    raise
+            for pool in list(_POOLS):
+                pool.close_idle()
+            await asyncio.sleep(0)  # until they are closed
+        raise AssertionError
 
     def put(self, connection: Connection) -> None:
         connection.idle_since = monotonic()

@@ -9,9 +9,10 @@ import orjson
 from aiohttp import web
 
 from toolkit.policies import check_policy
-from toolkit.router import policy_figures
+from toolkit.router import identity, policy_figures
 from toolkit.router.config import why_not
 from toolkit.router.events import fetch
+from toolkit.router.guard import CALLER
 
 if TYPE_CHECKING:
     from toolkit.router.app import Router
@@ -61,11 +62,14 @@ class Views:
                 "running": router.admission.running,
                 "queued": router.admission.queued,
                 "parked": router.dispatcher.parked,
+                "held_bytes": router.budget.held,
                 **_figures(router.dispatcher),
                 **({} if router.locality is None else {"eldr": router.locality.describe()}),
+                "poison": dict(router.fleet.poisoned),
                 "resumed": router.metrics.resumed,
                 "retried": router.metrics.retried,
                 "draining": router.admission.draining,
+                "admin": router.guard.admin_url,
                 "timing": router.metrics.percentiles(),
             }
         )
@@ -94,19 +98,27 @@ class Views:
         return _error(503, "No healthy worker.")
 
     async def abort(self, request: web.Request) -> web.Response:
-        """SGLang's /abort_request: by the client's own rid, or `abort_all`."""
+        """SGLang's /abort_request: by the client's own rid, of its own requests; `abort_all`, and
+        other clients' requests, are the admin's."""
         body = await _body(request)
         if not isinstance(body, dict):
             return _error(400, 'the body must be {"rid": "..."} or {"abort_all": true}')
-        jobs = self._r.jobs
-        rids = list(jobs) if body.get("abort_all") is True else [body.get("rid")]
-        for rid in rids:
-            for task in jobs.get(rid, ()) if isinstance(rid, str) else ():
-                task.cancel(ABORTED)
+        everything = body.get("abort_all") is True
+        refused = self._r.guard.refuse_admin(request) if everything else None
+        if refused is not None:
+            return refused
+        caller, rid = request[CALLER], body.get("rid")
+        for (owner, name), tasks in list(self._r.jobs.items()):
+            if (caller.admin or owner == caller.name) and (everything or name == rid):
+                for task in list(tasks):
+                    task.cancel(ABORTED)
         return web.Response(status=200)
 
     async def policy(self, request: web.Request) -> web.Response:
         """Switch policies or the dispatch at run time; all or nothing."""
+        refused = self._r.guard.refuse_admin(request)
+        if refused is not None:
+            return refused
         body = await _body(request)
         if not isinstance(body, dict) or not set(body) <= {"prefill", "decode", "dispatch"}:
             return _error(400, 'the body must be {"prefill": .., "decode": .., "dispatch": ..}')
@@ -136,6 +148,9 @@ class Views:
 
     async def refit(self, request: web.Request) -> web.Response:
         """Refit ELDR's centroids on recent requests now; {"force": true} adopts in any case."""
+        refused = self._r.guard.refuse_admin(request)
+        if refused is not None:
+            return refused
         raw = await request.read()
         body = await _body(request) if raw else {}
         if not isinstance(body, dict) or not set(body) <= {"force"}:
@@ -160,11 +175,26 @@ class Views:
         except RefitError as error:
             return _error(500, f"the refit failed: {error}")
 
-    async def drain(self, _: web.Request) -> web.Response:
-        """Refuse new requests from now on; those that run go on."""
-        self._r.admission.draining = True
+    async def drain(self, request: web.Request) -> web.Response:
+        """Refuse new requests from now on, those that run go on; {"on": false}: take them again."""
+        refused = self._r.guard.refuse_admin(request)
+        if refused is not None:
+            return refused
+        raw = await request.read()
+        body = await _body(request) if raw else {}
+        if not isinstance(body, dict) or not set(body) <= {"on"}:
+            return _error(400, 'the body must be empty or {"on": false}')
+        wrong = identity.misdirected(request)
+        if wrong is not None:
+            return _error(409, wrong)
+        on = body.get("on", True)
+        if not isinstance(on, bool):
+            return _error(400, "on must be true or false")
+        if not on and self._r.ending:
+            return _error(409, "the router is ending")
         admission = self._r.admission
-        return _json({"draining": True, "running": admission.running, "queued": admission.queued})
+        admission.draining = on
+        return _json({"draining": on, "running": admission.running, "queued": admission.queued})
 
 
 def _figures(dispatcher: Dispatcher) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -14,9 +14,12 @@ import orjson
 
 from toolkit.policies.base import Group, Load, WorkerView, group_of
 from toolkit.router.config import RouterConfig, WorkerConfig
-from toolkit.router.errors import ApiError
+from toolkit.router.ejection import Ejection
 from toolkit.router.ledger import FIELDS, Ledger
+from toolkit.router.poison import Deaths, Lanes
+from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
+from toolkit.router.turnstile import Turnstile
 from toolkit.router.upstream import Call, Pool
 
 if TYPE_CHECKING:
@@ -26,18 +29,19 @@ if TYPE_CHECKING:
 class Rank:
     """One DP rank of a worker: what a policy chooses."""
 
-    def __init__(self, worker: Worker, dp_rank: int, credit: int, lost_s: float) -> None:
+    def __init__(self, worker: Worker, dp_rank: int, config: RouterConfig) -> None:
         self.worker = worker
         self.dp_rank = dp_rank
         self.key = (worker.name, dp_rank)
-        self.credit = credit
+        self.credit = config.parked_per_prefill
         self.completed = 0
         self.failed = 0
         self.ledger = Ledger(complete=worker.config.role == "decode")
         self.unstreamed: dict[int, Booking] = {}
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.steps: StepSums | None = None
-        self._lost_s = lost_s
+        self.silence = Silence(config.first_token_timeout_s, config.idle_timeout_s)
+        self._lost_s = config.lost_s
         self._posted: dict[Call, float | None] = {}
         """With the first reading since then after which none had a single request."""
 
@@ -106,7 +110,9 @@ class Rank:
             if not empty or since is None:
                 self._posted[call] = now if empty else None
             elif not call.begun and now - since > self._lost_s:
-                call.close(f"rank {self.dp_rank} has had no request at all for {self._lost_s:g} s")
+                call.close(
+                    f"rank {self.dp_rank} has had no request at all for {self._lost_s:g} s", "lost"
+                )
 
     @property
     def used_tokens(self) -> int | None:
@@ -124,6 +130,8 @@ class Rank:
         before = sums.steps
         sums.add(event)
         self.steps = sums
+        if sums.steps > before:
+            self.silence.stepped(monotonic())
         for booking in self.unstreamed.values():
             booking.stepped(sums.steps - before)
 
@@ -191,6 +199,11 @@ class Worker:
         """Whether its ranks do (DP attention)."""
         self.down_since = 0.0
         self.last_event = 0.0
+        self.record = Ejection()
+        self.crashed_at = 0.0
+        """When it last said that one of its processes had died."""
+        self.gone_at = 0.0
+        """When it last went away, or hung, without a word."""
         self.pool = Pool(
             config.name,
             config.host,
@@ -199,8 +212,7 @@ class Worker:
             router.connect_timeout_s,
             on_lost=self._data_lost,
         )
-        credit, lost_s = router.parked_per_prefill, router.lost_s
-        self.ranks = [Rank(self, rank, credit, lost_s) for rank in range(config.dp_size)]
+        self.ranks = [Rank(self, rank, router) for rank in range(config.dp_size)]
         self.calls: set[Call] = set()
         self.on_change: Callable[[], None] = lambda: None
         self.on_news: Callable[[], None] = lambda: None
@@ -210,10 +222,14 @@ class Worker:
         self.on_transfer: Callable[[float, int], None] = lambda seconds, size: None
         self.judge: Callable[[str], str | None] = lambda fingerprint: None
         """Why a worker with this model's fingerprint must not serve here; None when it may."""
+        self.on_death: Callable[[], None] = lambda: None
+        """It went away, or hung, without a word."""
         self._prefills: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._aborts: set[Call] = set()
 
-    def post(self, path: str, body: bytes, sink: Any = None, headers: str = "") -> Call:
+    def post(
+        self, path: str, body: bytes | tuple[bytes, ...], sink: Any = None, headers: str = ""
+    ) -> Call:
         """A request that dies with the worker: `mark_down(fail=True)` ends it."""
         call = self.pool.post(path, body, sink, headers)
         self.calls.add(call)
@@ -230,19 +246,14 @@ class Worker:
         asyncio.get_running_loop().call_later(5.0, call.close)
 
     def expect_prefill(self, rid: str) -> asyncio.Future[dict[str, Any] | None]:
-        """Ends with the `prefill_done` event, or None when that event may have been missed.
-
-        ApiError: 400, as SGLang's, for the rid of a request whose prefill still runs here.
-        """
-        if rid in self._prefills and not self._prefills[rid].done():
-            raise ApiError(400, f"Duplicate request ID detected: {rid}")
+        """Ends with the `prefill_done` event, or None when that event may have been missed."""
         future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
         self._prefills[rid] = future
         future.add_done_callback(partial(self._expected, rid))
         return future
 
     def _expected(self, rid: str, future: asyncio.Future[dict[str, Any] | None]) -> None:
-        if self._prefills.get(rid) is future:  # not that of a later request with the same rid
+        if self._prefills.get(rid) is future:
             del self._prefills[rid]
 
     def greeted(self, hello: dict[str, Any]) -> None:
@@ -252,6 +263,8 @@ class Worker:
         self.reserve = int(hello.get("reserved_tokens") or 0)
         self.shares_experts = bool(hello.get("dp_attention", self.config.dp_attention))
         self.down_since = 0.0
+        for rank in self.ranks:
+            rank.silence.tells("step_log" in (hello.get("patches") or ()))
         self.on_hello()
         self.on_news()
 
@@ -265,6 +278,14 @@ class Worker:
             self.healthy = True
             self.on_change()
             self.on_news()
+
+    def died(self, crashed: bool) -> None:
+        """Its processes are gone, or may as well be: `crashed`: it said so itself."""
+        if crashed:
+            self.crashed_at = monotonic()
+        else:
+            self.gone_at = monotonic()
+            self.on_death()
 
     def mark_down(self, fail: str | None = None) -> None:
         """No new requests. With `fail`, what runs here is given up as well, with that reason."""
@@ -281,7 +302,7 @@ class Worker:
                 future.set_result(None)
         if fail is not None:
             for call in list(self.calls):
-                call.close(fail)
+                call.close(fail, "lost")
 
     def _data_lost(self) -> None:
         # Not a verdict on what else runs there: those connections tell their own story. The next
@@ -289,68 +310,45 @@ class Worker:
         self.mark_down()
 
 
-class Turnstile:
-    """A FIFO of requests that wait for a change: a credit, or a worker's health."""
-
-    def __init__(self) -> None:
-        self._waiters: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiters)
-
-    async def wait(self, timeout_s: float, again: bool = False) -> None:
-        """Until something changed (FIFO, who waits `again` comes first), at most `timeout_s`."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if again:
-            self._waiters.appendleft(future)
-        else:
-            self._waiters.append(future)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await future
-        except TimeoutError:
-            pass
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self.wake_one()  # the turn that we cannot use any more
-            raise
-        finally:
-            if not future.done() or future.cancelled():
-                try:
-                    self._waiters.remove(future)
-                except ValueError:
-                    pass  # already taken off by a wake-up
-
-    def wake_one(self) -> None:
-        while self._waiters:
-            future = self._waiters.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
-
-    def wake_all(self) -> None:
-        while self._waiters:
-            self.wake_one()
-
-
 class Fleet:
     """All workers, and per role the queue of requests that wait for one of them."""
 
     def __init__(self, config: RouterConfig, api_key: str | None = None) -> None:
         self.workers = [Worker(worker, config, api_key) for worker in config.workers]
+        self.worker_key = api_key
+        self.lanes = Lanes()
+        self.deaths = Deaths()
+        self.poisoned: Counter[str] = Counter()
+        """By worker: its deaths for which a request was convicted (`toolkit.router.poison`)."""
         self._queues: dict[str, Turnstile] = {w.role: Turnstile() for w in config.workers}
+        self._suspects = Turnstile()
+        self._gone_at: dict[str, float] = {}
+        """By role: when its last healthy worker went; absent while there is one."""
         self._sides: dict[str, list[Rank]] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Some worker's health has changed."""
         for worker in self.workers:
             self._sides.setdefault(worker.config.role, []).extend(worker.ranks)
             worker.on_change = self._changed
+            worker.on_death = self._noted
             worker.judge = partial(self._judge, worker)
 
+        self._note_roles()
+
+    def _noted(self) -> None:
+        self.deaths.note(monotonic())
+
+    def _note_roles(self) -> None:
+        for role in self._queues:
+            if self.any_healthy(role):
+                self._gone_at.pop(role, None)
+            else:
+                self._gone_at.setdefault(role, monotonic())
+
     def _changed(self) -> None:
+        self._note_roles()
         self.on_change()
-        for queue in self._queues.values():
+        for queue in (*self._queues.values(), self._suspects):
             queue.wake_all()
 
     def _judge(self, worker: Worker, fingerprint: str) -> str | None:
@@ -363,8 +361,22 @@ class Fleet:
                 return f"it serves another model than {other.name} ({fingerprint} not {theirs})"
         return None
 
-    def queue(self, role: str) -> Turnstile:
-        return self._queues[role]
+    def queue(self, role: str, suspect: bool = False) -> Turnstile:
+        """Where requests wait for a worker of the role. Suspects (`toolkit.router.poison`) wait
+        apart, as a worker takes one of them at a time: they must hold up nobody else."""
+        return self._suspects if suspect else self._queues[role]
+
+    def gone_at(self, role: str) -> float | None:
+        """When the role's last healthy worker went; None while there is one."""
+        return self._gone_at.get(role)
+
+    def named(self, name: str) -> Worker:
+        return next(worker for worker in self.workers if worker.name == name)
+
+    def leave_lane(self, suspect: object) -> None:
+        """The suspect has proven itself, or is gone: another one may have its worker."""
+        if self.lanes.leave(suspect):
+            self._suspects.wake_all()
 
     def side(self, role: str) -> list[Rank]:
         return self._sides[role]

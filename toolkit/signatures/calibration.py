@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Counts = NDArray[Any]
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _SHOWN = 8

@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit import exact
 from toolkit.signatures.calibration import Calibration, Counts, Floats, Indices
-from toolkit.signatures.clusters import Clusters, balanced_kmeans, check_k, nearest
+from toolkit.signatures.clusters import (
+    Clusters,
+    balanced_kmeans,
+    check_k,
+    cluster_means,
+    nearest,
+)
 from toolkit.signatures.mask import LayerMask, greedy_mask
 from toolkit.signatures.matching import match_centroids
-from toolkit.signatures.space import SignatureSpace, normalise
+from toolkit.signatures.space import SignatureSpace
 from toolkit.signatures.variants import variant_space
 
 
@@ -149,6 +156,5 @@ def match_fits(new: CentroidFit, old: CentroidFit, counts_prefill: Counts) -> In
     """
     if old.space.same_as(new.space):
         return match_centroids(new.centroids, old.centroids)
-    member = np.zeros((old.k, len(counts_prefill)), dtype=np.float32)
-    member[old.assign(counts_prefill), np.arange(len(counts_prefill))] = 1.0
-    return match_centroids(new.centroids, normalise(member @ new.space.signatures(counts_prefill)))
+    points = exact.whole(new.space.signatures(counts_prefill))
+    return match_centroids(new.centroids, cluster_means(points, old.assign(counts_prefill), old.k))

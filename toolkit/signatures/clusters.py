@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from toolkit import exact
 from toolkit.signatures.assignment import balanced_assignment
-from toolkit.signatures.calibration import Floats, Indices, canonical_order
-from toolkit.signatures.space import normalise
+from toolkit.signatures.calibration import Doubles, Floats, Indices, canonical_order
 
 RESTARTS = 4
 _ITERATIONS = 100
@@ -57,7 +57,7 @@ def balanced_kmeans(
         raise ValueError("signatures must have length 1 or 0: build them with SignatureSpace")
     room = -(-len(signatures) // k) if capacity is None else capacity
     order = canonical_order(signatures)
-    points = np.ascontiguousarray(signatures[order], dtype=np.float32)
+    points = exact.whole(signatures[order])
     rng = np.random.default_rng(seed)
     runs = [_lloyd(points, _start(points, k, rng), room) for _ in range(restarts)]
     best = min(runs, key=lambda run: run.inertia)
@@ -72,8 +72,11 @@ def vanilla_kmeans(signatures: Floats, k: int, seed: int = 0, restarts: int = RE
 
 
 def nearest(signatures: Floats, centroids: Floats) -> Indices:
-    """[N]: the centroid of greatest cosine, as routing by locality alone (tau = 0) chooses."""
-    return np.argmax(signatures @ centroids.T, axis=1).astype(np.int64)
+    """[N]: the centroid of greatest cosine, as routing by locality alone (tau = 0) chooses.
+
+    The first of equal ones: `exact`, since two equal centroids need not have equal products.
+    """
+    return np.argmax(exact.cosines(signatures, centroids), axis=1).astype(np.int64)
 
 
 def check_k(k: int, requests: int) -> None:
@@ -87,7 +90,7 @@ def check_k(k: int, requests: int) -> None:
         )
 
 
-def _start(points: Floats, k: int, rng: np.random.Generator) -> Floats:
+def _start(points: Doubles, k: int, rng: np.random.Generator) -> Doubles:
     """Greedy k-means++: each centroid is the best of a few points drawn by their distance.
 
     The cosine distance is half the squared distance of unit vectors, so this is D^2 sampling.
@@ -109,17 +112,18 @@ def _start(points: Floats, k: int, rng: np.random.Generator) -> Floats:
     return points[chosen]
 
 
-def _lloyd(points: Floats, centroids: Floats, room: int) -> Clusters:
+def _lloyd(points: Doubles, start: Doubles, room: int) -> Clusters:
     """Assignment and means from a start, until no assignment is cheaper than the last one.
 
     Each round lowers the cost, so no labelling comes twice and the loop ends; what it returns is
     an optimal assignment to centroids that are the means of that very assignment.
     """
-    count, k = len(points), len(centroids)
+    count, k = len(points), len(start)
     everyone = np.arange(count)
     labels: Indices | None = None
     prices = None
     iterations = 0
+    centroids, means = start, np.zeros(start.shape, np.float32)
     while iterations < _ITERATIONS:
         costs = _distance(points, centroids)
         if room >= count:
@@ -133,21 +137,31 @@ def _lloyd(points: Floats, centroids: Floats, room: int) -> Clusters:
             break
         iterations += 1
         labels = new
-        member = np.zeros((k, count), dtype=np.float32)
-        member[labels, everyone] = 1.0
-        centroids = normalise(member @ points)
+        means = cluster_means(points, labels, k)
+        centroids = exact.whole(means)
     assert labels is not None
     own = _distance(points, centroids)[everyone, labels]
     sizes = np.bincount(labels, minlength=k)
-    return Clusters(labels, centroids, sizes, float(own.sum()), iterations, room)
+    return Clusters(labels, means, sizes, float(own.sum()), iterations, room)
 
 
-def _distance(points: Floats, centroids: Floats) -> np.ndarray:
-    """[N, K] float64 cosine distances of unit or zero vectors, without the noise below zero.
+def cluster_means(points: Doubles, labels: Indices, k: int) -> Floats:
+    """[K, D] float32: the normalised sum of each cluster's points; zero where that is zero."""
+    member = np.zeros((k, len(points)))
+    member[labels, np.arange(len(points))] = 1.0
+    sums = member @ points  # whole numbers: exact
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    means: Floats = np.divide(sums, lengths, out=sums, where=lengths > 0).astype(np.float32)
+    return means
 
-    Rounded to what float32 dot products hold, so that equal points make equal costs.
+
+def _distance(points: Doubles, centroids: Doubles) -> Doubles:
+    """[N, K] cosine distances of unit or zero vectors (`exact.whole`), not below zero.
+
+    Rounded to what float32 vectors hold, so that equal points make equal costs and sums of costs
+    are exact; the same on every CPU, since the products are.
     """
-    cosine = (points @ centroids.T).astype(np.float64)
+    cosine = exact.of_whole(points, centroids)
     return np.maximum(np.rint((1.0 - cosine) * 2.0**22) / 2.0**22, 0.0)
 
 

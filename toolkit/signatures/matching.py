@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from toolkit import exact
 from toolkit.signatures.calibration import Floats, Indices
 
 
@@ -28,7 +29,7 @@ def match_centroids(new: Floats, old: Floats) -> Indices:
         )
     if not (np.isfinite(new).all() and np.isfinite(old).all()):
         raise ValueError("centroids hold NaN or infinity")
-    similarity = np.round((new @ old.T).astype(np.float64), 6)
+    similarity = np.round(exact.cosines(new, old), 6)
     rows, columns = linear_sum_assignment(similarity, maximize=True)
     workers = np.full(len(new), -1, dtype=np.int64)
     workers[rows] = columns

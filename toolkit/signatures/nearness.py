@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit import exact
 from toolkit.signatures.calibration import Floats, Indices
 
 
@@ -41,7 +42,7 @@ def nearness(signatures: Floats, centroids: Floats) -> Nearness:
         )
     if not len(signatures):
         return Nearness(0.0, None)
-    cosines = signatures @ centroids.T
+    cosines = exact.cosines(signatures, centroids)
     best = cosines.max(axis=1)
     return Nearness(
         float(best.mean(dtype=np.float64)), workers_in_use(cosines.argmax(axis=1)[best > 0])

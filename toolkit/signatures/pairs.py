@@ -57,14 +57,18 @@ class PairSample:
     def products(self, vectors: Floats) -> tuple[Floats, Floats]:
         """Dot products [P] of all pairs, and squares [M] of the members' vectors [M, D].
 
-        For a sample as drawn; a picked one takes its pairs out of the result.
+        For a sample as drawn; a picked one takes its pairs out of the result. The same on every
+        CPU: each vector is rounded to whole numbers of a power of two of its own, as few bits as
+        sums of their products have room for (see `toolkit.exact`).
         """
         groups, size = self.members.shape
-        shaped = vectors.reshape(groups, size, -1)
-        gram = shaped @ shaped.transpose(0, 2, 1)
+        whole, scale = _whole(vectors.reshape(groups, size, -1))
+        gram = whole @ whole.transpose(0, 2, 1)
         first, second = np.triu_indices(size, 1)
         diagonal = np.arange(size)
-        return gram[:, first, second].ravel(), gram[:, diagonal, diagonal].ravel()
+        dots = gram[:, first, second] * (scale[:, first] * scale[:, second])
+        squares = gram[:, diagonal, diagonal] * scale**2
+        return dots.astype(np.float32).ravel(), squares.astype(np.float32).ravel()
 
     def distances(self, dots: NDArray[np.floating], squares: NDArray[np.floating]) -> Doubles:
         """Cosine distances [..., P] in units of 2^-20, from dots [..., P] and squares [..., M].
@@ -80,3 +84,11 @@ class PairSample:
         np.subtract(1.0, cosine, out=cosine)
         cosine *= _GRID
         return np.rint(cosine, out=cosine)
+
+
+def _whole(vectors: Floats) -> tuple[Doubles, Doubles]:
+    """Each vector [..., D] as whole numbers, and the power of two [...] that they count."""
+    bits = (53 - int(vectors.shape[-1]).bit_length()) // 2
+    most = np.abs(vectors).max(axis=-1, initial=0.0)
+    scale = np.ldexp(1.0, np.frexp(most)[1] - bits)
+    return np.rint(vectors / scale[..., None]), scale

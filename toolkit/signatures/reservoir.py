@@ -111,5 +111,5 @@ class Reservoir:
     def recent(self) -> Recent:
         """A copy, oldest first: what arrives later does not change it."""
         ages = self.seen - 1 - self._arrivals[: len(self)]
-        order = np.argsort(-ages)
+        order = np.argsort(-ages, kind="stable")
         return Recent(self._counts[order], self._tokens[order], self._scales[order], ages[order])

@@ -109,7 +109,8 @@ class SignatureSpace:
                 "prefill worker records other layers than the profile's"
             )
         values: Floats = (counts != 0 if self.binary else counts) * self._kept_weights
-        length = float(np.sqrt(np.dot(values, values)))
+        # Not np.dot: its last bit is the CPU's, and a refit sorts requests by all of their bits.
+        length = float(np.sqrt(np.square(values, dtype=np.float64).sum()))
         return values if length == 0 else values / np.float32(length)
 
 

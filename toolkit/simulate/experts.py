@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from toolkit.placement.base import Placement
     from toolkit.signatures.space import SignatureSpace
 
+DIGITS = 6
+"""Of an expected number of experts: expm1's last bit is the CPU's, and a simulation orders events
+by times that come from it."""
 SURE = 1 - 1e-6
 """An expert that every sampled token used is still not certain."""
 
@@ -138,7 +141,7 @@ class Mixture:
         """Expected distinct experts of one step, summed over layers; replicas count apart."""
         import numpy as np
 
-        return float(-np.expm1(self.total).sum())
+        return round(float(-np.expm1(self.total).sum()), DIGITS)
 
     def busiest(self) -> float:
         """Of each layer those on the GPU that has to load most, for which the others wait. Summed
@@ -146,4 +149,4 @@ class Mixture:
         import numpy as np
 
         on_gpus = -np.expm1(self.total).reshape(self._shape).sum(axis=2)
-        return float(on_gpus.max(axis=1).sum())
+        return round(float(on_gpus.max(axis=1).sum()), DIGITS)

@@ -113,7 +113,7 @@ class Traffic:
 
 
 async def admin(cluster: Cluster, path: str, body: Any = None) -> tuple[int, Any]:
-    async with cluster.session.post(f"{cluster.url}/admin/{path}", json=body) as response:
+    async with cluster.session.post(f"{cluster.admin}/admin/{path}", json=body) as response:
         return response.status, await response.json()
 
 

@@ -9,10 +9,17 @@ import pytest
 
 from tests.ports import free_port
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import bodies, expected, idle, post, run, text_of
+from tests.unit.router.cluster_calls import (
+    bodies,
+    events,
+    expected,
+    idle,
+    post,
+    run,
+    text_of,
+)
 from toolkit.router.app import Router
 from toolkit.router.config import RouterConfig
-from toolkit.router.errors import ApiError
 from toolkit.router.request import Single, parse
 from toolkit.router.upstream import Pool
 
@@ -89,7 +96,12 @@ def test_the_counts_go_back_even_where_a_worker_cannot_be_told():
         async with Silent() as server:
             made = router(server.port)
             request = single()
-            request.rid = "\ud800"  # no UTF-8, so that no abort can be written
+            for worker in made.fleet.workers:
+
+                def deaf(rid: str) -> None:
+                    raise RuntimeError("as asked")
+
+                worker.abort = deaf  # type: ignore[method-assign]
             running = asyncio.ensure_future(made.dispatcher.run(request, None, None, 0.0))
             await server.until(b'"rid"')
             running.cancel()
@@ -136,34 +148,49 @@ def test_a_request_with_a_header_beyond_latin_1_is_served():
     run(check())
 
 
-def test_a_rid_that_is_waited_for_is_not_taken_over():
+def test_one_id_twice_at_a_time_is_two_requests():
     async def check() -> None:
-        worker = router(free_port()).fleet.workers[0]
-        first = worker.expect_prefill("x")
-        with pytest.raises(ApiError, match="Duplicate request ID detected: x") as error:
-            worker.expect_prefill("x")
-        assert error.value.status == 400
-        worker.prefill_done({"rid": "x", "prompt_tokens": 1})
-        second = worker.expect_prefill("x")  # before the loop has told whoever waited for `first`
-        assert (await first or {})["prompt_tokens"] == 1
-        await asyncio.sleep(0)
-        worker.prefill_done({"rid": "x", "prompt_tokens": 2})
-        assert (await second or {})["prompt_tokens"] == 2
+        async with Cluster(worker_args=["--prefill-ms", "100", "--record"]) as cluster:
+            body = {**bodies(4)[PATH], "rid": "twin"}
+            for status, raw in await asyncio.gather(*(post(cluster, PATH, body) for _ in "12")):
+                assert (status, text_of(PATH, raw)) == (200, expected("hello", 4))
+                assert {event["id"] for event in events(raw)} == {"twin"}
+            seen = [body["rid"] for body in (await cluster.stats("prefill-0"))["bodies"]]
+            assert len(set(seen)) == 2
+            await cluster.until(idle)
 
     run(check())
 
 
-def test_the_same_rid_twice_stalls_nobody():
+@pytest.mark.parametrize("path", list(bodies(1)))
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_s_id_stays_with_the_router_and_the_client(path: str, stream: bool) -> None:
+    """SGLang aborts every request whose id begins with the one that it is given."""
+
     async def check() -> None:
-        async with Cluster(worker_args=["--prefill-ms", "300"]) as cluster:
-            body = {**bodies(4)[PATH], "rid": "twin"}
-            first = asyncio.ensure_future(post(cluster, PATH, body))
-            await cluster.until(lambda s: s["workers"][0]["inflight"] == 1)
-            status, raw = await post(cluster, PATH, body)
-            assert status == 400 and b"Duplicate request ID detected: twin" in raw
-            status, raw = await first
-            assert (status, text_of(PATH, raw)) == (200, expected("hello", 4))
-            assert (await cluster.stats("prefill-0"))["aborted"] == []
-            await cluster.until(idle)
+        async with Cluster(worker_args=["--record"]) as cluster:
+            body = {**bodies(4, stream=stream)[path], "rid": "a\\b"}
+            status, raw = await post(cluster, path, body)
+            assert status == 200
+            answers = events(raw) if stream else [json.loads(raw)]
+            told = {a["meta_info"]["id"] if path == "/generate" else a["id"] for a in answers}
+            assert told == {"a\\b"}
+            for worker in cluster.workers:
+                for got in (await cluster.stats(worker.name))["bodies"]:
+                    assert len(got["rid"]) == 32 and "a" + chr(92) not in json.dumps(got)
+
+    run(check())
+
+
+def test_parts_of_a_batch_have_ids_of_one_length():
+    async def check() -> None:
+        async with Cluster(worker_args=["--record"], decodes=1) as cluster:
+            body = {"text": ["hello"] * 12, "rid": "b", "sampling_params": {"max_new_tokens": 2}}
+            status, raw = await post(cluster, "/generate", body)
+            assert status == 200
+            told = [answer["meta_info"]["id"] for answer in json.loads(raw)]
+            assert told == [f"b_{n}" for n in range(12)]
+            rids = [got["rid"] for got in (await cluster.stats("decode-0"))["bodies"]]
+            assert len(set(rids)) == 12 and {len(rid) for rid in rids} == {32}
 
     run(check())

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from toolkit.router.admission import Admission
 from toolkit.router.config import RouterConfig
-from toolkit.router.errors import ApiError
 from toolkit.router.ledger import GRACE_S, SETTLED_S
-from toolkit.router.worker import Fleet, Rank, Turnstile
+from toolkit.router.worker import Fleet, Rank
 
 READING = {"running": 1, "waiting": 0, "used_tokens": 9, "total_tokens": 9, "waiting_tokens": 0}
 
@@ -68,61 +64,6 @@ def test_the_pool_s_size_is_its_capacity():
         assert r.load(1.0).usage == pytest.approx(0.1)
 
     in_loop(check)
-
-
-@given(st.lists(st.sampled_from(["enter", "leave", "cancel"]), max_size=60))
-def test_admission_never_exceeds_its_limits_and_keeps_its_order(steps):
-    async def check() -> None:
-        admission = Admission(3, 4)
-        inside: list[int] = []
-        waiting: list[tuple[int, asyncio.Task[None]]] = []
-        order: list[int] = []
-
-        async def enter(number: int) -> None:
-            await admission.__aenter__()
-            inside.append(number)
-            order.append(number)
-
-        for number, step in enumerate(steps):
-            if step == "enter":
-                try:
-                    admission.check(1)
-                except ApiError as error:
-                    assert error.status == 429
-                    assert admission.running == 3
-                    assert admission.queued == 4
-                    continue
-                waiting.append((number, asyncio.ensure_future(enter(number))))
-            elif step == "leave" and inside:
-                inside.pop(0)
-                await admission.__aexit__(None, None, None)
-            elif step == "cancel":
-                blocked = [task for _, task in waiting if not task.done()]
-                if blocked:
-                    blocked[0].cancel()
-            for _ in range(3):
-                await asyncio.sleep(0)
-            assert len(inside) <= 3
-            assert admission.running == len(inside)
-            assert admission.queued <= 4
-        assert order == sorted(order)
-        for _, task in waiting:
-            task.cancel()
-
-    asyncio.run(check())
-
-
-def test_a_turn_that_is_cancelled_goes_to_the_next():
-    async def check() -> None:
-        queue = Turnstile()
-        first = asyncio.ensure_future(queue.wait(10))
-        second = asyncio.ensure_future(queue.wait(10))
-        await asyncio.sleep(0)
-        queue.wake_one()
-        first.cancel()
-        await asyncio.wait_for(second, 5)
-
-    asyncio.run(check())
 
 
 def test_workers_must_fit_together():

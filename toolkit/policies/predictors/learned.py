@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from toolkit import exact
 from toolkit.policies.base import RequestView
 from toolkit.policies.predictors.base import LONGEST, Flight, Outlook, Placed
 from toolkit.policies.predictors.errors import Errors
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 ROWS = 512
 BACK_OFF = 8.0
 KEEP = 0.998
+NOTHING = 1e-9
+"""A gain (log likelihood ratio) that is no more is the rounding of shares that are equal."""
 TRIED = 16
 """Least recently used rows that are looked at for one that no request in flight stands on."""
 
@@ -58,7 +61,8 @@ class _Stand(NamedTuple):
 
 def nearest_centroid(rows: np.ndarray) -> Callable[[RequestView], Hashable]:
     """A `domain` for `Learned`: the client's label, else the nearest row [K, D] to the request's
-    signature, else None."""
+    signature (the first of equal ones), else None."""
+    known = exact.whole(rows)
 
     def domain(request: RequestView) -> Hashable:
         signature = request.signature
@@ -66,7 +70,7 @@ def nearest_centroid(rows: np.ndarray) -> Callable[[RequestView], Hashable]:
             return request.label
         if signature is None or isinstance(signature, str) or signature.shape != rows.shape[1:]:
             return None
-        return int((rows @ signature).argmax())
+        return int(exact.of_whole(exact.whole(signature), known).argmax())
 
     return domain
 
@@ -131,7 +135,7 @@ class Learned:
                 self._standing[row] += 1
                 stands.append(_Stand(at, row))
         best = max(stands, key=lambda stand: self.views[stand.view].gain, default=None)
-        if best is None or self.views[best.view].gain <= 0:
+        if best is None or self.views[best.view].gain <= NOTHING:
             return Placed(0, 0.0, stands)
         self._smooth(best.row)
         return Placed(best.row, 0.0, stands)

@@ -58,11 +58,13 @@ def _takeaway(profile: Profile) -> str:
 
 def _graphs(profile: Profile, pairs: NDArray, strength: NDArray) -> tuple[list[html.Panel], str]:
     """The panels, and the words on which gaps they show."""
+    import numpy as np
+
     layers = profile.model.layers
     if len(layers) <= WHOLE:
         drawn = links.picture(pairs, layers, SHOWN, "graph")
         return [html.Panel(drawn, "Strongest pairs, all layers", full=True)], " in each gap"
-    order = strength.argsort()[::-1]
+    order = np.argsort(-strength, kind="stable")
     chosen = [("Strongest", order[0]), ("Middle", order[len(order) // 2]), ("Weakest", order[-1])]
     panels = [
         html.Panel(

@@ -43,7 +43,7 @@ def project(arrays: Mapping[str, NDArray], mask: Sequence[int]) -> Flat:
     points = left[:, :2] * np.sqrt(np.maximum(values[:2], 0.0))
     if points.shape[1] < 2:
         points = np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
-    flip = np.take_along_axis(points, np.abs(points).argmax(0)[None], 0)
+    flip = np.take_along_axis(points, np.abs(points).round(6).argmax(0)[None], 0)
     points = points * np.where(flip < 0, -1.0, 1.0)
     total = float(values.sum()) or 1.0
     shares = [float(v) / total for v in values[:2]] + [0.0, 0.0]

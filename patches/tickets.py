@@ -1,0 +1,45 @@
+"""What the toolkit itself asks in a request (`toolkit.ticket`), as a worker's processes read it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Any
+
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
+from toolkit.ticket import TICKET_KEY, Ticket, TicketError, read, sign
+
+_OWN_KEY_VARIABLE = "TOOLKIT_OWN_KEY"
+
+
+def ticket_key() -> str:
+    """What tickets are signed with: the run's key. A worker that was given none makes one up, so
+    that it can sign what it asks of its own schedulers, and accepts nobody else's tickets."""
+    key = os.environ.get(WORKER_KEY_VARIABLE)
+    # The main process asks first, before it starts the others, which inherit it.
+    return key or os.environ.setdefault(_OWN_KEY_VARIABLE, secrets.token_hex(32))
+
+
+def ticket_of(request: Any) -> Ticket:
+    """The ticket of anything with `rid` and `sampling_params`; empty for an ordinary request.
+
+    Raises:
+        TicketError: what stands there is not signed for this request.
+    """
+    custom = getattr(request.sampling_params, "custom_params", None)
+    if not isinstance(custom, dict) or TICKET_KEY not in custom:
+        return Ticket()
+    return read(custom, request.rid, ticket_key())
+
+
+def add_capture(request: Any) -> None:
+    """Ask this worker's schedulers for the experts of a tokenized request; what its ticket says
+    already stays. One with a ticket that is none is left for the schedulers to refuse."""
+    try:
+        ticket = ticket_of(request)
+    except TicketError:
+        return
+    name = ticket.capture or request.rid
+    signed = sign(ticket_key(), request.rid, resume=ticket.resume, capture=name)
+    params = request.sampling_params
+    params.custom_params = {**(params.custom_params or {}), TICKET_KEY: signed}

@@ -1,0 +1,30 @@
+"""The key of a run's workers, for tests that speak to a worker as the router does."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from toolkit.launch.running import Running
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
+
+
+def provide() -> None:
+    """Workers that are started from here have a key, whoever starts them."""
+    os.environ.setdefault(WORKER_KEY_VARIABLE, secrets.token_hex(32))
+
+
+def of(deployment: Running) -> str:
+    """The key that the workers really have."""
+    pid = next(worker.pid for worker in deployment.workers if worker.pid)
+    for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name.decode() == WORKER_KEY_VARIABLE:
+            return value.decode()
+    raise AssertionError("the workers have no key")
+
+
+def headers(deployment: Running) -> dict[str, str]:
+    """What a worker asks of its callers."""
+    return {"Authorization": f"Bearer {of(deployment)}"}

@@ -1,0 +1,82 @@
+"""How a stand-in worker can be sick, switched at run time: POST /standin/mode with a name as body.
+
+- `500`, `503`, `429`: every generation is answered so.
+- `silent`: generations are taken and shown as running, and nothing is ever answered; events flow.
+- `half`: half of a stream's tokens, then silence; an answer that does not stream never comes.
+- `1xx`: two interim answers (100, 103) come before the answer.
+- `rude`: raw frames that no server should send (`tests.standin.rude`), on the event stream too.
+- `well`: as ever. What a mode has made silent stays so.
+- `reset` is no mode: it resets (RST) all other connections of the worker, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+from tests.standin import rude
+
+if TYPE_CHECKING:
+    from tests.standin.worker import Protocol, Server
+
+MODES = ("well", "500", "503", "429", "silent", "half", "1xx", "rude")
+INTERIM = (
+    b"HTTP/1.1 100 Continue\r\n\r\n"
+    b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
+)
+
+
+class Faults:
+    """One worker's sickness. `posts` counts the generations that it was asked for."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.posts = 0
+        self._random = random.Random(17)
+
+    def ask(self, name: str, server: Server, asking: Protocol) -> bool:
+        """Take a mode, or reset connections. False when the name is none of them."""
+        if name == "reset":
+            for protocol in server.connections - {asking}:
+                _reset(protocol)
+            return True
+        if name not in MODES:
+            return False
+        self.mode = name
+        return True
+
+    async def spoil(self, protocol: Protocol, server: Server) -> bool:
+        """Answer a generation as the mode says. False when it is to be answered as ever."""
+        if self.mode == "well" or self.mode == "half":
+            return False
+        if self.mode == "1xx":
+            protocol.transport.write(INTERIM)
+            return False
+        if self.mode == "silent":
+            await silence()
+        if self.mode == "rude":
+            for line in rude.events(self._random):
+                for subscriber in list(server.subscribers):
+                    subscriber.chunk(line)
+            await rude.answer(protocol.transport, self._random)
+            return True
+        protocol.json({"object": "error", "message": "sick, as asked"}, int(self.mode))
+        return True
+
+    def stops_at(self, count: int) -> int | None:
+        """The token of `count` before which a stream falls silent; None when it does not."""
+        return count // 2 if self.mode == "half" else None
+
+
+async def silence() -> None:
+    """Until the client goes away or aborts."""
+    await asyncio.Event().wait()
+
+
+def _reset(protocol: Protocol) -> None:
+    taken = protocol.transport.get_extra_info("socket")
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    protocol.transport.abort()

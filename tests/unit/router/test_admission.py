@@ -1,0 +1,275 @@
+"""Admission: bounds, order, batches beside single requests, and nothing lost on cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from toolkit.router.admission import Admission
+from toolkit.router.errors import ApiError
+from toolkit.router.slots import Queued, Slots
+
+MOST = 4
+
+
+class _Part:
+    def __init__(self, job: _Job, number: int) -> None:
+        self.job, self.number = job, number
+        self.running = False
+        self.wanted = True
+
+    def grant(self) -> bool:
+        if not self.wanted:
+            return False
+        # In its job's order: nobody who was queued before it and still waits.
+        assert not self.job.waits or self.job.waits[0] is self
+        self.job.waits.popleft()
+        self.running = True
+        return True
+
+
+class _Job:
+    def __init__(self, batch: bool) -> None:
+        self.queued = Queued(batch)
+        self.waits: deque[_Part] = deque()
+        self.parts = 0
+
+
+class SlotsMachine(RuleBasedStateMachine):
+    """Slots never lose or double one, keep each job's order, and leave none idle without need."""
+
+    parts = Bundle("parts")
+    batches = Bundle("batches")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = Slots(MOST)
+        self.all: list[_Part] = []
+
+    def _ask(self, job: _Job) -> _Part:
+        part = _Part(job, job.parts)
+        job.parts += 1
+        job.waits.append(part)
+        if self.slots.take(job.queued, part.grant):
+            assert job.waits[0] is part
+            job.waits.popleft()
+            part.running = True
+        self.all.append(part)
+        return part
+
+    @rule(target=parts)
+    def single(self) -> _Part:
+        return self._ask(_Job(batch=False))
+
+    @rule(target=batches)
+    def batch(self) -> _Job:
+        return _Job(batch=True)
+
+    @rule(target=parts, job=batches)
+    def part(self, job: _Job) -> _Part:
+        return self._ask(job)
+
+    @rule(part=consumes(parts))
+    def end(self, part: _Part) -> None:
+        self.all.remove(part)
+        part.wanted = False
+        if part.running:
+            self.slots.give(part.job.queued.batch)
+        else:
+            part.job.waits.remove(part)
+            self.slots.forget(part.job.queued, part.grant)
+
+    @rule(part=consumes(parts))
+    def vanish(self, part: _Part) -> None:
+        """It says no when its turn comes: its task was cancelled and has not run since."""
+        self.end(part) if part.running else setattr(part, "wanted", False)
+        if part in self.all:
+            self.all.remove(part)
+            part.job.waits.remove(part)
+
+    @invariant()
+    def counts_are_what_runs(self) -> None:
+        running = [part for part in self.all if part.running]
+        batched = [part for part in running if part.job.queued.batch]
+        assert self.slots.running == len(running) <= MOST
+        assert self.slots.batched == len(batched) <= self.slots.wide
+        waiting = [part for part in self.all if not part.running]
+        assert self.slots.waiting >= len(waiting)  # those that vanished are dropped in their turn
+
+    @invariant()
+    def nobody_waits_beside_a_free_slot(self) -> None:
+        free = self.slots.running < MOST
+        for part in self.all:
+            if not part.running and free:
+                assert part.job.queued.batch and self.slots.batched == self.slots.wide
+
+
+SlotsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSlots = SlotsMachine.TestCase
+
+
+class AdmissionMachine(RuleBasedStateMachine):
+    """With tasks: cancellation at any moment loses no slot and no place."""
+
+    live = Bundle("live")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.admission = Admission(3, 5)
+        self.held = 0
+        self.order: list[int] = []
+        self.count = 0
+        self.batched = 0
+
+    def teardown(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self._turn()
+        assert self.admission.running == self.admission.queued == self.admission.batched == 0
+        assert not self.admission.busy
+        self.loop.close()
+
+    def _turn(self, turns: int = 4) -> None:
+        async def spin() -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(spin())
+
+    @rule(target=live, parts=st.integers(1, 5), turn=st.booleans())
+    def arrive(self, parts: int, turn: bool) -> tuple[asyncio.Event, list[asyncio.Task[None]]]:
+        go, number = asyncio.Event(), self.count
+        self.count += 1
+
+        async def part(entry: object) -> None:
+            async with entry.slot():  # type: ignore[attr-defined]
+                if parts == 1:
+                    self.order.append(number)
+                await go.wait()
+
+        async def job() -> None:
+            try:
+                with self.admission.enter(parts) as entry:
+                    await asyncio.gather(*(part(entry) for _ in range(parts)))
+            except ApiError as error:
+                assert error.status == 429
+                assert error.retry_after
+
+        task = self.loop.create_task(job())
+        if turn:
+            self._turn()
+        return go, [task]
+
+    @rule(one=consumes(live), turn=st.booleans())
+    def finish(self, one: tuple[asyncio.Event, list[asyncio.Task[None]]], turn: bool) -> None:
+        one[0].set()
+        if turn:
+            self._turn()
+
+    @rule(one=consumes(live), turn=st.booleans())
+    def cancel(self, one: tuple[asyncio.Event, list[asyncio.Task[None]]], turn: bool) -> None:
+        one[1][0].cancel()
+        if turn:
+            self._turn()
+
+    @invariant()
+    def bounds(self) -> None:
+        admission = self.admission
+        assert 0 <= admission.running <= 3
+        assert 0 <= admission.places <= 8
+        assert 0 <= admission.batched <= admission.widest == 6
+        assert admission.running + admission.queued <= 8 - admission.places
+
+    @invariant()
+    def single_requests_are_first_come_first_served(self) -> None:
+        assert self.order == sorted(self.order)
+
+
+AdmissionMachine.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=30, deadline=None
+)
+TestAdmission = AdmissionMachine.TestCase
+
+
+def in_loop(coroutine) -> None:
+    asyncio.run(asyncio.wait_for(coroutine, 10))
+
+
+async def _hold(entry, go: asyncio.Event, order: list[str], name: str) -> None:
+    async with entry.slot():
+        order.append(name)
+        await go.wait()
+
+
+def test_a_batch_as_wide_as_the_bound_leaves_a_slot_for_others():
+    async def check() -> None:
+        admission, go, order = Admission(48, 48), asyncio.Event(), []
+        with admission.enter(48) as batch, admission.enter(1) as single:
+            tasks = [asyncio.ensure_future(_hold(batch, go, order, "batch")) for _ in range(48)]
+            await asyncio.sleep(0)
+            tasks.append(asyncio.ensure_future(_hold(single, go, order, "single")))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert order[-1] == "single"
+            assert admission.running == 37  # 36 of the batch
+            go.set()
+            await asyncio.gather(*tasks)
+        assert not admission.busy
+
+    in_loop(check())
+
+
+def test_batches_that_come_together_cannot_overshoot():
+    async def check() -> None:
+        admission = Admission(4, 12)
+        entered, refused = [], 0
+        for _ in range(10):  # no await in between, as when all were parsed in one turn
+            try:
+                entered.append(admission.enter(4))
+            except ApiError as error:
+                assert (error.status, error.retry_after) == (429, 1)
+                refused += 1
+        assert (len(entered), refused) == (3, 7)
+        with admission.enter(1):
+            assert admission.places == 3
+        for entry in entered:
+            entry.__exit__(None, None, None)
+        assert not admission.busy
+
+    in_loop(check())
+
+
+def test_batches_take_turns():
+    async def check() -> None:
+        admission, order = Admission(1, 40), []
+        gate = asyncio.Event()
+
+        async def part(entry, name: str) -> None:
+            async with entry.slot():
+                await gate.wait()
+                order.append(name)
+
+        with admission.enter(1) as first, admission.enter(6) as a, admission.enter(3) as b:
+            tasks = [asyncio.ensure_future(part(first, "first"))]
+            for entry, name, count in ((a, "a", 6), (b, "b", 3)):
+                tasks += [asyncio.ensure_future(part(entry, name)) for _ in range(count)]
+            await asyncio.sleep(0)
+            gate.set()
+            await asyncio.gather(*tasks)
+        assert "".join(order[1:]) == "abababaaa"
+
+    in_loop(check())
+
+
+def test_draining_refuses_with_503():
+    admission = Admission(1, 1)
+    admission.draining = True
+    with pytest.raises(ApiError) as refused:
+        admission.enter(1)
+    assert refused.value.status == 503

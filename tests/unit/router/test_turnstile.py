@@ -1,0 +1,62 @@
+"""Whoever waits keeps its place, however often it is woken for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.router.turnstile import Turnstile
+
+STEPS = st.lists(st.sampled_from(["enter", "free", "flap", "cancel"]), max_size=60)
+
+
+@given(STEPS)
+def test_they_go_in_order_of_arrival(steps: list[str]) -> None:
+    async def check() -> None:
+        queue = Turnstile()
+        free = 0
+        went: list[int] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        async def one(number: int) -> None:
+            nonlocal free
+            with queue.enter() as place:
+                while not (place.first and free):
+                    await place.wait(60)
+                free -= 1
+                went.append(number)
+
+        for number, step in enumerate(steps):
+            if step == "enter":
+                tasks.append(asyncio.ensure_future(one(number)))
+            elif step == "free":
+                free += 1
+                queue.wake_one()
+            elif step == "flap":  # the health of some worker has changed
+                queue.wake_all()
+            elif tasks:
+                tasks[number % len(tasks)].cancel()
+            for _ in range(3):
+                await asyncio.sleep(0)
+        free = len(tasks)
+        queue.wake_one()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        assert went == sorted(went)
+        assert len(went) + sum(task.cancelled() for task in tasks) == len(tasks)
+        assert queue.waiting == 0
+
+    asyncio.run(check())
+
+
+def test_who_waits_in_vain_gets_its_turn_back_after_its_time() -> None:
+    async def check() -> None:
+        queue = Turnstile()
+        with queue.enter() as place:
+            await place.wait(0.01)
+            assert place.first and queue.waiting == 1
+        assert queue.waiting == 0
+
+    asyncio.run(check())

@@ -1,0 +1,80 @@
+"""What a deployment listens on, what a stranger meets there, and the rule that keeps him away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolkit.launch.plan import DIST_PORTS, Plan
+from toolkit.loopback import is_loopback
+
+MOONCAKE_PORTS = "15000-17000"
+"""Where Mooncake takes its ports from (MC_MIN_RPC_PORT, MC_MAX_RPC_PORT)."""
+EPHEMERAL = "32768-60999"
+"""Where the kernel takes ports that nobody named (net.ipv4.ip_local_port_range)."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """`ports` as nftables writes them; `guard`: what a stranger there needs, if anything."""
+
+    who: str
+    address: str
+    ports: str
+    what: str
+    guard: str = ""
+
+
+def doors(plan: Plan) -> list[Door]:
+    """Every kind of socket on which the deployment listens."""
+    found = []
+    if plan.router is not None:
+        router, config = plan.router, plan.router.config or {}
+        keyed = bool(config.get("api_key_env") or config.get("api_keys_file"))
+        key = "a client key" if keyed else ""
+        found.append(Door("router", router.host, str(router.port), "clients", key))
+        if admin := config.get("admin_port"):
+            found.append(Door("router", "127.0.0.1", str(admin), "orders", "to be no web page"))
+    for w in plan.workers:
+        found.append(Door(w.name, w.address, str(w.port), "HTTP", "the run's key"))
+        if w.bootstrap_port:
+            found.append(Door(w.name, w.address, str(w.bootstrap_port), "KV bootstrap"))
+        if w.dist_port and w.node_rank == 0:
+            ports = f"{w.dist_port}-{w.dist_port + DIST_PORTS - 1}"
+            found.append(Door(w.name, w.address, ports, "messages of ranks, torch's store"))
+    for address in dict.fromkeys(w.address for w in plan.workers):
+        what = "messages of processes and of KV transfer, torch's store, gloo"
+        found.append(Door("workers", address, EPHEMERAL, what))
+        if (plan.transfer or "").startswith("mooncake"):
+            found.append(Door("workers", address, MOONCAKE_PORTS, "Mooncake: KV memory"))
+    return found
+
+
+def firewall(plan: Plan) -> list[str]:
+    """The nftables commands by which only the deployment's hosts reach what asks for no key; empty
+    where all of that is on loopback."""
+    hosts = {door.address for door in doors(plan) if not is_loopback(door.address)}
+    hosts &= {worker.address for worker in plan.workers}
+    if not hosts:
+        return []
+    ports = dict.fromkeys(d.ports for d in doors(plan) if d.who != "router")
+    return [
+        "nft add table inet toolkit",
+        "nft 'add chain inet toolkit input { type filter hook input priority 0; }'",
+        "nft 'add rule inet toolkit input ct state established,related accept'",
+        "nft 'add rule inet toolkit input iif lo accept'",
+        f"nft 'add rule inet toolkit input ip saddr {{ {', '.join(sorted(hosts))} }} accept'",
+        f"nft 'add rule inet toolkit input tcp dport {{ {', '.join(ports)} }} drop'",
+    ]
+
+
+def told(plan: Plan) -> str:
+    """The doors as comment lines, for the dry run."""
+    lines = ["listens (launch/README.md, Ports); all but the router's on the address shown only:"]
+    for door in doors(plan):
+        guard = f"; wants {door.guard}" if door.guard else ""
+        lines.append(f"  {door.who}: {door.address}, port {door.ports}: {door.what}{guard}")
+    rules = firewall(plan)
+    if rules:
+        lines += ["what wants nothing is open to the network of those addresses; on every host:"]
+        lines += [f"  {rule}" for rule in rules]
+    return "\n".join(f"# {line}" for line in lines)

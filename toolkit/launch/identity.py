@@ -1,0 +1,93 @@
+"""Is it our own process that answers at a URL? A 200 alone says only that somebody does.
+
+Our router says of which run it is (`toolkit.run_id.HEADER`). Of everything else (SGLang's servers,
+the small server of a higher node, SGLang's router) the kernel says which process listens: it must
+be one that this launcher started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from toolkit.launch import readiness, runs, trees
+
+Listeners = set[int | None]
+"""Processes that listen; None is one that cannot be seen, as another user's."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a probe found: an answer of our own process, or who is there instead."""
+
+    status: int
+    stranger: str | None = None
+
+
+def probe(url: str, timeout: float, run_id: str, leaders: Mapping[int, int]) -> Probe:
+    """GET `url`, which a process of the groups led by `leaders` (pid -> start) is to answer."""
+    seen = readiness.ask(url, timeout)
+    if seen.run == run_id or (seen.run is None and seen.status != 200):
+        return Probe(seen.status)
+    port = urlsplit(url).port or 80
+    there = listeners(urlsplit(url).hostname or "", port)
+    if seen.run is None and there and there <= {p.pid for p in trees.members(leaders)}:
+        return Probe(seen.status)
+    return Probe(seen.status, f"port {port} is answered by {_shown(seen.run, there)}")
+
+
+def stranger(url: str, run_id: str, timeout: float = 5.0) -> str | None:
+    """Who answers at `url` instead of the router of run `run_id`; None: that router does.
+
+    Raises NotReady when nobody answers.
+    """
+    seen = readiness.ask(f"{url}/health", timeout)
+    if seen.status == 0:
+        raise readiness.NotReady(f"{url}/health answered nothing")
+    if seen.run == run_id:
+        return None
+    port = urlsplit(url).port or 80
+    return f"port {port} is answered by {_shown(seen.run, listeners(urlsplit(url).hostname, port))}"
+
+
+def listeners(host: str | None, port: int) -> Listeners:
+    """Who listens on `port` at this machine's address `host`, or at all addresses."""
+    import psutil
+
+    return {
+        found.pid
+        for found in psutil.net_connections("tcp")
+        if found.status == psutil.CONN_LISTEN
+        and found.laddr.port == port
+        and _reaches(found.laddr.ip, host)
+    }
+
+
+def _reaches(bound: str, host: str | None) -> bool:
+    try:
+        address, wanted = ip_address(bound), ip_address(host or "")
+    except ValueError:
+        return True  # a host's name: whoever has the port may be meant
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_unspecified or wanted in (address, mapped)
+
+
+def _shown(run_id: str | None, there: Listeners) -> str:
+    for pid in sorted(pid for pid in there if pid is not None):
+        run_id = run_id or trees.run_of(pid)
+    if run_id:
+        run = runs.of_id(run_id)
+        return f"another run: {run or run_id}"
+    pids = ", ".join(f"process {pid}{_name(pid)}" for pid in there if pid is not None)
+    return (pids or "a process that cannot be seen from here") + ", which is of no run"
+
+
+def _name(pid: int) -> str:
+    import psutil
+
+    try:
+        return f" ({psutil.Process(pid).name()})"
+    except psutil.Error:
+        return ""

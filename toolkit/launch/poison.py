@@ -1,0 +1,66 @@
+"""Which deaths of workers the run's router ascribes to poisonous requests.
+
+Such a request kills any worker that gets it, so the worker is not to blame: its death does not
+count towards giving it up. `GET /workers` of our router says `"poison": {worker name: deaths}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from toolkit.launch import keys, readiness
+from toolkit.launch.plan import Plan
+
+ASK_EVERY = 5.0
+"""Seconds between two questions while there are deaths that may have been poisonous."""
+FIRST = 0.5
+"""Seconds after a death before the router is asked: it has to see it, too."""
+
+
+class Poison:
+    """Asks the router, as long as there are deaths that count. Used by the supervisor's thread,
+    `ask` by another one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._ours = plan.router is not None and plan.router.kind == "toolkit"
+        self._next: float | None = None
+        self._until = 0.0
+
+    @property
+    def timer(self) -> float | None:
+        """When (monotonic s) to look at `due`; None: not before a worker dies."""
+        return self._next
+
+    def after(self, now: float, window: float) -> None:
+        """A worker died at `now`; its death counts for `window` s."""
+        if self._ours:
+            self._next, self._until = now + FIRST, now + window
+
+    def due(self, now: float) -> bool:
+        """True when `ask` is to be called now."""
+        if self._next is None or now < self._next:
+            return False
+        self._next = now + ASK_EVERY if now < self._until else None
+        return True
+
+    def ask(self) -> dict[str, int]:
+        """Deaths by poison of each worker, by name. NotReady when the router does not say."""
+        router = self._plan.router
+        assert router is not None
+        key = keys.admin_key(router.config or {})
+        status, body = readiness.get(f"{router.admin_url}/workers", key=key)
+        if status != 200:
+            raise readiness.NotReady(f"/workers answered {status or 'nothing'}")
+        counts = json.loads(body).get("poison")
+        return {
+            str(name): count
+            for name, count in (counts.items() if isinstance(counts, dict) else ())
+            if isinstance(count, int)
+        }
+
+    @staticmethod
+    def of(counts: dict[str, int], name: str) -> int:
+        """The count of a process: all nodes of a worker share that worker's."""
+        return counts.get(re.sub(r"-node-\d+$", "", name), 0)

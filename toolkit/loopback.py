@@ -1,0 +1,23 @@
+"""Which addresses only this machine itself can reach, and what the others need."""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this name or address can only be this machine itself."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def open_door(host: str) -> str:
+    """What is wrong with a front door at `host` that asks nobody for a key, and how to mend it."""
+    return (
+        f"host {host} is not loopback and no client key is asked for: name keys in api_key_env or "
+        "api_keys_file, or say `open: true` where something else keeps strangers away"
+    )

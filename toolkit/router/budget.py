@@ -1,0 +1,104 @@
+"""How much memory clients' requests may take in the router, and what one is charged for.
+
+A request is charged for what it holds while it is read, parsed, queued and run: at first the bytes
+that have come (not those announced), then `weight` of what became of them. The sum of all charges
+is at most `max_body_total_mib`; who wants more gets 503 with Retry-After, nobody waits for it.
+Requests above `SMALL` share three quarters of it, so that large ones leave room for ordinary ones.
+
+The memory of the router as a whole is then at most
+
+    its own (some 100 MiB)  +  max_body_total_mib  +  max_connections x READ_BUFFER x 4
+    + answers that do not stream, ANSWER_MAX each (`toolkit.router.upstream`)
+    + the parser process for large bodies, PARSER_MIB (`toolkit.router.parsing`)
+
+and in practice far less: a connection without a body holds some 6 KiB.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from toolkit.router.errors import ApiError
+
+MIB = 2**20
+SMALL = MIB
+"""Bytes; a request that is charged for more is a large one."""
+VALUE_BYTES = 72
+"""The most that one JSON value takes as a Python object, text apart (an empty dict in a list)."""
+_MARKS = b",:[{"
+
+
+def values(raw: bytes) -> int:
+    """At most so many JSON values are in `raw`: each has one of these characters before it."""
+    return len(raw) - len(raw.translate(None, _MARKS)) + 1
+
+
+def weight(raw: bytes, count: int) -> int:
+    """Bytes of memory that a body takes as Python objects, at most: `count` values and their text.
+
+    A text is stored with 1, 2 or 4 bytes a character, as its widest character needs, and once
+    more in UTF-8 as soon as it has been written out.
+    """
+    wide = 1 if raw.isascii() and b"\\u" not in raw else 5
+    return wide * len(raw) + VALUE_BYTES * count
+
+
+class Budget:
+    """The charges of all requests."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+        self.peak = 0
+
+    def open(self) -> Charge:
+        return Charge(self)
+
+    def add(self, size: int, whole: int) -> None:
+        """Charge `size` more bytes to a request that then holds `whole`.
+
+        Raises:
+            ApiError: 503 with Retry-After; nothing was charged.
+        """
+        limit = self.most if whole <= SMALL else self.most * 3 // 4
+        if size > 0 and self.held + size > limit:
+            raise ApiError(
+                503,
+                f"The router holds {self.held / MIB:.0f} MiB of requests, and takes no more of "
+                f"this size now (limit {limit / MIB:.0f} MiB). Try again.",
+                retry_after=2,
+            )
+        self.held += size
+        self.peak = max(self.peak, self.held)
+
+
+class Charge:
+    """One request's charge; `with budget.open() as charge` gives all of it back."""
+
+    __slots__ = ("_budget", "bytes")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.bytes = 0
+
+    def grow(self, size: int) -> None:
+        """ApiError as `Budget.add`."""
+        self._budget.add(size, self.bytes + size)
+        self.bytes += size
+
+    def become(self, size: int) -> None:
+        """From now on it holds `size` bytes in all. ApiError as `Budget.add`."""
+        self._budget.add(size - self.bytes, size)
+        self.bytes = size
+
+    def __enter__(self) -> Charge:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._budget.held -= self.bytes
+        self.bytes = 0

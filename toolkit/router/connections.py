@@ -1,0 +1,230 @@
+"""Clients' connections: how many, and how long each may take to say what it wants.
+
+`Connection` is aiohttp's own handler of a connection with three things added: it is counted when
+it opens (and closed with 503 when there are too many), each head has a time limit, and what is not
+HTTP is answered in one line and counted, not logged with its bytes.
+
+When all connections are taken, those that have been idle longest make room: a stranger who opens
+connections and says nothing keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import orjson
+from aiohttp import web, web_protocol
+
+from toolkit.router.quiet import Tally, log, where
+
+READ_BUFFER = 64 * 1024
+"""Bytes of a body that aiohttp holds before it stops reading; twice that at most."""
+MAX_HEADERS = 100
+LINGER_S = 2.0
+"""How long what is left of a refused body is read and thrown away, so that the answer arrives."""
+SWEEP_S = 0.5
+IDLE_S = 1.0
+"""A connection that has been idle for less is not closed to make room."""
+SHED = 64
+"""Idle connections that are closed at a time."""
+
+# Pipelined requests that are read while one runs; aiohttp's 32 may hold 4 MiB a connection.
+web_protocol.MAX_MSG_QUEUE_SIZE = 2  # type: ignore[misc]
+
+
+def _plain(status: int, reason: str, message: str, more: str = "") -> bytes:
+    body = orjson.dumps({"error": {"message": message}})
+    head = (
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n{more}Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+_FULL = _plain(
+    503, "Service Unavailable", "The router has too many connections.", "Retry-After: 1\r\n"
+)
+_LATE = _plain(408, "Request Timeout", "The head of the request took too long.")
+
+
+class Lobby:
+    """All connections of clients, and the clock of those whose head is not complete."""
+
+    def __init__(self, most: int, head_s: float) -> None:
+        self.most = most
+        self.head_s = head_s
+        self.open: dict[Connection, float] = {}
+        """With the time of the last request's head; those that had none for longest come first."""
+        self.heads: dict[Connection, float] = {}
+        """Deadlines of heads, the nearest first."""
+        self.full = Tally("connections refused, since there are too many")
+        self.malformed = Tally("requests refused, since they are not HTTP")
+        self._shed_at = 0.0
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def enter(self, connection: Connection) -> bool:
+        if len(self.open) >= self.most and not self._make_room():
+            self.full.add()
+            return False
+        now = monotonic()
+        self.open[connection] = now
+        self.heads[connection] = now + self.head_s
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        return True
+
+    def begun(self, connection: Connection) -> None:
+        """The first bytes of a head have come."""
+        if connection in self.open:
+            self.heads.setdefault(connection, monotonic() + self.head_s)
+
+    def headed(self, connection: Connection) -> None:
+        """A head is complete."""
+        self.heads.pop(connection, None)
+        if self.open.pop(connection, None) is not None:
+            self.open[connection] = monotonic()
+
+    def leave(self, connection: Connection) -> None:
+        self.open.pop(connection, None)
+        self.heads.pop(connection, None)
+
+    def _make_room(self) -> bool:
+        """Close some that are idle; looked for a few times a second at most."""
+        now = monotonic()
+        if now - self._shed_at < 0.1:
+            return False
+        self._shed_at = now
+        idle: list[Connection] = []
+        for connection, since in self.open.items():
+            if now - since < IDLE_S or len(idle) == SHED:
+                break
+            if connection.idle:
+                idle.append(connection)
+        for connection in idle:
+            self.leave(connection)
+            connection.force_close()
+        return bool(idle)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        now = monotonic()
+        late = []
+        for connection, deadline in self.heads.items():
+            if deadline > now:
+                break
+            late.append(connection)
+        for connection in late:
+            self.heads.pop(connection, None)
+            connection.too_late()
+        if self.open:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+
+class Connection(web.RequestHandler):
+    """One client's connection. `on_malformed` is told of what is not HTTP."""
+
+    __slots__ = ("_body", "_let_in", "_lobby", "_said", "_seen")
+
+    def __init__(self, lobby: Lobby, manager: web.Server, **options: Any) -> None:
+        super().__init__(
+            manager,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            lingering_time=LINGER_S,
+            read_bufsize=READ_BUFFER,
+            max_headers=MAX_HEADERS,
+            auto_decompress=False,
+            **options,
+        )
+        self._lobby = lobby
+        self._let_in = False
+        self._said = False
+        self._seen = 0
+        self._body: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not self._lobby.enter(self):
+            transport.write(_FULL)  # type: ignore[attr-defined]
+            transport.close()
+            return
+        self._let_in = True
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._let_in:
+            return
+        super().data_received(data)
+        if self._request_count != self._seen:
+            self._seen = self._request_count
+            self._said = True
+            # Here before anybody has taken it off; an empty queue is one that was cleared.
+            self._body = self._messages[-1][1] if self._messages else None
+            self._lobby.headed(self)
+        elif data and (self._body is None or self._body.is_eof()):
+            self._said = True
+            self._lobby.begun(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._let_in:
+            self._lobby.leave(self)
+            super().connection_lost(exc)
+
+    @property
+    def idle(self) -> bool:
+        """It waits for a request, of which nothing has come, or has not come in time."""
+        waiter = self._waiter
+        return waiter is not None and not waiter.done() and not self._messages
+
+    def too_late(self) -> None:
+        """Its head has taken too long. One that never said a word is closed without one."""
+        if not self.idle:
+            return
+        if self._said and self.transport is not None:
+            self.transport.write(_LATE)
+        self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status < 500:
+            self._lobby.malformed.add()
+            text = "This is not a well-formed HTTP/1.1 request."
+        else:
+            log.error("a request failed: %s", "?" if exc is None else where(exc))
+            text = "Internal error of the router."
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer has been sent")
+        body = orjson.dumps({"error": {"message": text}})
+        answer = web.Response(status=status, body=body, content_type="application/json")
+        answer.force_close()
+        return answer
+
+    def log_exception(self, *args: Any, **options: Any) -> None:
+        error = options.get("exc_info")
+        what = where(error) if isinstance(error, BaseException) else ""
+        log.error("a connection failed: %s", what)
+
+
+def factory(
+    lobby: Lobby, manager: web.Server, max_head_kib: int, keepalive_s: float
+) -> Callable[[], Connection]:
+    """Makes connections of `manager`'s application."""
+    size = max_head_kib * 1024
+
+    def make() -> Connection:
+        return Connection(
+            lobby,
+            manager,
+            keepalive_timeout=keepalive_s,
+            max_line_size=size,
+            max_field_size=size,
+        )
+
+    return make

@@ -1,0 +1,111 @@
+"""Who may do what: client endpoints, the admin's, and the separate loopback door of the admin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from toolkit.loopback import is_loopback
+from toolkit.router.keys import Caller, Keyring, keyring
+
+if TYPE_CHECKING:
+    from toolkit.router.config import RouterConfig
+
+OPEN_PATHS = frozenset({"/health", "/readiness", "/metrics"})
+"""Probes and scrapers have no key."""
+ADMIN_DOOR = OPEN_PATHS | {
+    "/workers",
+    "/abort_request",
+    "/admin/policy",
+    "/admin/drain",
+    "/admin/refit",
+}
+"""What the admin's own port answers: no generation, which would need no client key there."""
+CALLER = web.RequestKey("caller", Caller)
+
+
+class Guard:
+    """Looks at every request before anything else does.
+
+    With an admin key the admin's endpoints want that, at either port. Without one they answer only
+    at `admin_port`, on loopback, where a browser's page cannot ask for them: not across sites
+    (`Origin`, `Sec-Fetch-Site`) and not under a name that was made to point here (`Host`).
+    """
+
+    def __init__(self, config: RouterConfig) -> None:
+        self._port = config.admin_port
+        self._keys: Keyring = keyring(config)
+
+    @property
+    def admin_url(self) -> str | None:
+        """Where the admin's endpoints answer without a key; None: nowhere."""
+        return f"http://127.0.0.1:{self._port}" if self._port and not self._keys.admin else None
+
+    def refuse(self, request: web.Request) -> web.Response | None:
+        """The answer that ends this request; None lets it in, with its caller under CALLER."""
+        caller = self._keys.caller(request.headers.get("Authorization", ""))
+        if self._at_admin_door(request):
+            wrong = strange(request)
+            if wrong is not None:
+                return _error(403, f"The admin port takes no requests {wrong}.")
+            if request.path not in ADMIN_DOOR:
+                return _error(404, "The admin port has only: " + ", ".join(sorted(ADMIN_DOOR)))
+            if not self._keys.admin:
+                caller = Caller(admin=True)
+            elif caller is None and request.path not in OPEN_PATHS:
+                return unauthorized()
+        elif caller is None and self._keys.clients and request.path not in OPEN_PATHS:
+            return unauthorized()
+        request[CALLER] = caller or Caller()
+        return None
+
+    def refuse_admin(self, request: web.Request) -> web.Response | None:
+        """The answer to whom is not the admin, from the admin's endpoints; None for the admin."""
+        caller = request[CALLER]
+        if caller.admin:
+            return None
+        if not self._keys.admin:
+            where = f"at http://127.0.0.1:{self._port} only" if self._port else "nowhere"
+            return _error(
+                403,
+                f"Without an admin key this answers {where}: set admin_key_env or admin_key_file"
+                + ("." if self._port else ", or admin_port."),
+            )
+        if caller.name or "Authorization" in request.headers:
+            return _error(403, "This needs the admin key.")
+        return unauthorized()
+
+    def _at_admin_door(self, request: web.Request) -> bool:
+        name = request.get_extra_info("sockname")
+        return bool(self._port) and name is not None and name[1] == self._port
+
+
+def strange(request: web.Request) -> str | None:
+    """What shows that a web page makes somebody's browser send this; None: nothing does."""
+    headers = request.headers
+    if "Origin" in headers:
+        return "from web pages (it has an Origin)"
+    if headers.get("Sec-Fetch-Site", "none").lower() in ("cross-site", "same-site"):
+        return "from other sites"
+    if not is_loopback(_host_of(headers.get("Host", ""))):
+        return "under other names than localhost (Host)"
+    return None
+
+
+def _host_of(header: str) -> str:
+    """`localhost:1` -> `localhost`, `[::1]:1` -> `::1`."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0] if ":" in header else header
+
+
+def unauthorized() -> web.Response:
+    """No key, or one that is nobody's."""
+    return web.json_response(
+        {"error": "Unauthorized"}, status=401, headers={"WWW-Authenticate": "Bearer"}
+    )
+
+
+def _error(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message}}, status=status)

@@ -1,0 +1,143 @@
+"""Telling a poisonous request from a bad worker. Pure: no clock, no socket.
+
+A request that kills its worker, and is then run again on another, kills that one too. So a request
+that saw two workers die, or answer 500, while they began it gets an error, and is not run again.
+But when a worker dies, all requests on it see that, and all but one of them are innocent:
+
+- Whoever has had a token from there is not suspected: it had been taken in and computed.
+- The others are *suspects*. They run again one by one: a worker has one suspect at a time until
+  that one has proven itself (`Lanes`), so that the guilty one is alone with its next death.
+- A worker that dies without a word may have been killed by somebody (an operator, the machine).
+  Such a death counts in full only when the request saw at least half of all such deaths of late; in
+  a storm of kills, two are a coincidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+Strike = Literal["crash", "gone", "answer", "transfer"]
+"""What a request saw happen to a worker that began it: it said that one of its processes died; it
+went away or hung without a word; it answered 500; it answered that KV did not get across."""
+
+LIMIT = 2.0
+WEIGHTS: dict[Strike, float] = {"crash": 1.0, "answer": 1.0, "gone": 0.5, "transfer": 0.5}
+LATELY_S = 60.0
+MOST_DEATHS = 256
+MOST_CONVICTS = 4096
+CONVICTED_S = 600.0
+
+
+@dataclass(slots=True)
+class Record:
+    """What one request has seen so far."""
+
+    strikes: list[tuple[Strike, str]] = field(default_factory=list)
+    """With the worker's name."""
+
+    @property
+    def suspect(self) -> bool:
+        return bool(self.strikes)
+
+    def convicted(self, deaths_lately: int) -> bool:
+        """`deaths_lately`: how many workers of the fleet went away without a word of late."""
+        gone = sum(what == "gone" for what, _ in self.strikes)
+        weight = sum(WEIGHTS[what] for what, _ in self.strikes)
+        if gone and 2 * gone >= deaths_lately:
+            weight += gone * (1.0 - WEIGHTS["gone"])
+        return weight >= LIMIT
+
+    @property
+    def deaths(self) -> list[str]:
+        """Names of the workers that died of it."""
+        return [worker for what, worker in self.strikes if what in ("crash", "gone")]
+
+
+class Lanes:
+    """A worker begins one suspect at a time."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, object] = {}
+
+    def free(self, worker: str) -> bool:
+        return worker not in self._held
+
+    def take(self, worker: str, holder: object) -> None:
+        self._held.setdefault(worker, holder)
+
+    def leave(self, holder: object) -> bool:
+        """The suspect has proven itself, or is gone. True when that freed a worker."""
+        mine = [worker for worker, who in self._held.items() if who is holder]
+        for worker in mine:
+            del self._held[worker]
+        return bool(mine)
+
+
+class Deaths:
+    """When workers went away without a word, of late."""
+
+    def __init__(self) -> None:
+        self._at: deque[float] = deque(maxlen=MOST_DEATHS)
+
+    def note(self, now: float) -> None:
+        self._at.append(now)
+
+    def lately(self, now: float) -> int:
+        return sum(now - at < LATELY_S for at in self._at)
+
+
+class Convicts:
+    """Digests of requests that were convicted, so that a client that sends one again and again
+    does not cost two workers each time. Forgotten after CONVICTED_S."""
+
+    def __init__(self) -> None:
+        self._until: OrderedDict[bytes, float] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+    def add(self, digest: bytes, now: float) -> None:
+        self._until[digest] = now + CONVICTED_S
+        self._until.move_to_end(digest)
+        while len(self._until) > MOST_CONVICTS:
+            self._until.popitem(last=False)
+
+    def holds(self, digest: bytes, now: float) -> bool:
+        while self._until and next(iter(self._until.values())) <= now:
+            self._until.popitem(last=False)
+        return digest in self._until
+
+
+class RetryBudget:
+    """How much of the fleet's time goes into running requests again: never more than `burst` at
+    once, and on average one rerun for every `per_success`-th request that succeeds, or a second.
+
+    A worker that dies gives back all that ran on it, so `burst` is twice what may be in flight.
+    """
+
+    def __init__(self, burst: int, per_success: float = 0.5, per_second: float = 1.0) -> None:
+        self.burst = float(burst)
+        self._per_success = per_success
+        self._per_second = per_second
+        self._left = float(burst)
+        self._at = -math.inf
+
+    def left(self, now: float) -> float:
+        if self._at > -math.inf:
+            since = max(0.0, now - self._at)
+            self._left = min(self.burst, self._left + since * self._per_second)
+        self._at = now
+        return self._left
+
+    def succeeded(self) -> None:
+        self._left = min(self.burst, self._left + self._per_success)
+
+    def take(self, now: float) -> bool:
+        """One rerun; False when there is none left."""
+        if self.left(now) < 1.0:
+            return False
+        self._left -= 1.0
+        return True

@@ -1,0 +1,142 @@
+"""Whether a request that failed on a worker is run again, and whose fault that was."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from hashlib import blake2b
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from toolkit.router.errors import ApiError, Retry
+from toolkit.router.packed import segments
+from toolkit.router.poison import Convicts, RetryBudget, Strike
+from toolkit.router.request import Single
+
+if TYPE_CHECKING:
+    from toolkit.router.config import RouterConfig
+    from toolkit.router.metrics import Metrics
+    from toolkit.router.worker import Fleet
+
+VERDICT_S = 0.3
+LOOK_S = 0.02
+
+log = logging.getLogger("toolkit.router")
+
+
+class Reruns:
+    """Judges failed attempts. Workers are blamed only for what the request did not do elsewhere
+    (`blame`), requests only for what they saw happen to several workers (`judge`)."""
+
+    def __init__(self, config: RouterConfig, fleet: Fleet, metrics: Metrics) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._metrics = metrics
+        self._convicts = Convicts()
+        self.budget = RetryBudget(2 * config.max_inflight)
+
+    def refuse_convicts(self, single: Single) -> None:
+        """ApiError for a request that was convicted a while ago and is sent again."""
+        if self._convicts and self._convicts.holds(_digest(single), monotonic()):
+            raise _poisonous("workers that ran this very request died, or failed, a while ago")
+
+    async def verdict(self, failure: Retry) -> None:
+        """Return when it is known whether the worker died: a process that ends closes one
+        connection after the other. At most VERDICT_S after the connection broke."""
+        if failure.kind not in ("lost", "early") or failure.proven:
+            return
+        deadline = monotonic() + VERDICT_S
+        while not self._died(failure) and monotonic() < deadline:
+            await asyncio.sleep(LOOK_S)
+
+    def judge(self, single: Single, failure: Retry, attempts: int, busy: int) -> None:
+        """Return when it is to be run again.
+
+        `attempts`: those made so far, of which workers turned away `busy` as they were full.
+
+        Raises:
+            ApiError: what the client gets instead.
+        """
+        now = monotonic()
+        if failure.kind == "busy":
+            if busy > len(self._fleet.workers):
+                raise failure.answer from failure
+            return
+        strike = self._strike(failure)
+        if strike is not None:
+            single.record.strikes.append((strike, failure.worker))
+            if single.record.convicted(self._fleet.deaths.lately(now)):
+                self._convict(single, failure, now)
+        elif not self._died(failure):
+            single.faults.append(failure.worker)
+        if attempts - busy > self._config.max_retries:
+            raise failure.answer from failure
+        if not self.budget.take(now):
+            log.error("no rerun: the budget of reruns is spent")
+            message = "A worker failed this request, and too many others wait to be run again."
+            raise ApiError(503, message, retry_after=5) from failure
+
+    def _strike(self, failure: Retry) -> Strike | None:
+        if failure.proven:
+            return None
+        if failure.kind in ("answer", "transfer"):
+            return "answer" if failure.kind == "answer" else "transfer"
+        if failure.kind in ("lost", "early") and self._died(failure):
+            crashed = self._fleet.named(failure.worker).crashed_at >= failure.begun
+            return "crash" if crashed else "gone"
+        return None
+
+    def _died(self, failure: Retry) -> bool:
+        """Whether the worker has gone since it got the request: its health tells, and nobody needs
+        to be warned of it."""
+        worker = self._fleet.named(failure.worker)
+        return max(worker.crashed_at, worker.gone_at) >= failure.begun
+
+    def _convict(self, single: Single, failure: Retry, now: float) -> None:
+        record = single.record
+        self._convicts.add(_digest(single), now)
+        self._fleet.poisoned.update(record.deaths)
+        self._metrics.poisoned.inc()
+        seen = ", ".join(f"{worker} ({what})" for what, worker in record.strikes)
+        log.error("a request is not run again: %s", seen)
+        if failure.kind == "answer":  # the worker says more than we can
+            answer = failure.answer
+            answer.final = True
+            raise answer from failure
+        raise _poisonous(
+            f"{len(record.strikes)} workers that ran it died, or failed, one after the other"
+        ) from failure
+
+    def blame(self, single: Single) -> None:
+        """It runs well on another worker: those that failed it are to blame for that."""
+        if not single.record.strikes and not single.faults:
+            return
+        now = monotonic()
+        faults, single.faults = single.faults, []
+        answered = [name for what, name in single.record.strikes if what in ("answer", "transfer")]
+        for name in faults + answered:
+            if self._fleet.named(name).record.failed(now):
+                self._metrics.ejected.labels(name).inc()
+                log.warning("worker %s is left alone for a while: it fails requests", name)
+        single.record.strikes = [
+            (what, name) for what, name in single.record.strikes if what in ("crash", "gone")
+        ]
+
+
+def _poisonous(what: str) -> ApiError:
+    return ApiError(
+        422,
+        f"This request is not run again: {what}. Other requests were served meanwhile; if it is "
+        "ordinary, the workers' logs tell more.",
+        "RequestFailsWorkers",
+        final=True,
+    )
+
+
+def _digest(single: Single) -> bytes:
+    """Of what a request asks for, whoever sends it and under whatever id."""
+    asked = {key: value for key, value in single.body.items() if key not in ("rid", "user")}
+    digest = blake2b(single.path.encode(), digest_size=16)
+    for piece in segments(asked):
+        digest.update(piece)
+    return digest.digest()
