@@ -48,9 +48,7 @@ class Ticket:
     that the client gave the request. Empty: they do not."""
 
 
-def sign(
-    key: str, rid: str, *, resume: Sequence[int] = (), capture: str = ""
-) -> dict[str, Any]:
+def sign(key: str, rid: str, *, resume: Sequence[int] = (), capture: str = "") -> dict[str, Any]:
     """The value of `custom_params["toolkit"]` for the request that is posted with this `rid`.
 
     Raises:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import secrets
 import statistics
 import tempfile
 import time
@@ -21,10 +23,12 @@ from typing import Any
 
 from tests.benchmarks.common import Result, arguments, interval
 from tests.e2e.worker_process import worker
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.profile.calibrate import Settings, request
 from toolkit.profile.measure import new_session
 from toolkit.profile.prompts import Prompt, own_prompts
 from toolkit.profile.tap import PHASES, Tap
+from toolkit.ticket import TICKET_KEY, sign
 
 WAVE = 8
 SETTINGS = Settings(output_tokens=48, temperature=0.0)
@@ -38,8 +42,9 @@ async def wave(
     async def one(index: int, prompt: Prompt) -> None:
         rid = f"capture-{number}-{index}"
         path, body = request(prompt, SETTINGS, "any", rid)
-        if tap is None:
-            del body["custom_params"]
+        if tap is not None:  # what a router that may capture makes of the header
+            ticket = sign(os.environ[WORKER_KEY_VARIABLE], rid, capture=rid)
+            body["custom_params"] = {TICKET_KEY: ticket}
         async with session.post(url + path, json=body) as response:
             if response.status != 200:
                 raise RuntimeError(await response.text())
@@ -74,6 +79,7 @@ def main() -> None:
     options = arguments(__doc__)
     result = Result()
     pairs = 8 if options.quick else 40
+    os.environ[WORKER_KEY_VARIABLE] = secrets.token_hex(32)
     with (
         tempfile.TemporaryDirectory(prefix="capture-") as folder,
         worker(

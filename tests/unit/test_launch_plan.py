@@ -256,6 +256,22 @@ def test_what_the_router_records_lies_beside_the_deployment_file(model, tmp_path
     assert "record" not in (resolve(deployment(model)).router.config or {})
 
 
+def test_what_clients_may_do_is_what_the_file_says(model):
+    def allowed(**changes):
+        return (resolve(deployment(model, **changes)).router.config or {}).get("allow")
+
+    assert allowed() is None
+    assert allowed(capture_experts=True) == ["capture"]
+    assert allowed(router={"allow": ["media", "priority"]}) == ["media", "priority"]
+    assert allowed(decode={"args": {"enable_lora": True}}) == ["lora"]
+    assert allowed(prefill={"args": {"--enable-custom-logit-processor": True}}) == [
+        "logit_processor"
+    ]
+    assert allowed(decode={"args": {"enable-lora": False}}) is None
+    with pytest.raises(ValidationError, match="none of capture, hidden_states"):
+        deployment(model, router={"allow": ["everything"]})
+
+
 @pytest.mark.parametrize(("dispatch", "wait_s"), [("late", "60"), ("concurrent", None)])
 def test_only_late_dispatch_expects_kv_within_a_minute(model, dispatch, wait_s):
     plan = resolve(deployment(model, router={"dispatch": dispatch}))

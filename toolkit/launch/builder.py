@@ -12,6 +12,7 @@ from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import Locality
 from toolkit.launch.model import ModelFacts
+from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
@@ -201,10 +202,8 @@ class Builder:
             optional["parked_per_prefill"] = PARKED
         if self.locality:
             optional["profile"] = self.locality.folder
-        # What `toolkit profile` asks of workers that capture.
-        allow = {*router.allow, *(["capture"] if self.deployment.capture_experts else [])}
-        if allow:
-            optional["allow"] = sorted(allow)
+        if allow := permissions(self.deployment):
+            optional["allow"] = allow
         if router.record is not None:
             optional["record"] = str(self.deployment.path_of(router.record))
         for key in ("api_keys_file", "admin_key_file"):

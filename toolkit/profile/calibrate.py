@@ -24,8 +24,6 @@ TOKENS_KEPT = 48
 STEPS_PATIENCE_S = 3.0
 CAPTURE = "x-toolkit-capture"
 """A router that may (`allow` has "capture") has the experts of such a request kept."""
-WORKERS_RID = "x-toolkit-rid"
-"""In its answer: the id under which workers had the request, and send its experts."""
 LOADS = ("requests", "prompt_tokens", "prompt_tokens_squared", "kv_tokens")
 """The columns of a step that are CascadeInfer's F_1 to F_4."""
 
@@ -139,7 +137,6 @@ class Calibration:
             text = await response.text()
             if response.status != 200:
                 raise ProfileError(f"prompt {prompt.id}: HTTP {response.status} {text[:300]}")
-            rid = response.headers.get(WORKERS_RID, rid)
         seconds = time.perf_counter() - begin
         rows = await self._tap.request(rid, PHASES, settings.timeout_s)
         if not all(phase.whole for phase in rows.values()):

@@ -155,7 +155,7 @@ def parse(
             that cannot work here.
     """
     endpoint = PATHS[path]
-    body = _load(raw)
+    body, lax = _load(raw)
     if not isinstance(body, dict):
         raise _type_error(body)
     if capture and "capture" not in allow:
@@ -165,6 +165,8 @@ def parse(
             '`capture_experts: true` in its file (or "capture" in `allow` of a router\'s own).',
         )
     body = check(endpoint, body, Limits(vocabulary, allow))
+    if lax:
+        _check_text(body)
     n = _samples(endpoint, body)
     prompts = _prompts(endpoint, body)
     count = n * (len(prompts) if prompts is not None else 1)
@@ -202,11 +204,12 @@ def parse(
     return job
 
 
-def _load(raw: bytes) -> Any:
-    body = _read(raw)
+def _load(raw: bytes) -> tuple[Any, bool]:
+    """And True for what is not strictly JSON, yet read by SGLang."""
+    body, lax = _read(raw)
     if raw.count(b"[") + raw.count(b"{") > DEEPEST and _too_deep(body):
         raise ApiError(400, f"The body is nested deeper than {DEEPEST} levels.")
-    return body
+    return body, lax
 
 
 def _too_deep(body: Any) -> bool:
@@ -219,13 +222,13 @@ def _too_deep(body: Any) -> bool:
     return True
 
 
-def _read(raw: bytes) -> Any:
+def _read(raw: bytes) -> tuple[Any, bool]:
     try:
-        return orjson.loads(raw)
+        return orjson.loads(raw), False
     except orjson.JSONDecodeError:
         pass
     try:
-        return json.loads(raw)  # Infinity, NaN, lone surrogates: what SGLang itself accepts
+        return json.loads(raw), True  # Infinity, NaN, lone surrogates: what SGLang itself accepts
     except (ValueError, RecursionError) as error:
         # The shape of FastAPI's own error, as SGLang prints it.
         position = getattr(error, "pos", 0)
@@ -238,6 +241,15 @@ def _read(raw: bytes) -> Any:
             "ctx": {"error": reason},
         }
         raise _validation_error(detail) from error
+
+
+def _check_text(body: dict[str, Any]) -> None:
+    """Half a surrogate pair is JSON and no text: tokenizers fail at it."""
+    try:
+        json.dumps({**body, "rid": None}, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise ApiError(400, f"The body holds {half}, half of a surrogate pair.") from error
 
 
 def _validation_error(detail: dict[str, Any]) -> ApiError:

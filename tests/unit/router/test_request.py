@@ -94,6 +94,14 @@ def test_wrong_types_stay_at_the_door(body):
     assert error.value.status == 400
 
 
+@pytest.mark.parametrize(
+    "fields", [{"text": "a\ud800"}, {"sampling_params": {"stop": ["\ud800"]}}, {"\ud800": 1}]
+)
+def test_half_a_surrogate_pair_is_no_text(fields):
+    with pytest.raises(ApiError, match=r"holds '\\ud800'"):
+        split("/generate", {"text": "a", **fields})
+
+
 def test_experts_are_kept_only_where_that_is_allowed():
     body = {"text": ["a", "b"]}
     may = frozenset({"capture"})
