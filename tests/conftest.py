@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
+
+from tests import kernels, numeric
 
 # A proxy of the machine's must not stand between a test and its own loopback servers.
 os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
 os.environ.setdefault("no_proxy", "127.0.0.1,localhost")
 
 # Machines are shared: a slow example says nothing of the code.
-settings.register_profile("shared", deadline=None)
+settings.register_profile("shared", deadline=None, max_examples=kernels.examples(100))
 settings.load_profile("shared")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A run under other kernels is worth nothing if OpenBLAS did not take them."""
+    asked = os.environ.get(kernels.ASKED)
+    if asked and (wrong := kernels.wrong(asked, kernels.taken())):
+        pytest.exit(wrong, returncode=3)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        path = item.path.relative_to(config.rootpath).as_posix()
+        if numeric.is_numeric(path, getattr(item, "originalname", item.name)):
+            item.add_marker("numeric")

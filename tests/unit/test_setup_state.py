@@ -171,7 +171,9 @@ def test_all_problems_are_told_at_once(place: Layout, monkeypatch: pytest.Monkey
 
 def test_steps_end_with_pytest_and_the_extra_words() -> None:
     steps = testing.steps(here(), False, ["-k", "router"])
-    assert [name for name, _ in steps] == ["ruff check", "ruff format", "mypy", "pytest"]
+    kernels = "numeric tests under other kernels"
+    assert [name for name, _ in steps] == ["ruff check", "ruff format", "mypy", kernels, "pytest"]
+    assert steps[-2][1][-5:] == ["-m", "toolkit.setup.kernels", "tests/unit", "-k", "router"]
     command = steps[-1][1]
     assert command[-2:] == ["-k", "router"]
     assert command[-4:-2] == ["tests/unit", "tests/e2e"]
@@ -181,6 +183,22 @@ def test_named_tests_take_the_place_of_all() -> None:
     file = "tests/unit/test_setup_state.py"
     command = testing.steps(here(), False, [f"{file}::test_x"])[-1][1]
     assert command[-1] == f"{file}::test_x" and "tests/e2e" not in command
+
+
+def kernel_runs(*extra: str) -> list[list[str]]:
+    """The words that the step of other kernels hands to pytest; nothing where it is left out."""
+    steps = testing.steps(here(), True, extra)
+    return [command[3:] for name, command in steps if "kernels" in name]
+
+
+def test_other_kernels_get_the_named_unit_tests_alone() -> None:
+    one, end = "tests/unit/placement/test_joint.py::test_nodes_come_first", "tests/e2e"
+    assert kernel_runs() == [["tests/unit"]]
+    assert kernel_runs(one, "-x") == [[one, "-x"]]
+    assert kernel_runs(one, end) == [[one]]
+    assert kernel_runs("tests") == [["tests"]]
+    assert kernel_runs(end) == []
+    assert kernel_runs("-m", "e2e") == []
 
 
 def test_a_failing_step_fails_the_run_but_not_the_later_steps(

@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+DIGITS = 12
+"""Of shares and of loads in units of a GPU's: what differs by less is equal, and the lower number
+goes first. 2/3 + 1/3 is not 1/3 + 2/3 in every order, and no tie is to hang on that."""
+
 
 @dataclass(frozen=True, eq=False)
 class Items:
@@ -33,8 +37,10 @@ def replicate(load: Floats, redundant: int, gpus: int) -> Ints:
     """Replica counts [L, E] for load [L, E]: each further one to the busiest replica's expert."""
     counts = np.ones(load.shape, np.int64)
     rows = np.arange(len(load))
+    share = load / load.sum(axis=1, keepdims=True)
     for _ in range(redundant):
-        busiest = np.where(counts < gpus, load / counts, -1.0).argmax(axis=1)
+        each = np.round(share / counts, DIGITS)
+        busiest = np.where(counts < gpus, each, -1.0).argmax(axis=1)
         counts[rows, busiest] += 1
     return counts
 
@@ -47,7 +53,7 @@ def items(load: Floats, counts: Ints, gpus: int) -> Items:
         expert[layer] = np.repeat(np.arange(load.shape[1]), counts[layer])
     copies = np.take_along_axis(counts, expert, axis=1)
     weight = np.take_along_axis(load / load.sum(axis=1, keepdims=True) * gpus, expert, axis=1)
-    weight /= copies
+    weight = np.round(weight / copies, DIGITS)
     order = np.argsort(-weight, axis=1, kind="stable")
     return Items(*(np.take_along_axis(array, order, axis=1) for array in (expert, copies, weight)))
 
@@ -65,7 +71,7 @@ def pack(batch: Items, experts: int, gpus: int) -> Ints:
     gpu = np.empty((layers, physical), np.int64)
     for item in range(physical):
         expert = batch.expert[:, item]
-        price = loads + 1e9 * held[rows, expert]
+        price = np.round(loads, DIGITS) + 1e6 * held[rows, expert]
         gpu[:, item] = chosen = np.where(used < slots, price, np.inf).argmin(axis=1)
         loads[rows, chosen] += batch.weight[:, item]
         used[rows, chosen] += 1

@@ -1,4 +1,4 @@
-"""The README's second command: lint, types, then unit and end-to-end tests."""
+"""The README's second command: lint, types, numeric tests as other CPUs compute, then all tests."""
 
 from __future__ import annotations
 
@@ -20,14 +20,41 @@ def steps(layout: Layout, unit_only: bool, extra: Sequence[str]) -> List[Tuple[s
     binaries = layout.venv / "bin"
     code = [name for name in _CODE if (layout.root / name).exists()]
     tests = ["tests/unit"] if unit_only else ["tests/unit", "tests/e2e"]
-    given = [word for word in extra if (layout.root / word.split("::")[0]).exists()]
+    given = _paths(layout, extra)
     paths = [] if given else [name for name in tests if (layout.root / name).is_dir()]
     return [
         ("ruff check", [str(binaries / "ruff"), "check", *code]),
         ("ruff format", [str(binaries / "ruff"), "format", "--check", *code]),
         ("mypy", [str(layout.python), "-m", "mypy"]),
+        *_other_kernels(layout, extra, given),
         ("pytest", [str(layout.python), "-m", "pytest", *paths, *extra]),
     ]
+
+
+def _paths(layout: Layout, extra: Sequence[str]) -> List[str]:
+    """The words that name tests by their files or folders."""
+    return [word for word in extra if (layout.root / word.split("::")[0]).exists()]
+
+
+def _other_kernels(
+    layout: Layout, extra: Sequence[str], given: Sequence[str]
+) -> List[Tuple[str, List[str]]]:
+    """The step of `toolkit.setup.kernels`, with the user's own words.
+
+    Left out where those choose tests by marker, or name only paths outside the unit tests.
+    """
+    unit = layout.root / "tests" / "unit"
+    wanted = []
+    for word in given:
+        file = (layout.root / word.split("::")[0]).resolve()
+        if file == unit or unit in file.parents or file in unit.parents:
+            wanted.append(word)
+    if (given and not wanted) or any(word.startswith("-m") for word in extra):
+        return []
+    words = [word for word in extra if word not in given or word in wanted]
+    paths = [] if given else ["tests/unit"]
+    command = [str(layout.python), "-m", "toolkit.setup.kernels", *paths, *words]
+    return [("numeric tests under other kernels", command)]
 
 
 def run(layout: Layout, unit_only: bool, extra: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from tests.kernels import examples
 from tests.unit.placement.cases import Case, cases
 from toolkit.placement import Topology, Traffic, gimbal
 
@@ -63,7 +64,7 @@ def test_the_anchor_must_exist():
         gimbal(Traffic(LOAD, linked(1, 2)), Topology(2), anchor=2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases(replicas=False))
 def test_valid_and_the_same_in_every_layer(case: Case):
     placement = gimbal(case.traffic, case.topology)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from tests.kernels import examples
 from tests.unit.placement.cases import Case, cases, counted, routed
 from toolkit.placement import (
     Placement,
@@ -43,7 +44,7 @@ def cost(placement: Placement, case: Case, weights: Weights) -> float:
     return total
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases())
 def test_valid_balanced_and_no_worse_than_by_load_alone(case: Case):
     weights = Weights()
@@ -78,7 +79,7 @@ def start_of(problem: Problem, case: Case) -> Placement:
     return from_gpus(problem.start, problem.items.expert, case.traffic.experts, case.topology.gpus)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(cases())
 def test_what_it_counts_as_saved_is_what_the_hops_cost(case: Case):
     problem = state(case.traffic, case.topology, case.redundant, Weights())
@@ -91,7 +92,7 @@ def test_what_it_counts_as_saved_is_what_the_hops_cost(case: Case):
     assert problem.saved(problem.start) / scale == pytest.approx(saved, abs=1e-4)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(cases())
 def test_the_same_for_the_same_seed(case: Case):
     one, two = (place("joint", case.traffic, case.topology, case.redundant, 7) for _ in range(2))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.placement.cases import Case, cases, routed
 from toolkit.placement import (
     Placement,
@@ -141,7 +142,7 @@ def test_row_is_sglangs_choice():
             assert gpu[row].tolist() == wanted.tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases(), st.sampled_from(["random", "row", "nearest"]))
 def test_shares_add_up_and_follow_the_replicas(case: Case, dispatch: str):
     placement = joint(case.traffic, case.topology, case.redundant)
@@ -150,7 +151,7 @@ def test_shares_add_up_and_follow_the_replicas(case: Case, dispatch: str):
         assert not share[placement.held() == 0].any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases())
 def test_no_placement_beats_the_floor(case: Case):
     placement = joint(case.traffic, case.topology, case.redundant)

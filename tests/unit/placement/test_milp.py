@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.placement.cases import counted
 from toolkit.placement import Topology, Traffic, gimbal, milp, place
 from toolkit.placement.milp import objective
@@ -54,7 +55,7 @@ def tiny(draw: st.DrawFn, layers: int, experts: int) -> Traffic:
     return Traffic(load, affinity)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(tiny(3, 6), st.sampled_from([2, 3]), st.sampled_from([0.5, 8.0]))
 def test_tied_optimum_is_the_best_of_all_placements(traffic: Traffic, gpus: int, alpha: float):
     solution = milp(traffic, Topology(gpus), alpha=alpha, beta=2.0)
@@ -65,7 +66,7 @@ def test_tied_optimum_is_the_best_of_all_placements(traffic: Traffic, gpus: int,
     assert (rows == rows[0]).all()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(tiny(3, 4), st.sampled_from([0.5, 8.0]))
 def test_untied_optimum_is_the_best_of_all_placements(traffic: Traffic, alpha: float):
     solution = milp(traffic, Topology(2), alpha=alpha, tied=False)
@@ -75,7 +76,7 @@ def test_untied_optimum_is_the_best_of_all_placements(traffic: Traffic, alpha: f
     assert solution.gap == pytest.approx(0, abs=1e-4)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(tiny(2, 6))
 def test_untied_on_three_gpus(traffic: Traffic):
     solution = milp(traffic, Topology(3), tied=False)

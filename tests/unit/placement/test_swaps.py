@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from toolkit.placement.replicas import items, pack, replicate
 from toolkit.placement.swaps import TWIN, Exchange, Layer, improve
 
@@ -52,7 +53,7 @@ def differs(one: float, two: float, price: float) -> bool:
     return abs(one - two) > 1e-3 * max(1.0, price) + 1e-6 * (abs(one) + abs(two))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(layers())
 def test_every_value_is_the_change_of_the_objective(problem):
     layer, gain, gpu, price = problem
@@ -69,7 +70,7 @@ def test_every_value_is_the_change_of_the_objective(problem):
             assert not differs(exchange.value[other, one], exchange.value[one, other], price)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(layers())
 def test_values_stay_right_while_exchanges_are_made(problem):
     layer, gain, gpu, price = problem
@@ -85,7 +86,7 @@ def test_values_stay_right_while_exchanges_are_made(problem):
         assert (np.bincount(exchange.gpu, minlength=layer.gpus) == len(gpu) // layer.gpus).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(layers())
 def test_twins_are_parted(problem):
     layer, gain, gpu, _ = problem

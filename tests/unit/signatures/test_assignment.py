@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.optimize import linear_sum_assignment
 
+from tests.kernels import examples
 from toolkit.signatures import balanced_assignment
 
 shapes = st.tuples(st.integers(1, 30), st.integers(1, 7))
@@ -50,7 +51,7 @@ def assert_proved(costs: np.ndarray, capacity: int, result) -> None:
     assert np.allclose(result.prices[sizes < capacity], 0, atol=1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(problems, st.integers(0, 4))
 def test_equals_the_hungarian_method_and_is_never_above_a_greedy_one(costs, extra):
     capacity = -(-costs.shape[0] // costs.shape[1]) + extra
@@ -61,7 +62,7 @@ def test_equals_the_hungarian_method_and_is_never_above_a_greedy_one(costs, extr
     assert_proved(costs, capacity, result)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(problems, st.data())
 def test_prices_of_another_problem_change_nothing_but_the_time(costs, data):
     clusters = costs.shape[1]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from toolkit.signatures import balanced_assignment, balanced_kmeans, nearest, vanilla_kmeans
 from toolkit.signatures.space import normalise
 
@@ -21,7 +22,7 @@ def signature_sets(draw: st.DrawFn) -> np.ndarray:
     return normalise(rows[rng.integers(distinct, size=points)])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(signature_sets(), st.integers(1, 12), st.integers(0, 5))
 def test_balance_bound_full_clusters_and_unit_centroids(signatures, k, seed):
     k = min(k, len(signatures))
@@ -40,7 +41,7 @@ def test_balance_bound_full_clusters_and_unit_centroids(signatures, k, seed):
     assert found.zeros == (~signatures.any(axis=1)).sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(signature_sets(), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_order_of_the_requests_does_not_change_the_cost(signatures, k, random):
     k = min(k, len(signatures))

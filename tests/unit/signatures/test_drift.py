@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.signatures.synthetic import synthetic_counts
 from toolkit.signatures import (
     DriftRules,
@@ -53,13 +54,13 @@ def test_the_tolerance_decides(cosine, due):
     assert bool(watched.reason) is due
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.floats(0.86, 1.0), min_size=1, max_size=120))
 def test_never_due_while_every_request_fits(cosines):
     assert not any(feed(watch(), cosines))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.sampled_from([0.2, 0.5, 0.84, 0.95]), min_size=1, max_size=80))
 def test_due_exactly_when_the_window_and_its_ends_are_far(cosines):
     watched = watch(workers=None)
@@ -73,7 +74,7 @@ def test_due_exactly_when_the_window_and_its_ends_are_far(cosines):
             assert watched.fit == pytest.approx(np.mean(last))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 8), st.integers(0, 20))
 def test_a_burst_of_half_a_window_is_no_drift(burst, before):
     watched = watch()

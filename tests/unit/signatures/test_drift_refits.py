@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.signatures.synthetic import synthetic_counts
 from toolkit.signatures import (
     DriftRules,
@@ -182,7 +183,7 @@ def test_the_batch_is_as_large_as_the_held_out_requests_allow(requests, batches)
     assert (refit.batch == 0) == (refit.distinct_old is None) == (refit.distinct_new is None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(0, 30),
     st.integers(1, 6),
@@ -250,7 +251,7 @@ def test_shapes_of_another_space(counts, old, words):
         refit_recent(space, Recent(np.ones(counts), np.ones(counts[0])), np.ones(old))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 40), st.integers(1, 7), st.integers(0, 7), st.integers(0, 9))
 def test_more_workers_keep_the_order_of_those_that_remain(points, k, remaining, seed):
     rng = np.random.default_rng(seed)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.signatures.synthetic import synthetic_counts
 from toolkit.signatures import fit, match_centroids, match_fits, refit
 from toolkit.signatures.space import normalise
@@ -66,7 +67,7 @@ def test_refit_is_the_fit_for_that_k(measured):
         refit(first, prefill[:, :3], 4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 10**6))
 def test_matching_is_the_best_of_all(new, old, seed):
     rng = np.random.default_rng(seed)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.stats import rankdata, spearmanr
 
+from tests.kernels import examples
 from tests.unit.signatures.synthetic import synthetic_counts
 from toolkit.signatures import (
     Calibration,
@@ -48,7 +49,7 @@ def test_ranks_and_spearman_are_scipys(rows):
 
 
 @given(st.integers(1, 1200), st.integers(0, 3))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_pair_sample_uses_all_requests_alike_and_no_pair_twice(requests, seed):
     sample = PairSample.draw(np.arange(requests), seed, pairs=2000)
     groups, size = sample.members.shape
@@ -97,7 +98,7 @@ def test_rho_is_the_definition():
         assert rho == pytest.approx(signature_rho(space_of(data, layers), data), abs=2e-4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.integers(3, 25), st.integers(1, 5), st.integers(2, 6), st.integers(0, 10**6), st.booleans()
 )

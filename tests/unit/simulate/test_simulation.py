@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.placement import Topology, linear
 from toolkit.policies.composed import eldr_of
@@ -95,7 +96,7 @@ def test_every_request_ends_once_with_all_its_tokens(policy, loop) -> None:
     report=st.sampled_from([0.0, 0.5]),
     early=st.booleans(),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_nothing_is_lost_when_pools_are_small(
     seed, slots, capacity, dp, attention, dispatch, report, early
 ) -> None:

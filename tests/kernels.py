@@ -1,0 +1,50 @@
+"""Which kernels OpenBLAS took, and how thoroughly properties are tried under other ones."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from toolkit.setup.kernels import ASKED
+
+_SYMBOLS = (
+    "scipy_openblas_get_corename64_",
+    "scipy_openblas_get_corename",
+    "openblas_get_corename64_",
+    "openblas_get_corename",
+)
+FEWER = 5
+"""Under other kernels so many times fewer examples: the first run has tried all."""
+
+
+def examples(count: int) -> int:
+    """Of a property: `count`, or a part of it in a run under other kernels."""
+    return max(4, count // FEWER) if ASKED in os.environ else count
+
+
+def taken() -> dict[str, str]:
+    """File name of each OpenBLAS in this process (numpy's, scipy's) -> the kernels that it took."""
+    import numpy  # noqa: F401
+    import scipy.linalg  # noqa: F401
+
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    files = {line.split()[-1] for line in lines if "openblas" in line}
+    found = {}
+    for file in sorted(files):
+        library = ctypes.CDLL(file)
+        for symbol in _SYMBOLS:
+            ask = getattr(library, symbol, None)
+            if ask is not None:
+                ask.restype = ctypes.c_char_p
+                found[Path(file).name] = ask().decode()
+                break
+    return found
+
+
+def wrong(asked: str, found: dict[str, str]) -> str:
+    """What is not as asked for ("Haswell", or names with "|" between), in words; or nothing."""
+    if not found:
+        return f"kernels {asked} were asked for, but there is no OpenBLAS in this process to ask"
+    others = {file: name for file, name in found.items() if name not in asked.split("|")}
+    return f"kernels {asked} were asked for, OpenBLAS took others: {others}" if others else ""
