@@ -60,7 +60,7 @@ POISON: list[tuple[str, dict[str, Any]]] = [
     native(input_embeds=[[1.0]], text=None),
     native(extra_key="\ud800"),
     (NATIVE, {"text": "hi", "sampling_params": []}),
-    (NATIVE, {"text": ["hi"], "return_sampling_mask": [0]}),
+    (NATIVE, {"text": ["hi", "ho"], "return_sampling_mask": [0]}),
     text(logprobs=100000),
     text(stop_regex="(((", stream=True),
     chat(response_format=True),
@@ -78,8 +78,13 @@ async def _post(
     data = json.dumps(body).encode()
     headers = headers | {"Content-Type": "application/json"}
     limit = aiohttp.ClientTimeout(total=PATIENCE_S)
-    async with http.post(url, data=data, headers=headers, timeout=limit) as response:
-        return told(response.status, await response.read())
+    try:
+        async with http.post(url, data=data, headers=headers, timeout=limit) as response:
+            return told(response.status, await response.read())
+    except TimeoutError:
+        return 0, f"no answer within {PATIENCE_S:.0f} s"
+    except aiohttp.ClientError as error:
+        return 0, repr(error)
 
 
 def _pair(deployment: Running) -> dict[str, Any]:
