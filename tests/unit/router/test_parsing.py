@@ -1,4 +1,4 @@
-"""Large bodies, parsed elsewhere, are the same requests; and a parser that dies is started again."""
+"""Large bodies, parsed elsewhere, are the same requests; a parser that dies is replaced."""
 
 from __future__ import annotations
 
