@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -157,9 +158,9 @@ class Router:
             raise
         except Exception as error:
             # The text of an unexpected exception may hold a prompt: log where, not what.
-            log.error(
-                "unexpected error in %s: %s", endpoint, where(error), exc_info=self.config.debug
-            )
+            log.error("unexpected error in %s: %s", endpoint, where(error))
+            if self.config.debug:
+                log.error("".join(traceback.format_tb(error.__traceback__)))
             internal = ApiError(500, "Internal error of the router.", "InternalServerError")
             return await self._refuse(internal, endpoint, client)
         finally:

@@ -58,9 +58,16 @@ class Budget:
         """Charge `size` more bytes to a request that then holds `whole`.
 
         Raises:
-            ApiError: 503 with Retry-After; nothing was charged.
+            ApiError: 503 with Retry-After, 413 when there is never so much room; nothing was
+                charged.
         """
         limit = self.most if whole <= SMALL else self.most * 3 // 4
+        if size > 0 and whole > limit:
+            raise ApiError(
+                413,
+                f"This request takes {whole / MIB:.0f} MiB of memory, all its parts together; the "
+                f"router has {limit / MIB:.0f} MiB for requests. Send several smaller ones.",
+            )
         if size > 0 and self.held + size > limit:
             raise ApiError(
                 503,

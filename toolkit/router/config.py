@@ -166,7 +166,7 @@ class RouterConfig(BaseModel):
     body_pace_kib: float = Field(default=16.0, ge=0, allow_inf_nan=False)
     accept_gzip: bool = False
     debug: bool = False
-    """Log tracebacks of unexpected errors. They can hold parts of prompts: off by default."""
+    """Log the lines of code that led to unexpected errors; never what they were about."""
     incremental_streaming: bool = False
     """True when the workers run with --incremental-streaming-output (/generate sends deltas)."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from toolkit.router.config import RouterConfig
-from toolkit.router.errors import UpstreamError
+from toolkit.router.errors import OutOfResources, UpstreamError
 from toolkit.router.identity import other_run
 from toolkit.router.quiet import where
 from toolkit.router.upstream import Call
@@ -26,6 +26,7 @@ log = logging.getLogger("toolkit.router")
 BACKOFF_S = (0.05, 1.0)
 TICK_S = 0.25
 POLL_S = 1.0
+OURS = -1
 LINE_MAX = 16 * 2**20
 """Bytes of one event; the longest are signatures, some hundred KiB."""
 
@@ -124,7 +125,7 @@ class Watcher:
         """SGLang serves HTTP before its warm-up ends; /health says 503 until then."""
         while not call.done.done():
             status, _ = await fetch(self.worker, "/health", timeout_s=3.0)
-            if status != 503:  # 200; or too busy to answer, while its events do come
+            if status not in (503, OURS):  # 200; or too busy to answer, while its events do come
                 return not call.done.done() and monotonic() - self.worker.last_event < 5.0
             await asyncio.sleep(0.1)
         return False
@@ -134,7 +135,9 @@ class Watcher:
         missed = 0
         while True:
             status, _ = await fetch(self.worker, "/health", timeout_s=self._config.hung_s)
-            if status == 200:
+            if status == OURS:
+                pass  # no word on the worker
+            elif status == 200:
                 missed = 0
                 self.worker.last_event = monotonic()
                 self.worker.mark_up()
@@ -205,11 +208,14 @@ class Watcher:
 
 
 async def fetch(worker: Worker, path: str, timeout_s: float = 5.0) -> tuple[int, bytes]:
-    """GET from a worker; status 0 when it did not answer in time."""
+    """GET from a worker; status 0 when it did not answer in time, OURS when the router itself
+    could not ask."""
     call = worker.pool.get(path)
     try:
         async with asyncio.timeout(timeout_s):
             await call.done
+    except OutOfResources:
+        return OURS, b""
     except (TimeoutError, UpstreamError):
         return 0, b""
     finally:

@@ -19,7 +19,7 @@ _TEXT = 4 * 1024
 """Characters of a text from which it is packed."""
 _PROMPTS = frozenset(
     {"messages", "prompt", "text", "input_ids", "input_embeds", "tools", "image_data", "video_data",
-     "audio_data", "suffix", "regex", "json_schema", "ebnf", "response_format", "logit_bias"}
+     "audio_data"}
 )  # fmt: skip
 _LOOKED_AT = frozenset({"rid", "sampling_params", "custom_params", "stream_options"})
 """What the router itself changes or reads after parsing."""
@@ -51,6 +51,16 @@ def pack(job: Job) -> list[Packed]:
                 kept.append(value)
             single.body[key] = packed
     return list(known.values())
+
+
+def unpacked(job: Job) -> int:
+    """Bytes that posting all parts of a job takes apart from packed values, on two workers each."""
+    once = (
+        len(encode({key: v for key, v in single.body.items() if type(v) is not Packed}))
+        for single in job.singles
+        if single.first_sample
+    )
+    return 2 * job.per_prompt * sum(once)
 
 
 def segments(body: dict[str, Any]) -> tuple[bytes, ...]:

@@ -1,8 +1,9 @@
 """`python -m toolkit.router.parse_job ROUTER_PID`: parses large bodies for the router.
 
 On standard input, again and again: a frame with what `parse` is to know, a frame with the body. On
-standard output: a frame with the pickled `Job` (or the arguments of the ApiError instead), then the
-number, sizes and bytes of its packed values, which the `Job` names by number. It ends with its
+standard output: a frame with the pickled `Job` and the bytes that posting it takes (or None and the
+arguments of the ApiError), then the number, sizes and bytes of its packed values, which the `Job`
+names by number. It ends with its
 standard input, and with its router, however that ends.
 """
 
@@ -60,16 +61,17 @@ def answer(known: bytes, raw: bytes) -> tuple[bytes, list[bytes]]:
     try:
         return _parse(known, raw)
     except ApiError as error:
-        return pickle.dumps(_arguments(error)), []
+        return pickle.dumps((None, _arguments(error))), []
     except MemoryError:
-        return pickle.dumps({"status": 413, "message": "The body takes too much memory."}), []
+        told = {"status": 413, "message": "The body takes too much memory."}
+        return pickle.dumps((None, told)), []
 
 
 def _parse(known: bytes, raw: bytes) -> tuple[bytes, list[bytes]]:
     from toolkit.router import request as requests
     from toolkit.router.budget import values
     from toolkit.router.errors import ApiError
-    from toolkit.router.packed import Packed, pack
+    from toolkit.router.packed import Packed, pack, unpacked
 
     path, options, requests._SALT = pickle.loads(known)
     if values(raw) > MAX_VALUES:
@@ -83,7 +85,7 @@ def _parse(known: bytes, raw: bytes) -> tuple[bytes, list[bytes]]:
             return numbers[id(value)] if type(value) is Packed else None
 
     file = io.BytesIO()
-    Pickler(file, protocol=5).dump(job)
+    Pickler(file, protocol=5).dump((job, unpacked(job)))
     if file.tell() > MAX_SKELETON:
         raise ApiError(413, "The body is too large apart from its prompts.")
     return file.getvalue(), [each.pieces[0] for each in packed]

@@ -17,10 +17,11 @@ import struct
 import sys
 from typing import Any
 
+from toolkit.router import descriptors
 from toolkit.router import request as requests
 from toolkit.router.budget import Charge, values, weight
 from toolkit.router.errors import ApiError
-from toolkit.router.packed import WORTH, Packed, pack
+from toolkit.router.packed import WORTH, Packed, pack, unpacked
 from toolkit.router.quiet import log
 from toolkit.router.request import Job
 
@@ -56,6 +57,7 @@ class Parser:
                 job = requests.parse(path, raw, **known)
                 if size >= WORTH:
                     pack(job)
+                    charge.become(charge.bytes + unpacked(job))
                 return job
             chunks[:] = [raw]
         async with self._lock:
@@ -77,6 +79,10 @@ class Parser:
         except (TimeoutError, OSError, EOFError, asyncio.IncompleteReadError) as error:
             log.error("a large body could not be parsed: %s", type(error).__name__)
             await self.stop()
+            if descriptors.is_ours(error):
+                raise ApiError(
+                    503, "The router is out of file descriptors. Try again.", retry_after=2
+                ) from error
             raise ApiError(
                 413, "The body could not be parsed within the router's bounds of time and memory."
             ) from error
@@ -109,10 +115,11 @@ class Parser:
         packed = [Packed(await self._pieces(out, each, keep=room is None)) for each in sizes]
         if room is not None:
             raise room
-        answer = _Unpickler(io.BytesIO(skeleton), packed).load()
-        if isinstance(answer, Job):
-            return answer
-        raise ApiError(**answer)
+        job, answer = _Unpickler(io.BytesIO(skeleton), packed).load()
+        if job is None:
+            raise ApiError(**answer)
+        charge.become(charge.bytes + answer)
+        return job  # type: ignore[no-any-return]
 
     async def _pieces(self, out: asyncio.StreamReader, size: int, keep: bool) -> tuple[bytes, ...]:
         pieces = []

@@ -93,7 +93,7 @@ class Views:
             if not worker.healthy:
                 continue
             status, body = await fetch(worker, request.raw_path)
-            if status:
+            if status > 0:
                 return web.Response(status=status, body=body, content_type="application/json")
         return _error(503, "No healthy worker.")
 

@@ -1,4 +1,4 @@
-"""The router process against clients that want too much: bounds are asked before work."""
+"""The router process against clients that want too much: bounds come before work."""
 
 from __future__ import annotations
 
@@ -262,9 +262,7 @@ def test_json_that_is_nested_too_deep_is_the_client_s_mistake(levels):
                 deep = json.dumps(body)[:-1] + ', "user": ' + "[" * levels + "]" * levels + "}"
                 status, raw = await post(cluster, path, deep.encode())
                 assert (status, b"rror" in raw) == (400, True), raw
-                fine = (
-                    json.dumps(body)[:-1] + ', "metadata_of_ours": ' + "[" * 150 + "]" * 150 + "}"
-                )
+                fine = json.dumps(body)[:-1] + ', "my_own": ' + "[" * 150 + "]" * 150 + "}"
                 status, raw = await post(cluster, path, fine.encode())
                 assert status == 200, raw
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,7 +15,10 @@ import psutil
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, idle, post, run
 from tests.unit.router.raw import PATH, Raw
-from toolkit.router.descriptors import SPARE, client_share
+from toolkit.router.config import RouterConfig
+from toolkit.router.descriptors import SPARE, client_share, raise_limit
+from toolkit.router.events import OURS, fetch
+from toolkit.router.worker import Fleet
 
 
 def test_without_descriptors_clients_get_503_and_no_worker_is_blamed():
@@ -72,3 +76,36 @@ def test_clients_leave_descriptors_for_workers():
     assert client_share(20_000, 4, 256) == 20_000 - SPARE - 8 - 512
     assert client_share(64, 3, 256) == 4
     assert client_share(10, 3, 256) == 1
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        assert raise_limit() == hard
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_health_check_that_could_not_be_sent_says_nothing_of_the_worker():
+    async def check() -> None:
+        worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
+        config = RouterConfig.model_validate({"workers": [worker], "hung_s": 0.2})
+        one = Fleet(config).workers[0]
+        one.mark_up()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+        held = [os.dup(0) for _ in range(used)]  # no gap below the limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held), hard))
+        try:
+            assert (await fetch(one, "/health"))[0] == OURS
+            assert one.healthy
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for each in held:
+                os.close(each)
+        assert (await fetch(one, "/health"))[0] == 0  # nobody listens there
+        assert not one.healthy
+
+    run(check())

@@ -1,4 +1,4 @@
-"""Large bodies, parsed elsewhere, are the same requests; a parser that dies is started again."""
+"""Large bodies, parsed elsewhere, are the same requests; a parser that dies is replaced."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def test_a_job_is_the_same_wherever_it_was_parsed():
                 assert any(type(value) is Packed for value in one.body.values()) or len(raw) > 1000
                 assert json.loads(b"".join(segments(one.body))) == other.body
             assert charged < 2 * len(raw) + MIB
+            assert sum(len(b"".join(segments(one.body))) for one in job.singles) < charged * 4
         await parser.stop()
 
     in_loop(check())
@@ -101,10 +102,16 @@ def test_errors_come_back_as_they_are_and_a_dead_parser_is_replaced(monkeypatch)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        budget = Budget(3 * MIB // 2)
-        with pytest.raises(ApiError) as refused:
-            await parse(parser, "/v1/completions", b'{"prompt": "%b"}' % (b"\\u20ac" * MIB), budget)
+        budget = Budget(8 * MIB)
+        with budget.open() as other:
+            other.grow(5 * MIB)
+            with pytest.raises(ApiError) as refused:
+                await parse(parser, "/v1/completions", raw, budget)
         assert (refused.value.status, budget.held) == (503, 0)
+        many = b'{"text": "a", "sampling_params": {"n": 60, "regex": "%b"}}' % (b"x" * MIB)
+        with pytest.raises(ApiError) as refused:
+            await parse(parser, "/generate", many, budget)
+        assert (refused.value.status, budget.held) == (413, 0)
         job, _ = await parse(parser, "/v1/completions", raw)
         assert len(job.singles) == 1
         await parser.stop()
