@@ -159,6 +159,18 @@ def test_a_listener_on_all_addresses_is_seen() -> None:
         assert identity.listeners("127.0.0.1", both.getsockname()[1]) == {os.getpid()}
 
 
+def test_a_stranger_is_sent_nothing() -> None:
+    """A probe may carry the run's key."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        found = identity.probe(f"http://127.0.0.1:{port}/health", 5, "mine", {})
+        assert found.stranger and f"process {os.getpid()}" in found.stranger
+        connection, _ = stranger.accept()
+        with connection:
+            assert connection.recv(1) == b""
+    assert identity.probe(f"http://127.0.0.1:{port}/health", 5, "mine", {}).status == 0
+
+
 def test_another_runs_router_is_not_ours(tmp_path: Path) -> None:
     """Both routers are real ones; the second run's cannot have its port."""
     ports = FreePorts()

@@ -94,6 +94,8 @@ def _ports(plan: Plan) -> set[tuple[int, str, str]]:
     found = {(port, w.address, w.name) for w in plan.workers if w.local for port in w.ports}
     if plan.router and plan.router.local:
         found.add((plan.router.port, plan.router.host, "router"))
+        if admin := (plan.router.config or {}).get("admin_port"):
+            found.add((admin, "127.0.0.1", "router.admin_port"))
     return found
 
 

@@ -55,6 +55,8 @@ class Detached:
     def said(self) -> str:
         """The end of what this launcher has written, not one before it."""
         with self._log.open("rb") as log:
+            if log.seek(0, os.SEEK_END) < self._from:
+                self._from = 0  # it was rotated meanwhile
             log.seek(self._from)
             return log.read().decode("utf-8", "replace")[-SHOWN:]
 

@@ -1,12 +1,13 @@
 """Is it our own process that answers at a URL? A 200 alone says only that somebody does.
 
-Our router says of which run it is (`toolkit.run_id.HEADER`). Of everything else (SGLang's servers,
-the small server of a higher node, SGLang's router) the kernel says which process listens: it must
-be one that this launcher started.
+Of a process of this launcher (a router of either kind, a server of SGLang's, the small one of a
+higher node) the kernel says that it listens. Our router also says of which run it is
+(`toolkit.run_id.HEADER`): whoever gives it orders looks there.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -27,15 +28,22 @@ class Probe:
 
 
 def probe(url: str, timeout: float, run_id: str, leaders: Mapping[int, int]) -> Probe:
-    """GET `url`, which a process of the groups led by `leaders` (pid -> start) is to answer."""
+    """GET `url`, which a process of the groups led by `leaders` (pid -> start) is to answer.
+
+    Who listens is looked at first: a stranger gets no request, and so no key that goes with one.
+    """
+    host, port = urlsplit(url).hostname or "", urlsplit(url).port or 80
+    if not _accepts(host, port, timeout):
+        return Probe(0)
+    there = listeners(host, port)
+    if not there:  # it has ended since
+        return Probe(0)
+    if not there <= {process.pid for process in trees.members(leaders)}:
+        return Probe(0, f"port {port} is answered by {_shown(None, there)}")
     seen = readiness.ask(url, timeout)
-    if seen.run == run_id or (seen.run is None and seen.status != 200):
-        return Probe(seen.status)
-    port = urlsplit(url).port or 80
-    there = listeners(urlsplit(url).hostname or "", port)
-    if seen.run is None and there and there <= {p.pid for p in trees.members(leaders)}:
-        return Probe(seen.status)
-    return Probe(seen.status, f"port {port} is answered by {_shown(seen.run, there)}")
+    if seen.run not in (None, run_id):
+        return Probe(seen.status, f"port {port} is answered by {_shown(seen.run, set())}")
+    return Probe(seen.status)
 
 
 def stranger(url: str, run_id: str, timeout: float = 5.0) -> str | None:
@@ -63,6 +71,14 @@ def listeners(host: str | None, port: int) -> Listeners:
         and found.laddr.port == port
         and _reaches(found.laddr.ip, host)
     }
+
+
+def _accepts(host: str, port: int, timeout: float) -> bool:
+    try:
+        socket.create_connection((host, port), timeout).close()
+    except OSError:
+        return False
+    return True
 
 
 def _reaches(bound: str, host: str | None) -> bool:
