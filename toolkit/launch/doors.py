@@ -15,7 +15,7 @@ EPHEMERAL = "32768-60999"
 
 @dataclass(frozen=True)
 class Door:
-    """`ports` as nftables writes them; `guard`: what a stranger who gets there needs, if anything."""
+    """`ports` as nftables writes them; `guard`: what a stranger there needs, if anything."""
 
     who: str
     address: str
