@@ -171,6 +171,7 @@ class Builder:
             env=command.python_env() | self.deployment.env,
             config=config,
             local=node == self.local,
+            open=router.open,
         )
 
     def _router_config(self, port: int, entries: list[dict[str, Any]]) -> dict[str, Any]:

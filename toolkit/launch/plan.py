@@ -88,6 +88,8 @@ class RouterPlan:
     env: Mapping[str, str]
     config: Mapping[str, Any] | None
     local: bool
+    open: bool = False
+    """Strangers may use it, says the deployment."""
 
     @property
     def admin_url(self) -> str | None:
@@ -118,6 +120,12 @@ class Plan:
     locality: Locality | None = None
     worker_key_env: str | None = None
     worker_key_file: str | None = None
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the workers ask for the run's key. SGLang's router cannot send one: its health
+        checks carry none, and whoever knows its `--api-key` must be a client as well."""
+        return self.router is None or self.router.kind != "sglang"
 
     @property
     def entry_url(self) -> str:
