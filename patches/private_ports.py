@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from ipaddress import ip_address
 from typing import Any
 
 from patches.base import EVERY, Hook, Patch, Process
@@ -26,9 +27,18 @@ GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 log = logging.getLogger("toolkit.ports")
 
 
-def address() -> str:
-    """Where this worker's processes may be reached."""
-    return os.environ[VARIABLE]
+def address() -> str | None:
+    """Where this worker's processes may be reached, as numbers; None: everywhere was asked for, or
+    the name is nobody's."""
+    told = os.environ[VARIABLE]
+    try:
+        found = ip_address(told)
+    except ValueError:
+        try:
+            found = ip_address(str(socket.getaddrinfo(told, None)[0][4][0]))
+        except (OSError, ValueError):
+            return None
+    return None if found.is_unspecified else str(found)
 
 
 def bound_here(endpoint: str) -> str:
@@ -38,6 +48,8 @@ def bound_here(endpoint: str) -> str:
     if scheme != "tcp" or host not in EVERYWHERE:
         return endpoint
     own = address()
+    if own is None:
+        return endpoint
     return f"tcp://{f'[{own}]' if ':' in own else own}{colon}{port}"
 
 
@@ -48,9 +60,13 @@ def _bind_here(original: Any, receiver: Any, addr: Any) -> Any:
 def _narrow(original: Any, *args: Any, **named: Any) -> Any:
     """Run it, then narrow what listens on all addresses by now."""
     result = original(*args, **named)
-    done, failed = narrow_all(address())
+    own = address()
+    if own is None:
+        log.warning("%s is no single address: ports stay open on all", os.environ[VARIABLE])
+        return result
+    done, failed = narrow_all(own)
     if done:
-        log.info("ports %s hear %s only", done, address())
+        log.info("ports %s hear %s only", done, own)
     if failed:
         log.warning(
             "ports %s listen on all addresses and this kernel does not let them be narrowed: close "
@@ -97,8 +113,9 @@ def _store_here(
 
 
 def _gloo_here() -> None:
-    interface = interface_of(address())
-    if interface is not None:
+    own = address()
+    interface = own and interface_of(own)
+    if interface:
         os.environ.setdefault(GLOO_INTERFACE, interface)
 
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import json
 import os
 import signal
 import subprocess
+import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolkit.launch import command, readiness
+from toolkit.launch import command, keys, readiness
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.flags import _ask
 from toolkit.launch.plan import resolve
 from toolkit.launch.ports import FreePorts
 from toolkit.launch.running import Running
 from toolkit.launch.state import read_state
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.resources import recipes_dir
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -104,18 +107,19 @@ def sglang_router(deployment: Running) -> Iterator[str]:
     fields = {"name": "t", "router": {"kind": "sglang", "decode_policy": "round_robin"}}
     ports = FreePorts()
     port = ports.take()
+    held = contextlib.ExitStack()
     entries = [
-        {"role": w.role, "url": w.url, "bootstrap_port": w.bootstrap_port}
+        {
+            "role": w.role,
+            "url": held.enter_context(with_the_key(w.health_url.removesuffix("/health"))),
+            "bootstrap_port": w.bootstrap_port,
+        }
         for w in deployment.plan.workers
     ]
     argv = command.sglang_router_command(
         type(recipe).model_validate(fields), port, ports.take(), entries
     )
-    env = {
-        **os.environ,
-        **command.python_env(),
-        WORKER_KEY_VARIABLE: deployment.worker_key,
-    }
+    env = {**os.environ, **command.python_env()}
     process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"
@@ -125,6 +129,43 @@ def sglang_router(deployment: Running) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+        held.close()
+
+
+@contextlib.contextmanager
+def with_the_key(worker: str) -> Iterator[str]:
+    """A door to one worker that adds the run's key: SGLang's router has none to send."""
+
+    class Door(http.server.BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            kind = {"Content-Type": self.headers.get("Content-Type") or "application/json"}
+            asked = urllib.request.Request(
+                worker + self.path, body or None, kind | keys.ours(worker), method=self.command
+            )
+            try:
+                with urllib.request.urlopen(asked, timeout=60) as found:
+                    status, data = found.status, found.read()
+            except urllib.error.HTTPError as error:
+                status, data = error.code, error.read()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = answer
+
+        def log_message(self, *args: object) -> None:
+            """Nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_sglangs_own_router_over_the_same_workers(deployment: Running) -> None:

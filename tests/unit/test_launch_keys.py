@@ -83,7 +83,7 @@ def test_no_worker_inherits_a_key_of_clients_or_the_admin(
         worker_key_env="MY_WORKERS",
     )
     resolved = resolve(base)
-    assert keys.not_for_workers(resolved) == ("MY_CLIENTS", "MY_ADMIN", "MY_WORKERS")
+    assert {"MY_CLIENTS", "MY_ADMIN", "MY_WORKERS"} < set(keys.not_for_workers(resolved))
     assert resolved.router is not None
     elsewhere = replace(resolved.router, local=False)
     wanted = replace(guarded(), router=elsewhere, worker_key_env="MY_WORKERS")
@@ -244,3 +244,28 @@ def test_a_dry_run_tells_every_door_and_how_to_close_it(tmp_path: Path) -> None:
     for each in resolve(deployment(model, **fields)).workers:
         assert str(each.port) in rules[-1]
     assert "15000-17000" in rules[-1]
+
+
+def test_sglangs_router_has_no_key_so_its_workers_ask_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARED", "s")
+    model = tiny_model(tmp_path / "model")
+    alone = resolve(deployment(model, router="sglang"))
+    assert keys.worker_key(alone) == ""
+    assert keys.armed(alone, "") is alone
+    assert WORKER_KEY_VARIABLE in keys.not_for_workers(alone)
+    assert checks.secrets(alone) == []
+    assert "HTTP; wants" not in doors.told(alone)
+    [problem] = checks.secrets(resolve(deployment(model, router="sglang", worker_key_env="SHARED")))
+    assert problem.fatal and "cannot send a key" in str(problem)
+    fields = {"hosts": HOSTS, "prefill": {"hosts": ["a"]}, "decode": {"hosts": ["b"]}}
+    [problem] = checks.secrets(resolve(deployment(model, **fields, router="sglang")))
+    assert problem.fatal and "open: true" in str(problem)
+    said = {"kind": "sglang", "open": True}
+    assert checks.secrets(resolve(deployment(model, **fields, router=said))) == []
+
+
+def test_without_a_router_somebody_must_know_the_key(tmp_path: Path) -> None:
+    [note] = checks.secrets(resolve(deployment(tiny_model(tmp_path / "model"), router="none")))
+    assert not note.fatal and "worker_key_env" in str(note)

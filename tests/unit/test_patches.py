@@ -144,14 +144,24 @@ def test_without_the_toolkit_the_plugin_leaves_sglang_alone() -> None:
 
 
 def test_what_nobody_asked_for_is_not_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {patch.name: patch.variable for patch in ALL if patch.variable}
-    assert asked.keys() == {"early_place", "cpu_background"}
-    for name, variable in asked.items():
-        monkeypatch.delenv(variable, raising=False)
-        without = {patch.name for patch in patches_for(Process.SCHEDULER, on_cpu=True)}
-        monkeypatch.setenv(variable, "1")
-        put_in = {patch.name for patch in patches_for(Process.SCHEDULER, on_cpu=True)}
-        assert put_in - without == {name}
+    asked: dict[str, set[str]] = {}
+    for patch in ALL:
+        if patch.variable:
+            asked.setdefault(patch.variable, set()).add(patch.name)
+    assert sorted(map(sorted, asked.values())) == [
+        ["cpu_background"],
+        ["early_place"],
+        ["private_message_sockets", "private_ports"],
+        ["worker_key", "worker_key_sent"],
+    ]
+    for variable, names in asked.items():
+        found = set()
+        for process in Process:
+            monkeypatch.delenv(variable, raising=False)
+            without = {patch.name for patch in patches_for(process, on_cpu=True)}
+            monkeypatch.setenv(variable, "1")
+            found |= {patch.name for patch in patches_for(process, on_cpu=True)} - without
+        assert found == names
 
 
 def test_worker_refuses_when_its_plugin_is_kept_out() -> None:

@@ -102,6 +102,9 @@ def test_zeromq_binds_to_the_worker_s_address(monkeypatch: pytest.MonkeyPatch) -
         assert private_ports.bound_here(endpoint) == bound
     monkeypatch.setenv(private_ports.VARIABLE, "fd00::1")
     assert private_ports.bound_here("tcp://*:5") == "tcp://[fd00::1]:5"
+    for told, own in (("localhost", "127.0.0.1"), ("0.0.0.0", None), ("no.such.invalid", None)):
+        monkeypatch.setenv(private_ports.VARIABLE, told)
+        assert private_ports.address() in (own, "::1" if own else None)
 
 
 OPENED = """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -189,24 +187,3 @@ def test_what_sglang_asks_its_own_servers_has_the_key(served: dict[str, Any]) ->
 
 def test_the_stand_in_of_a_higher_node_wants_it_too(served: dict[str, Any]) -> None:
     assert served["stand-in"] == [401, 200]
-
-
-def test_sglangs_router_gets_the_key_past_its_command_line(tmp_path: Path) -> None:
-    package = tmp_path / "sglang_router"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "launch_router.py").write_text(
-        "import json, os, pathlib, sys\n"
-        "shown = pathlib.Path('/proc/self/cmdline').read_text().split('\\0')\n"
-        f"print(json.dumps([sys.argv[1:], shown, os.environ.get({WORKER_KEY_VARIABLE!r})]))\n"
-    )
-    code = "from toolkit.launch.sglang_router import main; main()"
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    finished = run_python(
-        code, ["--policy", "x"], PYTHONPATH=path, **{WORKER_KEY_VARIABLE: "key-of-the-run"}
-    )
-    assert finished.returncode == 0, finished.stderr
-    argv, shown, left = json.loads(finished.stdout)
-    assert argv == ["--policy", "x", "--api-key", "key-of-the-run"]
-    assert not any("key-of-the-run" in word for word in shown)
-    assert left is None

@@ -173,6 +173,7 @@ class Builder:
             config=config,
             local=node == self.local,
             key_env=router.api_key_env,
+            open=router.open,
         )
 
     def _router_config(self, port: int, entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import is_free
 from toolkit.launch.waiting import waiting
+from toolkit.loopback import is_loopback
 
 GIB = 2**30
 CPU_PROCESS = 1.3 * GIB
@@ -110,6 +111,20 @@ def secrets(plan: Plan, dry_run: bool = False) -> list[Problem]:
         except KeysError as error:
             mend = f"export {variable}=... first" if variable else "see launch/README.md, Keys"
             problems.append(Problem(place, str(error), mend, fatal=not dry_run))
+    exposed = [w.address for w in plan.workers if not is_loopback(w.address)]
+    if not plan.keyed:
+        if plan.worker_key_env or plan.worker_key_file:
+            what = "SGLang's router cannot send a key to workers, so they ask for none"
+            problems.append(Problem("worker_key", what, "use router: toolkit, or remove it"))
+        if exposed and plan.router is not None and not plan.router.open:
+            what = f"workers at {exposed[0]} would ask nobody for a key: SGLang's router has none"
+            mend = "use router: toolkit, or say router.open: true where strangers are kept away"
+            problems.append(Problem("router.kind", what, mend))
+        return problems
+    if plan.router is None and not (plan.worker_key_env or plan.worker_key_file):
+        what = "the workers ask for the run's key, which nobody but their launcher knows"
+        mend = "name one that your own router has too: worker_key_env or worker_key_file"
+        problems.append(Problem("router.kind", what, mend, fatal=False))
     several = len({w.host for w in plan.workers} | ({plan.router.node} if plan.router else set()))
     if several > 1 and not (plan.worker_key_env or plan.worker_key_file):
         what = "the launchers of several hosts must give the workers one key"

@@ -35,7 +35,8 @@ def doors(plan: Plan) -> list[Door]:
         if admin := config.get("admin_port"):
             found.append(Door("router", "127.0.0.1", str(admin), "orders", "to be no web page"))
     for w in plan.workers:
-        found.append(Door(w.name, w.address, str(w.port), "HTTP", "the run's key"))
+        key = "the run's key" if plan.keyed else ""
+        found.append(Door(w.name, w.address, str(w.port), "HTTP", key))
         if w.bootstrap_port:
             found.append(Door(w.name, w.address, str(w.bootstrap_port), "KV bootstrap"))
         if w.dist_port and w.node_rank == 0:

@@ -27,14 +27,13 @@ _ours: dict[str, str] = {}
 
 
 def worker_key(plan: Plan) -> str:
-    """The key of a new run: the one that the deployment names, else a random one. SGLang's router
-    knows a single key, which it asks clients for and shows workers: there it is the clients' key,
-    and none ("") without one.
+    """The key of a new run: the one that the deployment names, else a random one; "" where the
+    workers ask for none.
 
     Raises LaunchError: the named one is not there.
     """
-    if plan.router is not None and plan.router.kind == "sglang":
-        return os.environ.get(plan.router.key_env or "", "")
+    if not plan.keyed:
+        return ""
     try:
         named = one_key(plan.worker_key_env, plan.worker_key_file)
     except KeysError as error:
@@ -45,7 +44,9 @@ def worker_key(plan: Plan) -> str:
 def armed(plan: Plan, key: str) -> Plan:
     """The plan with the key in the environments of its workers and its router: to run, never to
     show or to write."""
-    own = {WORKER_KEY_VARIABLE: key} if key else {}
+    if not key:
+        return plan
+    own = {WORKER_KEY_VARIABLE: key}
     workers = tuple(replace(w, env={**w.env, **own}) for w in plan.workers)
     router = plan.router and replace(plan.router, env={**plan.router.env, **own})
     return replace(plan, workers=workers, router=router)
@@ -55,12 +56,12 @@ def not_for_workers(plan: Plan) -> tuple[str, ...]:
     """Variables of the launcher's environment that no worker inherits: clients', admin's keys."""
     config = _config(plan.router)
     names = (config.get("api_key_env"), config.get("admin_key_env"), plan.worker_key_env)
-    return tuple(name for name in names if name)
+    return (WORKER_KEY_VARIABLE, *(name for name in names if name))
 
 
 def not_for_the_router(plan: Plan) -> tuple[str, ...]:
     """Variables of the launcher's environment that the router does not inherit."""
-    return (plan.worker_key_env,) if plan.worker_key_env else ()
+    return (WORKER_KEY_VARIABLE, *([plan.worker_key_env] if plan.worker_key_env else []))
 
 
 def hold(plan: Plan, key: str) -> None:

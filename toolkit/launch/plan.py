@@ -91,6 +91,8 @@ class RouterPlan:
     local: bool
     key_env: str | None = None
     """The variable that holds the clients' key."""
+    open: bool = False
+    """Strangers may use it, says the deployment."""
 
     @property
     def admin_url(self) -> str | None:
@@ -122,6 +124,12 @@ class Plan:
     worker_key_env: str | None = None
     worker_key_file: str | None = None
     logs: LogFiles = field(default_factory=LogFiles)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the workers ask for the run's key. SGLang's router cannot send one: its health
+        checks carry none, and whoever knows its `--api-key` must be a client as well."""
+        return self.router is None or self.router.kind != "sglang"
 
     @property
     def entry_url(self) -> str:

@@ -5,8 +5,7 @@
 
 Its `--api-key` would show the key in `ps`. So the name of the variable that holds it is given here,
 and the key is set inside the process. With it the router asks clients for the key on everything but
-health and model information, and sends it to workers as well: it knows one key only, so that the
-workers of such a run ask for that one (`toolkit.launch.keys`).
+health and model information (and sends it to workers as well).
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from __future__ import annotations
 import os
 import sys
 from typing import Any
-
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 KEY_ENV = "--toolkit-api-key-env"
 
@@ -25,7 +22,7 @@ def main() -> None:
     `sglang_router.launch_router ARGS`, with the key in the variable NAME. Exit status 2: none."""
     modules: dict[str, Any] = sys.modules
     modules["sglang"] = None  # `import sglang` now raises ImportError, which the router expects
-    argv, key = sys.argv[1:], os.environ.pop(WORKER_KEY_VARIABLE, None)
+    argv, key = sys.argv[1:], None
     if argv[:1] == [KEY_ENV]:
         key, argv = os.environ.pop(argv[1], ""), argv[2:]
         if not key:
