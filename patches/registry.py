@@ -28,6 +28,7 @@ from patches import (
     message_sockets,
     output_ids,
     prefill_restart,
+    private_logs,
     resume,
     resume_penalties,
     signature,
@@ -38,6 +39,7 @@ from patches.base import Patch, Process
 
 ALL: tuple[Patch, ...] = (
     message_sockets.PATCH,
+    private_logs.PATCH,
     cpu_host_memory.PATCH,
     cpu_idle.PATCH,
     cpu_background.PATCH,
