@@ -45,7 +45,8 @@ def own_router(
         env=plan.env,
         log=folder / "router.log",
     )
-    process.spawn(uuid.uuid4().hex)
+    with process.log.open("ab") as output:
+        process.spawn(uuid.uuid4().hex, output.fileno())
     try:
         yield url, _until_up(process)
     finally:

@@ -28,7 +28,7 @@ def logs(
             print(f"no log {name!r} in {folder}; there are: {known}")
             raise typer.Exit(1)
     prefix = len(files) > 1
-    streams = {}
+    streams: dict[Path, BinaryIO] = {}
     for file in files:
         streams[file] = file.open("rb")
         tail = streams[file].read().decode("utf-8", "replace").splitlines()
