@@ -191,7 +191,7 @@ class Router(_Strict):
             raise ValueError("admin_key_env and admin_key_file both name the admin key: leave one")
         if self.admin_port and (self.admin_key_env or self.admin_key_file):
             raise ValueError("admin_port is for a router without an admin key: remove one of them")
-        keys = self.kind == "toolkit" and (self.api_key_env or self.api_keys_file)
+        keys = self.api_key_env or self.api_keys_file
         if self.kind == "none" or keys or self.open or is_loopback(self.host):
             return self
         if self.kind == "sglang":

@@ -1,0 +1,62 @@
+"""What a worker logs of requests: real messages of SGLang's own code."""
+
+from __future__ import annotations
+
+import logging
+
+from patches.private_logs import without_values
+from tests.unit.test_patches import run_python
+
+PROMPT = "zebra-Quagga-7731"
+
+# A tool call and a schema that do not parse, through SGLang's own code, with and without the patch.
+QUOTES = f"""
+import logging, sys
+logging.basicConfig(level=logging.DEBUG, format="%(message)s", stream=sys.stdout)
+from patches.worker import prepare_process
+prepare_process()
+from sglang.srt.function_call.qwen25_detector import Qwen25Detector
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
+from patches.private_logs import PATCH
+def talk():
+    Qwen25Detector().detect_and_parse("<tool_call>\\n{{ {PROMPT}\\n</tool_call>", [])
+    BaseGrammarBackend._not_supported(None, "regex", "{PROMPT}")
+    log = logging.getLogger("sglang.srt.entrypoints.http_server")
+    try:
+        int("{PROMPT}")
+    except ValueError:
+        log.exception("a request failed")
+    logging.getLogger("sglang.srt.managers.scheduler").info("Decode batch, #running-req: 3")
+talk()
+print("---- patched")
+PATCH.attach()
+PATCH.attach()
+talk()
+"""
+
+
+def test_sglang_s_messages_quote_no_request():
+    found = run_python(QUOTES)
+    assert found.returncode == 0, found.stderr[-2000:]
+    before, after = found.stdout.split("---- patched")
+    assert before.count(PROMPT) >= 3  # what this is for
+    assert PROMPT not in after
+    assert "Failed to parse JSON part: …, JSON parse error: …" in after
+    assert "Skip unsupported key_type=…, key_string=…" in after
+    assert "a request failed\nTraceback" not in after and "ValueError: …" in after
+    assert "in talk\n" in after  # where it was raised is still said
+    assert "Decode batch, #running-req: 3" in after
+
+
+def record(name, message, *args, path="/nowhere.py"):
+    return logging.LogRecord(name, logging.ERROR, path, 1, message, args, None)
+
+
+def test_what_cannot_be_told_apart_is_left_out():
+    quiet = without_values(record("sglang.srt.parser.x", "%s", PROMPT))
+    assert quiet.getMessage() == "… (sglang.srt.parser.x:1)"
+
+
+def test_other_messages_stay():
+    assert without_values(record("uvicorn.error", "on %s", "port")).getMessage() == "on port"
+    assert without_values(record("sglang.srt.mem_cache.x", "%d", 3)).getMessage() == "3"
