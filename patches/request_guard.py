@@ -124,6 +124,24 @@ def _give_up_grammars(original: Any, manager: Any) -> Any:
     return original(manager)
 
 
+def _refuse_dead_grammars(original: Any, backend: Any, key: Any, *args: Any) -> Any:
+    """A grammar that allows no first token (`root ::= root`) counts as one that does not compile;
+    SGLang samples any token, which the grammar then refuses, and answers 500."""
+    from sglang.srt.constrained.base_grammar_backend import InvalidGrammarObject
+
+    grammar = original(backend, key, *args)
+    if type(grammar).__name__ == "XGrammarGrammar" and allows_nothing(grammar):
+        return InvalidGrammarObject("it allows no text")
+    return grammar
+
+
+def allows_nothing(grammar: Any) -> bool:
+    """Whether no token may come next."""
+    mask = grammar.allocate_vocab_mask(grammar.vocab_size, 1, "cpu")
+    grammar.fill_vocab_mask(mask, 0)
+    return not bool(mask.any())
+
+
 def _log_frame(what: str, error: Exception) -> None:
     """Say where it was raised; not the message, which may quote a prompt."""
     trace = error.__traceback__
@@ -147,11 +165,19 @@ PATCH = Patch(
             _give_up_grammars,
             ("self",),
         ),
+        Hook(
+            "sglang.srt.constrained.base_grammar_backend.BaseGrammarBackend._init_value_dispatch",
+            _refuse_dead_grammars,
+            ("self", "key", "require_reasoning"),
+        ),
     ),
     requires=(
         "sglang.srt.managers.io_struct.AbortReq",
         "sglang.srt.managers.io_struct.TokenizedGenerateReqInput",
         "sglang.srt.managers.scheduler_components.output_sender.SenderWrapper.send_output",
+        "sglang.srt.constrained.base_grammar_backend.InvalidGrammarObject",
+        "sglang.srt.constrained.xgrammar_backend.XGrammarGrammar.fill_vocab_mask",
+        "sglang.srt.constrained.xgrammar_backend.XGrammarGrammar.allocate_vocab_mask",
         "sglang.srt.runtime_context.get_disagg",
         "sglang.srt.runtime_context.get_exec",
         "sglang.srt.sampling.custom_logit_processor.CustomLogitProcessor.from_str",

@@ -60,7 +60,6 @@ POISON: list[tuple[str, dict[str, Any]]] = [
     native(input_embeds=[[1.0]], text=None),
     native(extra_key="\ud800"),
     (NATIVE, {"text": "hi", "sampling_params": []}),
-    (NATIVE, {"text": ["hi", "ho"], "return_sampling_mask": [0]}),
     text(logprobs=100000),
     text(stop_regex="(((", stream=True),
     chat(response_format=True),
@@ -69,6 +68,8 @@ POISON: list[tuple[str, dict[str, Any]]] = [
     chat(messages=[{"role": "user", "content": [1.5]}]),
     chat(tools=[0.5]),
 ]
+# The router takes batches apart, so there each part has a value of its own.
+POISON_BATCH = (NATIVE, {"text": ["hi", "ho"], "return_sampling_mask": [0]})
 FORGED: list[Any] = [["x"], 7, [2**70], {"resume": "1", "capture": True, "signature": "0" * 64}]
 
 
@@ -131,8 +132,9 @@ def test_workers_refuse_poison_and_live(deployment: Running) -> None:
     pids = _pids(deployment)
     urls = [worker.url for worker in deployment.workers]
     headers = worker_key.headers(deployment)
-    answers = _answers(urls, POISON, headers, lambda: _pair(deployment))
-    sent = [body for _, body in POISON for _ in urls]
+    bodies = [*POISON, POISON_BATCH]
+    answers = _answers(urls, bodies, headers, lambda: _pair(deployment))
+    sent = [body for _, body in bodies for _ in urls]
     assert [(b, a) for b, a in zip(sent, answers, strict=True) if a[0] != 400] == []
     assert _pids(deployment) == pids
     assert _still_serves(deployment)
@@ -186,6 +188,14 @@ def test_workers_refuse_signed_tokens_that_they_cannot_have(deployment: Running)
     assert [status for status, _ in calls.run(main())] == [400] * 2 * len(urls)
     assert _pids(deployment) == pids
     assert _still_serves(deployment)
+
+
+def test_a_grammar_that_allows_nothing_is_a_400(deployment: Running) -> None:
+    bodies = [native({"ebnf": "root ::= root"})] * 2  # the second finds the first's in the cache
+    assert [status for status, _ in _answers([deployment.router_url], bodies, {}, dict)] == [
+        400,
+        400,
+    ]
 
 
 @pytest.mark.parametrize("value", [["x"], 7, [2**70], [None], [99999999], [-1]])
