@@ -86,8 +86,9 @@ async def _from_workers(count: int, seed: int, role: str, tally: Tally) -> float
     Growth of the router in MiB, after a tenth of the frames.
     """
     args = {role: ["--mode", "rude"]}
-    two = {"prefills": 2 if role == "prefill" else 1, "decodes": 2 if role == "decode" else 1}
-    async with Cluster(worker_args=["--patient"], role_args=args, config=CONFIG, **two) as cluster:
+    patient = Cluster(worker_args=["--patient"], role_args=args, config=CONFIG)
+    patient.prefills, patient.decodes = (2, 1) if role == "prefill" else (1, 2)
+    async with patient as cluster:
         assert cluster.router is not None
         choice = random.Random(seed)
 

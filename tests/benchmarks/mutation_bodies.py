@@ -67,11 +67,12 @@ class Mutation:
     @property
     def body(self) -> bytes:
         """JSON text, with NaN and Infinity as Python writes them: SGLang's parser takes those."""
-        body = copy.deepcopy(BASES[self.endpoint][self.base])
+        body: Any = copy.deepcopy(BASES[self.endpoint][self.base])
         *way, last = _way(self.field)
+        place = body
         for step in way:
-            body = body[step]
-        body[last] = self.value
+            place = place[step]
+        place[last] = self.value
         return json.dumps(body).encode()
 
     def record(self) -> dict[str, Any]:

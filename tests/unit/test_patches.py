@@ -43,11 +43,11 @@ for patch in ALL:
 
 
 def run_python(
-    code: str, arguments: Sequence[str] = (), input: str | None = None, **environment: str
+    code: str, arguments: Sequence[str] = (), given: str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        input=input,
+        input=given,
         capture_output=True,
         text=True,
         cwd=PROJECT,

@@ -130,7 +130,7 @@ print("FOUND", json.dumps(found))
 def verdicts() -> list[str | None]:
     """What is said of each case, from one process: importing SGLang takes ten seconds."""
     cases = [(sampling, fields) for sampling, fields, _ in REFUSED] + PASSED
-    done = run_python(CHECK, input=repr(cases))
+    done = run_python(CHECK, given=repr(cases))
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
     found: list[str | None] = json.loads(line[6:])
