@@ -135,10 +135,10 @@ class Dispatcher:
             self.metrics.retries.inc()
             self.metrics.retried += 1
             return
-        try:
-            single.resume_ids = [int(token) for token in relay.ids.split()]
-        except ValueError:  # a worker told ids that are none
-            raise failure.answer from failure
+        ids = relay.ids.split()
+        if not all(token.isdigit() and len(token) < 10 for token in ids):
+            raise failure.answer from failure  # a worker told ids that are none
+        single.resume_ids = [int(token) for token in ids]
         unknown = not single.resume_ids and relay.sent.progress().has_output
         if unknown or (single.resume_ids and not self.fleet.worker_key):
             # A plain SGLang does not tell the ids, and goes on from none: what the client has
