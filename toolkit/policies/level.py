@@ -56,15 +56,12 @@ class GapNow:
         return self.loads[g]
 
     def peak(self, g: int) -> float:
-        gap, count, _ = self._gap(g)
-        return max(0.0, gap / count)
+        return max(0.0, self._gap(g)[0])
 
     def values(self, g: int, sizes: Sequence[float]) -> list[float]:
-        gap, count, margin = self._gap(g)
+        gap, margin = self._gap(g)
         near = abs(gap)
-        return [
-            (near - abs(gap - count * d)) / count - CEILING * max(0.0, d - margin) for d in sizes
-        ]
+        return [near - abs(gap - d) - CEILING * max(0.0, d - margin) for d in sizes]
 
     def across(self, size: float) -> list[float]:
         return [self.values(g, (size,))[0] for g in range(len(self.loads))]
@@ -81,17 +78,13 @@ class GapNow:
             self._second = max(self._second, min(after, self._heaviest))
             self._heaviest = max(self._heaviest, after)
 
-    def _gap(self, g: int) -> tuple[float, int, float]:
-        """e_g times the number of others, that number, and m_g. 0, 1 and 0 for who is alone.
-
-        Tokens are whole numbers, a mean of them is not: ranks with the same F would be told apart
-        by its rounding, and whatever breaks their tie would never be asked.
-        """
+    def _gap(self, g: int) -> tuple[float, float]:
+        """e_g and m_g. 0 and 0 for who is alone."""
         load = self.loads[g]
         count, total, heaviest = self._count, self._sum, self._heaviest
         if not self.silent[g]:
             count, total = count - 1, total - load
             heaviest = self._second if load >= heaviest else heaviest
         if not count:
-            return 0.0, 1, 0.0
-        return total - count * load, count, max(0.0, heaviest - load)
+            return 0.0, 0.0
+        return total / count - load, max(0.0, heaviest - load)
