@@ -86,7 +86,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 @functools.cache
-def _types(kind: Any) -> tuple[tuple[str, Any, frozenset[type]], ...]:
+def _types(kind: type) -> tuple[tuple[str, Any, frozenset[type]], ...]:
     """(field, declared type, the plain classes that it allows) of a struct's fields."""
     import msgspec
 
@@ -106,7 +106,8 @@ def _plain(declared: Any) -> frozenset[type]:
 def _check_types(struct: Any, where: str) -> None:
     import msgspec
 
-    for name, declared, plain in _types(type(struct)):
+    kind: Any = type(struct)
+    for name, declared, plain in _types(kind):
         value = getattr(struct, name)
         if type(value) is str:
             _need(_encodable(value), f"{where}{name} is no valid Unicode text")
