@@ -106,7 +106,8 @@ def _plain(declared: Any) -> frozenset[type]:
 def _check_types(struct: Any, where: str) -> None:
     import msgspec
 
-    for name, declared, plain in _types(struct.__class__):
+    kind: Any = type(struct)
+    for name, declared, plain in _types(kind):
         value = getattr(struct, name)
         if type(value) is str:
             _need(_encodable(value), f"{where}{name} is no valid Unicode text")

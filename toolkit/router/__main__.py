@@ -15,6 +15,9 @@ import sys
 from contextlib import suppress
 
 
+ADMIN_CONNECTIONS = 256
+
+
 async def serve(config_path: str) -> int:
     from aiohttp import web
 
@@ -39,10 +42,20 @@ async def serve(config_path: str) -> int:
     assert runner.server is not None
     make = connections.factory(lobby, runner.server, config.max_head_kib, config.keepalive_s)
     listener = Listener(make)
+    # A lobby of its own: a flood of clients must not shut out whoever is to stop it.
+    orders = connections.Lobby(ADMIN_CONNECTIONS, config.head_timeout_s)
+    admin = Listener(
+        connections.factory(orders, runner.server, config.max_head_kib, config.keepalive_s)
+    )
+    where = (config.host, config.port)
     try:
-        host, port = await listener.start(config.host, config.port)
+        host, port = await listener.start(*where)
+        if config.admin_port:
+            where = ("127.0.0.1", config.admin_port)
+            await admin.start(*where)
     except OSError as error:
-        print(f"cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)
+        print(f"cannot listen on {where[0]}:{where[1]}: {error.strerror}", file=sys.stderr)
+        await listener.stop()
         await runner.cleanup()
         return 1
     log = logging.getLogger("toolkit.router")
@@ -51,15 +64,6 @@ async def serve(config_path: str) -> int:
         limit, lobby.most, config.max_connections,
     )  # fmt: skip
     log.info("listening on http://%s:%d", host, port)
-    if config.admin_port:
-        try:
-            await web.TCPSite(runner, "127.0.0.1", config.admin_port).start()
-        except OSError as error:
-            print(
-                f"cannot listen on 127.0.0.1:{config.admin_port}: {error.strerror}", file=sys.stderr
-            )
-            await runner.cleanup()
-            return 1
     # What is there now stays: the collector need not walk it while streams wait.
     gc.collect()
     gc.freeze()
@@ -72,6 +76,7 @@ async def serve(config_path: str) -> int:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+    await admin.stop()
     await runner.cleanup()
     return 0
 
