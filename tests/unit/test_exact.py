@@ -145,7 +145,7 @@ def test_gimbal_links_nobody_where_all_pairs_are_equal() -> None:
 
 
 def test_an_objective_that_rounding_alone_makes_is_zero() -> None:
-    """Nothing needs to be cut and all loads are equal: proven, gap 0, though sums differ by 4e-15."""
+    """Nothing needs to be cut, all loads are equal: gap 0, though two sums differ by 4e-15."""
     rng, pairs = np.random.default_rng(6), np.zeros((3, 4, 4))
     pairs[:, :2, :2], pairs[:, 2:, 2:] = rng.random((3, 2, 2)), rng.random((3, 2, 2))
     solution = milp(Traffic(np.full((4, 4), 0.1), pairs), Topology(2))
