@@ -214,9 +214,11 @@ def test_a_front_door_for_everybody_has_to_be_wanted(tmp_path: Path, kind: str) 
         )
         assert resolved.router is not None and resolved.router.config is not None
         assert resolved.router.config["open"] is False
-    else:  # it would ask nobody for it
-        with pytest.raises(ValueError, match="kind: toolkit"):
-            Deployment.model_validate({"name": "t", "model": model, "router": named})
+    else:  # the key is set inside its process
+        made = Deployment.model_validate({"name": "t", "model": model, "router": named})
+        resolved = resolve(made)
+        assert resolved.router is not None and resolved.router.key_env == "K"
+        assert "--toolkit-api-key-env" in resolved.router.command
 
 
 def test_every_recipe_says_who_may_come_in() -> None:
