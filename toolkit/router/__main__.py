@@ -14,7 +14,6 @@ import signal
 import sys
 from contextlib import suppress
 
-
 ADMIN_CONNECTIONS = 256
 
 
