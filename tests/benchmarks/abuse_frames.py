@@ -96,7 +96,9 @@ async def _from_workers(count: int, seed: int, role: str, tally: Tally) -> float
             body = choice.choice([PLAIN, STREAM])
             path = choice.choice(["/v1/completions", "/generate", "/v1/chat/completions"])
             if path == "/v1/chat/completions":
-                body = body.replace(b'"prompt": "hello"', b'"messages": [{"role": "user"}]')
+                body = body.replace(
+                    b'"prompt": "hello"', b'"messages": [{"role": "user", "content": "x"}]'
+                )
             if path == "/generate":
                 body = body.replace(b'"prompt"', b'"text"')
             line = f"Content-Length: {len(body)}"
