@@ -116,7 +116,7 @@ def test_an_abort_reaches_those_who_wait():
             await post(cluster, "/abort_request", {"rid": "mine"})
             status, raw = await second
             assert (status, b"aborted" in raw) == (499, True)
-            await cluster.until_stats(lambda s: "mine" in s["prefill-0"]["aborted"])
+            await cluster.until_stats(lambda s: len(s["prefill-0"]["aborted"]) == 1)
             await check_all([first], 150)
             await cluster.until(idle)
 
@@ -263,7 +263,7 @@ def test_a_user_stays_on_a_worker_and_is_named_nowhere(side):
             assert [len(await homes({"user": name})) for name in names] == [1, 1, 1]
             assert len(await homes({"session_id": names[0]})) == 1
             assert len(await homes({}, names[0])) == 1
-            assert len(await homes({"user": 7})) == 3  # no name: in turn
+            assert len(await homes({})) == 3  # no name: in turn
             state = await cluster.state()
             decisions = state["decisions"][side]["decisions"]
             assert decisions["affinity"] == 15
