@@ -17,6 +17,7 @@ from toolkit.router.door.limits import ALLOWABLE, Limits
 from toolkit.router.door.private import is_ours, without_ours
 from toolkit.router.door.tables import SAMPLING, TABLES
 from toolkit.router.errors import ApiError
+from toolkit.router.request import parse
 
 LIMITS = Limits(vocabulary=1000)
 BASES: dict[str, dict[str, Any]] = {
@@ -302,3 +303,22 @@ def test_the_table_in_the_readme_is_the_code_s() -> None:
     text = README.read_text()
     inside = text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
     assert inside.strip() == document().strip(), "run `python -m toolkit.router.door.document`"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": [{}] * 200_000}),
+        ("/v1/completions", {"prompt": ["a"] * 100_000 + [7]}),
+        ("/v1/completions", {"prompt": "a", "stop_token_ids": ["x"] * 200_000}),
+        ("/v1/chat/completions", {"messages": [7] * 200_000}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [7] * 20_000}]}),
+        ("/generate", {"input_ids": [None] * 200_000}),
+    ],
+)
+def test_a_long_list_of_wrong_entries_gets_a_short_answer(path: str, body: dict[str, Any]) -> None:
+    """It was one error for each entry: 32 MB for 1 MB, after 3 s."""
+    with pytest.raises(ApiError) as error:
+        parse(path, json.dumps(body).encode())
+    assert error.value.status == 400
+    assert len(error.value.body("completions")) < 20_000

@@ -8,11 +8,15 @@ from pydantic import BaseModel, ValidationError
 
 from toolkit.router.door.field import Field, Policy
 from toolkit.router.door.limits import ALLOWABLE, Limits
-from toolkit.router.door.models import model
+from toolkit.router.door.models import LONG, model
 from toolkit.router.door.parameters import checked_all
 from toolkit.router.door.private import is_ours, without_ours
 from toolkit.router.door.refusal import invalid, refusal
 from toolkit.router.door.tables import NOT_ELSEWHERE, TABLES
+
+
+MOST_ERRORS = 256
+"""That are told one by one."""
 
 
 def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]:
@@ -29,10 +33,13 @@ def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]
     table = TABLES[endpoint]
     good = _passing(table, body, limits)
     try:
-        seen = model(endpoint, limits.allow).__pydantic_validator__.validate_python(
+        long = any(isinstance(value, list) and len(value) > LONG for value in good.values())
+        seen = model(endpoint, limits.allow, long).__pydantic_validator__.validate_python(
             good, from_attributes=True
         )
     except ValidationError as error:
+        if error.error_count() > MOST_ERRORS:
+            raise refusal(f"{error.error_count()} values of the body have wrong types.") from None
         raise invalid(_details(error)) from error
     except OverflowError as error:
         raise refusal(f"A number is too large: {error}.") from error
@@ -84,7 +91,12 @@ def _not_allowed(field: Field) -> str:
 
 
 def _details(error: ValidationError) -> list[dict[str, Any]]:
-    """As FastAPI lists them."""
+    """As FastAPI lists them, but that nothing long is quoted."""
     return [
-        {**detail, "loc": ("body", *detail["loc"])} for detail in error.errors(include_url=False)
+        {**detail, "loc": ("body", *detail["loc"]), "input": _quoted(detail["input"])}
+        for detail in error.errors(include_url=False)
     ]
+
+
+def _quoted(value: Any) -> Any:
+    return "..." if isinstance(value, (str, list, dict)) and len(value) > LONG else value
