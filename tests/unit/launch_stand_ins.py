@@ -97,7 +97,8 @@ def routed(worker_port: int, router_port: int) -> Plan:
     standin = ["-m", "tests.standin.worker", "--role", "null", "--port", str(worker_port)]
     one = replace(one, command=(sys.executable, *standin), env=python_env())
     entry = {"name": one.name, "role": "plain", "url": one.url, "same_run": True}
-    config = {"port": router_port, "dispatch": "concurrent", "workers": [entry]}
+    doors = {"port": router_port, "admin_port": FreePorts().take()}
+    config = {**doors, "dispatch": "concurrent", "workers": [entry]}
     router = RouterPlan(
         kind="toolkit",
         node="local",

@@ -193,11 +193,15 @@ def test_another_runs_router_is_not_ours(tmp_path: Path) -> None:
 
 def test_a_drain_goes_to_this_runs_router_or_nowhere(tmp_path: Path) -> None:
     ports, events = FreePorts(), Events()
-    port = ports.take()
-    config = {"port": port, "workers": [{"name": "w", "role": "plain", "url": "http://[::1]:1"}]}
+    port, admin = ports.take(), ports.take()
+    doors = {"port": port, "admin_port": admin}
+    config = {**doors, "workers": [{"name": "w", "role": "plain", "url": "http://[::1]:1"}]}
     (tmp_path / "router.json").write_text(json.dumps(config | {"dispatch": "concurrent"}))
     later = Restart(first_delay=60, max_delay=60)
-    mine = replace(routed(ports.take(), port), restart=later)
+    made = routed(ports.take(), port)
+    assert made.router is not None and made.router.config is not None
+    router_plan = replace(made.router, config={**made.router.config, **doors})
+    mine = replace(made, restart=later, router=router_plan)
     with supervised(mine, tmp_path / "run", events) as supervisor:
         assert supervisor.phase == "ready", supervisor.failure
         router = supervisor.fleet.processes["router"]
@@ -211,9 +215,9 @@ def test_a_drain_goes_to_this_runs_router_or_nowhere(tmp_path: Path) -> None:
             _, why = readiness.get(f"http://127.0.0.1:{port}/readiness")
             assert b"draining" not in why
             (said,) = [text for text in events.seen if "cannot drain" in text]
-            assert f"port {port} is answered by another run: their-id" in said
+            assert f"port {admin} is answered by another run: their-id" in said
             # And one that got the order all the same refuses it.
-            url = f"http://127.0.0.1:{port}/admin/drain"
+            url = f"http://127.0.0.1:{admin}/admin/drain"
             status, body = readiness.post(url, {}, 5, headers={HEADER: "mine"})
             assert status == 409 and b"this is the router of run their-id" in body
             status, _ = readiness.post(url, {}, 5, headers={HEADER: "their-id"})

@@ -43,7 +43,7 @@ def test_a_request_that_cannot_come_in_is_answered_before_its_body():
                 assert (await client.answer())[0] == 200
                 await client.head(len(body), "Expect: something-else")
                 assert (await client.answer())[0] == 417
-            await post(cluster, "/admin/drain", {})
+            await post(cluster, "/admin/drain", {}, admin=True)
             async with Raw(cluster.port) as client:
                 await client.head(MIB)
                 status, headers, _ = await client.answer(1.0)

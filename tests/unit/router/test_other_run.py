@@ -91,13 +91,13 @@ def test_the_router_says_of_which_run_it_is(monkeypatch: pytest.MonkeyPatch) -> 
             for path in ("/health", "/readiness", "/workers"):
                 async with up.session.get(up.url + path) as response:
                     assert (response.status, response.headers[HEADER]) == (200, "mine")
-            async with up.session.post(f"{up.url}/admin/policy", json={}) as response:
+            async with up.session.post(f"{up.admin}/admin/policy", json={}) as response:
                 assert (response.status, response.headers[HEADER]) == (200, "mine")
             body = bodies(2, stream=False)[GENERATE]
             async with up.session.post(up.url + GENERATE, json=body) as response:
                 assert response.status == 200 and HEADER not in response.headers
             for wanted, status in (("theirs", 409), ("mine", 200)):
-                url, headers = f"{up.url}/admin/drain", {HEADER: wanted}
+                url, headers = f"{up.admin}/admin/drain", {HEADER: wanted}
                 async with up.session.post(url, headers=headers) as response:
                     assert response.status == status
             async with up.session.get(f"{up.url}/readiness") as response:
