@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import secrets
 import statistics
 import tempfile
@@ -23,7 +22,6 @@ from typing import Any
 
 from tests.benchmarks.common import Result, arguments, interval
 from tests.e2e.worker_process import worker
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.profile.calibrate import Settings, request
 from toolkit.profile.measure import new_session
 from toolkit.profile.prompts import Prompt, own_prompts
@@ -31,6 +29,8 @@ from toolkit.profile.tap import PHASES, Tap
 from toolkit.ticket import TICKET_KEY, sign
 
 WAVE = 8
+KEY = secrets.token_hex(32)
+"""Of the worker's own: it asks none of its callers, and takes tickets signed with this."""
 SETTINGS = Settings(output_tokens=48, temperature=0.0)
 
 
@@ -43,7 +43,7 @@ async def wave(
         rid = f"capture-{number}-{index}"
         path, body = request(prompt, SETTINGS, "any", rid)
         if tap is not None:  # what a router that may capture makes of the header
-            ticket = sign(os.environ[WORKER_KEY_VARIABLE], rid, capture=rid)
+            ticket = sign(KEY, rid, capture=rid)
             body["custom_params"] = {TICKET_KEY: ticket}
         async with session.post(url + path, json=body) as response:
             if response.status != 200:
@@ -79,11 +79,13 @@ def main() -> None:
     options = arguments(__doc__)
     result = Result()
     pairs = 8 if options.quick else 40
-    os.environ[WORKER_KEY_VARIABLE] = secrets.token_hex(32)
     with (
         tempfile.TemporaryDirectory(prefix="capture-") as folder,
         worker(
-            "--sleep-on-idle", "--enable-return-routed-experts", log=Path(folder) / "captured.log"
+            "--sleep-on-idle",
+            "--enable-return-routed-experts",
+            log=Path(folder) / "captured.log",
+            TOOLKIT_OWN_KEY=KEY,
         ) as captured,
         worker("--sleep-on-idle", log=Path(folder) / "plain.log") as plain,
     ):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.ports import free_port
 from toolkit.embedded import model_path
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 STARTUP_DEADLINE_S = 300
 
@@ -40,7 +41,10 @@ def prefill_mode() -> tuple[str, ...]:
 
 
 def start(port: int, *flags: str, log: Path, **environment: str) -> subprocess.Popen[bytes]:
-    """Start a worker with extra SGLang `flags`, as the leader of a session; does not wait."""
+    """Start a worker with extra SGLang `flags`, as the leader of a session; does not wait.
+
+    It has no key (`TOOLKIT_WORKER_KEY`) unless `environment` gives it one: a test talks to it.
+    """
     command = [
         sys.executable, "-m", "patches.worker", "--model-path", str(model_path()),
         "--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32",
@@ -52,7 +56,7 @@ def start(port: int, *flags: str, log: Path, **environment: str) -> subprocess.P
             command,
             stdout=sink,
             stderr=subprocess.STDOUT,
-            env=os.environ | CPU_ENVIRONMENT | environment,
+            env=os.environ | {WORKER_KEY_VARIABLE: ""} | CPU_ENVIRONMENT | environment,
             start_new_session=True,
         )
 
