@@ -143,8 +143,13 @@ def test_workers_refuse_poison_and_live(deployment: Running) -> None:
 def test_the_router_answers_poison_with_400(deployment: Running) -> None:
     pids = _pids(deployment)
     answers = _answers([deployment.router_url], POISON, {}, dict)
-    sent = [body for _, body in POISON]
-    assert [(b, a) for b, a in zip(sent, answers, strict=True) if a[0] != 400] == []
+    wrong = []
+    for (_, body), answer in zip(POISON, answers, strict=True):
+        # The door drops these two, as the answer is the same without them.
+        dropped = body.get("positional_embed_overrides") == [] or "lora_id" in body
+        if answer[0] != (200 if dropped else 400):
+            wrong.append((body, answer))
+    assert wrong == []
     assert _pids(deployment) == pids
     assert _still_serves(deployment)
 
