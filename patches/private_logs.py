@@ -40,6 +40,12 @@ RAISING = (
     "asyncio",
 )
 """Loggers that get the exceptions of requests."""
+QUOTING_MESSAGES = {
+    "sglang.srt.entrypoints.http_server": "[http_server]",
+    "sglang.srt.managers.schedule_batch": "…, self.rid=",
+}
+"""Modules that quote requests only in messages that begin so, values as VALUE: what else they say
+(why a server does not start, for one) is for the operator."""
 CALLS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 VALUE = "…"
 PLACE = re.compile(r"%[-+ #0-9.*]*[a-zA-Z]")
@@ -47,10 +53,13 @@ PLACE = re.compile(r"%[-+ #0-9.*]*[a-zA-Z]")
 
 def without_values(record: logging.LogRecord) -> logging.LogRecord:
     """The record with what a request may have put into it taken out."""
-    if _within(record.name, QUOTING):
+    begins = "" if _within(record.name, QUOTING) else QUOTING_MESSAGES.get(record.name)
+    if begins is not None:
         text = _constants(record.pathname).get(record.lineno)
-        record.msg = text if text is not None else f"{VALUE} ({record.name}:{record.lineno})"
-        record.args = None
+        if text is None:
+            text = f"{begins or VALUE} ({record.name}:{record.lineno})"
+        if text.startswith(begins):
+            record.msg, record.args = text, None
     if record.exc_info and record.exc_info[0] is not None and _within(record.name, RAISING):
         frames = "".join(traceback.format_tb(record.exc_info[2])).rstrip()
         # A formatter that finds this does not format the exception itself.

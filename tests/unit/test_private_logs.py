@@ -52,6 +52,45 @@ def record(name, message, *args, path="/nowhere.py"):
     return logging.LogRecord(name, logging.ERROR, path, 1, message, args, None)
 
 
+# What SGLang logs of a request that it refuses, at the lines where it does.
+REFUSES = f"""
+import importlib.util, logging, sys
+logging.basicConfig(level=logging.DEBUG, format="%(message)s", stream=sys.stdout)
+from patches.worker import prepare_process
+prepare_process()
+from patches.private_logs import PATCH, QUOTING_MESSAGES
+WHERE = {{
+    "sglang.srt.entrypoints.http_server": ("[http_server] Error: ", "warmup error: "),
+    "sglang.srt.managers.schedule_batch": ("error_msg}}, {{self.rid=}}", ""),
+}}
+assert WHERE.keys() == QUOTING_MESSAGES.keys()
+def talk():
+    for name, (refusal, other) in WHERE.items():
+        path = importlib.util.find_spec(name).origin
+        lines = open(path).read().splitlines()
+        log = logging.getLogger(name)
+        for mark, value in ((refusal, "{PROMPT}"), (other, "no memory")):
+            at = next((n for n, line in enumerate(lines, 1) if mark and mark in line), None)
+            if at is not None:
+                message = mark + value
+                log.handle(log.makeRecord(name, logging.ERROR, path, at, message, (), None))
+talk()
+print("---- patched")
+PATCH.attach()
+talk()
+"""
+
+
+def test_refusals_quote_no_request_and_the_rest_is_said():
+    found = run_python(REFUSES)
+    assert found.returncode == 0, found.stderr[-2000:]
+    before, after = found.stdout.split("---- patched")
+    assert before.count(PROMPT) == 2 and "no memory" in before
+    assert PROMPT not in after
+    assert "[http_server] Error: …" in after and "…, self.rid=…" in after
+    assert "warmup error: no memory" in after
+
+
 def test_what_cannot_be_told_apart_is_left_out():
     quiet = without_values(record("sglang.srt.parser.x", "%s", PROMPT))
     assert quiet.getMessage() == "… (sglang.srt.parser.x:1)"
