@@ -132,7 +132,13 @@ def test_a_full_disk_and_a_dead_worker_do_not_end_the_deployment(launcher):
         log = (launcher.run / f"{name}.log").read_text()
         assert re.search(r"toolkit: \d{4,} bytes of output are missing here: File too large", log)
     left = [p.name for p in launcher.run.iterdir()]
-    assert sorted(left) == ["plan.json", "state.json", "worker-0.log", "worker-1.log"]
+    assert sorted(left) == [
+        "launcher.lock",
+        "plan.json",
+        "state.json",
+        "worker-0.log",
+        "worker-1.log",
+    ]
 
 
 def test_a_removed_run_folder_is_made_again(launcher):
@@ -167,7 +173,7 @@ def test_no_descriptors_for_a_worker_is_a_death_like_another(launcher):
 
 def test_a_start_on_a_full_disk_says_what_to_do(tmp_path):
     (tmp_path / "file").touch()
-    said = pytest.raises(LaunchError, match=r"(?s)cannot be written: .*make room")
+    said = pytest.raises(LaunchError, match=r"(?s)cannot be the run folder: .*make room")
     with said, running(two_workers(), tmp_path / "file" / "run"):
         pass
 

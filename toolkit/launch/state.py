@@ -49,7 +49,9 @@ def prepare_run_dir(folder: Path) -> None:
             folder.chmod(0o700)
     except OSError as error:
         what = f"cannot be the run folder: {error.strerror}"
-        raise LaunchError([Problem(str(folder), what, "name another with --run-dir")]) from error
+        raise LaunchError(
+            [Problem(str(folder), what, "make room there, or name another with --run-dir")]
+        ) from error
 
 
 def drop_empty(folder: Path) -> None:

@@ -108,7 +108,9 @@ def test_errors_come_back_as_they_are_and_a_dead_parser_is_replaced(monkeypatch)
             with pytest.raises(ApiError) as refused:
                 await parse(parser, "/v1/completions", raw, budget)
         assert (refused.value.status, budget.held) == (503, 0)
-        many = b'{"text": "a", "sampling_params": {"n": 60, "regex": "%b"}}' % (b"x" * MIB)
+        many = b'{"text": "a", "sampling_params": {"n": 60, "custom_params": {"a": "%b"}}}' % (
+            b"x" * MIB
+        )
         with pytest.raises(ApiError) as refused:
             await parse(parser, "/generate", many, budget)
         assert (refused.value.status, budget.held) == (413, 0)

@@ -175,7 +175,7 @@ def feeding(check: Callable[[Relay, Out, list[str]], None]) -> None:
         def __init__(self, said: list[str]) -> None:
             self._said = said
 
-        def close(self, what: str) -> None:
+        def close(self, what: str, kind: str = "closed") -> None:
             self._said.append(what)
 
     async def run() -> None:

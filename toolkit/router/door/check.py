@@ -14,7 +14,6 @@ from toolkit.router.door.private import is_ours, without_ours
 from toolkit.router.door.refusal import invalid, refusal
 from toolkit.router.door.tables import NOT_ELSEWHERE, TABLES
 
-
 MOST_ERRORS = 256
 """That are told one by one."""
 
