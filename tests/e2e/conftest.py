@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import evidence, worker_key
+from tests.e2e import evidence
 from tests.e2e.reference import Reference
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.resources import recipes_dir
 
 
@@ -34,9 +35,11 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     A test that kills a process waits before it ends until it is back:
     `deployment.wait_ready(worker.name, worker.restarts + 1)`.
     """
-    worker_key.provide()
     plan = resolve(load_deployment(recipes_dir() / "cpu-demo.yaml"))
-    with running(plan, tmp_path_factory.mktemp("cpu-demo")) as up:
+    folder = tmp_path_factory.mktemp("cpu-demo")
+    with running(plan, folder) as up, pytest.MonkeyPatch.context() as environment:
+        # This run is not among the user's, where commands of the toolkit look for its key.
+        environment.setenv(WORKER_KEY_VARIABLE, up.worker_key)
         yield up
 
 

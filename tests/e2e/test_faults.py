@@ -19,6 +19,7 @@ import pytest
 from tests.e2e import calls
 from tests.ports import free_port
 from toolkit.launch.running import Running
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 pytestmark = pytest.mark.e2e
 
@@ -223,12 +224,16 @@ def small_router(deployment: Running, folder: Path) -> Iterator[str]:
     """A second router before the same workers that takes two requests and lets two wait."""
     config = json.loads((deployment.run_dir / "router.json").read_text())
     port = free_port()
-    config |= {"host": "127.0.0.1", "port": port, "max_inflight": 2, "max_queue": 2}
+    config |= {"host": "127.0.0.1", "port": port, "admin_port": free_port()}
+    config |= {"max_inflight": 2, "max_queue": 2}
     path = folder / "router.json"
     path.write_text(json.dumps(config))
     with (folder / "router.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "toolkit.router", str(path)], stdout=log, stderr=log
+            [sys.executable, "-m", "toolkit.router", str(path)],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, WORKER_KEY_VARIABLE: deployment.worker_key},
         )
     url = f"http://127.0.0.1:{port}"
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 
 from toolkit.launch.running import Running
 from toolkit.launch.variables import WORKER_KEY_VARIABLE
-
-
-def provide() -> None:
-    """Workers that are started from here have a key, whoever starts them."""
-    os.environ.setdefault(WORKER_KEY_VARIABLE, secrets.token_hex(32))
 
 
 def of(deployment: Running) -> str:
