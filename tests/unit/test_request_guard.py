@@ -76,7 +76,7 @@ def test_signed_tokens_that_the_model_cannot_have_are_refused(ids: list[int], sa
 
 def test_signed_tokens_are_prompt_on_prefill_and_output_on_decode() -> None:
     prefill, decode = Scheduler("prefill"), Scheduler("decode")
-    ticket = sign(KEY, "rid", resume=[7, 8], capture=True)
+    ticket = sign(KEY, "rid", resume=[7, 8], capture="name")
     resume._extend_prompt_on_prefill(prefill.take, prefill, received(ticket))
     assert list(prefill.taken[0].input_ids) == [0, 1, 2, 7, 8]
     request = queued(ticket)

@@ -94,7 +94,7 @@ def test_ids_that_are_none_are_refused_though_signed(ids: str) -> None:
     forged = {
         "resume": ids,
         "capture": "",
-        "signature": ticket._signature("key", "rid", ids, False),
+        "signature": ticket._signature("key", "rid", ids, ""),
     }
     with pytest.raises(TicketError, match="token id"):
         read(params(forged), "rid", "key")
@@ -107,7 +107,7 @@ def test_too_many_ids_are_refused_on_both_sides() -> None:
     forged = {
         "resume": ids,
         "capture": "",
-        "signature": ticket._signature("key", "rid", ids, False),
+        "signature": ticket._signature("key", "rid", ids, ""),
     }
     with pytest.raises(TicketError, match="at most"):
         read(params(forged), "rid", "key")

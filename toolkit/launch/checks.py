@@ -11,6 +11,7 @@ from toolkit.launch.agreement import agreement
 from toolkit.launch.capturing import capturing
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.flags import Resolved, check_flags
+from toolkit.launch.keys import names_of
 from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import is_free
@@ -89,7 +90,7 @@ def routing(plan: Plan) -> list[Problem]:
 def secrets(plan: Plan, dry_run: bool = False) -> list[Problem]:
     """Keys that are named must be there (a dry run only says so), and one that several hosts share
     must be named."""
-    config = (plan.router.config if plan.router else None) or {}
+    config = names_of(plan.router)
     local = plan.router is not None and plan.router.local
     wanted = [
         ("router.api_key_env", config.get("api_key_env"), None, local),

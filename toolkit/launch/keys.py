@@ -54,7 +54,7 @@ def armed(plan: Plan, key: str) -> Plan:
 
 def not_for_workers(plan: Plan) -> tuple[str, ...]:
     """Variables of the launcher's environment that no worker inherits: clients', admin's keys."""
-    config = _config(plan.router)
+    config = names_of(plan.router)
     names = (config.get("api_key_env"), config.get("admin_key_env"), plan.worker_key_env)
     return (WORKER_KEY_VARIABLE, *(name for name in names if name))
 
@@ -144,14 +144,17 @@ def admin_key(named: Mapping[str, Any]) -> str | None:
 
 def named_keys(router: RouterPlan | None) -> dict[str, Any]:
     """Where a router's keys are and who may give it orders, for state.json; no key."""
-    config = _config(router)
+    config = names_of(router)
     names = ("api_key_env", "api_keys_file", "admin_key_env", "admin_key_file")
     found = {name: config.get(name) for name in names}
     return found | {"admin_url": router.admin_url if router else None}
 
 
-def _config(router: RouterPlan | None) -> Mapping[str, Any]:
-    return (router.config if router else None) or {}
+def names_of(router: RouterPlan | None) -> Mapping[str, Any]:
+    """Which variables and files hold a router's keys, ours or SGLang's."""
+    if router is None:
+        return {}
+    return {"api_key_env": router.key_env} if router.config is None else router.config
 
 
 def _origin(url: str) -> str:

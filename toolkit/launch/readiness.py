@@ -68,11 +68,8 @@ def api_key_env(plan: Plan) -> str | None:
 
 def api_key(plan: Plan) -> str | None:
     """A client key of the router, out of what the deployment names; None: there is none."""
-    if plan.router is None:
-        return None
-    named = plan.router.config
     try:
-        return keys.client_key({"api_key_env": plan.router.key_env} if named is None else named)
+        return keys.client_key(keys.names_of(plan.router))
     except KeysError:
         return None
 
