@@ -36,6 +36,7 @@ from patches import (
     resume_penalties,
     signature,
     step_log,
+    template,
     waiting_queue,
     worker_key,
 )
@@ -48,6 +49,7 @@ ALL: tuple[Patch, ...] = (
     private_ports.SCHEDULER_PATCH,
     message_sockets.PATCH,
     private_logs.PATCH,
+    template.PATCH,
     cpu_host_memory.PATCH,
     cpu_idle.PATCH,
     cpu_background.PATCH,

@@ -7,35 +7,27 @@ SGLang or transformers are imported there, which no plugin can do.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 import sys
 from pathlib import Path
+
+from patches import on_cpu, template
 
 CPU_STUBS = Path(__file__).parent / "cpu_stubs"
 
 
 def prepare_process() -> None:
     """What must be in place before anything of SGLang is imported; in every process."""
-    if multiprocessing.parent_process() is not None:
+    if __name__ == "__mp_main__":
         # The main process is left alone: a launcher arms it before exec, a shell need not.
-        _die_with_parent()
+        template.die_with_parent()
         check_plugin_is_found()
-    if os.environ.get("TOOLKIT_DEVICE") == "cpu":
+    if on_cpu():
         # The first request with a penalty, say, would have its scheduler wait for g++, half a
         # minute on a busy machine, and all others with it.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
         sys.path.insert(0, str(CPU_STUBS))
         declare_torchvision_operators()
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, however that happens."""
-    import ctypes
-
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def declare_torchvision_operators() -> None:
@@ -44,6 +36,8 @@ def declare_torchvision_operators() -> None:
     PyPI's torchvision is a CUDA build; beside a CPU build of torch its C extension does not load,
     and `torchvision/_meta_registrations.py` fails on the undefined `torchvision::nms`.
     """
+    if "_torchvision_library" in globals():
+        return
     import torch
 
     library = torch.library.Library("torchvision", "FRAGMENT")
@@ -78,6 +72,8 @@ def main() -> None:
     """Load the plugin, parse SGLang's own flags and serve until told to stop."""
     os.environ.setdefault("TOOLKIT_PATCHES", "1")
     check_plugin_is_found()
+    if on_cpu():
+        template.start()
 
     # SGLang's `launch_server` as a library: its `__main__` block does these same steps.
     from sglang.launch_server import run_server

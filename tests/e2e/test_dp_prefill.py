@@ -100,8 +100,7 @@ def a_ranks_port(up: Running) -> int:
     assert worker.pid is not None
     family = psutil.Process(worker.pid).children(recursive=True)
     rank = next(p for p in family if "scheduler" in " ".join(p.cmdline()))
-    controller = rank.parent()
-    assert controller is not None
+    controller = next(p for p in family if "data_parallel_controller" in " ".join(p.cmdline()))
     listens = {c.laddr.port for c in controller.net_connections("tcp") if not c.raddr}
     mine = {c.raddr.port for c in rank.net_connections("tcp") if c.raddr}
     (port,) = listens & mine

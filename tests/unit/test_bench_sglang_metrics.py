@@ -7,13 +7,11 @@ its own.
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 
+from tests.sglang_python import run_python
 from toolkit.bench.client import Sample
 from toolkit.bench.metrics import summarise
 
@@ -63,15 +61,7 @@ def make_samples() -> list[Sample]:
 def test_every_key_that_sglang_has_too_has_its_value() -> None:
     samples = make_samples()
     rows = [{name: getattr(row, name) for name in Sample.__slots__} for row in samples]
-    answer = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        input=json.dumps({"samples": rows, "duration": 12.5}),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TOOLKIT_DEVICE": "cpu", "SGLANG_USE_CPU_ENGINE": "1"},
-        timeout=300,
-        check=False,
-    )
+    answer = run_python(SCRIPT, given=json.dumps({"samples": rows, "duration": 12.5}))
     assert answer.returncode == 0, answer.stderr[-2000:]
     line = next(line for line in answer.stdout.splitlines() if line.startswith("RESULT"))
     theirs = json.loads(line.removeprefix("RESULT"))

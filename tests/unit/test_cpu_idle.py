@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.unit.test_patches import run_python
+from tests.sglang_python import run_python
 
 CODE = """
 import json, sys, threading, time

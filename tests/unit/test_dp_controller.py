@@ -9,7 +9,7 @@ import pytest
 
 from patches.base import REFUSED_EXIT_CODE
 from patches.dp_method import METHOD_VARIABLE
-from tests.unit.test_patches import run_python
+from tests.sglang_python import run_python
 from toolkit.launch.dp_policy import PROFILE_VARIABLE
 from toolkit.resources import profiles_dir
 

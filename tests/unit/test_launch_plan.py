@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.sglang_python import run_python
 from tests.unit.launch_stand_ins import deployment, tiny_model
-from tests.unit.test_patches import run_python
 from toolkit.launch import checks
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError

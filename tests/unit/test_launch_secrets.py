@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.sglang_python import run_python
 from tests.unit.launch_stand_ins import deployment, plan, tiny_model, worker
-from tests.unit.test_patches import run_python
 from toolkit.launch import checks, command, reserved
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.masking import MASK, masked, masked_argv

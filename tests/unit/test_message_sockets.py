@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_patches import run_python
+from tests.sglang_python import run_python
 
 CODE = """
 import json, socket, sys, time

@@ -5,23 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from patches.base import REFUSED_EXIT_CODE, Patch, Process
 from patches.registry import ALL, patches_for
+from tests.sglang_python import CPU_ENVIRONMENT, PROJECT, run_python
 
-PROJECT = Path(__file__).resolve().parents[2]
 SYMBOLS = [(patch.name, symbol) for patch in ALL for symbol in patch.symbols]
-
-CPU_ENVIRONMENT = {
-    "TOOLKIT_PATCHES": "1",
-    "TOOLKIT_DEVICE": "cpu",
-    "SGLANG_USE_CPU_ENGINE": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 
 CONTRACT = """
 import sys
@@ -42,23 +33,9 @@ for patch in ALL:
 """
 
 
-def run_python(
-    code: str, arguments: Sequence[str] = (), given: str | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        input=given,
-        capture_output=True,
-        text=True,
-        cwd=PROJECT,
-        env=os.environ | CPU_ENVIRONMENT | environment,
-        timeout=300,
-    )
-
-
 @pytest.fixture(scope="module")
 def contract_report() -> dict[tuple[str, str], str]:
-    """The verdict on every symbol, from one process (importing SGLang takes ten seconds)."""
+    """The verdict on every symbol, from one process."""
     finished = run_python(CONTRACT)
     assert finished.returncode == 0, finished.stderr[-2000:]
     report = {}
@@ -139,8 +116,10 @@ def test_without_the_toolkit_the_plugin_leaves_sglang_alone() -> None:
         "import patches, sys; patches.register()\n"
         "print(patches.installed(), 'torch' in sys.modules)"
     )
-    finished = run_python(code, TOOLKIT_PATCHES="0")
-    assert finished.stdout.strip() == "() False"
+    command = [sys.executable, "-c", code]
+    environment = os.environ | {"TOOLKIT_PATCHES": "0"}
+    output = subprocess.check_output(command, text=True, cwd=PROJECT, env=environment, timeout=60)
+    assert output.strip() == "() False"
 
 
 def test_what_nobody_asked_for_is_not_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 
 from patches.private_logs import without_values
-from tests.unit.test_patches import run_python
+from tests.sglang_python import run_python
 
 PROMPT = "zebra-Quagga-7731"
 
 # A tool call and a schema that do not parse, through SGLang's own code, with and without the patch.
 QUOTES = f"""
 import logging, sys
-logging.basicConfig(level=logging.DEBUG, format="%(message)s", stream=sys.stdout)
+logging.basicConfig(level=logging.DEBUG, format="%(message)s", stream=sys.stdout, force=True)
 from patches.worker import prepare_process
 prepare_process()
 from sglang.srt.function_call.qwen25_detector import Qwen25Detector
@@ -55,7 +55,7 @@ def record(name, message, *args, path="/nowhere.py"):
 # What SGLang logs of a request that it refuses, at the lines where it does.
 REFUSES = f"""
 import importlib.util, logging, sys
-logging.basicConfig(level=logging.DEBUG, format="%(message)s", stream=sys.stdout)
+logging.basicConfig(level=logging.DEBUG, format="%(message)s", stream=sys.stdout, force=True)
 from patches.worker import prepare_process
 prepare_process()
 from patches.private_logs import PATCH, QUOTING_MESSAGES

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from patches import private_ports
-from tests.unit.test_patches import run_python
+from tests.sglang_python import run_python
 from toolkit import private_sockets
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from patches.stop_patterns import unsafe
-from tests.unit.test_patches import run_python
+from tests.sglang_python import run_python
 
 # (sampling parameters, other fields of the tokenized request, what is said of them)
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [

@@ -4,15 +4,11 @@ its own (importing SGLang takes some seconds)."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.sglang_python import run_python
 
 SCENARIOS = r"""
 import json, random, sys
@@ -163,22 +159,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    environment = {
-        "TOOLKIT_PATCHES": "1",
-        "TOOLKIT_DEVICE": "cpu",
-        "TOOLKIT_WAITING": "sjf:5",
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SCENARIOS],
-        capture_output=True,
-        text=True,
-        cwd=PROJECT,
-        env=os.environ | environment,
-        timeout=300,
-    )
+    done = run_python(SCENARIOS, TOOLKIT_WAITING="sjf:5", OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-3000:]
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer

@@ -11,7 +11,7 @@ import pytest
 from patches.base import Process
 from patches.registry import patches_for
 from patches.worker_key import PATCH, SCHEDULER_PATCH, KeyCheck
-from tests.unit.test_patches import run_python
+from tests.sglang_python import run_python
 from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 KEY = "the-run's-own"

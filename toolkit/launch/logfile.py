@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks whether the file is still where it was opened."""
+"""Seconds between two looks whether the file is still where it was opened, and not moved away."""
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -87,6 +87,10 @@ class RotatingFile:
 
     def _open(self) -> None:
         now = time.monotonic()
+        if (
+            self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
+        ):  # removed
+            self.close()
         if self._fd >= 0 and now - self._looked >= LOOK_EVERY:
             self._looked = now
             if not self._is_there():

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from tests.sglang_python import run_python
 from tests.unit.router.door_contract import NAMES
-from tests.unit.test_patches import run_python
 
 
 @pytest.fixture(scope="module")
