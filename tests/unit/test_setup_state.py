@@ -169,14 +169,15 @@ def test_all_problems_are_told_at_once(place: Layout, monkeypatch: pytest.Monkey
         environment.ensure(place)
 
 
-def test_steps_end_with_pytest_and_the_extra_words() -> None:
+def test_steps_end_with_the_slowest_tests_and_the_extra_words() -> None:
     steps = testing.steps(here(), False, ["-k", "router"])
     kernels = "numeric tests under other kernels"
-    assert [name for name, _ in steps] == ["ruff check", "ruff format", "mypy", kernels, "pytest"]
-    assert steps[-2][1][-5:] == ["-m", "toolkit.setup.kernels", "tests/unit", "-k", "router"]
-    command = steps[-1][1]
-    assert command[-2:] == ["-k", "router"]
-    assert command[-4:-2] == ["tests/unit", "tests/e2e"]
+    names = ["ruff check", "ruff format", "mypy", kernels, "unit tests", "end-to-end tests"]
+    assert [name for name, _ in steps] == names
+    assert steps[3][1][-5:] == ["-m", "toolkit.setup.kernels", "tests/unit", "-k", "router"]
+    assert steps[4][1][-3:] == ["tests/unit", "-k", "router"] and "-n" in steps[4][1]
+    assert steps[5][1][-4:] == ["pytest", "tests/e2e", "-k", "router"]
+    assert [name for name, _ in testing.steps(here(), True, [])] == names[:-1]
 
 
 def test_named_tests_take_the_place_of_all() -> None:
@@ -199,6 +200,19 @@ def test_other_kernels_get_the_named_unit_tests_alone() -> None:
     assert kernel_runs("tests") == [["tests"]]
     assert kernel_runs(end) == []
     assert kernel_runs("-m", "e2e") == []
+
+
+@pytest.mark.parametrize(
+    ("unit", "end_to_end", "status"), [(5, 0, 0), (0, 5, 0), (5, 5, 1), (5, 1, 1)]
+)
+def test_words_that_choose_tests_of_one_kind_only_are_fine(
+    monkeypatch: pytest.MonkeyPatch, unit: int, end_to_end: int, status: int
+) -> None:
+    kinds = {testing.UNIT: unit, testing.END_TO_END: end_to_end}
+    steps = [(name, ["sh", "-c", f"exit {code}", "pytest"]) for name, code in kinds.items()]
+    monkeypatch.setattr(testing, "steps", lambda *_: steps)
+    monkeypatch.setattr(testing.libraries, "ensure_browser", lambda: None)
+    assert testing.run(here(), False, []) == status
 
 
 def test_a_failing_step_fails_the_run_but_not_the_later_steps(

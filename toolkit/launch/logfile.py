@@ -87,9 +87,7 @@ class RotatingFile:
 
     def _open(self) -> None:
         now = time.monotonic()
-        if (
-            self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
-        ):  # removed
+        if self._fd >= 0 and os.fstat(self._fd).st_nlink == 0:  # removed
             self.close()
         if self._fd >= 0 and now - self._looked >= LOOK_EVERY:
             self._looked = now

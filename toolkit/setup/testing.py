@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from typing import List, Sequence, Tuple
@@ -12,22 +13,35 @@ from toolkit.setup.layout import Layout, tool_environment
 _CODE = ("toolkit", "patches", "tests", "setup.py")
 
 
-def steps(layout: Layout, unit_only: bool, extra: Sequence[str]) -> List[Tuple[str, List[str]]]:
-    """(name, command) of each step; pytest last, so that its closing line closes the output.
+UNIT, END_TO_END = "unit tests", "end-to-end tests"
+NOTHING_TO_RUN = 5
+"""pytest's exit status when it found no test: `-k` chose none of these."""
 
-    `extra` goes to pytest as it is (`-k`, `-x`, paths ...).
+
+def steps(layout: Layout, unit_only: bool, extra: Sequence[str]) -> List[Tuple[str, List[str]]]:
+    """(name, command) of each step; the slowest tests last.
+
+    `extra` goes to pytest as it is (`-k`, `-x`, paths ...). Unit tests run in as many processes as
+    there are cores; end-to-end tests, whose workers use them all, and tests named by path in one.
     """
     binaries = layout.venv / "bin"
     code = [name for name in _CODE if (layout.root / name).exists()]
-    tests = ["tests/unit"] if unit_only else ["tests/unit", "tests/e2e"]
     given = _paths(layout, extra)
-    paths = [] if given else [name for name in tests if (layout.root / name).is_dir()]
+    pytest = [str(layout.python), "-m", "pytest"]
+    if given:
+        tests = [("named tests", [*pytest, *extra])]
+    else:
+        cores = str(max(2, len(os.sched_getaffinity(0))))
+        spread = ["-n", cores, "--dist", "worksteal"]
+        tests = [(UNIT, [*pytest, *spread, "tests/unit", *extra])]
+        if not unit_only and (layout.root / "tests" / "e2e").is_dir():
+            tests.append((END_TO_END, [*pytest, "tests/e2e", *extra]))
     return [
         ("ruff check", [str(binaries / "ruff"), "check", *code]),
         ("ruff format", [str(binaries / "ruff"), "format", "--check", *code]),
         ("mypy", [str(layout.python), "-m", "mypy"]),
         *_other_kernels(layout, extra, given),
-        ("pytest", [str(layout.python), "-m", "pytest", *paths, *extra]),
+        *tests,
     ]
 
 
@@ -62,17 +76,25 @@ def run(layout: Layout, unit_only: bool, extra: Sequence[str]) -> int:
     if not unit_only:
         libraries.ensure_browser()
     failed = []
+    empty = []
     for name, command in steps(layout, unit_only, extra):
         say.line(f"{name} ...")
         start = time.monotonic()
         status = subprocess.run(
             command, cwd=layout.root, env=tool_environment(), stdin=subprocess.DEVNULL, check=False
         ).returncode
-        if status != 0:
+        word = "failed" if status else "passed"
+        if status == NOTHING_TO_RUN and "pytest" in command:
+            empty.append(name)
+            word = "had nothing to run"
+        elif status != 0:
             failed.append(f"{name} (exit {status})")
-        if name != "pytest" or status != 0:
-            word = "failed" if status else "passed"
+        if (
+            status or "pytest" not in command
+        ):  # pytest's closing line says it, and closes the output
             say.line(f"{name} {word} in {time.monotonic() - start:.1f} s")
+    if (UNIT in empty and (unit_only or END_TO_END in empty)) or "named tests" in empty:
+        failed.append("no test was chosen")
     if failed:
         say.line(f"FAILED: {', '.join(failed)}")
     return 1 if failed else 0
