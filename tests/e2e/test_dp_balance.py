@@ -21,6 +21,7 @@ from toolkit.launch import trees
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
+from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -81,9 +82,12 @@ def test_one_request_alone_leaves_a_rank_empty(up: Running) -> None:
     assert metrics["barrier_share"] == pytest.approx(0.5, abs=0.01)
 
 
-def test_toolkit_bench_prints_it(up: Running, tmp_path: Path) -> None:
+def test_toolkit_bench_prints_it(
+    up: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.e2e.test_bench_command import bench
 
+    monkeypatch.setenv(WORKER_KEY_VARIABLE, up.worker_key)
     output = tmp_path / "result.json"
     done = bench("--url", up.router_url, "--num-requests", "8", "--output", str(output))
     assert done.returncode == 0, done.stderr
