@@ -1,18 +1,26 @@
-"""`abuse`, slow clients and unfinished bodies beside normal traffic: the cost in its p99 TTFT."""
+"""`abuse`, slow clients and unfinished bodies beside normal traffic: the cost in its p99 TTFT.
+
+The attackers are a process of their own with the lowest priority (`python -m
+tests.benchmarks.abuse_slow PORT SECONDS`): what they cost is what the router does about them, not
+that they take turns with it on a small machine.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from tests.benchmarks.abuse_watch import MIB, Memory, Tally, settled
 from tests.benchmarks.common import interval, percentile
-from tests.benchmarks.router_relay import load
+from tests.benchmarks.router_relay import ROOT, load
 from tests.standin.cluster import Cluster
 from tests.standin.storm import Traffic
 
@@ -90,12 +98,51 @@ class Attack:
         await asyncio.Event().wait()
 
 
+@contextlib.asynccontextmanager
+async def attacked(port: int, lasts_s: float, told: dict[str, int]) -> AsyncIterator[None]:
+    """Attackers while it lasts; `told` gets their numbers at the end."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.benchmarks.abuse_slow",
+        str(port),
+        str(lasts_s),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        await process.stdout.readline()  # all have connected
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        said, _ = await process.communicate()
+    for name, count in json.loads(said).items():
+        told[name] = told.get(name, 0) + count
+
+
+async def _attack(port: int, lasts_s: float) -> None:
+    """The attackers' own process: a line once they are there, and one with their numbers."""
+    os.nice(19)
+    attack = Attack(port, lasts_s)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    attacking = asyncio.create_task(attack.run())
+    await asyncio.sleep(1.0)
+    print("there", flush=True)
+    await stop.wait()
+    attacking.cancel()
+    await asyncio.gather(attacking, return_exceptions=True)
+    print(json.dumps({"turned_away": attack.closed, "sent_mib": int(attack.sent_mib)}))
+
+
 async def slow(pairs: int, block_s: float) -> dict[str, Any]:
     """Blocks of the same traffic without and with the attack, alternating, in one router's life."""
     tally = Tally()
     ratios: list[float] = []
     p99s: dict[str, list[float]] = {"without": [], "with": []}
-    closed = lost = 0
+    told = {"turned_away": 0, "sent_mib": 0}
+    lost = 0
     async with Cluster(worker_args=["--token-ms", "2"], config=CONFIG) as cluster:
         assert cluster.router is not None
         requests = await _rate(cluster, block_s)
@@ -103,11 +150,14 @@ async def slow(pairs: int, block_s: float) -> dict[str, Any]:
             for pair in range(pairs):
                 figures: dict[str, float] = {}
                 for side in ("without", "with") if pair % 2 == 0 else ("with", "without"):
-                    attack = Attack(cluster.port, block_s) if side == "with" else None
-                    p99, missed = await _block(cluster, requests, attack)
+                    async with contextlib.AsyncExitStack() as stack:
+                        if side == "with":
+                            beside = attacked(cluster.port, block_s, told)
+                            await stack.enter_async_context(beside)
+                        p99, missed = await _block(cluster, requests)
+                    await asyncio.sleep(1.0)
                     figures[side] = p99
                     p99s[side].append(p99)
-                    closed += attack.closed if attack is not None else 0
                     lost += missed
                 ratios.append(figures["with"] / figures["without"])
             growth = memory.peak - memory.first
@@ -123,7 +173,8 @@ async def slow(pairs: int, block_s: float) -> dict[str, Any]:
         "slow_growth_mib": growth,
         "slow_clients": SLOW,
         "slow_unfinished": UNFINISHED,
-        "slow_turned_away": closed,
+        "slow_turned_away": told["turned_away"],
+        "slow_sent_mib": told["sent_mib"],
         "slow_failed": lost,
         "slow_requests": requests,
         "slow_pairs": pairs,
@@ -149,18 +200,15 @@ async def _rate(cluster: Cluster, block_s: float) -> int:
     return max(200, int(400 * block_s / (perf_counter() - began)))
 
 
-async def _block(cluster: Cluster, requests: int, attack: Attack | None) -> tuple[float, int]:
+async def _block(cluster: Cluster, requests: int) -> tuple[float, int]:
     """p99 of the time to the first token, ms, and 1 when some requests were lost."""
-    attacking = asyncio.create_task(attack.run()) if attack is not None else None
     try:
-        await asyncio.sleep(1.0)  # all have connected; without an attack, the same pause
         result = await load(cluster.port, LANES, requests, 8)
         return percentile(result["first_ms"], 99), 0
     except RuntimeError as error:
         print(f"normal traffic: {error}", file=sys.stderr)
         return float("nan"), 1
-    finally:
-        if attacking is not None:
-            attacking.cancel()
-            await asyncio.gather(attacking, return_exceptions=True)
-            await asyncio.sleep(1.0)
+
+
+if __name__ == "__main__":
+    asyncio.run(_attack(int(sys.argv[1]), float(sys.argv[2])))
