@@ -1,4 +1,5 @@
-"""KV that does not get across: no request is lost, and the decode worker is used again."""
+"""KV that does not get across: no request and no part of one is lost, and the decode worker is used
+again."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from toolkit.resources import recipes_dir
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 TOKENS = 6
+PARTS = 24
 STOPPED_S = 1.8
 MOST_STOPS = 60
 IMPATIENT = {
@@ -50,6 +52,17 @@ def bodies(asked: list[list[int]]) -> list[dict[str, Any]]:
     return [calls.greedy(ids, TOKENS, stream=True) for ids in asked]
 
 
+async def batch(url: str, asked: list[list[int]]) -> list[tuple[str, list[int]]]:
+    """The id and the tokens of each part of one request. Of the ids some begin as others do: SGLang
+    aborts by prefixes."""
+    names = [f"job-{n}" for n in range(len(asked))]
+    body = calls.greedy([], TOKENS, stream=False) | {"input_ids": asked, "rid": names}
+    async with calls.session() as http, http.post(url + "/generate", json=body) as response:
+        assert response.status == 200, await response.text()
+        parts = await response.json()
+    return [(part["meta_info"]["id"], part["output_ids"]) for part in parts]
+
+
 def served(rows: dict[str, Any], name: str) -> int:
     return next(row["completed"] for row in rows["workers"] if row["name"] == name)
 
@@ -60,18 +73,24 @@ def test_a_decode_worker_to_which_a_transfer_failed_is_used_again(
     url, log = impatient.router_url, impatient.worker("prefill-0").log
     pid = victim(impatient, "decode-1", "scheduler")
     asked = prompts("first", 16)
-    expected = [reference.greedy(ids, TOKENS) for ids in asked]
+    parts = asked + prompts("parts", PARTS - len(asked))
+    all_expected = [reference.greedy(ids, TOKENS) for ids in parts]
+    expected = all_expected[: len(asked)]
+    batches: list[list[tuple[str, list[int]]]] = []
 
     def said(what: str) -> bool:
         return what in log.read_text(errors="replace")
 
     async def send(until: asyncio.Event) -> list[calls.Answer]:
-        """The same requests again and again; at least once after `until`."""
+        """The same requests again and again, and a batch beside them; at least once after
+        `until`."""
         answers: list[calls.Answer] = []
         last = False
         while not last:
             last = until.is_set()
+            beside = asyncio.create_task(batch(url, parts))
             answers += await calls.all_of(url, bodies(asked), 8)
+            batches.append(await beside)
         return answers
 
     async def scenario() -> list[calls.Answer]:
@@ -94,6 +113,8 @@ def test_a_decode_worker_to_which_a_transfer_failed_is_used_again(
     assert [answer.error for answer in answers if answer.error] == []
     wrong = [n for n, answer in enumerate(answers) if answer.ids != expected[n % len(asked)]]
     assert wrong == []
+    whole = [(f"job-{n}", ids) for n, ids in enumerate(all_expected)]
+    assert [each for each in batches if each != whole] == []
     after = calls.run(state(url))
     assert after["retried"] + after["resumed"] > 0
 

@@ -22,7 +22,8 @@ def steps(layout: Layout, unit_only: bool, extra: Sequence[str]) -> List[Tuple[s
     """(name, command) of each step; the slowest tests last.
 
     `extra` goes to pytest as it is (`-k`, `-x`, paths ...). Unit tests run in as many processes as
-    there are cores; end-to-end tests, whose workers use them all, and tests named by path in one.
+    there are cores; files of end-to-end tests two at a time, so that one uses the cores while the
+    other waits; tests named by path one after the other.
     """
     binaries = layout.venv / "bin"
     code = [name for name in _CODE if (layout.root / name).exists()]
@@ -35,7 +36,8 @@ def steps(layout: Layout, unit_only: bool, extra: Sequence[str]) -> List[Tuple[s
         spread = ["-n", cores, "--dist", "worksteal"]
         tests = [(UNIT, [*pytest, *spread, "tests/unit", *extra])]
         if not unit_only and (layout.root / "tests" / "e2e").is_dir():
-            tests.append((END_TO_END, [*pytest, "tests/e2e", *extra]))
+            two = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+            tests.append((END_TO_END, [*pytest, *two, "tests/e2e", *extra]))
     return [
         ("ruff check", [str(binaries / "ruff"), "check", *code]),
         ("ruff format", [str(binaries / "ruff"), "format", "--check", *code]),
