@@ -59,7 +59,10 @@ def test_the_worker_refuses_and_says_how_to_mend_it(case: str, tmp_path: Path) -
         while (status := process.poll()) is None and time.monotonic() < deadline:
             shared |= in_memory_of({process.pid: born.start})
             time.sleep(0.05)
-        left = trees.members({process.pid: born.start})
+        # The kernel ends what came from the worker's template, once the worker has ended.
+        deadline = time.monotonic() + 5
+        while (left := trees.members({process.pid: born.start})) and time.monotonic() < deadline:
+            time.sleep(0.05)
     finally:
         trees.kill_all({process.pid: born.start})
         process.wait()
