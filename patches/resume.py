@@ -66,11 +66,12 @@ def _own(scheduler: Any, req: Any, ids: tuple[int, ...]) -> None:
     """Give a request the tokens that it brought, as its output so far."""
     req.toolkit_resumed = True
     mode = scheduler.disaggregation_mode.value
+    # What the penalties of the undisturbed run had counted when its next token was sampled
+    # (`patches.resume_penalties`).
     req.toolkit_penalty_history = list(ids)
-    if mode == "null" and scheduler.enable_overlap:
-        # There the penalties run one token behind, and begin with the prompt's last
-        # (`ScheduleBatch.cumulate_penalty_output_tokens`).
-        req.toolkit_penalty_history = [req.origin_input_ids[-1], *ids[:-1]]
+    if scheduler.enable_overlap:
+        first = req.origin_input_ids[-1] if mode == "null" else ids[0]
+        req.toolkit_penalty_history = [first, *ids[:-1]]
     if mode != "prefill":
         req.output_ids.extend(ids)
     if mode == "decode":

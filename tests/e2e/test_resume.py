@@ -106,6 +106,26 @@ def test_generate_goes_on_from_any_token(pair: Pair, kind: str) -> None:
     calls.run(main())
 
 
+def test_what_penalties_count_hangs_on_nobody_else(pair: Pair) -> None:
+    """Cut everywhere, several at a time: others come and go beside each of them."""
+    penalties = {"frequency_penalty": 0.6, "presence_penalty": 0.4, "max_new_tokens": 60}
+    body = {"text": "The lease", "sampling_params": GREEDY | penalties}
+
+    async def main() -> None:
+        ids, _ = await pair.stream("/generate", body)
+        gate = asyncio.Semaphore(5)
+
+        async def again(cut: int) -> list[int]:
+            async with gate:
+                return (await pair.stream("/generate", body, resume=ids[:cut]))[0]
+
+        cuts = range(1, len(ids), 2)
+        answers = await asyncio.gather(*map(again, cuts))
+        assert [cut for cut, got in zip(cuts, answers, strict=True) if got != ids] == []
+
+    calls.run(main())
+
+
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_openai_streams_replay_their_text(pair: Pair, path: str) -> None:
     message = {"messages": [{"role": "user", "content": TEXT}]}
