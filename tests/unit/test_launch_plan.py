@@ -12,13 +12,15 @@ from pydantic import ValidationError
 from tests.sglang_python import run_python
 from tests.unit.launch_stand_ins import deployment, tiny_model
 from toolkit.launch import checks
-from toolkit.launch.deployment import load_deployment
+from toolkit.launch.acting import LIMITS
+from toolkit.launch.deployment import Router, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.locality import locality
 from toolkit.launch.placement import Request, place
 from toolkit.launch.plan import Plan, resolve
 from toolkit.launch.ports import CountedPorts, FreePorts
 from toolkit.resources import recipes_dir
+from toolkit.router.config import RouterConfig
 
 RECIPES = sorted(recipes_dir().glob("*.yaml"))
 
@@ -254,6 +256,18 @@ def test_what_the_router_records_lies_beside_the_deployment_file(model, tmp_path
     assert router is not None and router.config is not None
     assert router.config["record"] == str(tmp_path / "traffic.jsonl")
     assert "record" not in (resolve(deployment(model)).router.config or {})
+
+
+def test_the_router_gets_the_limits_of_the_file_and_they_are_its_own(model):
+    defaults = {name: RouterConfig.model_fields[name].default for name in LIMITS}
+    assert defaults.keys() <= Router.model_fields.keys()
+    assert None not in defaults.values()
+    asked = {name: not v if isinstance(v, bool) else v / 2 if name == "eject_share" else v + 1
+             for name, v in defaults.items()}  # fmt: skip
+    plan = resolve(deployment(model, router=asked))
+    assert {name: plan.router.config[name] for name in LIMITS} == asked
+    assert RouterConfig.model_validate(plan.router.config)
+    assert not set(LIMITS) & resolve(deployment(model)).router.config.keys()
 
 
 def test_what_clients_may_do_is_what_the_file_says(model):

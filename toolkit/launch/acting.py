@@ -9,7 +9,14 @@ from collections.abc import Collection
 
 OURS = ("toolkit",)
 BOTH = ("toolkit", "sglang")
-ROUTERS = {
+LIMITS = (
+    "max_inflight", "max_queue", "parked_per_prefill", "park_timeout_s", "request_timeout_s",
+    "silent_s", "hung_s", "lost_s", "first_token_timeout_s", "idle_timeout_s", "eject_share",
+    "max_retries", "max_parts", "max_body_mib", "max_body_total_mib", "max_connections",
+    "head_timeout_s", "keepalive_s", "body_timeout_s", "body_pace_kib", "accept_gzip",
+)  # fmt: skip
+"""Keys of `router:` that are those of `toolkit.router.config`, which says what they do."""
+ROUTERS = dict.fromkeys(LIMITS, OURS) | {
     "host": BOTH,
     "port": BOTH,
     "node": BOTH,
@@ -23,18 +30,11 @@ ROUTERS = {
     "refit_on_drift": OURS,
     "record": OURS,
     "seed": OURS,
-    "parked_per_prefill": OURS,
-    "park_timeout_s": OURS,
-    "silent_s": OURS,
-    "hung_s": OURS,
-    "lost_s": OURS,
     "api_keys_file": OURS,
     "admin_key_env": OURS,
     "admin_key_file": OURS,
     "admin_port": OURS,
     "allow": OURS,
-    "first_token_timeout_s": OURS,
-    "idle_timeout_s": OURS,
     "args": ("sglang",),
 }
 """Key of `router:` -> the kinds of router that know what to do with it. Not here: `profile`, which

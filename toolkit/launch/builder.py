@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolkit.launch import command, hardware
+from toolkit.launch.acting import LIMITS
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import Locality
@@ -187,16 +188,7 @@ class Builder:
                 "decode_policy",
                 "tau",
                 "refit_on_drift",
-                "max_inflight",
-                "max_queue",
-                "parked_per_prefill",
-                "park_timeout_s",
-                "request_timeout_s",
-                "silent_s",
-                "hung_s",
-                "lost_s",
-                "first_token_timeout_s",
-                "idle_timeout_s",
+                *LIMITS,
             )
         }
         if self.deployment.prefill.waiting.order == "sjf" and router.parked_per_prefill is None:

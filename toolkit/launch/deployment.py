@@ -175,6 +175,17 @@ class Router(_Strict):
     lost_s: Seconds | None = None
     first_token_timeout_s: Seconds | None = None
     idle_timeout_s: Seconds | None = None
+    eject_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_retries: Annotated[int, Field(ge=0)] | None = None
+    max_parts: Count | None = None
+    max_body_mib: Count | None = None
+    max_body_total_mib: Annotated[int, Field(ge=2)] | None = None
+    max_connections: Count | None = None
+    head_timeout_s: Seconds | None = None
+    keepalive_s: Seconds | None = None
+    body_timeout_s: Seconds | None = None
+    body_pace_kib: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    accept_gzip: bool | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
 
     @field_validator("allow")
