@@ -222,6 +222,8 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if self.call is None:
             raise TooMuch("a second answer")
+        if status > 599:
+            raise TooMuch(f"status {status}, which HTTP does not have")
         if status >= 200:
             self.call.status = status
             self._framed = self._framed or status in (204, 304)

@@ -101,6 +101,10 @@ def test_informational_answers_without_end_are_an_error():
     ask(b"HTTP/1.1 100 Continue\r\n\r\n" * 100, fails_with("16 answers of 1xx"))
 
 
+def test_a_status_that_http_does_not_have_is_an_error():
+    ask(b"HTTP/1.1 999 X\r\nContent-Length: 0\r\n\r\n", fails_with("status 999"))
+
+
 def test_heads_are_bounded():
     many = b"".join(b"X-%d: y\r\n" % number for number in range(500))
     ask(b"HTTP/1.1 200 OK\r\n" + many + b"\r\n", fails_with("more than 100 headers"))
