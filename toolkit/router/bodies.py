@@ -16,7 +16,7 @@ import asyncio
 import zlib
 from time import monotonic
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from toolkit.router.budget import MIB, Charge
 from toolkit.router.config import RouterConfig
@@ -66,6 +66,7 @@ async def read(
     body = _Gzip(limit) if _packed(request) == "gzip" else _Plain(limit)
     content = request.content
     if content.is_eof():  # all of it is here, as of almost every request
+        _whole(content)
         await body.take(content.read_nowait(), charge)
         return body.end()
     begin = monotonic()
@@ -79,7 +80,7 @@ async def read(
         except TimeoutError:
             data = b""
         except web.RequestPayloadError as error:
-            raise ApiError(400, "The body's framing is not HTTP/1.1.") from error
+            raise _broken() from error
         came += len(data)
         now = monotonic()
         if now >= end and not content.at_eof():
@@ -89,7 +90,18 @@ async def read(
                 raise _slow(f"The body comes slower than {config.body_pace_kib:g} KiB/s.")
             opened, came = now, 0
         await body.take(data, charge)
+    _whole(content)
     return body.end()
+
+
+def _whole(content: StreamReader) -> None:
+    """A body that has ended need not have come whole."""
+    if content.exception() is not None:
+        raise _broken()
+
+
+def _broken() -> ApiError:
+    return ApiError(400, "The body's framing is not HTTP/1.1.")
 
 
 def _slow(message: str) -> ApiError:

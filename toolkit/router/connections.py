@@ -160,12 +160,23 @@ class Connection(web.RequestHandler):
         if self._request_count != self._seen:
             self._seen = self._request_count
             self._said = True
+            self._break_off()
             # Here before anybody has taken it off; an empty queue is one that was cleared.
             self._body = self._messages[-1][1] if self._messages else None
             self._lobby.headed(self)
         elif data and (self._body is None or self._body.is_eof()):
             self._said = True
             self._lobby.begun(self)
+
+    def _break_off(self) -> None:
+        """Tell who reads a body that its framing is broken: aiohttp only says so to whoever asks
+        for the next request, and the body would be waited for until its time is over."""
+        if not self._messages or not isinstance(self._messages[-1][0], web_protocol._ErrInfo):
+            return
+        body = self._body
+        if body is not None and not body.is_eof():
+            body.set_exception(web.RequestPayloadError("broken framing"))
+            body.feed_eof()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._let_in:
