@@ -15,6 +15,9 @@ import sys
 from contextlib import suppress
 
 ADMIN_CONNECTIONS = 256
+LAST_WORDS_S = 1.0
+"""What still runs after the drain has so long before it is cancelled (aiohttp gives it a minute): an
+admin's request that waits for a refit, say, or a stream that outlived `drain_timeout_s`."""
 
 
 async def serve(config_path: str) -> int:
@@ -36,7 +39,9 @@ async def serve(config_path: str) -> int:
     limit = descriptors.raise_limit()
     share = descriptors.client_share(limit, len(config.workers), config.max_inflight)
     lobby = connections.Lobby(min(config.max_connections, share), config.head_timeout_s)
-    runner = web.AppRunner(router.app(), access_log=None, handler_cancellation=True)
+    runner = web.AppRunner(
+        router.app(), access_log=None, handler_cancellation=True, shutdown_timeout=LAST_WORDS_S
+    )
     await runner.setup()
     assert runner.server is not None
     make = connections.factory(lobby, runner.server, config.max_head_kib, config.keepalive_s)
