@@ -16,8 +16,8 @@ from contextlib import suppress
 
 ADMIN_CONNECTIONS = 256
 LAST_WORDS_S = 1.0
-"""What still runs after the drain has so long before it is cancelled (aiohttp gives it a minute): an
-admin's request that waits for a refit, say, or a stream that outlived `drain_timeout_s`."""
+"""What still runs after the drain has so long before it is cancelled (aiohttp gives it a minute):
+an admin's request that waits for a refit, say, or a stream that outlived `drain_timeout_s`."""
 
 
 async def serve(config_path: str) -> int:
