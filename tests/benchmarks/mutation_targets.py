@@ -20,7 +20,6 @@ from tests.ports import free_port
 from toolkit.embedded import model_path
 from toolkit.launch.command import CRASH_ENV
 from toolkit.launch.running import Running
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 START_S = 400.0
 
@@ -176,12 +175,6 @@ def single(folder: Path, module: str) -> Iterator[Single]:
         yield server
     finally:
         server.close()
-
-
-def worker_headers() -> dict[str, str]:
-    """What a worker asks of whoever calls it: the run's key, where it has one."""
-    key = os.environ.get(WORKER_KEY_VARIABLE)
-    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def exception_in(log: Path) -> str:

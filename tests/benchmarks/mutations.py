@@ -42,7 +42,7 @@ from tests.benchmarks.common import RECIPE, Result, arguments
 from tests.benchmarks.mutation_bodies import BASES, NATIVE, Mutation, mutations
 from tests.benchmarks.mutation_client import LIMIT_S, Outcome, post
 from tests.benchmarks.mutation_fields import fields
-from tests.benchmarks.mutation_targets import Deployment, Target, Worker, single, worker_headers
+from tests.benchmarks.mutation_targets import Deployment, Target, Worker, single
 
 BLOCK = 24
 IN_FLIGHT = 6
@@ -146,7 +146,7 @@ def _target(options: Any, folder: Path) -> Iterator[Target]:
     from toolkit.launch.running import running
 
     with running(resolve(load_deployment(RECIPE)), folder / "run") as up:
-        headers = worker_headers()
+        headers = {"Authorization": f"Bearer {up.worker_key}"}
         yield Worker(up, options.worker, headers) if options.worker else Deployment(up, {})
 
 
