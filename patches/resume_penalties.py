@@ -73,7 +73,8 @@ def _cumulate_in_order(original: Any, batch: Any) -> None:
     tokens = torch.tensor(
         [
             _token_to_count(req, length, late)
-            for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True)
+            # Rows of a beam search follow those of the requests.
+            for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=False)
         ],
         dtype=torch.int64,
         pin_memory=torch.device(batch.device).type == "cuda",

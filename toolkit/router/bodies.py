@@ -66,7 +66,7 @@ async def read(
     body = _Gzip(limit) if _packed(request) == "gzip" else _Plain(limit)
     content = request.content
     if content.is_eof():  # all of it is here, as of almost every request
-        _whole(content)
+        _check_whole(content)
         await body.take(content.read_nowait(), charge)
         return body.end()
     begin = monotonic()
@@ -90,12 +90,12 @@ async def read(
                 raise _slow(f"The body comes slower than {config.body_pace_kib:g} KiB/s.")
             opened, came = now, 0
         await body.take(data, charge)
-    _whole(content)
+    _check_whole(content)
     return body.end()
 
 
-def _whole(content: StreamReader) -> None:
-    """A body that has ended need not have come whole."""
+def _check_whole(content: StreamReader) -> None:
+    """Raise ApiError for a body that ended because its framing broke."""
     if content.exception() is not None:
         raise _broken()
 

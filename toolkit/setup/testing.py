@@ -91,9 +91,8 @@ def run(layout: Layout, unit_only: bool, extra: Sequence[str]) -> int:
             word = "had nothing to run"
         elif status != 0:
             failed.append(f"{name} (exit {status})")
-        if (
-            status or "pytest" not in command
-        ):  # pytest's closing line says it, and closes the output
+        # pytest's own closing line says that all passed.
+        if status or "pytest" not in command:
             say.line(f"{name} {word} in {time.monotonic() - start:.1f} s")
     if (UNIT in empty and (unit_only or END_TO_END in empty)) or "named tests" in empty:
         failed.append("no test was chosen")
