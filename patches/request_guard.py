@@ -65,11 +65,13 @@ def as_mistake(error: Exception) -> ValueError:
 def limits_of(config: Any) -> Limits:
     from sglang.srt.runtime_context import get_disagg, get_exec
 
+    disaggregated = get_disagg().disaggregation_mode != "null"
     return Limits(
         vocabulary=config.vocab_size,
         context=config.context_len,
         hidden=config.hidden_size,
-        disaggregated=get_disagg().disaggregation_mode != "null",
+        disaggregated=disaggregated,
+        meets=disaggregated and get_disagg().disaggregation_transfer_backend != "fake",
         processors=bool(get_exec().features.enable_custom_logit_processor),
     )
 

@@ -48,6 +48,8 @@ class Limits:
     context: int
     hidden: int
     disaggregated: bool
+    meets: bool = False
+    """Prefill and decode meet at the host that a request names: not with the fake transfer."""
     processors: bool = False
     """`--enable-custom-logit-processor`."""
 
@@ -62,7 +64,7 @@ def wrong(request: Any, limits: Limits) -> str | None:
         _check_sampling(request.sampling_params, limits)
         _check_prompt(request, limits)
         _check_logprobs(request, limits)
-        _check_routing(request)
+        _check_routing(request, limits)
         if request.custom_logit_processor is not None:
             _check_processor(request.custom_logit_processor, limits)
     except _WrongError as error:
@@ -262,7 +264,7 @@ def _check_logprobs(request: Any, limits: Limits) -> None:
     _within("routed_experts_start_len", request.routed_experts_start_len, 0, MAX_INT32)
 
 
-def _check_routing(request: Any) -> None:
+def _check_routing(request: Any, limits: Limits) -> None:
     rid = request.rid
     _need(type(rid) is str and 0 < len(rid) <= MAX_ID, f"rid must be text of 1 to {MAX_ID}")
     for name in ("extra_key", "cache_salt", "routing_key", "session_id", "lora_id"):
@@ -270,6 +272,11 @@ def _check_routing(request: Any) -> None:
         _need(value is None or len(value) <= MAX_ID, f"{name} is longer than {MAX_ID}")
     host = request.bootstrap_host
     _need(host is None or _HOST.fullmatch(host) is not None, "bootstrap_host is no host")
+    # SGLang answers 400 to a request without a room, and fails on a room whose host is missing.
+    _need(
+        host is not None or request.bootstrap_room is None or not limits.meets,
+        "bootstrap_room needs the bootstrap_host at which prefill and decode meet",
+    )
     _within("bootstrap_port", request.bootstrap_port, 1, 65535)
     _within("bootstrap_room", request.bootstrap_room, 0, MAX_INT64)
     _within("decode_tp_size", request.decode_tp_size, 1, 65535)

@@ -63,7 +63,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"priority": 2**70}, "priority must be in"),
     ({}, {"bootstrap_host": "x/../y"}, "bootstrap_host is no host"),
     ({}, {"bootstrap_port": 70000}, "bootstrap_port must be in"),
-    ({}, {"bootstrap_room": -1}, "bootstrap_room must be in"),
+    ({}, {"bootstrap_room": -1, "bootstrap_host": "h"}, "bootstrap_room must be in"),
+    ({}, {"bootstrap_room": 7}, "bootstrap_room needs the bootstrap_host"),
     ({}, {"disagg_prefill_dp_rank": -1}, "disagg_prefill_dp_rank must be in"),
     ({}, {"token_indices_to_pool": [5]}, "token_indices_to_pool must be in"),
     ({}, {"custom_logit_processor": "x"}, "takes no custom logit processor"),
@@ -104,7 +105,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from toolkit.embedded import model_path
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(model_path())
-limits = Limits(vocabulary=8192, context=4096, hidden=192, disaggregated=True)
+limits = Limits(vocabulary=8192, context=4096, hidden=192, disaggregated=True, meets=True)
 cases = eval(sys.stdin.read(), {"nan": float("nan"), "inf": float("inf")})
 found = []
 for sampling, fields in cases:
