@@ -202,14 +202,23 @@ class Dispatcher:
     def usable(self, role: str, single: Single, credit: bool = False) -> list[bool]:
         """Which ranks of the role this request may go to now, in their order.
 
-        Those that are up, without the ejected ones, those without a credit, and those that it
-        failed on, as long as there are others; for a suspect, those that begin no other one.
+        Those that are up, without the ejected ones, and without those that it failed on as long as
+        there are others; of these, those that have a credit, and begin no other suspect if it is
+        one. It waits for such a one rather than going back to where it failed: a worker that fails
+        everything would convict it.
         """
         fleet, ranks = self.fleet, self.fleet.side(role)
         records = [rank.worker.record for rank in ranks]
         up = [rank.worker.healthy for rank in ranks]
         now = monotonic()
         usable = ejected_left_out(up, records, now, self.config.eject_share)
+        if single.avoid:
+            # The last resort, not forbidden: it may be back.
+            fresh = [
+                ok and rank.worker.name not in single.avoid
+                for ok, rank in zip(usable, ranks, strict=True)
+            ]
+            usable = fresh if any(fresh) else usable
         if credit:
             usable = [ok and rank.credit > 0 for ok, rank in zip(usable, ranks, strict=True)]
         if single.record.suspect:
@@ -217,14 +226,7 @@ class Dispatcher:
                 ok and fleet.lanes.free(rank.worker.name)
                 for ok, rank in zip(usable, ranks, strict=True)
             ]
-        if not single.avoid:
-            return usable
-        # A worker that failed this request is the last resort, not forbidden: it may be back.
-        fresh = [
-            ok and rank.worker.name not in single.avoid
-            for ok, rank in zip(usable, ranks, strict=True)
-        ]
-        return fresh if any(fresh) else usable
+        return usable
 
     def choose(
         self, role: str, single: Single, view: RequestView, credit: bool = False

@@ -77,8 +77,10 @@ class Guard:
         return unauthorized()
 
     def _at_admin_door(self, request: web.Request) -> bool:
+        if not self._port:
+            return False
         name = request.get_extra_info("sockname")
-        return bool(self._port) and name is not None and name[1] == self._port
+        return name is not None and name[1] == self._port
 
 
 def strange(request: web.Request) -> str | None:
