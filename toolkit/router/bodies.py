@@ -62,9 +62,17 @@ async def read(
     Raises:
         ApiError: 408 too slow, 413 too large, 503 no room for it, 400 not the gzip that it says.
     """
-    _go_on(request)
-    body = _Gzip(limit) if _packed(request) == "gzip" else _Plain(limit)
     content = request.content
+    gzip = _packed(request) == "gzip"
+    if not gzip and content.is_eof():
+        _check_whole(content)
+        data = content.read_nowait()
+        if len(data) > limit:
+            raise too_large(limit)
+        charge.grow(len(data))
+        return [data]
+    _go_on(request)
+    body = _Gzip(limit) if gzip else _Plain(limit)
     if content.is_eof():  # all of it is here, as of almost every request
         _check_whole(content)
         await body.take(content.read_nowait(), charge)

@@ -23,6 +23,7 @@ ADMIN_DOOR = OPEN_PATHS | {
 }
 """What the admin's own port answers: no generation, which would need no client key there."""
 CALLER = web.RequestKey("caller", Caller)
+_NOBODY = Caller()
 
 
 class Guard:
@@ -57,7 +58,7 @@ class Guard:
                 return unauthorized()
         elif caller is None and self._keys.clients and request.path not in OPEN_PATHS:
             return unauthorized()
-        request[CALLER] = caller or Caller()
+        request[CALLER] = caller or _NOBODY
         return None
 
     def refuse_admin(self, request: web.Request) -> web.Response | None:

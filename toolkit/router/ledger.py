@@ -190,10 +190,13 @@ class Ledger:
 
     def _expected(self) -> int:
         """KV tokens that a reading taken now would show, by the last one."""
-        if self.reading is None:
+        reading = self.reading
+        if reading is None:
             return self.inflight_tokens
-        load = self._corrected(self.reading)
-        return load.used_tokens + load.waiting_tokens + load.sent_tokens
+        held = reading["used_tokens"] + reading["waiting_tokens"]
+        if self._gone and min(reading.values()) >= 0:
+            held = max(0, held - sum(self._gone.values()))
+        return held + sum([tokens for _, tokens in self._sent.values()])
 
 
 def _less(first: int, second: int, off: int) -> tuple[int, int]:
