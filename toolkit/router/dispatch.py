@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -202,23 +204,18 @@ class Dispatcher:
     def usable(self, role: str, single: Single, credit: bool = False) -> list[bool]:
         """Which ranks of the role this request may go to now, in their order.
 
-        Those that are up, without the ejected ones, and without those that it failed on as long as
-        there are others; of these, those that have a credit, and begin no other suspect if it is
-        one. It waits for such a one rather than going back to where it failed: a worker that fails
-        everything would convict it.
+        Those that are up, without the ejected ones, those without a credit, and those that it
+        failed on, as long as there are others; for a suspect, those that begin no other one. But
+        it waits for such a one rather than going back to a worker that itself failed it: one that
+        answers 500 to everything would convict it.
         """
         fleet, ranks = self.fleet, self.fleet.side(role)
         records = [rank.worker.record for rank in ranks]
         up = [rank.worker.healthy for rank in ranks]
         now = monotonic()
         usable = ejected_left_out(up, records, now, self.config.eject_share)
-        if single.avoid:
-            # The last resort, not forbidden: it may be back.
-            fresh = [
-                ok and rank.worker.name not in single.avoid
-                for ok, rank in zip(usable, ranks, strict=True)
-            ]
-            usable = fresh if any(fresh) else usable
+        if single.record.suspect:
+            usable = self._others(usable, ranks, single.record.failed_by)
         if credit:
             usable = [ok and rank.credit > 0 for ok, rank in zip(usable, ranks, strict=True)]
         if single.record.suspect:
@@ -226,7 +223,16 @@ class Dispatcher:
                 ok and fleet.lanes.free(rank.worker.name)
                 for ok, rank in zip(usable, ranks, strict=True)
             ]
-        return usable
+        return self._others(usable, ranks, single.avoid) if single.avoid else usable
+
+    @staticmethod
+    def _others(usable: list[bool], ranks: Sequence[Rank], failed: AbstractSet[str]) -> list[bool]:
+        """Without those that it failed on. They are the last resort, not forbidden: a worker may
+        be back."""
+        fresh = [
+            ok and rank.worker.name not in failed for ok, rank in zip(usable, ranks, strict=True)
+        ]
+        return fresh if any(fresh) else usable
 
     def choose(
         self, role: str, single: Single, view: RequestView, credit: bool = False

@@ -87,6 +87,9 @@ def test_a_suspect_waits_for_a_lane_rather_than_go_back_to_where_it_failed():
         assert made.dispatcher.usable("decode", request) == [False, True]
         lanes.take("well", other)
         assert made.dispatcher.usable("decode", request) == [False, False]
+        request.record.strikes[0] = ("transfer", "sick")  # may be the other side's doing
+        assert made.dispatcher.usable("decode", request) == [True, False]
+        request.record.strikes[0] = ("answer", "sick")
         lanes.leave(other)
         assert made.dispatcher.usable("decode", request) == [False, True]
         made.fleet.workers[2].mark_down("as asked")
