@@ -20,7 +20,6 @@ from toolkit.router.attempt import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
 from toolkit.router.config import ConfigError, RouterConfig
-from toolkit.router.connections import Connection
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.door import models
 from toolkit.router.errors import ApiError
@@ -76,7 +75,7 @@ class Router:
         self._watchers: list[asyncio.Task[None]] = []
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self._guard, self._read_small])
         for path in PATHS:
             app.router.add_post(path, self.serve, expect_handler=bodies.expect)
         views.add_routes(app, self)
@@ -116,12 +115,13 @@ class Router:
         refused = self.guard.refuse(request)
         if refused is not None:
             return refused
-        if request.path in PATHS:
-            return await handler(request)
-        return await self._read_small(request, handler)
+        return await handler(request)
 
+    @web.middleware
     async def _read_small(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Bodies of all endpoints but generation: small, and within the same bounds of time."""
+        if request.path in PATHS:
+            return await handler(request)
         try:
             bodies.refuse(request, self.config, budget.SMALL)
             if request.can_read_body:
@@ -332,8 +332,6 @@ def _closing(response: web.StreamResponse, request: web.Request) -> web.StreamRe
     """Of a body that was refused, what is still to come is not read as a request."""
     if not request.content.is_eof():
         response.force_close()
-        if isinstance(request.protocol, Connection):
-            request.protocol.refuse_body()
     return response
 
 

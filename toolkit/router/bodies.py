@@ -7,10 +7,7 @@ What a head must not say: a `Transfer-Encoding` other than `chunked` (501), a `C
 (415, but gzip with `accept_gzip`), a `Content-Length` above `max_body_mib` (413).
 A body must keep a pace: `body_pace_kib` KiB a second, averaged over windows of `body_window_s`, and
 be here within `body_timeout_s`; else 408. Either way the connection closes: what is still to come
-of the body is not a request, and little of it is read (`connections.LINGER_BYTES`).
-
-Large bodies together are read at `budget.LARGE_PER_S`, and their clients' time stands still while
-they wait for their turn: streams go on beside them.
+of the body is not a request.
 """
 
 from __future__ import annotations
@@ -65,17 +62,9 @@ async def read(
     Raises:
         ApiError: 408 too slow, 413 too large, 503 no room for it, 400 not the gzip that it says.
     """
-    content = request.content
-    gzip = _packed(request) == "gzip"
-    if not gzip and content.is_eof():
-        _check_whole(content)
-        data = content.read_nowait()
-        if len(data) > limit:
-            raise too_large(limit)
-        charge.grow(len(data))
-        return [data]
     _go_on(request)
-    body = _Gzip(limit) if gzip else _Plain(limit)
+    body = _Gzip(limit) if _packed(request) == "gzip" else _Plain(limit)
+    content = request.content
     if content.is_eof():  # all of it is here, as of almost every request
         _check_whole(content)
         await body.take(content.read_nowait(), charge)
@@ -101,10 +90,6 @@ async def read(
                 raise _slow(f"The body comes slower than {config.body_pace_kib:g} KiB/s.")
             opened, came = now, 0
         await body.take(data, charge)
-        pause = charge.pause_s(len(data), now)
-        if pause > 0 and not content.at_eof():
-            await asyncio.sleep(pause)
-            opened, end = opened + pause, end + pause  # not the client's slowness
     _check_whole(content)
     return body.end()
 

@@ -51,11 +51,6 @@ class Record:
         return weight >= LIMIT
 
     @property
-    def failed_by(self) -> set[str]:
-        """Names of the workers that answered 500, or died of something that they named."""
-        return {worker for what, worker in self.strikes if what in ("answer", "crash")}
-
-    @property
     def deaths(self) -> list[str]:
         """Names of the workers that died of it."""
         return [worker for what, worker in self.strikes if what in ("crash", "gone")]
@@ -75,8 +70,6 @@ class Lanes:
 
     def leave(self, holder: object) -> bool:
         """The suspect has proven itself, or is gone. True when that freed a worker."""
-        if not self._held:
-            return False
         mine = [worker for worker, who in self._held.items() if who is holder]
         for worker in mine:
             del self._held[worker]
