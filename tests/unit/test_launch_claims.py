@@ -15,14 +15,16 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launch_stand_ins import SERVER, plan, wait_gone, worker
-from toolkit.launch import checks, trees
+from toolkit.launch import checks, claims, trees
 from toolkit.launch.command import source_root
+from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.plan import Plan
+from toolkit.launch.plan import Plan, resolve
 from toolkit.launch.ports import FreePorts
 from toolkit.launch.running import running
 from toolkit.launch.state import STATE, new_run_dir
 from toolkit.launch.supervisor import Supervisor
+from toolkit.resources import recipes_dir
 
 SLOW = "import time; time.sleep(3)\n" + SERVER
 """Takes its port late, as a worker does that loads a model first."""
@@ -102,6 +104,21 @@ def test_the_same_port_is_refused_before_anything_starts(
     with pytest.raises(LaunchError, match=f"port {port} is taken by run {folder}"):
         Supervisor(one(port), second).run()
     assert not list(second.iterdir())
+
+
+def test_a_new_plan_leaves_out_what_a_launcher_has(
+    launcher: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a port that its worker has not opened yet; what a dead launcher left is free."""
+    process, _, port = launcher
+    assert claims.claimed() == {port}
+    with monkeypatch.context() as only:
+        only.setattr("toolkit.launch.ports._outside_ephemeral", lambda: (port, port + 2))
+        with pytest.raises(OSError, match="no 1 consecutive free ports"):
+            resolve(load_deployment(recipes_dir() / "cpu-demo.yaml"))
+    process.kill()
+    process.wait()
+    assert claims.claimed() == set()
 
 
 def test_of_two_at_the_same_moment_one_gets_all(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.launch import command, hardware
+from toolkit.launch import claims, command, hardware
 from toolkit.launch.acting import LIMITS
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
@@ -53,7 +53,9 @@ class Builder:
                 fixed |= set(range(start, start + role.replicas)) if start else set()
         # Every host must compute the same ports; on a single one the free ones can be looked up.
         self.ports = (
-            CountedPorts(deployment.base_port, fixed) if len(addresses) > 1 else FreePorts(fixed)
+            CountedPorts(deployment.base_port, fixed)
+            if len(addresses) > 1
+            else FreePorts(fixed | claims.claimed())
         )
 
     def workers(self, places: Mapping[str, tuple[Place, ...]]) -> tuple[WorkerPlan, ...]:

@@ -82,6 +82,16 @@ def holder(address: str, port: int) -> Holder | None:
     return found if found and trees.is_running(found.pid, found.start_ticks) else None
 
 
+def claimed() -> set[int]:
+    """Ports that living launchers of this user have, on any address; some may not be open yet."""
+    found = set()
+    for path in _folder().glob(f"{_space()}-*.lock"):
+        by = _read(path)
+        if by and trees.is_running(by.pid, by.start_ticks):
+            found.add(int(path.stem.rpartition("-")[2]))
+    return found
+
+
 def taken(name: str, port: int, by: Holder | None) -> Problem:
     """The problem of process `name`, whose port another launcher has."""
     who = str(by or Held(None))
@@ -100,13 +110,16 @@ def _ports(plan: Plan) -> set[tuple[int, str, str]]:
 
 
 def _port_file(address: str, port: int) -> Path:
-    # A network namespace (a container that shares /tmp) has ports of its own.
-    try:
-        space = Path("/proc/self/ns/net").stat().st_ino
-    except OSError:
-        space = 0
     where = "all" if address in ("0.0.0.0", "::") else address.replace(":", "_").replace("/", "_")
-    return _folder() / f"{space}-{where}-{port}.lock"
+    return _folder() / f"{_space()}-{where}-{port}.lock"
+
+
+def _space() -> int:
+    """A network namespace (a container that shares /tmp) has ports of its own."""
+    try:
+        return Path("/proc/self/ns/net").stat().st_ino
+    except OSError:
+        return 0
 
 
 def _folder() -> Path:
