@@ -65,13 +65,13 @@ def as_mistake(error: Exception) -> ValueError:
 def limits_of(config: Any) -> Limits:
     from sglang.srt.runtime_context import get_disagg, get_exec
 
-    disaggregated = get_disagg().disaggregation_mode != "null"
+    mode, transfer = get_disagg().disaggregation_mode, get_disagg().disaggregation_transfer_backend
     return Limits(
         vocabulary=config.vocab_size,
         context=config.context_len,
         hidden=config.hidden_size,
-        disaggregated=disaggregated,
-        meets=disaggregated and get_disagg().disaggregation_transfer_backend != "fake",
+        disaggregated=mode != "null",
+        calls=mode == "decode" and transfer != "fake",
         processors=bool(get_exec().features.enable_custom_logit_processor),
     )
 

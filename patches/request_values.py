@@ -48,8 +48,8 @@ class Limits:
     context: int
     hidden: int
     disaggregated: bool
-    meets: bool = False
-    """Prefill and decode meet at the host that a request names: not with the fake transfer."""
+    calls: bool = False
+    """A decode worker, which calls the prefill worker at the host that a request names."""
     processors: bool = False
     """`--enable-custom-logit-processor`."""
 
@@ -274,8 +274,8 @@ def _check_routing(request: Any, limits: Limits) -> None:
     _need(host is None or _HOST.fullmatch(host) is not None, "bootstrap_host is no host")
     # SGLang answers 400 to a request without a room, and fails on a room whose host is missing.
     _need(
-        host is not None or request.bootstrap_room is None or not limits.meets,
-        "bootstrap_room needs the bootstrap_host at which prefill and decode meet",
+        host is not None or request.bootstrap_room is None or not limits.calls,
+        "bootstrap_room needs the bootstrap_host of the prefill worker",
     )
     _within("bootstrap_port", request.bootstrap_port, 1, 65535)
     _within("bootstrap_room", request.bootstrap_room, 0, MAX_INT64)

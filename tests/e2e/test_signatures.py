@@ -71,7 +71,9 @@ class Prefill:
             # SGLang lets the room say which of two ranks has it.
             body |= {"routed_dp_rank": rank, "bootstrap_room": 2 * self._room + rank}
         post = asyncio.create_task(self._post("/generate", body))
-        event = await asyncio.wait_for(done, 60)
+        await asyncio.wait({done, post}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        assert done.done(), await asyncio.wait_for(post, 0.1)
+        event = done.result()
         await self._post("/abort_request", {"rid": rid})
         await post
         raw = event["signature"]
@@ -83,9 +85,9 @@ class Prefill:
             raw["complete"],
         )
 
-    async def _post(self, path: str, body: dict[str, Any]) -> None:
+    async def _post(self, path: str, body: dict[str, Any]) -> str:
         async with self._http.post(self.url + path, json=body) as response:
-            await response.read()
+            return f"{path} {response.status} {await response.text()}"
 
 
 @asynccontextmanager

@@ -105,7 +105,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from toolkit.embedded import model_path
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(model_path())
-limits = Limits(vocabulary=8192, context=4096, hidden=192, disaggregated=True, meets=True)
+limits = Limits(vocabulary=8192, context=4096, hidden=192, disaggregated=True, calls=True)
 cases = eval(sys.stdin.read(), {"nan": float("nan"), "inf": float("inf")})
 found = []
 for sampling, fields in cases:
