@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -203,13 +205,17 @@ class Dispatcher:
         """Which ranks of the role this request may go to now, in their order.
 
         Those that are up, without the ejected ones, those without a credit, and those that it
-        failed on, as long as there are others; for a suspect, those that begin no other one.
+        failed on, as long as there are others; for a suspect, those that begin no other one. But
+        it waits for such a one rather than going back to a worker that itself failed it: one that
+        answers 500 to everything would convict it.
         """
         fleet, ranks = self.fleet, self.fleet.side(role)
         records = [rank.worker.record for rank in ranks]
         up = [rank.worker.healthy for rank in ranks]
         now = monotonic()
         usable = ejected_left_out(up, records, now, self.config.eject_share)
+        if single.record.suspect:
+            usable = self._others(usable, ranks, single.record.failed_by)
         if credit:
             usable = [ok and rank.credit > 0 for ok, rank in zip(usable, ranks, strict=True)]
         if single.record.suspect:
@@ -217,12 +223,14 @@ class Dispatcher:
                 ok and fleet.lanes.free(rank.worker.name)
                 for ok, rank in zip(usable, ranks, strict=True)
             ]
-        if not single.avoid:
-            return usable
-        # A worker that failed this request is the last resort, not forbidden: it may be back.
+        return self._others(usable, ranks, single.avoid) if single.avoid else usable
+
+    @staticmethod
+    def _others(usable: list[bool], ranks: Sequence[Rank], failed: AbstractSet[str]) -> list[bool]:
+        """Without those that it failed on. They are the last resort, not forbidden: a worker may
+        be back."""
         fresh = [
-            ok and rank.worker.name not in single.avoid
-            for ok, rank in zip(usable, ranks, strict=True)
+            ok and rank.worker.name not in failed for ok, rank in zip(usable, ranks, strict=True)
         ]
         return fresh if any(fresh) else usable
 

@@ -51,6 +51,11 @@ class Record:
         return weight >= LIMIT
 
     @property
+    def failed_by(self) -> set[str]:
+        """Names of the workers that answered 500, or died of something that they named."""
+        return {worker for what, worker in self.strikes if what in ("answer", "crash")}
+
+    @property
     def deaths(self) -> list[str]:
         """Names of the workers that died of it."""
         return [worker for what, worker in self.strikes if what in ("crash", "gone")]

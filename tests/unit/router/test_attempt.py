@@ -53,13 +53,11 @@ class Silent:
             await asyncio.sleep(0.01)
 
 
-def router(port: int) -> Router:
-    """With one prefill and one decode worker that are up, both on `port`."""
+def router(port: int, decodes: tuple[str, ...] = ("d",)) -> Router:
+    """With one prefill and some decode workers that are up, all on `port`."""
     url = {"url": f"http://127.0.0.1:{port}"}
-    workers = [
-        {"name": "p", "role": "prefill", "bootstrap_port": 1, **url},
-        {"name": "d", "role": "decode", **url},
-    ]
+    workers = [{"name": "p", "role": "prefill", "bootstrap_port": 1, **url}]
+    workers += [{"name": name, "role": "decode", **url} for name in decodes]
     made = Router(RouterConfig.model_validate({"workers": workers, "max_retries": 0}))
     for worker in made.fleet.workers:
         worker.mark_up()
@@ -78,6 +76,26 @@ async def nothing_is_left_of(request: Single, of: Router) -> None:
             assert (rank.inflight, rank.inflight_tokens) == (0, 0)
             assert rank.credit == of.config.parked_per_prefill
         worker.expect_prefill(request.rid)  # nobody waits there under this rid
+
+
+def test_a_suspect_waits_for_a_lane_rather_than_go_back_to_where_it_failed():
+    async def check() -> None:
+        made = router(free_port(), ("sick", "well"))
+        request, other, lanes = single(), object(), made.fleet.lanes
+        request.record.strikes.append(("answer", "sick"))
+        request.avoid.add("sick")
+        assert made.dispatcher.usable("decode", request) == [False, True]
+        lanes.take("well", other)
+        assert made.dispatcher.usable("decode", request) == [False, False]
+        request.record.strikes[0] = ("transfer", "sick")  # may be the other side's doing
+        assert made.dispatcher.usable("decode", request) == [True, False]
+        request.record.strikes[0] = ("answer", "sick")
+        lanes.leave(other)
+        assert made.dispatcher.usable("decode", request) == [False, True]
+        made.fleet.workers[2].mark_down("as asked")
+        assert made.dispatcher.usable("decode", request) == [True, False], "the last resort"
+
+    run(check())
 
 
 def test_what_cannot_be_sent_is_not_counted():
