@@ -20,6 +20,7 @@ from toolkit.router.attempt import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
 from toolkit.router.config import ConfigError, RouterConfig
+from toolkit.router.connections import Connection
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.door import models
 from toolkit.router.errors import ApiError
@@ -332,6 +333,8 @@ def _closing(response: web.StreamResponse, request: web.Request) -> web.StreamRe
     """Of a body that was refused, what is still to come is not read as a request."""
     if not request.content.is_eof():
         response.force_close()
+        if isinstance(request.protocol, Connection):
+            request.protocol.refuse_body()
     return response
 
 

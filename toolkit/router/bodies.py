@@ -90,6 +90,10 @@ async def read(
                 raise _slow(f"The body comes slower than {config.body_pace_kib:g} KiB/s.")
             opened, came = now, 0
         await body.take(data, charge)
+        pause = charge.pause_s(len(data), now)
+        if pause > 0 and not content.at_eof():
+            await asyncio.sleep(pause)
+            opened, end = opened + pause, end + pause  # not the client's slowness
     _check_whole(content)
     return body.end()
 

@@ -26,6 +26,9 @@ SMALL = MIB
 VALUE_BYTES = 72
 """The most that one JSON value takes as a Python object, text apart (an empty dict in a list)."""
 _MARKS = b",:[{"
+LARGE_PER_S = 64 * MIB
+"""Bytes a second that are read of all large bodies together. Each turn of the loop would else take
+128 KiB and more from every one of them, and streams wait for that. Parsing them is no faster."""
 
 
 def values(raw: bytes) -> int:
@@ -50,6 +53,14 @@ class Budget:
         self.most = most
         self.held = 0
         self.peak = 0
+        self._read_until = 0.0
+
+    def pause_s(self, size: int, now: float) -> float:
+        """How long whoever has just read `size` bytes of a large body is to wait before it reads
+        on, so that all of them keep to LARGE_PER_S. `now`: monotonic."""
+        begin = max(now, self._read_until)
+        self._read_until = begin + size / LARGE_PER_S
+        return self._read_until - now
 
     def open(self) -> Charge:
         return Charge(self)
@@ -92,6 +103,10 @@ class Charge:
         """ApiError as `Budget.add`."""
         self._budget.add(size, self.bytes + size)
         self.bytes += size
+
+    def pause_s(self, size: int, now: float) -> float:
+        """As `Budget.pause_s`; 0 while this request is a small one."""
+        return self._budget.pause_s(size, now) if self.bytes > SMALL else 0.0
 
     def become(self, size: int) -> None:
         """From now on it holds `size` bytes in all. ApiError as `Budget.add`."""

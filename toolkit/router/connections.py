@@ -25,6 +25,10 @@ READ_BUFFER = 64 * 1024
 MAX_HEADERS = 100
 LINGER_S = 2.0
 """How long what is left of a refused body is read and thrown away, so that the answer arrives."""
+LINGER_BYTES = 2**20
+"""Of a refused body that are read as fast as they come; then a read every REFUSED_PAUSE_S, or some
+clients with large ones would take the loop from everybody."""
+REFUSED_PAUSE_S = 0.1
 SWEEP_S = 0.5
 IDLE_S = 1.0
 """A connection that has been idle for less is not closed to make room."""
@@ -126,7 +130,7 @@ class Lobby:
 class Connection(web.RequestHandler):
     """One client's connection. `on_malformed` is told of what is not HTTP."""
 
-    __slots__ = ("_body", "_let_in", "_lobby", "_said", "_seen")
+    __slots__ = ("_body", "_let_in", "_lobby", "_refused", "_said", "_seen")
 
     def __init__(self, lobby: Lobby, manager: web.Server, **options: Any) -> None:
         super().__init__(
@@ -143,6 +147,8 @@ class Connection(web.RequestHandler):
         self._let_in = False
         self._said = False
         self._seen = 0
+        self._refused = -1
+        """Bytes that have come since its body was refused; -1: it was not."""
         self._body: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -156,6 +162,8 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         if not self._let_in:
             return
+        if self._refused >= 0 and self._too_much(len(data)):
+            return
         super().data_received(data)
         if self._request_count != self._seen:
             self._seen = self._request_count
@@ -167,6 +175,24 @@ class Connection(web.RequestHandler):
         elif data and (self._body is None or self._body.is_eof()):
             self._said = True
             self._lobby.begun(self)
+
+    def refuse_body(self) -> None:
+        """What is still to come of the body is for nobody; the connection closes after LINGER_S."""
+        self._refused = max(self._refused, 0)
+
+    def _too_much(self, size: int) -> bool:
+        self._refused += size
+        if self._refused <= LINGER_BYTES:
+            return False
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            transport.pause_reading()  # type: ignore[attr-defined]
+            asyncio.get_running_loop().call_later(REFUSED_PAUSE_S, self._read_on)
+        return True
+
+    def _read_on(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()  # type: ignore[attr-defined]
 
     def _break_off(self) -> None:
         """Tell who reads a body that its framing is broken: aiohttp only says so to whoever asks

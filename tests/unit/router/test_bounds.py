@@ -14,6 +14,7 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, run, text_of
 from tests.unit.router.raw import PATH, Raw
+from toolkit.router.budget import LARGE_PER_S, Budget
 
 MIB = 2**20
 
@@ -85,6 +86,37 @@ def test_unfinished_bodies_are_bounded_in_all_and_leave_room_for_small_ones():
             await cluster.until(lambda s: s["held_bytes"] == 0 and idle(s))
 
     run(check())
+
+
+def test_what_is_still_to_come_of_a_refused_body_is_not_read_at_full_speed():
+    async def check() -> None:
+        async with Cluster(config={"max_body_mib": 2}) as cluster, Raw(cluster.port) as client:
+            await client.head(2000 * MIB)
+            assert (await client.answer(2.0))[0] == 413
+            sent, begin = 0, time.monotonic()
+            try:
+                while time.monotonic() < begin + 1.0:
+                    async with asyncio.timeout(1.0):
+                        await client.send(b"x" * MIB)
+                    sent += 1
+            except (TimeoutError, ConnectionError):
+                pass
+            assert sent < 60, "a few MiB are read, and some lie in the buffers of two sockets"
+            assert await client.closed()
+
+    run(check())
+
+
+def test_large_bodies_are_read_at_a_bounded_pace_together():
+    budget, now = Budget(1000 * MIB), 100.0
+    with budget.open() as small, budget.open() as one, budget.open() as other:
+        small.grow(MIB)
+        assert small.pause_s(MIB, now) == 0
+        one.grow(2 * MIB)
+        other.grow(2 * MIB)
+        waits = [each.pause_s(LARGE_PER_S // 4, now) for each in (one, other, one, other)]
+        assert waits == pytest.approx([0.25, 0.5, 0.75, 1.0])
+        assert other.pause_s(LARGE_PER_S // 4, now + 60) == pytest.approx(0.25), "nothing saved up"
 
 
 def test_heads_and_bodies_must_keep_a_pace():
