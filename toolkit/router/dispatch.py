@@ -256,5 +256,8 @@ class Dispatcher:
         return rank
 
     def return_credit(self, rank: Rank) -> None:
+        """Those who wait for one look again. Suspects first: they are as few as the workers."""
         rank.credit += 1
-        self.fleet.queue(rank.worker.config.role).wake_one()
+        role = rank.worker.config.role
+        self.fleet.queue(role, suspect=True).wake_all()
+        self.fleet.queue(role).wake_one()

@@ -98,6 +98,33 @@ def test_a_suspect_waits_for_a_lane_rather_than_go_back_to_where_it_failed():
     run(check())
 
 
+def test_a_suspect_that_waits_for_a_credit_gets_the_next_one():
+    """Those who wait as ordinary requests do not keep it from that, and it is not forgotten when
+    there are none."""
+
+    async def check() -> None:
+        made = router(free_port())
+        dispatcher, (rank,) = made.dispatcher, made.fleet.side("prefill")
+        rank.credit = 0
+
+        async def pick(request: Single) -> Single:
+            await dispatcher.pick("prefill", request, request.view, 30, credit=True)
+            return request
+
+        ordinary, suspect = single(), single()
+        suspect.record.strikes.append(("transfer", "decode"))
+        waiting = [asyncio.create_task(pick(each)) for each in (ordinary, suspect)]
+        for wanted in (suspect, ordinary):
+            await asyncio.sleep(0)
+            assert not any(task.done() for task in waiting)
+            dispatcher.return_credit(rank)
+            done, left = await asyncio.wait(waiting, timeout=5, return_when="FIRST_COMPLETED")
+            assert [task.result() for task in done] == [wanted]
+            waiting = list(left)
+
+    run(check())
+
+
 def test_what_cannot_be_sent_is_not_counted():
     async def check() -> None:
         made = router(free_port())
