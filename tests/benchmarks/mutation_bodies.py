@@ -63,11 +63,13 @@ class Mutation:
     base: int
     field: str
     value: Any
+    beside: tuple[tuple[str, Any], ...] = ()
+    """Fields that every body has; the mutation may be of one of them."""
 
     @property
     def body(self) -> bytes:
         """JSON text, with NaN and Infinity as Python writes them: SGLang's parser takes those."""
-        body: Any = copy.deepcopy(BASES[self.endpoint][self.base])
+        body: Any = copy.deepcopy(BASES[self.endpoint][self.base]) | dict(self.beside)
         *way, last = _way(self.field)
         place = body
         for step in way:

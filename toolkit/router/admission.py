@@ -106,6 +106,8 @@ class Entry:
 
     async def _take(self) -> None:
         slots, job = self._admission.slots, self._job
+        if slots.take_free(job):
+            return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def grant() -> bool:

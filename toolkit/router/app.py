@@ -76,7 +76,7 @@ class Router:
         self._watchers: list[asyncio.Task[None]] = []
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard, self._read_small])
+        app = web.Application(middlewares=[self._guard])
         for path in PATHS:
             app.router.add_post(path, self.serve, expect_handler=bodies.expect)
         views.add_routes(app, self)
@@ -116,13 +116,12 @@ class Router:
         refused = self.guard.refuse(request)
         if refused is not None:
             return refused
-        return await handler(request)
-
-    @web.middleware
-    async def _read_small(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Bodies of all endpoints but generation: small, and within the same bounds of time."""
         if request.path in PATHS:
             return await handler(request)
+        return await self._read_small(request, handler)
+
+    async def _read_small(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Bodies of all endpoints but generation: small, and within the same bounds of time."""
         try:
             bodies.refuse(request, self.config, budget.SMALL)
             if request.can_read_body:

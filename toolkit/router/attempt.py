@@ -17,6 +17,7 @@ import orjson
 from toolkit.policies.base import RequestView
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
+from toolkit.router.first import first_of
 from toolkit.router.merge import completion_tokens, put_prompt_logprobs
 from toolkit.router.metrics import Timing
 from toolkit.router.packed import segments
@@ -182,19 +183,14 @@ class Attempt:
 
     async def _late_choice(self, leg: _Leg, done: asyncio.Future[dict[str, Any] | None]) -> Rank:
         config = self._d.config
-        either: set[asyncio.Future[Any]] = {done, leg.call.done}
-        await asyncio.wait(
-            either,
-            timeout=config.prefill_wait_s,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+        await first_of((done, leg.call.done), config.prefill_wait_s)
         self._done_at = monotonic()
         if leg.call.done.done():
             self._check_prefill(leg)
         event = done.result() if done.done() else None
         if event is None and not leg.rank.worker.healthy:
             # It went away with this request, most likely: its connection will tell.
-            await asyncio.wait({leg.call.done}, timeout=GONE_S)
+            await first_of((leg.call.done,), GONE_S)
             if leg.call.done.done():
                 self._check_prefill(leg)
         if event is not None:
@@ -219,8 +215,7 @@ class Attempt:
             self._d.pick("decode", self._single, self._view, config.park_timeout_s)
         )
         try:
-            both: set[asyncio.Future[Any]] = {picking, leg.call.done}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await first_of((picking, leg.call.done))
             if not picking.done():
                 self._check_prefill(leg)
             return await picking
@@ -241,12 +236,11 @@ class Attempt:
         streams, generated = self._relay is not None, len(self._single.resume_ids)
         waiter = pool.enter(self._single, self._view, streams, generated)
         try:
-            either: set[asyncio.Future[Any]] = {waiter.bound, leg.call.done}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await first_of((waiter.bound, leg.call.done))
             if leg.call.done.done():
                 # A decode that is posted to the room of a failed prefill would hang.
                 self._check_prefill(leg)
-                await asyncio.wait({waiter.bound})
+                await first_of((waiter.bound,))
             return waiter.take()
         finally:
             pool.leave(waiter)
@@ -288,7 +282,7 @@ class Attempt:
         if prefill is not None:
             waiting.add(prefill.call.done)
         while not call.done.done() and not (relay is not None and relay.first.done()):
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await first_of(waiting)
             if prefill is not None and prefill.call.done in waiting and prefill.call.done.done():
                 waiting.discard(prefill.call.done)
                 if not call.answered and not (relay is not None and relay.first.done()):
@@ -318,8 +312,8 @@ class Attempt:
             first_at = monotonic()
             assert self._client is not None
             await self._client.start()
-            # asyncio.wait, since a bare await would cancel `done` together with this task
-            await asyncio.wait({call.done})
+            # A bare await would cancel `done` together with this task.
+            await first_of((call.done,))
             tokens = relay.tokens
             if tokens > 1:
                 self._d.metrics.tpot.observe((monotonic() - first_at) / (tokens - 1))
@@ -336,7 +330,7 @@ class Attempt:
         raise self._retry(leg, "its stream ended early", "early")
 
     async def _late_prompt_logprobs(self, prefill: _Leg) -> None:
-        await asyncio.wait({prefill.call.done}, timeout=PREFILL_LINGER_S)
+        await first_of((prefill.call.done,), PREFILL_LINGER_S)
         self._check_prefill(prefill)
         if self._relay is not None:
             self._relay.release(self._prefill_answer(prefill))

@@ -7,7 +7,10 @@ What a head must not say: a `Transfer-Encoding` other than `chunked` (501), a `C
 (415, but gzip with `accept_gzip`), a `Content-Length` above `max_body_mib` (413).
 A body must keep a pace: `body_pace_kib` KiB a second, averaged over windows of `body_window_s`, and
 be here within `body_timeout_s`; else 408. Either way the connection closes: what is still to come
-of the body is not a request.
+of the body is not a request, and little of it is read (`connections.LINGER_BYTES`).
+
+Large bodies together are read at `budget.LARGE_PER_S`, and their clients' time stands still while
+they wait for their turn: streams go on beside them.
 """
 
 from __future__ import annotations
@@ -62,9 +65,17 @@ async def read(
     Raises:
         ApiError: 408 too slow, 413 too large, 503 no room for it, 400 not the gzip that it says.
     """
-    _go_on(request)
-    body = _Gzip(limit) if _packed(request) == "gzip" else _Plain(limit)
     content = request.content
+    gzip = _packed(request) == "gzip"
+    if not gzip and content.is_eof():
+        _check_whole(content)
+        data = content.read_nowait()
+        if len(data) > limit:
+            raise too_large(limit)
+        charge.grow(len(data))
+        return [data]
+    _go_on(request)
+    body = _Gzip(limit) if gzip else _Plain(limit)
     if content.is_eof():  # all of it is here, as of almost every request
         _check_whole(content)
         await body.take(content.read_nowait(), charge)

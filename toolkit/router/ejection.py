@@ -126,6 +126,8 @@ def usable(
     """Which ranks may be chosen: the healthy ones whose workers are open. At most `most_share` of
     the healthy ones are left out: beyond that those who have been out longest are chosen again,
     since the fault is then likely elsewhere, and somebody must do the work."""
+    if True not in [record.out for record in records]:
+        return list(healthy)
     chosen = [up and record.open_at(now) for up, record in zip(healthy, records, strict=True)]
     least = max(1, math.ceil((1.0 - most_share) * sum(healthy)))
     missing = least - sum(chosen)

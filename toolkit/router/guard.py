@@ -23,6 +23,7 @@ ADMIN_DOOR = OPEN_PATHS | {
 }
 """What the admin's own port answers: no generation, which would need no client key there."""
 CALLER = web.RequestKey("caller", Caller)
+_NOBODY = Caller()
 
 
 class Guard:
@@ -57,7 +58,7 @@ class Guard:
                 return unauthorized()
         elif caller is None and self._keys.clients and request.path not in OPEN_PATHS:
             return unauthorized()
-        request[CALLER] = caller or Caller()
+        request[CALLER] = caller or _NOBODY
         return None
 
     def refuse_admin(self, request: web.Request) -> web.Response | None:
@@ -77,8 +78,10 @@ class Guard:
         return unauthorized()
 
     def _at_admin_door(self, request: web.Request) -> bool:
+        if not self._port:
+            return False
         name = request.get_extra_info("sockname")
-        return bool(self._port) and name is not None and name[1] == self._port
+        return name is not None and name[1] == self._port
 
 
 def strange(request: web.Request) -> str | None:

@@ -37,6 +37,8 @@ class Keyring:
     def caller(self, authorization: str) -> Caller | None:
         """Whose key an Authorization header holds; None: nobody's. Every key is compared, all in
         constant time, so the time taken tells neither which one matched nor how far."""
+        if not self._known:
+            return None
         scheme, _, rest = authorization.partition(" ")
         given = _digest(rest if scheme.lower() == "bearer" else authorization)
         found = None

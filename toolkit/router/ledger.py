@@ -163,6 +163,9 @@ class Ledger:
         if events:
             line = list(events)[-MOST_EVENTS:]
             after = line[self._standing(line, reading) :]
+        if not after:
+            self._sent, self._gone = {}, {}
+            return
         ended = {event.lease for event in after if event.requests < 0}
         sent = {event.lease for event in after if event.requests > 0}
         self._sent = {e.lease: (e.at, e.tokens) for e in after if e.lease in sent - ended}
@@ -172,25 +175,28 @@ class Ledger:
         """How many of the events it contains."""
         held = reading["running"] + reading["waiting"]
         tokens = reading["used_tokens"] + reading["waiting_tokens"]
-        # Back from now: our count, and the tokens that are expected, at each point.
-        count, expected = self.inflight, self._expected()
-        points = [(count, expected)]
-        for event in reversed(line):
-            count -= event.requests
-            expected -= event.tokens
-            points.append((count, expected))
-        best = min(
-            range(len(points)),
-            key=lambda back: (abs(points[back][0] - held), abs(points[back][1] - tokens), back),
-        )
-        return len(line) - best
+        # Back from now: how far our count, and the expected tokens, are off at each point.
+        requests_off, tokens_off = self.inflight - held, self._expected() - tokens
+        nearest, best_tokens, best = abs(requests_off), abs(tokens_off), len(line)
+        place = len(line)
+        for _, _, requests, size in reversed(line):
+            place -= 1
+            requests_off -= requests
+            tokens_off -= size
+            off = abs(requests_off)
+            if off < nearest or (off == nearest and abs(tokens_off) < best_tokens):
+                nearest, best_tokens, best = off, abs(tokens_off), place
+        return best
 
     def _expected(self) -> int:
         """KV tokens that a reading taken now would show, by the last one."""
-        if self.reading is None:
+        reading = self.reading
+        if reading is None:
             return self.inflight_tokens
-        load = self._corrected(self.reading)
-        return load.used_tokens + load.waiting_tokens + load.sent_tokens
+        held = reading["used_tokens"] + reading["waiting_tokens"]
+        if self._gone and min(reading.values()) >= 0:
+            held = max(0, held - sum(self._gone.values()))
+        return held + sum([tokens for _, tokens in self._sent.values()])
 
 
 def _less(first: int, second: int, off: int) -> tuple[int, int]:

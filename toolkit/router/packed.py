@@ -65,9 +65,9 @@ def unpacked(job: Job) -> int:
 
 def segments(body: dict[str, Any]) -> tuple[bytes, ...]:
     """`encode`, with packed values as they are: to be sent one after the other."""
-    packed = {key: value for key, value in body.items() if type(value) is Packed}
-    if not packed:
+    if Packed not in map(type, body.values()):
         return (encode(body),)
+    packed = {key: value for key, value in body.items() if type(value) is Packed}
     rest = encode({key: value for key, value in body.items() if key not in packed})
     out, joint = [rest[:-1]], b"" if rest == b"{}" else b","
     for key, value in packed.items():

@@ -75,6 +75,8 @@ class Lanes:
 
     def leave(self, holder: object) -> bool:
         """The suspect has proven itself, or is gone. True when that freed a worker."""
+        if not self._held:
+            return False
         mine = [worker for worker, who in self._held.items() if who is holder]
         for worker in mine:
             del self._held[worker]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import uuid
+import secrets
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
@@ -277,7 +277,7 @@ def _type_error(body: Any) -> ApiError:
 
 def _base_rid(body: dict[str, Any]) -> str:
     rid = body.get("rid")
-    return str(rid) if _usable(rid) else uuid.uuid4().hex
+    return str(rid) if _usable(rid) else secrets.token_hex(16)
 
 
 def _usable(rid: Any) -> bool:

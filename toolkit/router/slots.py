@@ -45,11 +45,17 @@ class Slots:
         self._singles: deque[Queued] = deque()
         self._batches: deque[Queued] = deque()
 
+    def take_free(self, job: Queued) -> bool:
+        """True: it has a slot, as one was free and nobody of its kind waits."""
+        ahead = self._batches if job.batch else self._singles
+        if ahead or not self._room(job.batch):
+            return False
+        self._count(job.batch, 1)
+        return True
+
     def take(self, job: Queued, grant: Grant) -> bool:
         """True: it has a slot. False: `grant` is called when it gets one."""
-        ahead = bool(self._batches) if job.batch else bool(self._singles)
-        if not ahead and self._room(job.batch):
-            self._count(job.batch, 1)
+        if self.take_free(job):
             return True
         job.grants.append(grant)
         self.waiting += 1

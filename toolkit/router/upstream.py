@@ -27,6 +27,8 @@ ANSWER_MAX = 128 * 2**20
 IDLE_S = 3.0
 """Idle connections older than this are not reused: uvicorn closes them after 5 s."""
 IDLE_MAX = 256
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+_FRAMING_LENGTHS = frozenset(map(len, _FRAMING))
 
 _POOLS: WeakSet[Pool] = WeakSet()
 """All of this process: what is idle in any of them can be closed when descriptors are short."""
@@ -215,7 +217,7 @@ class Connection(asyncio.Protocol):
             raise TooMuch(f"more than {HEADERS_MAX} headers")
         if len(name) + len(value) > HEAD_MAX:
             raise TooMuch(f"a header of more than {HEAD_MAX >> 10} KiB")
-        if name.lower() in (b"content-length", b"transfer-encoding"):
+        if len(name) in _FRAMING_LENGTHS and name.lower() in _FRAMING:
             self._framed = True
 
     def on_headers_complete(self) -> None:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.router.door.check import check
+from toolkit.router.door.check import _validate, check
 from toolkit.router.door.document import BEGIN, END, README, document
 from toolkit.router.door.field import Policy
 from toolkit.router.door.limits import ALLOWABLE, Limits
+from toolkit.router.door.plain import known, plain
 from toolkit.router.door.private import is_ours, without_ours
 from toolkit.router.door.tables import SAMPLING, TABLES
 from toolkit.router.errors import ApiError
@@ -297,6 +298,38 @@ def test_any_value_in_any_field_is_good_or_a_400(endpoint: str, data: st.DataObj
         assert TABLES[endpoint][name].passes(allow)
     # NaN is not itself
     assert repr(check(endpoint, good, limits)) == repr(good)
+
+
+@pytest.mark.parametrize("endpoint", TABLES)
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_what_passes_without_pydantic_is_what_passes_with_it(
+    endpoint: str, data: st.DataObject
+) -> None:
+    body = dict(BASES[endpoint])
+    for name in data.draw(st.lists(st.sampled_from(list(TABLES[endpoint])), max_size=3)):
+        body[name] = data.draw(JSON | HINTS.get(name, JSON))
+    rows = known(endpoint, LIMITS.allow).rows
+    easy = {name: body[name] for name in body.keys() & rows.keys() if plain(rows[name], body[name])}
+    whole = {**BASES[endpoint], **easy}
+    _validate(endpoint, whole, LIMITS)
+    assert {name: repr(whole[name]) for name in easy} == {n: repr(v) for n, v in easy.items()}
+
+
+def test_ordinary_requests_pass_without_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("the long way")
+
+    monkeypatch.setattr("toolkit.router.door.check._validate", never)
+    usage = {"stream": True, "stream_options": {"include_usage": True}}
+    ordinary = {"model": "m", "temperature": 0.7, "top_p": 1.0, "max_tokens": 5, **usage}
+    assert passed("chat", user="u", **ordinary)["stream"] is True
+    assert passed("completions", stop="x", seed=1, **ordinary)["max_tokens"] == 5
+    params = {"max_new_tokens": 3, "top_k": 5}
+    assert passed("generate", stream=True, sampling_params=params)["sampling_params"] == params
+    for wrong in ({"temperature": 1}, {"stream": "true"}, {"model": None}, {"messages": [7]}):
+        with pytest.raises(AssertionError, match="the long way"):
+            passed("chat", **wrong)
 
 
 def test_the_table_in_the_readme_is_the_code_s() -> None:

@@ -10,6 +10,7 @@ from toolkit.router.door.field import Field, Policy
 from toolkit.router.door.limits import ALLOWABLE, Limits
 from toolkit.router.door.models import LONG, model
 from toolkit.router.door.parameters import checked_all
+from toolkit.router.door.plain import known, plain
 from toolkit.router.door.private import is_ours, without_ours
 from toolkit.router.door.refusal import invalid, refusal
 from toolkit.router.door.tables import NOT_ELSEWHERE, TABLES
@@ -29,10 +30,36 @@ def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]
         ApiError: 400, with what is wrong: types in FastAPI's words, values in SGLang's where it
             has any.
     """
+    rows, required = known(endpoint, limits.allow)
+    good: dict[str, Any] = {}
+    easy = required <= body.keys()
+    for name, value in body.items():
+        row = rows.get(name)
+        if row is not None:
+            good[name] = value
+            easy = easy and plain(row, value)
+        elif _goes_on(TABLES[endpoint], name, value):
+            good[name] = without_ours(value)
+    if not easy:
+        _validate(endpoint, good, limits)
+    for name, value in good.items():
+        row = rows.get(name)
+        if row is not None and row.field.rule is not None and value is not None:
+            wrong = row.field.rule.wrong(name, value, limits)
+            if wrong is not None:
+                raise refusal(wrong)
+    if endpoint == "generate":
+        params = checked_all(good, limits)
+        if params is not None:
+            good["sampling_params"] = params
+    return good
+
+
+def _validate(endpoint: str, good: dict[str, Any], limits: Limits) -> None:
+    """Put the values there that SGLang's own types make of them. ApiError 400 when they cannot."""
     table = TABLES[endpoint]
-    good = _passing(table, body, limits)
     try:
-        long = any(isinstance(value, list) and len(value) > LONG for value in good.values())
+        long = any(type(value) is list and len(value) > LONG for value in good.values())
         seen = model(endpoint, limits.allow, long).__pydantic_validator__.validate_python(
             good, from_attributes=True
         )
@@ -44,40 +71,29 @@ def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]
         raise refusal(f"A number is too large: {error}.") from error
     values = seen.__dict__
     for name in seen.__pydantic_fields_set__:
-        field = table[name]
-        value = good[name]
-        if not field.kept:
-            value = values[name]
-            if isinstance(value, BaseModel):
-                value = value.model_dump(exclude_unset=True)
-            if name == "custom_params":
-                value = without_ours(value, sglang=True)
-            good[name] = value
-        if field.rule is not None and value is not None:
-            wrong = field.rule.wrong(name, value, limits)
-            if wrong is not None:
-                raise refusal(wrong)
-    if endpoint == "generate":
-        params = checked_all(good, limits)
-        if params is not None:
-            good["sampling_params"] = params
-    return good
+        if table[name].kept:
+            continue
+        value = values[name]
+        if isinstance(value, BaseModel):
+            value = value.model_dump(exclude_unset=True)
+        if name == "custom_params":
+            value = without_ours(value, sglang=True)
+        good[name] = value
 
 
-def _passing(table: dict[str, Field], body: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """The fields that policy lets through; those that SGLang does not know go on, since OpenAI's
-    clients send many and SGLang passes over them."""
-    good: dict[str, Any] = {}
-    for name, value in body.items():
-        field = table.get(name)
-        if field is None:
-            if name not in NOT_ELSEWHERE and not is_ours(name):
-                good[name] = without_ours(value)
-        elif field.passes(limits.allow):
-            good[name] = value
-        elif field.policy is Policy.REFUSE and not field.asks_nothing(value):
-            raise refusal(_not_allowed(field))
-    return good
+def _goes_on(table: dict[str, Field], name: str, value: Any) -> bool:
+    """Whether a field goes on that is not one of those that pass: not what policy drops, but what
+    SGLang does not know, since OpenAI's clients send many such and SGLang passes over them.
+
+    Raises:
+        ApiError: 400 for what policy refuses.
+    """
+    field = table.get(name)
+    if field is None:
+        return name not in NOT_ELSEWHERE and not is_ours(name)
+    if field.policy is Policy.REFUSE and not field.asks_nothing(value):
+        raise refusal(_not_allowed(field))
+    return False
 
 
 def _not_allowed(field: Field) -> str:

@@ -37,7 +37,8 @@ class Field:
     `type` as SGLang declares it, `why` the reason for the policy in a line; `rule` is asked when
     the type is right and the value not null. `allow` names what in the deployment makes an
     otherwise refused or dropped field pass. `kept`: the client's own value goes on, not what
-    pydantic made of it (messages and the like, which the router does not read).
+    pydantic made of it (messages and the like, which the router does not read). `quick` says of
+    values that are no single text or number whether pydantic would give them back as they are.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Field:
     required: bool = False
     kept: bool = False
     default: Any = None
+    quick: Callable[[Any], bool] | None = None
 
     def passes(self, allow: frozenset[str]) -> bool:
         """Where the deployment allows these."""

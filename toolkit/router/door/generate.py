@@ -36,7 +36,7 @@ GENERATE = table(
     off("use_audio_in_video", bool, _MEDIA_TOO, "media"),
     Field("video_config", dict[str, Any] | None, _MEDIA_TOO, REFUSE, allow="media"),
     Field("sampling_params", list[dict[str, Any]] | dict[str, Any] | None, "has a table of its "
-          "own", rule=content.SAMPLING_PARAMS),
+          "own", rule=content.SAMPLING_PARAMS, quick=lambda value: type(value) is dict),
     Field("return_logprob", list[bool] | bool | None, _ANSWER),
     Field("logprob_start_len", list[int] | int | None, _ANSWER, rule=rules.each_from(-1)),
     Field("top_logprobs_num", list[int] | int | None, "alternatives", rule=rules.TOP),

@@ -34,7 +34,8 @@ SHARED: tuple[Field, ...] = (
     Field("seed", int | None, "sampling", rule=sampling.SEED),
     Field("stop", str | list[str] | None, "stop strings", rule=rules.STOP),
     Field("stream", bool, "the router relays the stream"),
-    Field("stream_options", shapes.StreamOptions | None, "the router adds usage up"),
+    Field("stream_options", shapes.StreamOptions | None, "the router adds usage up",
+          quick=shapes.plain_options),
     Field("user", str | None, "a person, for policies that route by it", rule=rules.NAME),
     off("return_hidden_states", bool | Literal["last"], _HIDDEN, "hidden_states"),
     Field("return_cached_tokens_details", bool, _ANSWER),
@@ -68,7 +69,7 @@ COMPLETIONS = table(
     Field("logprobs", int | None, "alternatives; more than the vocabulary kills a scheduler",
           rule=rules.TOP),
     Field("max_tokens", Annotated[int, AfterValidator(_positive)], "the model's context bounds "
-          "it too", rule=sampling.MOST),
+          "it too", rule=sampling.MOST, quick=lambda value: type(value) is int and value > 0),
     Field("suffix", str | None, "for models that complete within a text"),
     Field("temperature", float, "sampling", rule=sampling.TEMPERATURE),
     Field("top_p", float, "sampling", rule=sampling.TOP_P),
@@ -80,7 +81,7 @@ COMPLETIONS = table(
 
 CHAT = table(
     Field("messages", shapes.Messages, "media in it only where allowed", required=True,
-          kept=True, rule=content.MESSAGES),
+          kept=True, rule=content.MESSAGES, quick=shapes.plain_messages),
     *SHARED,
     Field("logprobs", bool, _ANSWER),
     logit_processor(list[str | None] | str | None),

@@ -237,19 +237,27 @@ ChatMessage = ChatCompletionMessageGenericParam | ChatCompletionMessageUserParam
 _PLAIN = frozenset({*_ROLES, "user"})
 
 
-def _quick(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+def plain_messages(value: Any) -> bool:
     """Conversations of nothing but a role and a text are what they should be: the models take
     30 us a message."""
-    if type(value) is list and all(
-        type(each) is dict
-        and len(each) == 2
-        and type(each.get("content")) is str
-        and type(role := each.get("role")) is str
-        and role in _PLAIN
-        for each in value
-    ):
-        return value
-    return handler(value)
+    if type(value) is not list:
+        return False
+    for each in value:
+        if type(each) is not dict or len(each) != 2 or type(each.get("content")) is not str:
+            return False
+        role = each.get("role")
+        if type(role) is not str or role not in _PLAIN:
+            return False
+    return True
+
+
+def _quick(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    return value if plain_messages(value) else handler(value)
+
+
+def plain_options(value: Any) -> bool:
+    """Of `stream_options`: what nearly everybody asks for."""
+    return type(value) is dict and len(value) == 1 and type(value.get("include_usage")) is bool
 
 
 Messages = Annotated[list[ChatMessage], WrapValidator(_quick)]
