@@ -219,6 +219,12 @@ def _check_json(name: str, text: str) -> None:
 
 def _check_prompt(request: Any, limits: Limits) -> None:
     ids = request.input_ids
+    session = request.session_params
+    # SGLang refuses no prompt, but not no ids beside a text. A session may know what came before.
+    _need(
+        bool(ids) or request.input_embeds is not None or bool(session and session.id),
+        "input_ids cannot be empty",
+    )
     if ids is not None and len(ids) and request.mm_inputs is None:
         low, high = min(ids), max(ids)
         if low < 0 or high >= limits.vocabulary:

@@ -77,6 +77,16 @@ class Mutation:
         place[last] = self.value
         return json.dumps(body).encode()
 
+    @property
+    def halves(self) -> bool:
+        """Whether it means something to one half of a pair of workers that has no other half: a
+        grammar takes only the first token that a prefill worker chose, and whoever names a host
+        waits for the worker there."""
+        text = json.dumps(BASES[self.endpoint][self.base])
+        name = self.field.rsplit(".", 1)[-1]
+        grammar = any(f'"{each}"' in text for each in _GRAMMAR)
+        return not grammar and name not in _GRAMMAR and name != "bootstrap_host"
+
     def record(self) -> dict[str, Any]:
         """Of JSON's own types; a value that is long is cut."""
         value = self.value if len(repr(self.value)) < 300 else repr(self.value)[:300]

@@ -50,7 +50,8 @@ IN_FLIGHT = 6
 PROBE = Mutation(NATIVE, 0, "stream", False)
 ALONE = (("bootstrap_host", "2.2.2.2"), ("bootstrap_room", 7))
 """SGLang's own warm-up's (`FAKE_BOOTSTRAP_HOST`): a worker then computes without its other half, so
-that values get past what it checks first."""
+that values get past what it checks first. Bodies with a grammar, and those that name a host, are
+left out (`Mutation.halves`)."""
 DYING_S = 12.0
 """A scheduler's end takes its server along; that can take so long."""
 
@@ -192,9 +193,9 @@ def main() -> None:
     bodies = [
         b for b in mutations(fields(), seed=options.seed) if re.search(options.match, b.field)
     ]
-    bodies = bodies[: 300 if options.quick else options.count]
     if options.worker:
-        bodies = [replace(body, beside=ALONE) for body in bodies]
+        bodies = [replace(body, beside=ALONE) for body in bodies if body.halves]
+    bodies = bodies[: 300 if options.quick else options.count]
     with (
         tempfile.TemporaryDirectory(prefix="mutations-") as folder,
         _target(options, Path(folder)) as target,
