@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from socket import socket
+
     from toolkit.launch.supervisor import Supervisor
 
 
@@ -22,7 +25,7 @@ def launch(
     no_check: bool = typer.Option(False, "--no-check", help="Skip SGLang's own check of flags."),
 ) -> None:
     """Start a deployment and supervise it until Ctrl-C (twice: at once)."""
-    from toolkit.launch import checks, doors, show
+    from toolkit.launch import checks, doors, isolation, show
     from toolkit.launch.plan import resolve
 
     if detach and not dry_run:
@@ -39,13 +42,14 @@ def launch(
         if dry_run:
             print(show.commands(plan))
             print(f"\n{doors.told(plan)}")
+    front = isolation.begin(plan) if plan.isolate and not dry_run else []
     problems = checks.quick(plan) if no_check else checks.check(plan, dry_run=dry_run)
     if problems:
         print(checks.shown(problems), file=_stderr())
     if any(p.fatal for p in problems):
         raise typer.Exit(1)
     if not dry_run:
-        _run(plan, run_dir)
+        _run(plan, run_dir, front)
     elif not as_json:
         checked = "ports only" if no_check else "SGLang accepts every flag"
         print(f"\nplan is good ({checked}); dry run, nothing started")
@@ -69,13 +73,13 @@ def find_file(file: str) -> Path:
     return path
 
 
-def _run(plan: Any, run_dir: Path | None) -> None:
+def _run(plan: Any, run_dir: Path | None, front: Sequence[socket]) -> None:
     from toolkit.launch.progress import reporter_for
     from toolkit.launch.state import drop_empty, new_run_dir
     from toolkit.launch.supervisor import Supervisor
 
     folder = run_dir if run_dir is not None else new_run_dir(plan.name)
-    supervisor = Supervisor(plan, folder, reporter_for())
+    supervisor = Supervisor(plan, folder, reporter_for(), front)
     _stop_on_signals(supervisor)
     try:
         supervisor.run()

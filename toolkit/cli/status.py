@@ -46,7 +46,7 @@ def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
     import json
 
     from toolkit.keys import KeysError
-    from toolkit.launch import keys, readiness
+    from toolkit.launch import isolation, keys, readiness
 
     url = state.get("admin_url") or state["router_url"]
     try:
@@ -54,6 +54,12 @@ def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
     except KeysError as error:
         print(f"{error}: without it this says only what the launcher knows", file=sys.stderr)
         return {}
+    if state.get("isolated"):
+        try:
+            isolation.enter(state["pid"])
+        except OSError as error:
+            print(f"its namespace cannot be entered: {error.strerror}", file=sys.stderr)
+            return {}
     code, body, run = readiness.ask(f"{url}/workers", timeout=3.0, key=key)
     if run is not None and run != state.get("run_id"):
         print(f"{url} is answered by another run's router", file=sys.stderr)

@@ -7,6 +7,7 @@ serves `device: cpu` and `device: cuda`: nothing in it is tied to the device unl
 from __future__ import annotations
 
 import difflib
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -271,6 +272,13 @@ class LogFiles(_Strict):
     keep: Annotated[int, Field(ge=0, le=100)] = 3
 
 
+def _is_ipv4(host: str) -> bool:
+    try:
+        return ip_address(host).version == 4
+    except ValueError:
+        return False
+
+
 def _model(value: Any) -> Any:
     return {"path": value} if isinstance(value, str) else value
 
@@ -306,6 +314,9 @@ class Deployment(_Strict):
     timeouts: Timeouts = Timeouts()
     restart: Restart = Restart()
     logs: LogFiles = LogFiles()
+    isolate: bool = Field(
+        default=False, description="a network namespace of its own, but for the front door (Linux)"
+    )
     folder: Path = Field(default=Path(), exclude=True, description="where relative paths start")
 
     @field_validator("transfer", "router")
@@ -350,6 +361,18 @@ class Deployment(_Strict):
     def _one_worker_key(self) -> Deployment:
         if self.worker_key_env and self.worker_key_file:
             raise ValueError("worker_key_env and worker_key_file both name the key: leave one")
+        return self
+
+    @model_validator(mode="after")
+    def _alone_on_one_machine(self) -> Deployment:
+        if not self.isolate:
+            return self
+        if self.hosts:
+            raise ValueError("isolate: is for a single machine: remove hosts, or close the ports")
+        if self.router.kind != "toolkit":
+            raise ValueError("isolate: only our router takes clients from outside: kind: toolkit")
+        if not is_loopback(self.router.host) and not _is_ipv4(self.router.host):
+            raise ValueError("isolate: give router.host as an IPv4 address, or leave it out")
         return self
 
     @model_validator(mode="after")

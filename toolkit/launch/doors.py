@@ -74,6 +74,8 @@ def told(plan: Plan) -> str:
     for door in doors(plan):
         guard = f"; wants {door.guard}" if door.guard else ""
         lines.append(f"  {door.who}: {door.address}, port {door.ports}: {door.what}{guard}")
+    if plan.isolate:
+        lines.append("isolate: all of it but clients' is in a network namespace of its own")
     rules = firewall(plan)
     if rules:
         lines += ["what wants nothing is open to the network of those addresses; on every host:"]

@@ -10,10 +10,12 @@ import functools
 import os
 import selectors
 import signal
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from toolkit.front import VARIABLE as FRONT
 from toolkit.launch import identity, keys, trees
 from toolkit.launch.background import Background
 from toolkit.launch.backoff import next_start, without
@@ -41,10 +43,11 @@ class Fleet:
         selector: selectors.BaseSelector,
         background: Background,
         changed: Callable[[str], None],
+        front: Sequence[socket.socket] = (),
     ) -> None:
         self.restart = plan.restart
         self.run_id = run_id
-        self.processes = {m.name: m for m in _processes(plan, run_dir, scratch)}
+        self.processes = {m.name: m for m in _processes(plan, run_dir, scratch, front)}
         files = {m.name: m.log for m in self.processes.values()}
         self.logs = LogPipes(files, plan.logs, selector, changed)
         for m in self.processes.values():
@@ -263,7 +266,9 @@ def _end(m: Managed) -> None:
             os.killpg(next(iter(m.leaders)), signal.SIGKILL)
 
 
-def _processes(plan: Plan, run_dir: Path, scratch: Path) -> list[Managed]:
+def _processes(
+    plan: Plan, run_dir: Path, scratch: Path, front: Sequence[socket.socket]
+) -> list[Managed]:
     temporary = variables(scratch)
     result = [
         Managed(
@@ -281,7 +286,8 @@ def _processes(plan: Plan, run_dir: Path, scratch: Path) -> list[Managed]:
         if w.local
     ]
     if plan.router and plan.router.local:
-        router = plan.router
+        router, passed = plan.router, [each.fileno() for each in front]
+        inherits = {FRONT: ",".join(map(str, passed))} if passed else {}
         result.append(
             Managed(
                 name="router",
@@ -289,11 +295,12 @@ def _processes(plan: Plan, run_dir: Path, scratch: Path) -> list[Managed]:
                 url=router.url,
                 health_url=f"{router.url}/readiness",
                 command=[part.replace(RUN_DIR, str(run_dir)) for part in router.command],
-                env={**temporary, **router.env},
+                env={**temporary, **router.env, **inherits},
                 log=run_dir / "router.log",
                 # SGLang's router fills its log with complaints about workers not yet there.
                 after=[m.name for m in result] if router.kind == "sglang" else (),
                 without=keys.not_for_the_router(plan),
+                passed=passed,
             )
         )
     return result

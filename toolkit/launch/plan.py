@@ -124,6 +124,8 @@ class Plan:
     worker_key_env: str | None = None
     worker_key_file: str | None = None
     logs: LogFiles = field(default_factory=LogFiles)
+    isolate: bool = False
+    """It is to be in a network namespace of its own (`toolkit.launch.isolation`)."""
 
     @property
     def keyed(self) -> bool:
@@ -192,6 +194,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
         worker_key_file=deployment.worker_key_file
         and str(deployment.path_of(deployment.worker_key_file)),
         logs=deployment.logs,
+        isolate=deployment.isolate,
     )
 
 

@@ -51,6 +51,8 @@ class Managed:
     after: Sequence[str] = ()
     without: Collection[str] = ()
     """Variables of the launcher that are not for it: others' keys."""
+    passed: Sequence[int] = ()
+    """Descriptors that it inherits."""
     settle: Callable[[], None] = lambda: None
     """Waits until what the process has said is in its log."""
     status: Status = Status.WAITING
@@ -91,6 +93,7 @@ class Managed:
             stderr=subprocess.STDOUT,
             env=env,
             process_group=0,
+            pass_fds=tuple(self.passed),
         )
         seen = trees.look(self.popen.pid)  # unreaped, so it is there even when dead already
         self.start_ticks = seen.start if seen else 0

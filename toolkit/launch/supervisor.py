@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import socket
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -45,10 +47,20 @@ class Phase(StrEnum):
 
 
 class Supervisor:
-    """Supervises the local processes of one plan. Call `run` once."""
+    """Supervises the local processes of one plan. Call `run` once.
 
-    def __init__(self, plan: Plan, run_dir: Path, reporter: Reporter | None = None) -> None:
+    `front`: listening sockets for the router that another namespace has; closed with the stop.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        run_dir: Path,
+        reporter: Reporter | None = None,
+        front: Sequence[socket.socket] = (),
+    ) -> None:
         self.plan = plan
+        self._front = front
         self.run_dir = run_dir.resolve()
         self.run_id = uuid.uuid4().hex
         self.worker_key = keys.worker_key(plan)
@@ -90,6 +102,10 @@ class Supervisor:
         or a port: then nothing was touched. No process is left either way."""
         with contextlib.ExitStack() as held:
             try:
+                if self.plan.isolate and not self._front:
+                    mend = "start it with `toolkit launch`, or remove isolate"
+                    what = "only `toolkit launch` can give a deployment a namespace of its own"
+                    raise LaunchError([Problem("isolate", what, mend)])
                 held.enter_context(claims.hold(self.plan, self.run_dir))
                 folder = held.enter_context(scratch())
             except LaunchError as error:
@@ -118,6 +134,7 @@ class Supervisor:
             self._selector,
             self._background,
             self._event,
+            self._front,
         )
         try:
             self._event(f"run folder {self.run_dir}")
@@ -252,6 +269,7 @@ class Supervisor:
             self._terminate(time.monotonic(), "drained")
 
     def _terminate(self, now: float, text: str | None) -> None:
+        self._close_front()
         self._deadline = now + self.plan.timeouts.stop
         self._move(Phase.STOPPING, text)
         self.fleet.terminate()
@@ -283,7 +301,14 @@ class Supervisor:
             self._say("stopped; no process is left" if not left else "stopped")
         self._close()
 
+    def _close_front(self) -> None:
+        """Whoever comes now is refused, as where nobody listens."""
+        for each in self._front:
+            each.close()
+        self._front = ()
+
     def _close(self) -> None:
+        self._close_front()
         with contextlib.suppress(OSError):
             self._reporter.close()
         self._selector.close()
@@ -327,6 +352,7 @@ class Supervisor:
                 "run_id": self.run_id,
                 "guard_pid": self.fleet.guard.pid,
                 "router_url": self.plan.entry_url,
+                "isolated": self.plan.isolate,
                 **keys.named_keys(self.plan.router),
                 "workers": [r for r in rows if r["role"] != "router"],
                 "router": next((r for r in rows if r["role"] == "router"), None),

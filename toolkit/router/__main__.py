@@ -23,6 +23,7 @@ an admin's request that waits for a refit, say, or a stream that outlived `drain
 async def serve(config_path: str) -> int:
     from aiohttp import web
 
+    from toolkit.front import inherited
     from toolkit.router import connections, descriptors, quiet
     from toolkit.router.app import Router
     from toolkit.router.config import ConfigError, load_config
@@ -54,6 +55,7 @@ async def serve(config_path: str) -> int:
     where = (config.host, config.port)
     try:
         host, port = await listener.start(*where)
+        listener.adopt(inherited())
         if config.admin_port:
             where = ("127.0.0.1", config.admin_port)
             await admin.start(*where)

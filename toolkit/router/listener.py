@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from toolkit.front import BACKLOG, opened
 from toolkit.router.quiet import Tally
 
 BATCH = 64
@@ -30,31 +31,27 @@ class Listener:
         self._opening: set[asyncio.Task[None]] = set()
         self.failed = Tally("connections could not be accepted, waiting (file descriptors?)")
 
-    async def start(self, host: str, port: int, backlog: int = 1024) -> tuple[str, int]:
+    async def start(self, host: str, port: int, backlog: int = BACKLOG) -> tuple[str, int]:
         """Listen; gives the first address. OSError when one cannot be had: then all are closed."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        opened: list[socket.socket] = []
         try:
-            for family, kind, proto, _, address in dict.fromkeys(found):
-                listening = socket.socket(family, kind, proto)
-                self._sockets.append(listening)
-                opened.append(listening)
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listening.bind(address)
-                listening.listen(backlog)
-                listening.setblocking(False)
+            sockets = opened(found, backlog)
         except OSError:
             await self.stop()
             raise
-        for listening in opened:
-            loop.add_reader(listening, self._accept, listening)
-        name = opened[0].getsockname()
+        self.adopt(sockets)
+        name = sockets[0].getsockname()
         return str(name[0]), int(name[1])
+
+    def adopt(self, sockets: Iterable[socket.socket]) -> None:
+        """Take clients from these too: they listen already, and block nobody."""
+        loop = asyncio.get_running_loop()
+        for listening in sockets:
+            self._sockets.append(listening)
+            loop.add_reader(listening, self._accept, listening)
 
     async def stop(self) -> None:
         """No new connections; those that are open stay."""

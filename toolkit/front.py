@@ -1,0 +1,46 @@
+"""Listening sockets of a front door: opened here, or inherited from a process that opened them in
+another network namespace."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+VARIABLE = "TOOLKIT_FRONT"
+"""Descriptors of listening sockets that a router inherits: their numbers with commas."""
+BACKLOG = 1024
+
+
+def opened(found: Iterable[Any], backlog: int = BACKLOG) -> list[socket.socket]:
+    """A listening socket for each answer of `getaddrinfo`. OSError when one cannot be had: then
+    none is left open."""
+    made: list[socket.socket] = []
+    try:
+        for family, kind, proto, _, address in dict.fromkeys(found):
+            listening = socket.socket(family, kind, proto)
+            made.append(listening)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind(address)
+            listening.listen(backlog)
+            listening.setblocking(False)
+    except OSError:
+        for listening in made:
+            listening.close()
+        raise
+    return made
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Listen at a name or address. OSError as `opened`, or when the name is nobody's."""
+    kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
+    return opened(socket.getaddrinfo(host or None, port, type=kind, flags=passive))
+
+
+def inherited() -> list[socket.socket]:
+    """Those that VARIABLE names; it is taken out of the environment."""
+    numbers = [int(number) for number in os.environ.pop(VARIABLE, "").split(",") if number]
+    return [socket.socket(fileno=number) for number in numbers]
