@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 
-ENABLE_VARIABLE = "TOOLKIT_PATCHES"
-DEVICE_VARIABLE = "TOOLKIT_DEVICE"
+from toolkit.contract.variables import DEVICE_VARIABLE, PATCHES_VARIABLE
 
 _installed: tuple[str, ...] = ()
 
 
 def enabled() -> bool:
     """Whether the toolkit started this process (`TOOLKIT_PATCHES=1`)."""
-    return os.environ.get(ENABLE_VARIABLE) == "1"
+    return os.environ.get(PATCHES_VARIABLE) == "1"
 
 
 def on_cpu() -> bool:

@@ -23,11 +23,12 @@ from patches.dp_balancer import Balancer
 from patches.dp_hold import Released
 from patches.dp_loads import reserved_tokens
 from patches.dp_locality import DpLocality
-from patches.dp_method import RECORD_VARIABLE, chosen
+from patches.dp_method import chosen
 from patches.dp_progress import Progressed
 from patches.dp_register import Register, announce
-from toolkit.launch.dp_policy import PROFILE_VARIABLE, by_signature
+from toolkit.contract.variables import DP_PROFILE_VARIABLE, DP_RECORD_VARIABLE
 from toolkit.policies.base import Policy
+from toolkit.policies.dp_method import by_signature
 
 log = logging.getLogger("toolkit.dp")
 
@@ -66,7 +67,7 @@ def _start(original: Any, controller: Any) -> None:
 def _locality(mode: str, ranks: int) -> DpLocality | None:
     from sglang.srt.runtime_context import get_parallel
 
-    folder = os.environ.get(PROFILE_VARIABLE)
+    folder = os.environ.get(DP_PROFILE_VARIABLE)
     if not folder or mode != "decode" or not by_signature(chosen()):
         return None
     if get_parallel().enable_dp_attention:
@@ -89,7 +90,7 @@ def _policy(name: str, locality: DpLocality | None) -> Policy:
     if locality is not None:
         locality.attach(policy)
         return policy  # without its centroids a recording could not be played
-    path = os.environ.get(RECORD_VARIABLE)
+    path = os.environ.get(DP_RECORD_VARIABLE)
     if not path:
         return policy
     from toolkit.decisions import Recorded

@@ -24,7 +24,7 @@ from typing import Any
 
 from patches import on_cpu
 from patches.base import Hook, Patch, Process
-from toolkit.launch.variables import EARLY_PLACE_VARIABLE
+from toolkit.contract.variables import EARLY_PLACE_VARIABLE
 
 log = logging.getLogger("toolkit.decode")
 

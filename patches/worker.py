@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from patches import on_cpu, template
+from toolkit.contract.variables import PATCHES_VARIABLE
 
 CPU_STUBS = Path(__file__).parent / "cpu_stubs"
 
@@ -70,7 +71,7 @@ def check_plugin_is_found() -> None:
 
 def main() -> None:
     """Load the plugin, parse SGLang's own flags and serve until told to stop."""
-    os.environ.setdefault("TOOLKIT_PATCHES", "1")
+    os.environ.setdefault(PATCHES_VARIABLE, "1")
     check_plugin_is_found()
     if on_cpu():
         template.start()

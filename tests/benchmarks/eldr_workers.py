@@ -85,7 +85,7 @@ def check_centroids(state: Mapping[str, Any], profile: Path) -> None:
     """BenchError unless a router's `GET /workers` shows that it serves this profile's centroids as
     they are: row k on decode worker k, no refit, and the mean cosine that the profile's requests
     have to these very rows."""
-    from toolkit.router.calibrated import calibrated
+    from toolkit.signatures.calibrated import calibrated
     from toolkit.signatures.nearness import nearness
 
     known, eldr = calibrated(str(profile)), state["eldr"]

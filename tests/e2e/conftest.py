@@ -10,10 +10,10 @@ import pytest
 
 from tests.e2e import evidence
 from tests.e2e.reference import Reference
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.resources import recipes_dir
 
 

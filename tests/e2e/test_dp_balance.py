@@ -17,11 +17,11 @@ from tests.e2e import calls
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.target import discover, set_policy
 from toolkit.bench.workload import Item, Workload
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import trees
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

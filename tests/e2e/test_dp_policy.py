@@ -18,16 +18,16 @@ import psutil
 import pytest
 
 from patches.dp_locality import DpLocality
-from patches.dp_method import RECORD_VARIABLE
 from tests.e2e import calls
 from tests.e2e.reference import Reference
+from toolkit.contract.variables import DP_RECORD_VARIABLE
 from toolkit.decisions import Replayed, replay
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
 from toolkit.policies import make_policy
 from toolkit.resources import profiles_dir
-from toolkit.router.calibrated import calibrated
+from toolkit.signatures.calibrated import calibrated
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -54,7 +54,7 @@ def start(folder: Path, **fields: Any) -> Any:
 
 def recording(role: dict[str, Any], folder: Path, name: str) -> dict[str, Any]:
     """The role, with its decisions written to a file of that name."""
-    return role | {"env": {RECORD_VARIABLE: str(folder / f"{name}.jsonl")}}
+    return role | {"env": {DP_RECORD_VARIABLE: str(folder / f"{name}.jsonl")}}
 
 
 def decisions(folder: Path, name: str) -> list[Replayed]:

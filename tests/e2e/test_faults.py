@@ -18,8 +18,8 @@ import pytest
 
 from tests.e2e import calls
 from tests.ports import free_port
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 pytestmark = pytest.mark.e2e
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launch_stand_ins import wait_gone
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.state import read_state
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

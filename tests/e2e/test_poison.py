@@ -13,8 +13,8 @@ import pytest
 from tests.benchmarks.mutation_client import told
 from tests.e2e import calls, worker_key
 from tests.e2e.test_resume import with_ticket
+from toolkit.contract.ticket import sign
 from toolkit.launch.running import Running
-from toolkit.ticket import sign
 
 pytestmark = pytest.mark.e2e
 

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.worker_process import worker
 from toolkit.launch.command import source_root
 from toolkit.launch.running import Running
-from toolkit.profile.store import read
+from toolkit.profile_folder.store import read
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

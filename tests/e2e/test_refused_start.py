@@ -12,8 +12,8 @@ import pytest
 from patches.base import REFUSED_EXIT_CODE
 from tests.e2e.worker_process import STARTUP_DEADLINE_S, prefill_mode, start
 from tests.ports import free_port
+from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch import trees
-from toolkit.launch.variables import LAYERS_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(STARTUP_DEADLINE_S + 60)]
 

@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 
 from tests.e2e import calls, worker_key
+from toolkit.contract.ticket import TICKET_KEY, sign
 from toolkit.embedded import load_prompts
 from toolkit.launch.running import Running
-from toolkit.ticket import TICKET_KEY, sign
 
 pytestmark = pytest.mark.e2e
 

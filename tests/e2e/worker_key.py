@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 
 def of(deployment: Running) -> str:

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.ports import free_port
+from toolkit.contract.variables import DEVICE_VARIABLE, PATCHES_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.embedded import model_path
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 STARTUP_DEADLINE_S = 300
 
 CPU_ENVIRONMENT = {
-    "TOOLKIT_PATCHES": "1",
-    "TOOLKIT_DEVICE": "cpu",
+    PATCHES_VARIABLE: "1",
+    DEVICE_VARIABLE: "cpu",
     "SGLANG_USE_CPU_ENGINE": "1",
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",

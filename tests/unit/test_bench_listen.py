@@ -27,6 +27,8 @@ from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.session import Settings, measure
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
+from toolkit.contract import VERSION
+from toolkit.contract.events import Hello, encode
 
 
 class FakeServer:
@@ -80,7 +82,7 @@ class FakeServer:
             await self.cut.wait()
         response = web.StreamResponse()
         await response.prepare(request)
-        await response.write(b'{"type": "hello", "device": "cpu"}\n')
+        await response.write(encode(Hello(contract=VERSION, device="cpu")))
         await self.cut.wait()
         return response
 

@@ -17,6 +17,7 @@ from patches.dp_loads import NAME
 from patches.dp_progress import how
 from patches.dp_request import request_view
 from tests.unit.test_dp_loads import EPOCH, Snapshot
+from toolkit.contract.events import LoadReading
 from toolkit.decisions import Recorded, replay
 from toolkit.policies import make_policy
 from toolkit.router.config import RouterConfig
@@ -199,16 +200,16 @@ class Server:
         return snapshots, ended
 
 
-def event_of(snapshot: Snapshot) -> dict[str, int]:
+def event_of(snapshot: Snapshot) -> LoadReading:
     """The same reading as `patches.event_stream` gives it to the router."""
-    return {
-        "running": snapshot.num_running_reqs,
-        "waiting": snapshot.num_waiting_reqs,
-        "used_tokens": snapshot.num_used_tokens,
-        "total_tokens": snapshot.num_total_tokens,
-        "waiting_tokens": snapshot.num_waiting_uncached_tokens,
-        "capacity_tokens": snapshot.max_total_num_tokens,
-    }
+    return LoadReading(
+        running=snapshot.num_running_reqs,
+        waiting=snapshot.num_waiting_reqs,
+        used_tokens=snapshot.num_used_tokens,
+        total_tokens=snapshot.num_total_tokens,
+        waiting_tokens=snapshot.num_waiting_uncached_tokens,
+        capacity_tokens=snapshot.max_total_num_tokens,
+    )
 
 
 HOMES = ["br0", "brh@survival", "gimbal", "gimbal@0.3:0.05:100", "shortest_queue", "least_tokens",

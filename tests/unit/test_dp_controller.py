@@ -8,9 +8,8 @@ import json
 import pytest
 
 from patches.base import REFUSED_EXIT_CODE
-from patches.dp_method import METHOD_VARIABLE
 from tests.sglang_python import run_python
-from toolkit.launch.dp_policy import PROFILE_VARIABLE
+from toolkit.contract.variables import DP_POLICY_VARIABLE, DP_PROFILE_VARIABLE
 from toolkit.resources import profiles_dir
 
 COMMON = """
@@ -142,7 +141,7 @@ say(silent=silent, placed=controller.toolkit_balancer.placed,
 
 
 def test_the_policy_decides_and_a_named_rank_wins() -> None:
-    burst, named, after, level, silent = said(CONTROLLER + POLICY, **{METHOD_VARIABLE: "br0"})
+    burst, named, after, level, silent = said(CONTROLLER + POLICY, **{DP_POLICY_VARIABLE: "br0"})
     # Whichever socket is read first: by the order in which they were asked.
     got = {rid: rank for rank, rid in burst["burst"]}  # type: ignore[attr-defined]
     assert [got[f"r{n}"] for n in range(3)] == [1, 1, 1]
@@ -179,7 +178,7 @@ def test_among_ranks_that_share_their_experts_no_request_waits_for_its_signature
 ) -> None:
     code = as_decode(CONTROLLER, "--tp 2 --enable-dp-attention" if attention else "")
     profile = str(profiles_dir() / "embedded")
-    environment = {METHOD_VARIABLE: "composed", PROFILE_VARIABLE: profile}
+    environment = {DP_POLICY_VARIABLE: "composed", DP_PROFILE_VARIABLE: profile}
     done = run_python(code + SHARED + "\nsys.stdout.flush(); os._exit(0)", **environment)
     assert done.returncode == 0, done.stderr[-3000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("say ")]
@@ -208,7 +207,7 @@ say(tokens=len(lengths))
 
 
 def test_br_h_hears_of_tokens_over_the_socket() -> None:
-    found = said(CONTROLLER + PROGRESS, **{METHOD_VARIABLE: "brh@survival"})
+    found = said(CONTROLLER + PROGRESS, **{DP_POLICY_VARIABLE: "brh@survival"})
     assert found == [{"tokens": 107.0}, {"tokens": 0}]
 
 
@@ -228,7 +227,7 @@ say(got=answer(), ours=hasattr(controller, "toolkit_balancer"), sleeps=idle_s < 
 
 def test_without_a_policy_of_ours_it_is_sglangs_own_but_does_not_poll() -> None:
     expected = {"got": [1, "a"], "ours": False, "sleeps": True}
-    assert said(CONTROLLER + SGLANGS, **{METHOD_VARIABLE: ""}) == [expected]
+    assert said(CONTROLLER + SGLANGS, **{DP_POLICY_VARIABLE: ""}) == [expected]
 
 
 COUNTED = """
@@ -274,7 +273,7 @@ print("say", snapshot_decoder.decode(raw) == plain)
     ],
 )
 def test_a_scheduler_says_what_it_has_received(policy: str, expected: list[str]) -> None:
-    done = run_python(COUNTED, **{METHOD_VARIABLE: policy})
+    done = run_python(COUNTED, **{DP_POLICY_VARIABLE: policy})
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("say ")]
     # Every other reader of the snapshot passes over the count.

@@ -6,9 +6,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
 from types import SimpleNamespace
@@ -26,10 +24,12 @@ from patches.dp_locality import HOLD_VARIABLE, DpLocality
 from patches.prefill_news import MOST_ROOMS
 from tests.unit.test_dp_balancer import Req
 from tests.unit.test_dp_loads import EPOCH, Snapshot
+from toolkit.contract import VERSION
+from toolkit.contract.events import Hello, PrefillDone, Records, encode
 from toolkit.policies import make_policy
 from toolkit.policies.composed import eldr_of
 from toolkit.resources import profiles_dir
-from toolkit.router.calibrated import calibrated
+from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.wire import pack
 
 FAKE = "2.2.2.2"
@@ -97,7 +97,7 @@ def test_nobody_is_held_beyond_the_bound_nor_released_twice(
 class Prefill:
     """A prefill worker as far as news go: bootstrap server and event stream on one port."""
 
-    def __init__(self, hello: dict[str, Any]) -> None:
+    def __init__(self, hello: Hello) -> None:
         self.hello = hello
         self.lines: Queue[bytes | None] = Queue()
         self.streams = 0
@@ -118,7 +118,7 @@ class Prefill:
                 self.send_response(200)
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
-                self._chunk(json.dumps(outer.hello).encode() + b"\n")
+                self._chunk(encode(outer.hello))
                 while (line := outer.lines.get()) is not None:
                     self._chunk(line)
                 self.close_connection = True
@@ -138,13 +138,8 @@ class Prefill:
 
     def tell(self, room: int, counts: np.ndarray | None, tokens: int = 50) -> None:
         """A `prefill_done` as `patches.event_stream` writes it."""
-        signature = None
-        if counts is not None:
-            wire = pack(counts, tokens, complete=True)
-            signature = asdict(wire) | {"counts": b64encode(wire.counts).decode()}
-        event = {"type": "prefill_done", "rid": "p", "dp_rank": 0, "prompt_tokens": tokens,
-                 "cached_tokens": 0, "signature": signature, "room": room}  # fmt: skip
-        self.lines.put(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        signature = None if counts is None else pack(counts, tokens, complete=True)
+        self.lines.put(encode(PrefillDone("p", 0, tokens, 0, signature, room)))
 
     def close(self) -> None:
         self.lines.put(None)
@@ -152,16 +147,16 @@ class Prefill:
         self.server.server_close()
 
 
-def hello(**changed: Any) -> dict[str, Any]:
+def hello(**changed: Any) -> Hello:
     model = calibrated(PROFILE).profile
     layers = [model.model.layers[index] for index in sorted(model.rho.mask)]
     known: dict[str, Any] = {
-        "type": "hello",
+        "contract": VERSION,
         "fingerprint": model.model.fingerprint,
-        "signature": {"layers": layers, "experts": model.model.experts},
+        "signature": Records(layers, model.model.experts),
         "optimistic_prefill": True,
     }
-    return known | changed
+    return Hello(**(known | changed))
 
 
 def counts_like(centroid: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from patches.base import Process
 from patches.registry import patches_for
 from patches.worker_key import PATCH, SCHEDULER_PATCH, KeyCheck
 from tests.sglang_python import run_python
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 
 KEY = "the-run's-own"
 

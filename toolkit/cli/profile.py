@@ -66,7 +66,7 @@ def profile(
     from toolkit.profile.calibrate import Settings
     from toolkit.profile.placing import Layout
     from toolkit.profile.report import render
-    from toolkit.profile.store import check_target, write
+    from toolkit.profile_folder.store import check_target, write
 
     if live and not url:
         raise typer.BadParameter("--live needs --url, the router whose traffic is sampled")
@@ -147,10 +147,7 @@ def _measure(
             measured = run(router)
     decode = [u for u, role in measured.roles.items() if role != "prefill"]
     hellos = [measured.facts.hellos[u] for u in decode]
-    return measured, sum(
-        group_count(int(hello.get("dp_size") or 1), bool(hello.get("dp_attention")))
-        for hello in hellos
-    )
+    return measured, sum(group_count(hello.dp_size, bool(hello.dp_attention)) for hello in hellos)
 
 
 def to_measure(deployment: Deployment) -> Deployment:
@@ -235,7 +232,7 @@ def _print(built: Any) -> None:
 @app.command()
 def show(folder: Folder) -> None:
     """Print a profile."""
-    from toolkit.profile.store import read
+    from toolkit.profile_folder.store import read
 
     _print(read(folder)[0])
 
@@ -246,7 +243,7 @@ def diff(left: Folder, right: Folder) -> None:
     from rich.console import Console
 
     from toolkit.profile.diff import diff as compared
-    from toolkit.profile.store import read
+    from toolkit.profile_folder.store import read
 
     Console(highlight=False).print(compared(read(left)[0], read(right)[0]))
 
@@ -259,7 +256,7 @@ def check(
 ) -> None:
     """Check that a profile is whole, and that it fits a model or a deployment. Exit status 1."""
     from toolkit.profile.check import refuse
-    from toolkit.profile.store import read
+    from toolkit.profile_folder.store import read
 
     built, _ = read(folder)
     wanted: dict[str, Any] = {}
@@ -289,7 +286,7 @@ def fit(
     """Fit centroids for another number of decode workers; nothing is measured again."""
     from toolkit.profile.build import refit
     from toolkit.profile.report import render
-    from toolkit.profile.store import read, write
+    from toolkit.profile_folder.store import read, write
 
     built, arrays = refit(*read(folder), k, seed)
     write(out or folder, built, arrays, render(built, arrays))
@@ -316,7 +313,7 @@ def place(
 ) -> None:
     """Place experts on GPUs by a profile, and write what SGLang loads."""
     from toolkit.profile.placing import Layout, write_placement
-    from toolkit.profile.store import read
+    from toolkit.profile_folder.store import read
 
     layout = Layout(ep, redundant, gpus_per_node or ep, drift)
     placed = write_placement(*read(folder), layout, kind, out, seed, time_limit)

@@ -9,6 +9,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+from toolkit.errors import ToolkitError
 from toolkit.launch.running import Running
 
 TOKENS = 48
@@ -26,14 +27,10 @@ def main() -> int:
     if min(options.requests, options.concurrency, options.rounds) < 1:
         parser.error("--requests, --concurrency and --rounds are at least 1")
 
-    from toolkit.bench.errors import BenchError
-    from toolkit.demo.ask import DemoError
-    from toolkit.launch.errors import LaunchError
-
     _interrupt_on_terminate()
     try:
         _demo(options.requests, options.concurrency, options.rounds)
-    except (LaunchError, DemoError, BenchError) as error:
+    except ToolkitError as error:
         print(f"\nthe demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

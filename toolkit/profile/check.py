@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.profile.errors import ProfileError
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder.errors import ProfileError
+from toolkit.profile_folder.schema import Profile
 
 _AGAIN = "measure it again with `toolkit profile`"
 

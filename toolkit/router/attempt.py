@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from toolkit.contract.events import PrefillDone
+from toolkit.contract.headers import ATTEMPT, IDS
 from toolkit.policies.base import RequestView
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from toolkit.router.client import ClientStream
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.relay import Relay
-    from toolkit.router.signature_reader import Sample
+    from toolkit.signatures.reader import Sample
 
 log = logging.getLogger("toolkit.router")
 
@@ -44,12 +46,11 @@ PROBE_S = 10.0
 """A worker on probation is well again when an answer has run for so long, or to its end."""
 FULL = frozenset({429, 503})
 """What a worker answers that has no room: another one may have."""
-ATTEMPT_HEADER = "x-toolkit-attempt"
 _ABOUT_KV = re.compile(rb"\bKV|transfer|bootstrap", re.IGNORECASE)
 
 PREFILL_LINGER_S = 10.0
 """A prefill may answer this long after its decode has finished; then its call is closed."""
-IDS_HEADER = "x-toolkit-ids: 1\r\n"
+IDS_HEADER = f"{IDS}: 1\r\n"
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class Attempt:
         self._credit: Rank | None = None
         self._booking: Booking | None = None
         """Of a decode that is chosen and not posted yet."""
-        self._news: asyncio.Future[dict[str, Any] | None] | None = None
+        self._news: asyncio.Future[PrefillDone | None] | None = None
         """Of the prefill being done."""
         self._loop = asyncio.get_running_loop()
         self._arrived = arrived
@@ -181,7 +182,7 @@ class Attempt:
             self._timing.decide = decided_at - self._done_at
         return await self._follow(decode_leg, prefill_leg)
 
-    async def _late_choice(self, leg: _Leg, done: asyncio.Future[dict[str, Any] | None]) -> Rank:
+    async def _late_choice(self, leg: _Leg, done: asyncio.Future[PrefillDone | None]) -> Rank:
         config = self._d.config
         await first_of((done, leg.call.done), config.prefill_wait_s)
         self._done_at = monotonic()
@@ -195,13 +196,13 @@ class Attempt:
                 self._check_prefill(leg)
         if event is not None:
             self._prove(leg)
-            tokens = int(event.get("prompt_tokens") or self._view.prompt_tokens)
+            tokens = event.prompt_tokens or self._view.prompt_tokens
             if self._number == 0:
                 self._single.prompt_tokens = tokens
             self._view = replace(
                 self._view,
                 prompt_tokens=tokens,
-                cached_tokens=int(event.get("cached_tokens") or 0),
+                cached_tokens=event.cached_tokens,
                 signature=self._signature(leg, event),
             )
         # Without an event (lost with its stream, or late beyond reason) bind at once: SGLang's
@@ -245,7 +246,7 @@ class Attempt:
         finally:
             pool.leave(waiter)
 
-    def _signature(self, leg: _Leg, event: dict[str, Any]) -> np.ndarray | str | None:
+    def _signature(self, leg: _Leg, event: PrefillDone) -> np.ndarray | str | None:
         locality = self._d.locality
         if locality is None or not locality.active:
             return None
@@ -446,7 +447,7 @@ class Attempt:
         sink = self._relay.feed if decode and self._relay is not None else None
         headers = self._single.headers + (IDS_HEADER if sink is not None else "")
         if self._number:
-            headers += f"{ATTEMPT_HEADER}: {self._number}\r\n"
+            headers += f"{ATTEMPT}: {self._number}\r\n"
         call = rank.worker.post(self._single.path, segments(body), sink, headers)
         booking, self._booking = self._booking, None
         if booking is None:  # last: what was not sent is not counted

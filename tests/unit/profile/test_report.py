@@ -10,7 +10,7 @@ import pytest
 from tests.unit.html_page import Page
 from tests.unit.profile import sample
 from toolkit.profile.report import render
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder.schema import Profile
 from toolkit.report.style import COLOURS, CSS, luminance, text_inside
 
 FIGURES = (

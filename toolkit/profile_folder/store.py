@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.profile import document, shapes, swap
-from toolkit.profile.errors import ProfileError
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder import document, shapes, swap
+from toolkit.profile_folder.errors import ProfileError
+from toolkit.profile_folder.schema import Profile
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,8 +14,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolkit.profile.errors import ProfileError
-from toolkit.profile.schema import SCHEMA_VERSION, Profile
+from toolkit.profile_folder.errors import ProfileError
+from toolkit.profile_folder.schema import SCHEMA_VERSION, Profile
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

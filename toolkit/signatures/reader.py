@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.profile.schema import Profile
+from toolkit.contract.events import Hello
+from toolkit.contract.variables import LAYERS_VARIABLE
+from toolkit.profile_folder.schema import Profile
 from toolkit.signatures.calibration import Floats
 from toolkit.signatures.space import SignatureSpace
 from toolkit.signatures.wire import unpack
@@ -44,7 +45,7 @@ class SignatureReader:
         self.problems: dict[str, str] = {}
         """By worker: what is wrong with it and how to mend it."""
 
-    def greet(self, name: str, role: str, hello: Mapping[str, Any]) -> None:
+    def greet(self, name: str, role: str, hello: Hello) -> None:
         """Judge a worker by its hello; what is wrong with it is logged when it is news."""
         reason, problem = self._judge(role, hello)
         if problem and problem != self.problems.get(name):
@@ -54,12 +55,12 @@ class SignatureReader:
             if value:
                 kept[name] = value
 
-    def read(self, name: str, event: Mapping[str, Any]) -> Sample | str:
-        """The request's sample, or in a few words why there is none."""
+    def read(self, name: str, signature: Any) -> Sample | str:
+        """The sample of a `prefill_done` with this signature, or in a few words why there is
+        none."""
         wrong = self._wrong.get(name)
         if wrong is not None:
             return wrong
-        signature = event.get("signature")
         if signature is None:
             return NONE
         try:
@@ -75,9 +76,9 @@ class SignatureReader:
         except ValueError:
             return OTHER_LAYERS
 
-    def _judge(self, role: str, hello: Mapping[str, Any]) -> tuple[str, str]:
+    def _judge(self, role: str, hello: Hello) -> tuple[str, str]:
         """The reason for the counters and the problem in words; both empty when all is well."""
-        theirs = str(hello.get("fingerprint") or "")
+        theirs = hello.fingerprint
         if theirs and self._model.fingerprint and theirs != self._model.fingerprint:
             return OTHER_MODEL, (
                 f"the profile was measured on {self._model.name} "
@@ -86,21 +87,21 @@ class SignatureReader:
             )
         if role != "prefill":
             return "", ""
-        has = hello.get("signature")
+        has = hello.signature
         wanted = ",".join(map(str, self.layers))
         mend = (
-            f"start it with --enable-return-routed-experts and TOOLKIT_SIGNATURE_LAYERS={wanted} "
+            f"start it with --enable-return-routed-experts and {LAYERS_VARIABLE}={wanted} "
             "in its environment (`toolkit launch` does)"
         )
-        if not isinstance(has, Mapping):
+        if has is None:
             return NONE, f"it records no signatures: {mend}"
-        if has.get("experts") != self._model.experts:
+        if has.experts != self._model.experts:
             return OTHER_MODEL, (
                 f"the profile's model has {self._model.experts} experts a layer, the worker's "
-                f"{has.get('experts')}: give the router a profile of this model (`toolkit profile`)"
+                f"{has.experts}: give the router a profile of this model (`toolkit profile`)"
             )
-        if has.get("layers") != self.layers:
+        if has.layers != self.layers:
             return OTHER_LAYERS, (
-                f"it records layers {has.get('layers')}, the profile's are {self.layers}: {mend}"
+                f"it records layers {has.layers}, the profile's are {self.layers}: {mend}"
             )
         return "", ""

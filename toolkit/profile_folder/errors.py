@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from toolkit.errors import ToolkitError
 
-class ProfileError(Exception):
+
+class ProfileError(ToolkitError):
     """Says what is wrong and how to mend it; the command line prints it without a traceback."""

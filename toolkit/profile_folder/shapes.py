@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder.schema import Profile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.profile import store
-from toolkit.profile.errors import ProfileError
-from toolkit.profile.schema import Profile
-from toolkit.router.config import ConfigError
+from toolkit.profile_folder import store
+from toolkit.profile_folder.errors import ProfileError
+from toolkit.profile_folder.schema import Profile
 from toolkit.signatures.calibration import Floats
 from toolkit.signatures.reservoir import Recent
 from toolkit.signatures.space import SignatureSpace, normalise
@@ -39,19 +38,16 @@ class Calibrated:
 
 
 def calibrated(folder: str) -> Calibrated:
-    """Read a profile. ConfigError: it is none, or damaged; says how to mend it."""
-    try:
-        profile, arrays = store.read(folder)
-    except ProfileError as error:
-        raise ConfigError(f"profile: {error}") from error
+    """Read a profile. ProfileError: it is none, or damaged; says how to mend it."""
+    profile, arrays = store.read(folder)
     centroids = normalise(np.array(arrays["centroids"], np.float32, order="C"))
     try:
         space = SignatureSpace(arrays["idf"], profile.rho.mask)
         requests = _requests(space, arrays)
     except ValueError as error:
-        raise ConfigError(f"profile: {folder} cannot be used: {error}") from error
+        raise ProfileError(f"{folder} cannot be used: {error}") from error
     if not np.isfinite(centroids).all():
-        raise ConfigError(f"profile: {folder} has centroids that are NaN or infinite: fit it anew")
+        raise ProfileError(f"{folder} has centroids that are NaN or infinite: fit it anew")
     return Calibrated(profile, space, requests, centroids)
 
 
