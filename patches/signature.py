@@ -78,7 +78,7 @@ def check_worker(server_args: Any) -> None:
     from sglang.srt.arg_groups.overrides import model_config_of
 
     from patches.check_args import resolved
-    from toolkit.signatures.capturing import worker_problems
+    from toolkit.contract.capturing import worker_problems
 
     server_args.resolve_once()
     count = model_config_of(server_args).hf_text_config.num_hidden_layers

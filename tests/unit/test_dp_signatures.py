@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from patches.dp_balancer import Balancer
 from patches.dp_hold import GONE, HOLD_S, LATE, Holding
 from patches.dp_loads import NAME
-from patches.dp_locality import HOLD_VARIABLE, DpLocality
+from patches.dp_locality import DpLocality
 from patches.prefill_news import MOST_ROOMS
 from tests.unit.test_dp_balancer import Req
 from tests.unit.test_dp_loads import EPOCH, Snapshot
 from toolkit.contract import VERSION
 from toolkit.contract.events import Hello, PrefillDone, Records, encode
+from toolkit.contract.variables import DP_HOLD_VARIABLE
 from toolkit.policies import make_policy
 from toolkit.policies.composed import eldr_of
 from toolkit.resources import profiles_dir
@@ -305,6 +306,6 @@ def test_another_number_of_ranks_gets_centroids_of_its_own() -> None:
 def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="TOOLKIT_DP_PROFILE=/nowhere"):
         DpLocality("/nowhere", 2)
-    monkeypatch.setenv(HOLD_VARIABLE, "-3")
+    monkeypatch.setenv(DP_HOLD_VARIABLE, "-3")
     with pytest.raises(ValueError, match="give 0 s or more"):
         DpLocality(PROFILE, 2)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from toolkit.contract.capturing import BYPASS, worker_problems
 from toolkit.embedded import model_path
 from toolkit.launch import checks
 from toolkit.launch.capturing import capturing
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import Deployment
 from toolkit.launch.plan import Plan, resolve
-from toolkit.signatures.capturing import BYPASS, worker_problems
 
 RANKS = {"tp": 2, "dp": 2, "dp_attention": True}
 GOOD: dict[str, Any] = {

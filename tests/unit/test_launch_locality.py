@@ -13,6 +13,7 @@ import pytest
 from patches import signature
 from tests.unit.launch_stand_ins import tiny_model
 from toolkit.cli.profile import to_measure
+from toolkit.contract.capturing import BYPASS
 from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch import checks, show
 from toolkit.launch.deployment import Deployment, load_deployment
@@ -23,7 +24,6 @@ from toolkit.launch.recording import RULES
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir, recipes_dir
 from toolkit.router.config import RouterConfig
-from toolkit.signatures.capturing import BYPASS
 
 EMBEDDED = profiles_dir() / "embedded"
 MASK = sorted(store.read(EMBEDDED)[0].rho.mask)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from toolkit.contract.capturing import worker_problems
 from toolkit.launch.errors import Problem
-from toolkit.signatures.capturing import worker_problems
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolkit.contract.capturing import SCATTERED
 from toolkit.contract.variables import (
     BACKGROUND_VARIABLE,
     DEVICE_VARIABLE,
@@ -19,11 +20,10 @@ from toolkit.contract.variables import (
     WAITING_VARIABLE,
 )
 from toolkit.launch.deployment import Deployment, Role
+from toolkit.launch.dp_policy import by_signature
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.recording import RECORD
 from toolkit.launch.sglang_router import KEY_ENV
-from toolkit.policies.dp_method import by_signature
-from toolkit.signatures.capturing import SCATTERED
 
 CPU_ENV = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -147,7 +147,7 @@ def worker_flags(
         and role.dp > 1
         and own.get("moe-a2a-backend") not in SCATTERED
     ):
-        # They and the capturer do not go together (`toolkit.signatures.capturing`).
+        # They and the capturer do not go together (`toolkit.contract.capturing`).
         flags["disable-prefill-cuda-graph"] = True
     return flags | own
 

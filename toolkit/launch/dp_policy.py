@@ -15,13 +15,23 @@ if TYPE_CHECKING:
 FLAG = "load-balance-method"
 
 
+def by_signature(name: str | None) -> bool:
+    """As `toolkit.policies.dp_method`. Policies bring numpy, and that brings threads: `isolate`
+    needs a launcher without."""
+    if name is None:
+        return False
+    from toolkit.policies import dp_method
+
+    return dp_method.by_signature(name)
+
+
 def check_roles(deployment: Deployment) -> None:
     """Whether the DP policies of a deployment are known and will be asked. ValueError: why not."""
-    from toolkit.policies.dp_method import by_signature, check_method
-
     for name, role in deployment.roles.items():
         if role.dp_policy is None:
             continue
+        from toolkit.policies.dp_method import check_method
+
         if deployment.router.kind == "toolkit":
             raise ValueError(
                 f"{name}.dp_policy: {role.dp_policy} would never be asked, as router: toolkit "
@@ -39,14 +49,14 @@ def check_roles(deployment: Deployment) -> None:
 
 def check_args(name: str, role: Role) -> list[Problem]:
     """Of the same flag under `args`: SGLang's methods may be set there, ours have their key."""
-    from toolkit.policies.dp_method import SGLANGS
-
     given = {key.lstrip("-").replace("_", "-"): value for key, value in role.args.items()}
     if FLAG not in given:
         return []
     where = f"{name}.args.{FLAG}"
     if role.dp_policy is not None:
         return [Problem(where, f"{name}.dp_policy sets it", "keep one of the two")]
+    from toolkit.policies.dp_method import SGLANGS
+
     if given[FLAG] in SGLANGS:
         return []
     return [Problem(where, f"{given[FLAG]} is not SGLang's", f"set {name}.dp_policy instead")]

@@ -25,7 +25,8 @@ from tests.unit.router.eldr_cluster import (
     counts,
     write_profile,
 )
-from toolkit.contract.events import Hello, NotAnEvent, Records, Steps, decode
+from toolkit.contract.events import Hello, NotAnEvent, Records, Steps
+from toolkit.contract.events import decode as decode_event
 from toolkit.policies.eldr import Centroids
 from toolkit.router.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.config import ConfigError, RouterConfig, load_config
@@ -350,9 +351,9 @@ def test_steps_add_up_and_nonsense_changes_nothing():
             sums.add(Steps(**{**STEPS, **wrong}))
     for wrong in ({"steps": None}, {"seconds": "x"}, {"requests": [1]}):
         with pytest.raises(NotAnEvent):
-            decode(json.dumps({"type": "steps", **STEPS, **wrong}).encode())
+            decode_event(json.dumps({"type": "steps", **STEPS, **wrong}).encode())
     with pytest.raises(NotAnEvent):
-        decode(b'{"type":"steps"}')
+        decode_event(b'{"type":"steps"}')
     sums.add(Steps(**STEPS))
     assert (sums.steps, sums.requests, sums.kv_tokens) == (6, 18, 180)
     assert (sums.seconds, sums.distinct) == (1.0, 24.0)
