@@ -86,15 +86,14 @@ def _policy(name: str, locality: DpLocality | None) -> Policy:
     from toolkit.policies import make_policy
 
     policy = make_policy(name)
+    path = os.environ.get(RECORD_VARIABLE)
+    if path:
+        from toolkit.decisions import recorded
+
+        policy = recorded(policy, open(path, "a", encoding="utf-8"))  # open while we live
     if locality is not None:
         locality.attach(policy)
-        return policy  # without its centroids a recording could not be played
-    path = os.environ.get(RECORD_VARIABLE)
-    if not path:
-        return policy
-    from toolkit.decisions import Recorded
-
-    return Recorded(policy, open(path, "a", encoding="utf-8"))  # open while we live
+    return policy
 
 
 def _look(controller: Any, balancer: Balancer) -> None:

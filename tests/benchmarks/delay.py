@@ -51,10 +51,10 @@ class Consecutive:
 
 def spread(name: str, options: Any, lengths: Sequence[Lengths], delay: int) -> float:
     """Mean over steps of max - min KV tokens, the mean of all seeds."""
+    from tests.one_by_one import OneByOne
     from tests.unit.policies.closed_loop import ClosedLoop
     from toolkit.policies import make_policy
     from toolkit.policies.assign import Assigner
-    from toolkit.policies.one_by_one import OneByOne
 
     found = []
     for seed in range(options.seeds):

@@ -27,7 +27,6 @@ from patches.prefill_news import MOST_ROOMS
 from tests.unit.test_dp_balancer import Req
 from tests.unit.test_dp_loads import EPOCH, Snapshot
 from toolkit.policies import make_policy
-from toolkit.policies.composed import eldr_of
 from toolkit.resources import profiles_dir
 from toolkit.router.calibrated import calibrated
 from toolkit.signatures.wire import pack
@@ -238,7 +237,7 @@ def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill, name: str)
         for req, signature in released
     }
     assert chosen == {room: room for room in range(ranks)}
-    eldr = eldr_of(policy)
+    eldr = policy.locality
     assert eldr is not None and eldr.counters.fallbacks == {}
     # What runs on a rank makes it near, until it has ended.
     assert [balancer.residents.count((NAME, rank)) for rank in range(ranks)] == [1] * ranks

@@ -11,8 +11,8 @@ from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.balance_route import BalanceRoute, Weighed
 from toolkit.policies.base import Decision, Needs, RequestView, WorkerView
 from toolkit.policies.eldr import Band, Centroids, EldrPolicy
-from toolkit.policies.near_ranks import NearRanks
 from toolkit.policies.given_out import readable, with_sent
+from toolkit.policies.near_ranks import NearRanks
 from toolkit.policies.parts import BARRIERS, Parts
 from toolkit.policies.readings import Ranks, kv_sizes, kv_tokens, read_ranks
 from toolkit.policies.rotation import Rotation

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from toolkit.policies.base import Policy
-from toolkit.policies.composed import eldr_of
 from toolkit.policies.eldr import Counters, EldrPolicy
 from toolkit.policies.residents import Residents
 from toolkit.router.calibrated import calibrated
@@ -21,8 +20,7 @@ from toolkit.router.refit_queue import RefitQueue
 from toolkit.router.refits import Base
 from toolkit.router.roster import Roster, groups_of, shown
 from toolkit.router.signature_reader import Sample, SignatureReader
-from toolkit.router.worker import Fleet, Rank, Worker
-from toolkit.signatures.calibration import Floats
+from toolkit.router.worker import Fleet, Worker
 from toolkit.signatures.nearness import nearness
 from toolkit.signatures.space import SignatureSpace
 
@@ -93,7 +91,7 @@ class Locality:
 
     def attach(self, policy: Policy) -> None:
         """The decode policy from now on. What in it is ELDR gets the centroids and the counters."""
-        self._policy = eldr_of(policy)
+        self._policy = policy.locality
         if self._policy is not None:
             self._policy.counters = self.counters
             self._policy.residents = self.residents
@@ -102,12 +100,6 @@ class Locality:
     def read(self, worker: str, event: Mapping[str, Any]) -> Sample | str:
         """The sample of a `prefill_done` event, or in a few words why there is none."""
         return self.reader.read(worker, event)
-
-    def settle(self, rank: Rank, vector: Floats) -> Callable[[], None]:
-        """A request with this signature runs on a decode rank until what is returned is called."""
-        group = rank.group
-        self.residents.add(group, vector)
-        return partial(self.residents.remove, group, vector)
 
     def observe(self, sample: Sample) -> None:
         """A request that was routed by ELDR."""

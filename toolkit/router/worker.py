@@ -21,6 +21,7 @@ from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
 from toolkit.router.turnstile import Turnstile
 from toolkit.router.upstream import Call, Pool
+from toolkit.waiting_work import waiting_tokens
 
 if TYPE_CHECKING:
     from toolkit.router.booking import Booking
@@ -91,9 +92,11 @@ class Rank:
             raise ValueError(f"not a load event: {error}") from error
         # SGLang's num_total_tokens is what requests will use; the pool's size has its own field.
         if "capacity_tokens" in event:
-            if self.worker.config.role == "decode":
-                # Waiting for the prefill to compute is nothing here; for KV to come is.
-                reading["waiting_tokens"] = reading["total_tokens"] - reading["used_tokens"]
+            used, total, uncached = (
+                reading[key] for key in ("used_tokens", "total_tokens", "waiting_tokens")
+            )
+            role = self.worker.config.role
+            reading["waiting_tokens"] = waiting_tokens(role, used, total, uncached)
             reading["total_tokens"] = capacity
         self.ledger.read(reading, now)
         self._give_up_lost(empty=not reading["running"] and not reading["waiting"], now=now)
