@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from patches.base import Hook, Patch, Process, refuse
@@ -90,7 +91,7 @@ def _policy(name: str, locality: DpLocality | None) -> Policy:
     if path:
         from toolkit.decisions import recorded
 
-        policy = recorded(policy, open(path, "a", encoding="utf-8"))  # open while we live
+        policy = recorded(policy, Path(path))
     if locality is not None:
         locality.attach(policy)
     return policy

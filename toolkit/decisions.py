@@ -26,6 +26,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, TextIO
 
 from toolkit.policies.assign import Assigner, Assignment
@@ -35,9 +36,13 @@ from toolkit.policies.following import Following, Key
 Write = Callable[[dict[str, Any]], None]
 
 
-def recorded(policy: Policy, sink: TextIO, seed: int = 0, tau: float | None = None) -> Policy:
-    """The policy, with what happens to it written to an open text file, flushed at each line.
-    `seed`, `tau`: those that it was made with."""
+def recorded(
+    policy: Policy, sink: TextIO | Path, seed: int = 0, tau: float | None = None
+) -> Policy:
+    """The policy, with what happens to it written to a text file, open or to be appended to, and
+    flushed at each line. `seed`, `tau`: those that it was made with."""
+    if isinstance(sink, Path):
+        sink = sink.open("a", encoding="utf-8")  # as long as the policy lives
     kind = RecordedRounds if isinstance(policy, Assigner) else Recorded
     return kind(policy, sink, seed, tau)
 

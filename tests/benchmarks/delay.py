@@ -62,7 +62,7 @@ def spread(name: str, options: Any, lengths: Sequence[Lengths], delay: int) -> f
         assigner: Assigner = policy if isinstance(policy, Assigner) else OneByOne(policy)
         loop = ClosedLoop(
             assigner, Consecutive(lengths), options.ranks, options.slots, 8 * options.ranks, delay,
-            seed, getattr(policy, "inflight", None),
+            seed, policy.inflight,
         )  # fmt: skip
         loop.run(options.steps, options.steps // 4)
         found += loop.spreads

@@ -21,11 +21,11 @@ from patches.dp_locality import DpLocality
 from patches.dp_method import RECORD_VARIABLE
 from tests.e2e import calls
 from tests.e2e.reference import Reference
-from toolkit.decisions import Replayed, replay
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
 from toolkit.policies import make_policy
+from toolkit.replay import Replayed, replay
 from toolkit.resources import profiles_dir
 from toolkit.router.calibrated import calibrated
 
@@ -60,7 +60,7 @@ def recording(role: dict[str, Any], folder: Path, name: str) -> dict[str, Any]:
 def decisions(folder: Path, name: str) -> list[Replayed]:
     """What was recorded, played again."""
     played = replay((folder / f"{name}.jsonl").read_text().splitlines())
-    assert [each for each in played if each.recorded != each.now] == []
+    assert [each for each in played if each.differs] == []
     return played
 
 

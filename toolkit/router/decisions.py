@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from toolkit.policies.base import Policy
 
@@ -18,5 +19,4 @@ def on_record(policy: Policy, side: str, seed: int, tau: float | None) -> Policy
         return policy
     from toolkit.decisions import recorded
 
-    sink = open(f"{path}.{side}.jsonl", "a", encoding="utf-8")  # open while we live
-    return recorded(policy, sink, seed, tau)
+    return recorded(policy, Path(f"{path}.{side}.jsonl"), seed, tau)

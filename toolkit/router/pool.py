@@ -48,8 +48,9 @@ class Waiter:
 class Pool:
     """Rounds of `Assigner.assign` over all that wait, while the decode policy is one.
 
-    `Rounds` says when one is due; "at once" is the turn of the event loop after the news. So nobody waits for longer than it takes to hear of a
-    free slot. Who is bound counts on the rank at once, and the next round sees it.
+    `Rounds` says when one is due; "at once" is the turn of the event loop after the news: nobody
+    waits for longer than it takes to hear of a free slot. Who is bound counts on the rank at once,
+    and the next round sees it.
 
     A request that failed on a worker is assigned among the others, before those who never failed,
     as long as there are others. Nobody waits for more than `park_timeout_s`, as its KV is locked on

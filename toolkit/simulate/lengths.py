@@ -9,8 +9,8 @@ from toolkit.simulate.request import Request
 
 
 class Followed:
-    """Tells a policy what is in flight, its lengths as the router does by the streams, but looks at a rank's steps only
-    when somebody asks (`catch_up`)."""
+    """Tells `Following` of requests as the router does, but looks at a rank's steps only when
+    somebody asks (`catch_up`)."""
 
     def __init__(self, following: Following) -> None:
         self._following = following
