@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from patches.base import Hook, Patch, Process, refuse
@@ -87,15 +88,14 @@ def _policy(name: str, locality: DpLocality | None) -> Policy:
     from toolkit.policies import make_policy
 
     policy = make_policy(name)
+    path = os.environ.get(DP_RECORD_VARIABLE)
+    if path:
+        from toolkit.decisions import recorded
+
+        policy = recorded(policy, Path(path))
     if locality is not None:
         locality.attach(policy)
-        return policy  # without its centroids a recording could not be played
-    path = os.environ.get(DP_RECORD_VARIABLE)
-    if not path:
-        return policy
-    from toolkit.decisions import Recorded
-
-    return Recorded(policy, open(path, "a", encoding="utf-8"))  # open while we live
+    return policy
 
 
 def _look(controller: Any, balancer: Balancer) -> None:

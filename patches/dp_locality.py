@@ -19,7 +19,6 @@ from patches.dp_register import counterpart
 from patches.prefill_news import PrefillNews
 from toolkit.contract.variables import DP_HOLD_VARIABLE, DP_PROFILE_VARIABLE
 from toolkit.policies.base import Policy
-from toolkit.policies.composed import eldr_of
 
 log = logging.getLogger("toolkit.dp")
 
@@ -49,7 +48,7 @@ class DpLocality:
 
     def attach(self, policy: Policy) -> None:
         """Give the policy, which follows experts, what it compares signatures with."""
-        locality = eldr_of(policy)
+        locality = policy.locality
         assert locality is not None
         locality.centroids, locality.residents = self._centroids, self._residents
 

@@ -39,9 +39,7 @@ def follows_requests(name: str | None) -> bool:
     """Whether the policy is told of tokens and ends (`patches.dp_progress`)."""
     from toolkit.policies import make_policy
 
-    if name is None:
-        return False
-    return by_signature(name) or getattr(make_policy(name), "inflight", None) is not None
+    return name is not None and make_policy(name).needs.following
 
 
 def take_method(argv: Sequence[str], profile: bool = True) -> tuple[list[str], str | None]:

@@ -26,6 +26,7 @@ from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import resolve
 from toolkit.launch.running import Running, running
 from toolkit.policies import make_policy
+from toolkit.replay import Replayed, replay
 from toolkit.resources import profiles_dir
 from toolkit.signatures.calibrated import calibrated
 
@@ -60,7 +61,7 @@ def recording(role: dict[str, Any], folder: Path, name: str) -> dict[str, Any]:
 def decisions(folder: Path, name: str) -> list[Replayed]:
     """What was recorded, played again."""
     played = replay((folder / f"{name}.jsonl").read_text().splitlines())
-    assert [each for each in played if each.recorded != each.now] == []
+    assert [each for each in played if each.differs] == []
     return played
 
 

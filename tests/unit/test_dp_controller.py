@@ -196,7 +196,7 @@ publish_load(1, 0)
 time.sleep(0.1)
 ask("a", 100)
 rank, _ = answer()
-lengths = controller.toolkit_balancer.inflight
+lengths = controller.toolkit_balancer.policy.inflight
 sock_send(requests, Progressed((("a", 7, ""),)))
 time.sleep(0.2)
 say(tokens=lengths.tokens(("dp", rank)))

@@ -28,7 +28,6 @@ from toolkit.contract import VERSION
 from toolkit.contract.events import Hello, PrefillDone, Records, encode
 from toolkit.contract.variables import DP_HOLD_VARIABLE
 from toolkit.policies import make_policy
-from toolkit.policies.composed import eldr_of
 from toolkit.resources import profiles_dir
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.wire import pack
@@ -234,12 +233,12 @@ def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill, name: str)
         for req, signature in released
     }
     assert chosen == {room: room for room in range(ranks)}
-    eldr = eldr_of(policy)
+    eldr = policy.locality
     assert eldr is not None and eldr.counters.fallbacks == {}
     # What runs on a rank makes it near, until it has ended.
-    assert [balancer.residents.count((NAME, rank)) for rank in range(ranks)] == [1] * ranks
+    assert [eldr.residents.count((NAME, rank)) for rank in range(ranks)] == [1] * ranks
     balancer.progressed([("r0", 5, ""), ("r0", 9, "finished"), ("r1", 2, "aborted")])
-    assert [balancer.residents.count((NAME, rank)) for rank in range(2)] == [0, 0]
+    assert [eldr.residents.count((NAME, rank)) for rank in range(2)] == [0, 0]
 
 
 def test_news_that_come_before_the_request_are_kept_but_not_all(prefill: Prefill) -> None:

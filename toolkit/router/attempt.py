@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -75,8 +74,6 @@ class _Leg:
     """Whether it is to show that its worker is well again."""
     proven: bool = False
     """The worker has computed something of it."""
-    leave: Callable[[], None] | None = None
-    """To be called when it has ended."""
 
 
 class Attempt:
@@ -261,7 +258,6 @@ class Attempt:
         locality, sample = self._d.locality, self._sample
         if locality is None or sample is None:
             return
-        leg.leave = locality.settle(leg.rank, sample.vector)
         # A prompt counts once, however often it is run, and however many samples are wanted.
         if self._number == 0 and self._single.first_sample:
             locality.observe(sample)
@@ -451,9 +447,9 @@ class Attempt:
         call = rank.worker.post(self._single.path, segments(body), sink, headers)
         booking, self._booking = self._booking, None
         if booking is None:  # last: what was not sent is not counted
-            policy = self._d.policies["decode"] if decode else None
+            following = self._d.following if decode else None
             streams, generated = self._relay is not None, len(self._single.resume_ids)
-            booking = Booking(rank, self._view, policy, streams, generated)
+            booking = Booking(rank, self._view, following, streams, generated)
         now = monotonic()
         leg = _Leg(rank, call, booking, decode, now, rank.worker.record.posted(now))
         self._legs.append(leg)
@@ -522,5 +518,3 @@ def _end_later(leg: _Leg, _: asyncio.Future[bool]) -> None:
 def _end(leg: _Leg, generated: int = 0, finished: bool = False) -> None:
     ok = leg.call.answered and leg.call.status < 500
     leg.booking.end(ok, generated, finished)
-    if leg.leave is not None:
-        leg.leave()

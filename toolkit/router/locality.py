@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from toolkit.contract.events import PrefillDone
 from toolkit.policies.base import Policy
-from toolkit.policies.composed import eldr_of
 from toolkit.policies.eldr import Counters, EldrPolicy
 from toolkit.policies.residents import Residents
 from toolkit.profile_folder.errors import ProfileError
@@ -21,9 +19,8 @@ from toolkit.router.refit_history import RefitHistory
 from toolkit.router.refit_queue import RefitQueue
 from toolkit.router.refits import Base
 from toolkit.router.roster import Roster, groups_of, shown
-from toolkit.router.worker import Fleet, Rank, Worker
+from toolkit.router.worker import Fleet, Worker
 from toolkit.signatures.calibrated import calibrated
-from toolkit.signatures.calibration import Floats
 from toolkit.signatures.nearness import nearness
 from toolkit.signatures.reader import Sample, SignatureReader
 from toolkit.signatures.space import SignatureSpace
@@ -98,7 +95,7 @@ class Locality:
 
     def attach(self, policy: Policy) -> None:
         """The decode policy from now on. What in it is ELDR gets the centroids and the counters."""
-        self._policy = eldr_of(policy)
+        self._policy = policy.locality
         if self._policy is not None:
             self._policy.counters = self.counters
             self._policy.residents = self.residents
@@ -107,12 +104,6 @@ class Locality:
     def read(self, worker: str, event: PrefillDone) -> Sample | str:
         """The sample of a `prefill_done` event, or in a few words why there is none."""
         return self.reader.read(worker, event.signature)
-
-    def settle(self, rank: Rank, vector: Floats) -> Callable[[], None]:
-        """A request with this signature runs on a decode rank until what is returned is called."""
-        group = rank.group
-        self.residents.add(group, vector)
-        return partial(self.residents.remove, group, vector)
 
     def observe(self, sample: Sample) -> None:
         """A request that was routed by ELDR."""

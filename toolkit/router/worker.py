@@ -22,6 +22,7 @@ from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
 from toolkit.router.turnstile import Turnstile
 from toolkit.router.upstream import Call, Pool
+from toolkit.waiting_work import waiting_tokens
 
 if TYPE_CHECKING:
     from toolkit.router.booking import Booking
@@ -87,9 +88,9 @@ class Rank:
         reading = {key: getattr(event, key) for key in FIELDS}
         # SGLang's num_total_tokens is what requests will use; the pool's size has its own field.
         if event.capacity_tokens is not None:
-            if self.worker.config.role == "decode":
-                # Waiting for the prefill to compute is nothing here; for KV to come is.
-                reading["waiting_tokens"] = reading["total_tokens"] - reading["used_tokens"]
+            reading["waiting_tokens"] = waiting_tokens(
+                self.worker.config.role, event.used_tokens, event.total_tokens, event.waiting_tokens
+            )
             reading["total_tokens"] = event.capacity_tokens
         self.ledger.read(reading, now)
         self._give_up_lost(empty=not reading["running"] and not reading["waiting"], now=now)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.one_by_one import OneByOne
 from toolkit.policies import Load, RequestView, WorkerView, make_policy
 from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.balance_route import BalanceRoute
@@ -22,7 +23,6 @@ from toolkit.policies.composed import ComposedPolicy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.inflight_lengths import InflightLengths
 from toolkit.policies.level import LevelPolicy
-from toolkit.policies.one_by_one import OneByOne
 from toolkit.policies.parts import Parts
 from toolkit.policies.predictors import Survival
 from toolkit.policies.readings import kv_tokens, read_ranks

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.one_by_one import OneByOne
 from tests.unit.policies.brute_force import after, imbalance, optimum
 from toolkit.policies import Load, RequestView, WorkerView, make_policy
 from toolkit.policies.assign import Assigner
 from toolkit.policies.br0 import Br0Policy, MarginNow
 from toolkit.policies.brh import BrHPolicy
-from toolkit.policies.one_by_one import OneByOne
 
 tokens = st.integers(0, 5000)
 rank_loads = st.lists(tokens, min_size=2, max_size=8)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.one_by_one import OneByOne
 from tests.unit.policies.closed_loop import ClosedLoop, conversation
 from toolkit.policies import (
     EldrPolicy,
@@ -24,9 +25,8 @@ from toolkit.policies import (
 from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
-from toolkit.policies.composed import ComposedPolicy, eldr_of
+from toolkit.policies.composed import ComposedPolicy
 from toolkit.policies.eldr import Centroids
-from toolkit.policies.one_by_one import OneByOne
 from toolkit.policies.parts import Parts
 from toolkit.policies.readings import read_ranks
 from toolkit.policies.residents import Residents
@@ -85,7 +85,7 @@ centroids = st.lists(vectors.map(unit), min_size=COUNT, max_size=COUNT).map(
 
 def prepared(policy: Policy, known: Centroids | None) -> Policy:
     """With centroids and something in flight, where it looks at them."""
-    part = eldr_of(policy)
+    part = policy.locality
     if part is not None and known is not None:
         part.centroids = known
         part.residents = Residents(D)
@@ -428,7 +428,7 @@ def test_with_a_pool_ranks_keep_their_kinds_and_are_level() -> None:
     near, spread = {}, {}
     for name in ("shortest_queue", "eldr", "br0", "composed@eldr+br0"):
         policy = make_policy(name)
-        part = eldr_of(policy)
+        part = policy.locality
         if part is not None:
             part.centroids = known
         watched = Watched(policy)

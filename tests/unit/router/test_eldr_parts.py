@@ -27,7 +27,9 @@ from tests.unit.router.eldr_cluster import (
 )
 from toolkit.contract.events import Hello, NotAnEvent, Records, Steps
 from toolkit.contract.events import decode as decode_event
+from toolkit.policies import RequestView, make_policy
 from toolkit.policies.eldr import Centroids
+from toolkit.router.booking import Booking
 from toolkit.router.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.config import ConfigError, RouterConfig, load_config
 from toolkit.router.locality import Locality
@@ -182,10 +184,13 @@ def test_what_runs_on_one_rank_makes_all_that_share_its_experts_near(folder):
     locality = Locality(config, workers)
     first, second, *_ = workers.side("decode")
     vector = calibrated(folder).centroids[0]
-    gone = [locality.settle(rank, vector) for rank in (first, second)]
+    policy = make_policy("eldr")
+    locality.attach(policy)
+    following, view = policy.follow(), RequestView(signature=vector)
+    booked = [Booking(rank, view, following) for rank in (first, second)]
     assert locality.residents.count(("d0", None)) == 2
-    for leave in gone:
-        leave()
+    for booking in booked:
+        booking.end(ok=True)
     assert locality.residents.count(("d0", None)) == 0
     locality.keeper.close()
 
