@@ -81,11 +81,15 @@ def cpu_dp(cpu_dp_shared: Shared) -> Running:
 @pytest.fixture(autouse=True)
 def left_well(request: pytest.FixtureRequest) -> Iterator[None]:
     """Whoever uses a shared deployment leaves it whole, whatever comes next."""
+    used: list[Shared] = [
+        request.getfixturevalue(name)
+        for name in ("cpu_demo", "cpu_dp_shared")
+        if name in request.fixturenames
+    ]
     yield
-    for fixture, shared in (("deployment", "cpu_demo"), ("cpu_dp", "cpu_dp_shared")):
-        if fixture in request.fixturenames:
-            wrong = request.getfixturevalue(shared).restore()
-            assert not wrong, f"the test has left the deployment so: {wrong}"
+    for shared in used:
+        wrong = shared.restore()
+        assert not wrong, f"the test has left the deployment so: {wrong}"
 
 
 @pytest.fixture(scope="session")
