@@ -3,7 +3,10 @@ And what their answers are compared with."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,19 +21,25 @@ from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.resources import recipes_dir
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that hands tests out makes the place where the others say which go together."""
+    if config.getvalue("dist") == "loadgroup":
+        folder = tempfile.TemporaryDirectory(prefix="toolkit-groups-")
+        config.add_cleanup(folder.cleanup)
+        os.environ[groups.VARIABLE] = str(Path(folder.name) / "groups.json")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> groups.Scheduling | None:
     """Tests of one deployment go to one process (`groups`)."""
-    found = [item for item in items if isinstance(item, pytest.Function) and _ours(item)]
-    for item in found:
-        group = groups.name(item)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
-    items[:] = [item for item in items if item not in set(found)] + groups.order(found)
+    if groups.VARIABLE in os.environ and config.getvalue("dist") == "loadgroup":
+        return groups.Scheduling(config, log)
+    return None
 
 
-def _ours(item: pytest.Item) -> bool:
-    return item.get_closest_marker("e2e") is not None
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ours = [item for item in items if item.get_closest_marker("e2e")]
+    items[:] = [item for item in items if item not in set(ours)] + groups.order(ours)
+    groups.publish(items)
 
 
 @pytest.hookimpl(wrapper=True)

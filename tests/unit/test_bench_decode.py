@@ -83,6 +83,7 @@ def test_a_worker_without_captured_experts_does_not_drag_the_mean() -> None:
     assert found["decode_steps"] == 2
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.tuples(st.integers(1, 16), st.integers(1, 40)), max_size=9)))
 def test_all_workers_are_the_sum_of_each(rows: list[list[tuple[int, int]]]) -> None:
     ranks = [

@@ -41,6 +41,7 @@ def detach(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_an_old_ready_does_not_count(tmp_path: Path) -> None:
     """Neither that of a launcher that was killed nor that of one that lives."""
     me = trees.look(os.getpid())

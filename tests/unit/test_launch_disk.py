@@ -114,6 +114,7 @@ def ask(url, **body):
         return answer.status
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_a_dead_worker_do_not_end_the_deployment(launcher):
     before = rows(launcher.run)
     launcher.limit(resource.RLIMIT_FSIZE, 0)  # every write to a file fails, as on a full disk
@@ -141,6 +142,7 @@ def test_a_full_disk_and_a_dead_worker_do_not_end_the_deployment(launcher):
     ]
 
 
+@pytest.mark.slow
 def test_a_removed_run_folder_is_made_again(launcher):
     before = rows(launcher.run)
     shutil.rmtree(launcher.run)
@@ -153,6 +155,7 @@ def test_a_removed_run_folder_is_made_again(launcher):
     assert toolkit("stop", "--run", str(launcher.run)).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_removed_run_folder_is_seen_while_nothing_happens(launcher):
     shutil.rmtree(launcher.run)
     launcher.wait_for("were removed; made them again")

@@ -26,6 +26,7 @@ def traffic(groups: int | None) -> Traffic:
     return Traffic(np.array(WEIGHT), np.zeros((1, 12, 12)), groups=groups)
 
 
+@pytest.mark.slow
 def test_deepseeks_published_example():
     assert eplb(traffic(4), Topology(8, 4), 4).physical_to_logical.tolist() == TABLE
 
