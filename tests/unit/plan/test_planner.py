@@ -160,6 +160,7 @@ def test_knobs_without_a_simulation_left_are_named() -> None:
 # ---- what would be needed ----
 
 
+@pytest.mark.slow
 def test_more_workers_or_less_traffic_and_both_numbers_hold() -> None:
     """The rate and the workers that are named meet the objectives, a bit more and one fewer not."""
     slo = Slo(0.25, 0.025, 0.9)
