@@ -24,8 +24,7 @@ from patches.dp_hold import GONE, HOLD_S, LATE, Holding
 from patches.dp_loads import NAME
 from patches.dp_locality import HOLD_VARIABLE, DpLocality
 from patches.prefill_news import MOST_ROOMS
-from tests.unit.test_dp_balancer import Req
-from tests.unit.test_dp_loads import EPOCH, Snapshot
+from tests.unit.dp_stand_ins import EPOCH, Req, Snapshot
 from toolkit.policies import make_policy
 from toolkit.policies.composed import eldr_of
 from toolkit.resources import profiles_dir

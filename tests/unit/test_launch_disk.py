@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.unit.launch_runs import Events, toolkit
 from tests.unit.launch_stand_ins import SERVER, plan, two_workers, wait_gone, worker
-from tests.unit.test_launch_supervisor import Events, toolkit
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import LogFiles, Restart

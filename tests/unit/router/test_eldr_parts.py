@@ -25,6 +25,7 @@ from tests.unit.router.eldr_cluster import (
     counts,
     write_profile,
 )
+from tests.unit.router.eldr_stand_ins import PREFILL, configured, decode
 from toolkit.policies.eldr import Centroids
 from toolkit.router.calibrated import calibrated
 from toolkit.router.centroid_sets import Fit, Rows, in_order, match, share
@@ -39,22 +40,12 @@ from toolkit.router.worker import Fleet
 from toolkit.signatures.nearness import Nearness
 
 HELLO = {"fingerprint": FINGERPRINT, "signature": {"layers": [1, 5], "experts": EXPERTS}}
-PREFILL = {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 1}
 STEPS = {"steps": 3, "requests": 9, "kv_tokens": 90, "seconds": 0.5, "distinct": 12.0}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
-
-
-def decode(name: str, dp_size: int = 1, **more: object) -> dict:
-    url = "http://127.0.0.1:2"
-    return {"name": name, "role": "decode", "url": url, "dp_size": dp_size} | more
-
-
-def configured(*decodes: dict, **more: object) -> RouterConfig:
-    return RouterConfig.model_validate({"workers": [PREFILL, *decodes], **more})
 
 
 @pytest.fixture
