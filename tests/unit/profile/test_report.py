@@ -85,6 +85,7 @@ def test_text_is_escaped() -> None:
     assert "a&lt;b" in page
 
 
+@pytest.mark.slow
 def test_largest_models_stay_small() -> None:
     few = sample.Size(requests=40, layers=58, experts=256, top_k=8, workers=16, gpus=64, nodes=8)
     profile, arrays = sample.build(few)
