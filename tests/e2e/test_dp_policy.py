@@ -19,12 +19,10 @@ import pytest
 
 from patches.dp_locality import DpLocality
 from tests.e2e import calls
+from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from toolkit.contract.variables import DP_RECORD_VARIABLE
-from toolkit.decisions import Replayed, replay
-from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
-from toolkit.launch.running import Running, running
+from toolkit.launch.running import Running
 from toolkit.policies import make_policy
 from toolkit.replay import Replayed, replay
 from toolkit.resources import profiles_dir
@@ -48,9 +46,7 @@ class Served(NamedTuple):
 def start(folder: Path, **fields: Any) -> Any:
     """A deployment of these fields, up."""
     recipe = {"name": "dp-policy", "device": "cpu", "model": "embedded"} | fields
-    file = folder / "dp.yaml"
-    file.write_text(json.dumps(recipe))  # JSON is YAML
-    return running(resolve(load_deployment(file)), folder)
+    return deployed(recipe, folder)
 
 
 def recording(role: dict[str, Any], folder: Path, name: str) -> dict[str, Any]:

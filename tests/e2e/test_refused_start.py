@@ -46,7 +46,15 @@ def in_memory_of(leaders: dict[int, int]) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("case", CASES)
+# What is wrong with the other values is found by the same function before anything is started
+# (tests/unit/test_signature_cache.py); that a worker then ends well is seen with these two.
+STARTED = ("the capturer is off", "a layer that the model lacks")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [name if name in STARTED else pytest.param(name, marks=pytest.mark.full) for name in CASES],
+)
 def test_the_worker_refuses_and_says_how_to_mend_it(case: str, tmp_path: Path) -> None:
     layers, flags, said = CASES[case]
     log = tmp_path / "worker.log"

@@ -20,7 +20,7 @@ from aiohttp import web
 from patches import request_times
 from patches.expert_stream import ExpertHub
 from patches.step_log import FIELDS, StepBlock
-from tests.unit.test_bench_decode import done, step
+from tests.unit.bench_steps import done, step
 from toolkit.bench import listen
 from toolkit.bench.listen import DecodeWatch
 from toolkit.bench.runner import Load, Outcome, check, new_session, play

@@ -7,7 +7,7 @@ import io
 import random
 from array import array
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from patches.dp_balancer import FORGET_S, HEALTH_CHECK, Balancer
 from patches.dp_loads import NAME
 from patches.dp_progress import how
 from patches.dp_request import request_view
-from tests.unit.test_dp_loads import EPOCH, Snapshot
+from tests.unit.dp_stand_ins import EPOCH, Req, Sampling, Snapshot
 from toolkit.contract.events import LoadReading
 from toolkit.decisions import recorded
 from toolkit.policies import make_policy
@@ -25,28 +25,6 @@ from toolkit.router.config import RouterConfig
 from toolkit.router.worker import Fleet, Rank
 
 POOL = 4096
-
-
-@dataclass
-class Sampling:
-    max_new_tokens: int | None = 128
-    min_new_tokens: int = 0
-    ignore_eos: bool = False
-
-
-@dataclass
-class Req:
-    """The fields of SGLang's `TokenizedGenerateReqInput` that are looked at."""
-
-    rid: str = "r"
-    input_ids: Any = field(default_factory=lambda: array("q", range(10)))
-    input_embeds: Any = None
-    sampling_params: Sampling = field(default_factory=Sampling)
-    routing_key: str | None = None
-    session_id: str | None = None
-    session_params: Any = None
-    extra_key: str | None = None
-    routed_dp_rank: int | None = None
 
 
 def ids(count: int, seed: int = 0) -> array[int]:

@@ -22,8 +22,7 @@ from patches.dp_hold import GONE, HOLD_S, LATE, Holding
 from patches.dp_loads import NAME
 from patches.dp_locality import DpLocality
 from patches.prefill_news import MOST_ROOMS
-from tests.unit.test_dp_balancer import Req
-from tests.unit.test_dp_loads import EPOCH, Snapshot
+from tests.unit.dp_stand_ins import EPOCH, Req, Snapshot
 from toolkit.contract import VERSION
 from toolkit.contract.events import Hello, PrefillDone, Records, encode
 from toolkit.contract.variables import DP_HOLD_VARIABLE

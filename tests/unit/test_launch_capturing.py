@@ -118,6 +118,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Plan, d
     return {a["name"]: (plans[a["name"]], {"prefill-0": a["resolved"]}) for a in answers}
 
 
+@pytest.mark.sglang
 @pytest.mark.parametrize("name", [*CASES, *WINDOWS])
 def test_what_sglang_makes_of_the_flags_is_judged(name: str, settled: Any) -> None:
     flag = {**CASES, **WINDOWS}[name][1]

@@ -29,5 +29,7 @@ DP_PROFILE_VARIABLE = "TOOLKIT_DP_PROFILE"
 DP_RECORD_VARIABLE = "TOOLKIT_DP_RECORD"
 """A file to which the DP controller writes its decisions with all that led to them
 (`toolkit.decisions`); for tests and questions, as it grows without a bound."""
+ROUTER_RECORD_VARIABLE = "TOOLKIT_ROUTER_RECORD"
+"""As DP_RECORD_VARIABLE, of the router (`toolkit.router.decisions`): a file a side."""
 DP_HOLD_VARIABLE = "TOOLKIT_DP_HOLD_S"
 """Seconds for which the DP controller holds a request whose signature has not come."""

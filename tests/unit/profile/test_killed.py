@@ -61,6 +61,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["first", "exchange", "no-exchange"])
 def test_killed_anywhere(tmp_path: Path, mode: str) -> None:
     done = subprocess.run(

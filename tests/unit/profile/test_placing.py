@@ -16,6 +16,7 @@ from toolkit.resources import profiles_dir
 SHIPPED = profiles_dir() / "embedded"
 
 
+@pytest.mark.slow
 def test_drift_trades_balance_for_traffic(tmp_path: Path) -> None:
     built, arrays = read(SHIPPED)
     rows = []

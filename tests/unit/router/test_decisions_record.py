@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.router.test_pool import House, run, turns
+from toolkit.contract.variables import ROUTER_RECORD_VARIABLE
 from toolkit.policies import RequestView, WorkerView
 from toolkit.replay import replay
-from toolkit.router.decisions import RECORD_VARIABLE
 
 
 @pytest.mark.parametrize("policy", ["br0", "brh@survival", "composed@filter+level+user"])
 def test_rounds_choices_and_tellings_of_both_sides(tmp_path, monkeypatch, policy) -> None:
-    monkeypatch.setenv(RECORD_VARIABLE, str(tmp_path / "rec"))
+    monkeypatch.setenv(ROUTER_RECORD_VARIABLE, str(tmp_path / "rec"))
 
     async def check() -> None:
         house = House(ranks=2, policy=policy)
@@ -38,7 +38,7 @@ def test_rounds_choices_and_tellings_of_both_sides(tmp_path, monkeypatch, policy
 
 
 def test_nothing_is_written_unasked(tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv(RECORD_VARIABLE, raising=False)
+    monkeypatch.delenv(ROUTER_RECORD_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
 
     async def check() -> None:

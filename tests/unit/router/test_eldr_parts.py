@@ -25,6 +25,7 @@ from tests.unit.router.eldr_cluster import (
     counts,
     write_profile,
 )
+from tests.unit.router.eldr_stand_ins import PREFILL, configured, decode
 from toolkit.contract.events import Hello, NotAnEvent, Records, Steps
 from toolkit.contract.events import decode as decode_event
 from toolkit.policies import RequestView, make_policy
@@ -43,22 +44,12 @@ from toolkit.signatures.nearness import Nearness
 from toolkit.signatures.reader import Sample, SignatureReader
 
 HELLO = Hello(fingerprint=FINGERPRINT, signature=Records([1, 5], EXPERTS))
-PREFILL = {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 1}
 STEPS = {"steps": 3, "requests": 9, "kv_tokens": 90, "seconds": 0.5, "distinct": 12.0}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
-
-
-def decode(name: str, dp_size: int = 1, **more: object) -> dict:
-    url = "http://127.0.0.1:2"
-    return {"name": name, "role": "decode", "url": url, "dp_size": dp_size} | more
-
-
-def configured(*decodes: dict, **more: object) -> RouterConfig:
-    return RouterConfig.model_validate({"workers": [PREFILL, *decodes], **more})
 
 
 @pytest.fixture
