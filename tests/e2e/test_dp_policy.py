@@ -24,6 +24,10 @@ from tests.e2e.reference import Reference
 from toolkit.contract.variables import DP_RECORD_VARIABLE
 from toolkit.launch.running import Running
 from toolkit.policies import make_policy
+from toolkit.launch.deployment import load_deployment
+from toolkit.launch.plan import resolve
+from toolkit.launch.running import Running, running
+from toolkit.policies import Decision, make_policy
 from toolkit.replay import Replayed, replay
 from toolkit.resources import profiles_dir
 from toolkit.signatures.calibrated import calibrated
@@ -129,7 +133,7 @@ def test_short_requests_go_to_the_rank_without_the_long_one(balanced: Running) -
     assert Counter(each.rank for each in short) == {1 - long.rank: 6}
     # The decisions are those of the policy, and the requests ran where it said.
     made = decisions(balanced.run_dir, "plain")[before:]
-    said = [each.recorded.index for each in made if each.recorded is not None]
+    said = [each.recorded.index for each in made if isinstance(each.recorded, Decision)]
     assert said == [long.rank, *(each.rank for each in short)]
 
 
@@ -238,7 +242,7 @@ def test_behind_sglangs_router_prefill_and_decode_have_policies(
 
 
 def ranks_of(made: list[Replayed]) -> set[int]:
-    return {each.recorded.index for each in made if each.recorded is not None}
+    return {each.recorded.index for each in made if isinstance(each.recorded, Decision)}
 
 
 def nearest(reference: Reference, asked: list[list[int]], ranks: int) -> list[int]:

@@ -17,6 +17,7 @@ from toolkit.policies.residents import Residents
 from toolkit.replay import main, replay
 
 POOL = 4096
+RECORDINGS = Path(__file__).parent / "recordings"
 NAMES = [*(n for n in policy_names() if n != "brh"), "brh@survival", "gimbal@0.5:0.1:100"]
 
 
@@ -119,6 +120,14 @@ def test_eldr_with_its_centroids_and_residents() -> None:
     assert not any(each.differs for each in replay(lines))
     for kind in ('"sent"', '"centroids"'):
         assert any(each.differs for each in replay(line for line in lines if kind not in line[:12]))
+
+
+@pytest.mark.parametrize("file", sorted(RECORDINGS.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_what_an_earlier_version_decided_in_real_traffic(file: Path) -> None:
+    """Recorded on `cpu-dp` at 9a234c0, before policies had `needs`."""
+    played = replay(file.read_text().splitlines())
+    assert len(played) >= 10
+    assert not any(each.differs for each in played)
 
 
 def test_the_tool_counts_and_tells_what_differs(tmp_path: Path, capsys) -> None:
