@@ -15,6 +15,4 @@ from docs import reference  # noqa: E402  (the repository is not installed as a 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replaces each `<!-- generated: NAME -->` by what `reference.PARTS` makes of NAME."""
-    return re.sub(
-        r"<!-- generated: (\w+) -->", lambda mark: reference.PARTS[mark[1]](), markdown
-    )
+    return re.sub(r"<!-- generated: (\w+) -->", lambda mark: reference.PARTS[mark[1]](), markdown)

@@ -81,7 +81,9 @@ def _default(field: FieldInfo) -> str:
 
 
 def _type(field: FieldInfo) -> str:
-    words = re.sub(r"typing\.|Annotated\[(.*?), .*?\]$|<class '(.*?)'>", r"\1\2", _plain(field.annotation))
+    words = re.sub(
+        r"typing\.|Annotated\[(.*?), .*?\]$|<class '(.*?)'>", r"\1\2", _plain(field.annotation)
+    )
     return words.replace(" | None", "").replace("NoneType", "")
 
 
@@ -112,7 +114,12 @@ def keys() -> str:
     for head, entries in groups.items():
         title = {"": "Top level", "ROLE": "`prefill`, `decode`, `worker`"}.get(head, f"`{head}`")
         rows = [
-            (f"`{_last(key.path, head)}`", key.type, f"`{key.default}`" if key.default else "", key.meaning)
+            (
+                f"`{_last(key.path, head)}`",
+                key.type,
+                f"`{key.default}`" if key.default else "",
+                key.meaning,
+            )
             for key in entries
         ]
         lines += [f"## {title}", "", *_table(("key", "type", "default", "meaning"), rows), ""]
@@ -173,7 +180,10 @@ def cli() -> str:
     lines = []
     for name, (text, options) in commands().items():
         lines += [f"## {name}", "", text, ""]
-        rows = [(f"`{o.name}`", o.type, f"`{o.default}`" if o.default else "", o.meaning) for o in options]
+        rows = [
+            (f"`{o.name}`", o.type, f"`{o.default}`" if o.default else "", o.meaning)
+            for o in options
+        ]
         if rows:
             lines += [*_table(("option", "type", "default", "meaning"), rows), ""]
     return "\n".join(lines)
@@ -187,7 +197,9 @@ def policies() -> str:
     for name, known in POLICIES.items():
         text = inspect.getdoc(sys.modules[known.make.__module__]) or ""  # type: ignore[attr-defined]
         sides = " and ".join(known.sides)
-        after = f" `{name}@{known.parameter.upper()}` sets its parameter." if known.parameter else ""
+        after = (
+            f" `{name}@{known.parameter.upper()}` sets its parameter." if known.parameter else ""
+        )
         lines += [f"### `{name}`", "", f"Side: {sides}.{after}", "", "```text", text, "```", ""]
     return "\n".join(lines)
 

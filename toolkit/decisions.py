@@ -9,7 +9,7 @@ process that was started again); each other one is something that the policy was
   `{"ended": [rid, finished]}`, `{"lost": [name, dp rank]}`: what BR-H's lengths were told
 
 Policies have no clock and no other input, so whoever plays a recording on a fresh policy gets the
-same answers: the router and SGLang's DP controller both wrap theirs in `Recorded`.
+same answers: SGLang's DP controller wraps its policy in `Recorded`; the router does not record.
 """
 
 from __future__ import annotations

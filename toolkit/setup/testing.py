@@ -42,6 +42,10 @@ def steps(layout: Layout, unit_only: bool, extra: Sequence[str]) -> List[Tuple[s
         ("ruff check", [str(binaries / "ruff"), "check", *code]),
         ("ruff format", [str(binaries / "ruff"), "format", "--check", *code]),
         ("mypy", [str(layout.python), "-m", "mypy"]),
+        (
+            "documents",
+            [str(layout.python), "-m", "mkdocs", "build", "-q", "-s", "-f", "docs/mkdocs.yml"],
+        ),
         *_other_kernels(layout, extra, given),
         *tests,
     ]
