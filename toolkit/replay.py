@@ -115,19 +115,12 @@ class Player:
         locality = self.policy.locality
         if locality is None:
             raise ValueError(f"{self.name} has no use for centroids")
-<<<<<<< HEAD
-        locality.centroids = None
-        if known:
-            owner = {_pair(group): row for group, row in known["owner"]}
-            locality.centroids = Centroids(np.array(known["rows"], dtype=np.float32), owner)
-=======
         if known is None:
             locality.centroids = None
         else:
             rows = np.array(known["rows"], dtype=np.float32)
             owner = {_pair(group): row for group, row in known["owner"]}
             locality.centroids = Centroids(rows, owner)
->>>>>>> seam
         if dimensions is None:
             locality.residents = None
         elif locality.residents is None:

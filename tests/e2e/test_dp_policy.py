@@ -23,10 +23,6 @@ from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from toolkit.contract.variables import DP_RECORD_VARIABLE
 from toolkit.launch.running import Running
-from toolkit.policies import make_policy
-from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
-from toolkit.launch.running import Running, running
 from toolkit.policies import Decision, make_policy
 from toolkit.replay import Replayed, replay
 from toolkit.resources import profiles_dir

@@ -255,7 +255,7 @@ def check(
     deployment: Annotated[str, typer.Option(help="A deployment file it must fit.")] = "",
 ) -> None:
     """Check that a profile is whole, and that it fits a model or a deployment. Exit status 1."""
-    from toolkit.profile.check import refuse
+    from toolkit.profile_folder.check import refuse
     from toolkit.profile_folder.store import read
 
     built, _ = read(folder)

@@ -164,7 +164,8 @@ class Router(_Strict):
         default=False, description="strangers may use a front door that is not loopback"
     )
     allow: tuple[str, ...] = Field(
-        default=(), description="what clients may do beyond plain requests (router/README.md)"
+        default=(),
+        description="what clients may do beyond plain requests (see What clients may send)",
     )
     max_inflight: Count | None = None
     max_queue: Annotated[int, Field(ge=0)] | None = None

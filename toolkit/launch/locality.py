@@ -144,7 +144,7 @@ def _choice(plan: Plan) -> list[Problem]:
 def _fit(plan: Plan, found: Locality) -> list[Problem]:
     """The profile against the model and the number of decode workers."""
     from toolkit.fingerprint import model_fingerprint
-    from toolkit.profile.check import problems
+    from toolkit.profile_folder.check import problems
 
     fingerprint = None
     if plan.model.weights_here:

@@ -24,7 +24,7 @@ def check(deployment: Deployment, *profiles: str | None) -> None:
 
 
 def _compare(deployment: Deployment, text: str, folder: Path) -> None:
-    from toolkit.profile.check import problems
+    from toolkit.profile_folder.check import problems
     from toolkit.profile_folder.store import read
 
     profile, _ = read(folder)

@@ -60,7 +60,7 @@ async def listen(
     if not prompts:
         raise ProfileError(
             f"no sampled request finished in {seconds:.0f} s: is there traffic? "
-            f"(share {share:g}; raise --share or --minutes)"
+            f"(share {share:g}; raise --share or --live)"
         )
     joined = shards.join()
     return Measured(prompts, joined, shards.affinity, shards.layers, known, roles)

@@ -1,7 +1,7 @@
 """Which workers run a request, and what happens when one of them fails.
 
 `Dispatcher.run` repeats `Attempt`s: each has its own bootstrap room and rid, since the room of a
-failed transfer is dead and a decode posted to it hangs (see `Attempt`).
+failed transfer is dead and a decode posted to it hangs.
 """
 
 from __future__ import annotations

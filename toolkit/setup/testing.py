@@ -39,6 +39,11 @@ def lint_steps(layout: Layout) -> List[Step]:
     return [
         ("ruff check", [ruff, "check", *code]),
         ("ruff format", [ruff, "format", "--check", *code]),
+        ("import contracts", [str(layout.venv / "bin" / "lint-imports"), "--no-cache"]),
+        (
+            "documents",
+            [str(layout.python), "-m", "mkdocs", "build", "-q", "-s", "-f", "docs/mkdocs.yml"],
+        ),
         ("mypy", [str(layout.python), "-m", "mypy"]),
     ]
 
