@@ -172,7 +172,13 @@ def _option(parameter: Any) -> Option:
         meaning = parameter.help or ""
     default = parameter.default
     plain = default is not None and not callable(default) and isinstance(default, str | int | float)
-    return Option(name, parameter.type.name, str(default) if plain else "", meaning)
+    return Option(name, _type_of(parameter), str(default) if plain else "", meaning)
+
+
+def _type_of(parameter: Any) -> str:
+    """The name of an option's type, as its help shows it."""
+    kind = getattr(parameter, "type", None)  # typer up to 0.28
+    return str(kind.name if kind else parameter.bare_type())
 
 
 def cli() -> str:

@@ -175,7 +175,7 @@ KERNELS = "numeric tests under other kernels"
 
 def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> None:
     lint = [name for name, _ in testing.lint_steps(here())]
-    assert lint[:3] == ["ruff check", "ruff format", "mypy"]
+    assert lint == ["ruff check", "ruff format", "import contracts", "documents", "mypy"]
     steps = testing.test_steps(here(), False, testing.DEFAULT, ["-k", "router"])
     names = ["unit tests", KERNELS, "end-to-end tests"]
     assert [name for name, _ in steps] == names

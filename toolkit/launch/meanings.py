@@ -49,7 +49,7 @@ MEANINGS = {
     "router.request_timeout_s": "the longest time of one request, seconds",
     "router.silent_s": "a worker without any event for so long gets no new request, seconds",
     "router.hung_s": "a worker without any event for so long loses its requests, seconds",
-    "router.lost_s": "a request runs again when its rank said for so long that it has none, seconds",
+    "router.lost_s": "a request runs again when its rank has none for so long, seconds",
     "router.first_token_timeout_s": "how long a worker may be silent before a first token, seconds",
     "router.idle_timeout_s": "how long a worker may be silent in mid-stream, seconds",
     "router.eject_share": "the largest share of a role that is left alone because it fails",
