@@ -166,7 +166,7 @@ def commands() -> dict[str, tuple[str, list[Option]]]:
 
 def _option(parameter: Any) -> Option:
     if parameter.param_type_name == "argument":
-        name, meaning = parameter.human_readable_name.upper(), getattr(parameter, "help", "") or ""
+        name, meaning = (parameter.name or "").upper(), getattr(parameter, "help", "") or ""
     else:
         name = ", ".join([*parameter.opts, *parameter.secondary_opts])
         meaning = parameter.help or ""
