@@ -128,7 +128,7 @@ time.sleep(0.1)
 ask("level", 10)
 say(level=answer())
 # Rank 0 is silent, and nearly empty by its last word; rank 1 publishes on and is fuller.
-for n in range(16):
+for n in range(24):
     publish_load(1, 5, used=4000 + n)
     time.sleep(0.25)
 silent = []

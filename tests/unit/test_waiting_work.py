@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patches.dp_loads import waiting
+from toolkit.contract.events import LoadReading
 from toolkit.router.config import RouterConfig
 from toolkit.router.worker import Fleet
 from toolkit.waiting_work import waiting_tokens
@@ -32,14 +33,14 @@ class Figures:
 def test_one_snapshot_has_one_meaning(side: str, used: int, more: int, uncached: int) -> None:
     fleet = Fleet(RouterConfig.model_validate({"workers": PLAIN if side == "plain" else WORKERS}))
     (rank,) = fleet.side(side)
-    event = {
-        "running": 1,
-        "waiting": 1,
-        "used_tokens": used,
-        "total_tokens": used + more,
-        "waiting_tokens": uncached,
-        "capacity_tokens": 8192,
-    }
+    event = LoadReading(
+        running=1,
+        waiting=1,
+        used_tokens=used,
+        total_tokens=used + more,
+        waiting_tokens=uncached,
+        capacity_tokens=8192,
+    )
     rank.read(event, 1.0)
     load = rank.load(1.0)
     assert load is not None

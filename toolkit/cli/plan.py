@@ -153,13 +153,13 @@ def _task(
 
 
 def _show(made: Planned) -> None:
-    from toolkit.cli.launch import wide_console
     from toolkit.plan.tables import prediction, refusal, sentences, settings
+    from toolkit.report import terminal
 
-    console = wide_console()
-    console.print(prediction(made))
+    console = terminal.console()
+    terminal.show(console, prediction(made))
     if made.effects:
-        console.print(settings(made))
+        terminal.show(console, settings(made))
     for text in sentences(made):
         console.print(text, markup=False)
     console.print(f"{made.simulations} simulations", markup=False)

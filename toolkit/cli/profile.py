@@ -220,13 +220,10 @@ def _say(what: str) -> None:
 
 
 def _print(built: Any) -> None:
-    from rich.console import Console
-
     from toolkit.profile.show import show as shown
+    from toolkit.report import terminal
 
-    console = Console(highlight=False)
-    wide = console if console.is_terminal else Console(highlight=False, width=120)
-    wide.print(shown(built))
+    terminal.show(terminal.console(), shown(built))
 
 
 @app.command()
@@ -240,12 +237,11 @@ def show(folder: Folder) -> None:
 @app.command()
 def diff(left: Folder, right: Folder) -> None:
     """Print what differs between two profiles."""
-    from rich.console import Console
-
     from toolkit.profile.diff import diff as compared
     from toolkit.profile_folder.store import read
+    from toolkit.report import terminal
 
-    Console(highlight=False).print(compared(read(left)[0], read(right)[0]))
+    terminal.show(terminal.console(), compared(read(left)[0], read(right)[0]))
 
 
 @app.command()

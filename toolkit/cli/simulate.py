@@ -116,14 +116,14 @@ def _setting(
 def _show(outcome: Outcome, output: Path | None) -> None:
     import json
 
-    from rich.console import Console
-
+    from toolkit.report.terminal import console as made
+    from toolkit.report.terminal import show
     from toolkit.simulate.tables import figures, ratios
 
-    console = Console()
-    console.print(figures(outcome))
+    console = made()
+    show(console, figures(outcome))
     if len(outcome.arms) > 1:
-        console.print(ratios(outcome))
+        show(console, ratios(outcome))
     console.print(f"{len(outcome.figures[0])} seeds, {outcome.seconds:.1f} s")
     if output is not None:
         found = dict(zip(outcome.arms, outcome.figures, strict=True))
