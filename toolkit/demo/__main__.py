@@ -53,8 +53,8 @@ def _demo(requests: int, concurrency: int, rounds: int) -> None:
     from rich.console import Console
 
     from toolkit.launch.deployment import load_deployment
-    from toolkit.launch.plan import resolve
     from toolkit.launch.progress import reporter_for
+    from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
     from toolkit.launch.show import summary
     from toolkit.resources import recipes_dir
