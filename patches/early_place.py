@@ -22,8 +22,8 @@ import logging
 from collections import deque
 from typing import Any
 
-from patches import on_cpu
 from patches.base import Hook, Patch, Process
+from patches.environment import on_cpu
 from toolkit.contract.variables import EARLY_PLACE_VARIABLE
 
 log = logging.getLogger("toolkit.decode")

@@ -17,6 +17,8 @@ from typing import Any
 from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
 from patches.controller_process import missing_patches
 from patches.dp_loads import reserved_tokens
+from patches.environment import expected, installed
+from patches.model_experts import expert_count
 from patches.signature import wanted_layers
 from toolkit.contract import VERSION, run_id
 from toolkit.contract.events import (
@@ -124,8 +126,6 @@ def _manager() -> Any:
 def _hello() -> Hello:
     from importlib.metadata import version
 
-    from patches import installed
-
     state = resolve("sglang.srt.entrypoints.http_server.get_global_state")()
     manager = state.tokenizer_manager
     resolved = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args)
@@ -181,12 +181,6 @@ def _machine(device: str) -> str:
     return f"{len(names)} x {names[0]}" if names else "CPU"
 
 
-def expert_count(config: Any) -> int:
-    """Routed experts of a MoE layer by the model's config; 0 for a model without."""
-    names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
-    return int(next((value for name in names if (value := getattr(config, name, None))), 0))
-
-
 def _experts(config: Any, server_args: Any) -> Experts:
     """How many experts the model has and whether this worker keeps what tokens were routed to."""
     return Experts(
@@ -212,8 +206,6 @@ def _dispatch_prefill_done(original: Any, manager: Any) -> None:
 
 
 def _describe_scheduler(original: Any, scheduler: Any) -> dict[str, Any]:
-    from patches import installed
-
     info: dict[str, Any] = original(scheduler)
     info["toolkit_patches"] = installed()
     return info
@@ -221,17 +213,14 @@ def _describe_scheduler(original: Any, scheduler: Any) -> dict[str, Any]:
 
 def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
     """The schedulers have reported ready: go on only if they run with the same patches."""
-    from patches import on_cpu
-    from patches.registry import patches_for
-
     dp = state.tokenizer_manager.server_args.dp_size > 1
-    expected = {patch.name for patch in patches_for(Process.SCHEDULER, on_cpu=on_cpu())}
+    wanted = expected(Process.SCHEDULER)
     # A DP controller forwards only what it knows of its schedulers' reports; their processes
     # were checked by `patches.worker` before they imported anything.
-    missing = expected - set(state.scheduler_info.get("toolkit_patches", expected if dp else ()))
+    missing = wanted - set(state.scheduler_info.get("toolkit_patches", wanted if dp else ()))
     if missing:
         refuse(f"the scheduler runs without the patches {', '.join(sorted(missing))}")
-    if dp and (missing := missing_patches(state.scheduler_info, on_cpu())):
+    if dp and (missing := missing_patches(state.scheduler_info)):
         refuse(f"the DP controller runs without the patches {', '.join(sorted(missing))}")
     original(state)
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from patches.base import EITHER, Hook, Patch, PatchError, refuse
 from patches.loaded_kv import on_load
+from patches.model_experts import expert_count
 from patches.signature_cache import SignatureCache
 from patches.step_log import CAPTURER
 from toolkit.contract.variables import LAYERS_VARIABLE
@@ -180,8 +181,6 @@ def _speaks() -> bool:
 
 
 def _experts(config: Any) -> int:
-    from patches.event_stream import expert_count
-
     return expert_count(config)
 
 

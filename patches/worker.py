@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
-from patches import on_cpu, template
+from patches import stubs, template
+from patches.environment import installed, on_cpu
 from toolkit.contract.variables import PATCHES_VARIABLE
-
-CPU_STUBS = Path(__file__).parent / "cpu_stubs"
 
 
 def prepare_process() -> None:
@@ -27,25 +25,7 @@ def prepare_process() -> None:
         # The first request with a penalty, say, would have its scheduler wait for g++, half a
         # minute on a busy machine, and all others with it.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        sys.path.insert(0, str(CPU_STUBS))
-        declare_torchvision_operators()
-
-
-def declare_torchvision_operators() -> None:
-    """Declare the two operators that importing torchvision needs.
-
-    PyPI's torchvision is a CUDA build; beside a CPU build of torch its C extension does not load,
-    and `torchvision/_meta_registrations.py` fails on the undefined `torchvision::nms`.
-    """
-    if "_torchvision_library" in globals():
-        return
-    import torch
-
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    # The registration lives as long as this object.
-    globals()["_torchvision_library"] = library
+        stubs.put_on_path()
 
 
 def check_plugin_is_found() -> None:
@@ -82,12 +62,11 @@ def main() -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
-    import patches
     from patches import dp_method, signature, waiting_queue
     from patches.base import refuse
 
     load_plugins()
-    if not patches.installed():
+    if not installed():
         refuse("SGLang loaded its plugins without applying the toolkit's patches")
     server_args = prepare_server_args(dp_method.adopt(sys.argv[1:]))
     dp_method.check_worker(server_args)

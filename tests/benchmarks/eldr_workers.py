@@ -61,7 +61,7 @@ def workers(profile: Path | None = None) -> Iterator[Workers]:
     BenchError: a worker was restarted meanwhile. LaunchError: they do not come up.
     """
     from toolkit.launch.deployment import load_deployment
-    from toolkit.launch.plan import resolve
+    from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
 
     deployment = load_deployment(RECIPE)

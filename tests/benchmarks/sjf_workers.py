@@ -40,7 +40,7 @@ def arms(age_s: float, chunk: int) -> Iterator[dict[str, str]]:
     BenchError: a router does not come up, or a worker was restarted. LaunchError: no worker does.
     """
     from toolkit.launch.deployment import Deployment
-    from toolkit.launch.plan import resolve
+    from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
 
     plan = resolve(Deployment.model_validate(recipe(age_s, chunk)))

@@ -13,7 +13,7 @@ from tests import record
 from tests.e2e import calls
 from toolkit.launch import readiness
 from toolkit.launch.deployment import Deployment, load_deployment
-from toolkit.launch.plan import resolve
+from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
 
 SETTLES_S = 30.0

@@ -16,7 +16,7 @@ COMMON = """
 import json, os, sys, threading, time
 from array import array
 from types import SimpleNamespace
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches.base import Process, enter
@@ -233,7 +233,7 @@ def test_without_a_policy_of_ours_it_is_sglangs_own_but_does_not_poll() -> None:
 COUNTED = """
 import sys
 from types import SimpleNamespace
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches.base import Process, enter
@@ -282,7 +282,7 @@ def test_a_scheduler_says_what_it_has_received(policy: str, expected: list[str])
 
 BROKEN = """
 import sys
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 {breakage}
@@ -305,7 +305,7 @@ controller_process.run(None, None, Pipe(), None)
         ),
         (
             "import sglang.srt.plugins as p\np.load_plugins = lambda: None",
-            "the DP controller runs without the patches dp_controller",
+            "the DP controller runs without the patches: SGLang loaded no plugins",
         ),
     ],
     ids=["symbol gone", "plugins not loaded"],
@@ -327,7 +327,7 @@ def test_an_intact_controller_reports_its_patches() -> None:
 
 STARTER = """
 import sys
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 {breakage}

@@ -14,7 +14,8 @@ from toolkit.contract.variables import DP_POLICY_VARIABLE
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.locality import locality
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
+from toolkit.launch.resolve import resolve
 from toolkit.policies.dp_method import SGLANGS, check_method
 
 FLAG = "--load-balance-method"

@@ -16,7 +16,8 @@ from toolkit.launch import checks
 from toolkit.launch.capturing import capturing
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import Deployment
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
+from toolkit.launch.resolve import resolve
 
 RANKS = {"tp": 2, "dp": 2, "dp_attention": True}
 GOOD: dict[str, Any] = {

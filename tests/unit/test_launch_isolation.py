@@ -19,7 +19,7 @@ from toolkit.launch import isolation
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.plan import resolve
+from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
 
 INSIDE = """

@@ -18,8 +18,9 @@ from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import checks, doors, keys, readiness
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
 from toolkit.launch.ports import FreePorts
+from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
 from toolkit.launch.state import read_state
 from toolkit.resources import recipes_dir

@@ -19,8 +19,9 @@ from toolkit.launch import checks, show
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import locality
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
 from toolkit.launch.recording import RULES
+from toolkit.launch.resolve import resolve
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir, recipes_dir
 from toolkit.router.config import RouterConfig

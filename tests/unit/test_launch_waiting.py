@@ -14,7 +14,8 @@ from toolkit.contract.waiting import Waiting
 from toolkit.launch import checks
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
+from toolkit.launch.resolve import resolve
 from toolkit.launch.waiting import PARKED, waiting
 
 

@@ -26,7 +26,7 @@ def launch(
 ) -> None:
     """Start a deployment and supervise it until Ctrl-C (twice: at once)."""
     from toolkit.launch import checks, doors, isolation, show
-    from toolkit.launch.plan import resolve
+    from toolkit.launch.resolve import resolve
     from toolkit.report import terminal
 
     if detach and not dry_run:

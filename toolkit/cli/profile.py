@@ -167,8 +167,8 @@ def _started(deployment: str) -> Any:
     from contextlib import contextmanager
 
     from toolkit.cli.launch import find_deployment
-    from toolkit.launch.plan import resolve
     from toolkit.launch.progress import reporter_for
+    from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
 
     plan = resolve(to_measure(find_deployment(deployment)))
@@ -258,7 +258,7 @@ def check(
     wanted: dict[str, Any] = {}
     if deployment:
         from toolkit.cli.launch import find_deployment
-        from toolkit.launch.plan import resolve
+        from toolkit.launch.resolve import resolve
 
         plan = resolve(find_deployment(deployment))
         serve = [w for w in plan.workers if w.role != "prefill" and w.node_rank == 0]

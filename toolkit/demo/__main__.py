@@ -52,8 +52,8 @@ def _interrupt_on_terminate() -> None:
 def _demo(requests: int, concurrency: int, rounds: int) -> None:
 
     from toolkit.launch.deployment import load_deployment
-    from toolkit.launch.plan import resolve
     from toolkit.launch.progress import reporter_for
+    from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
     from toolkit.launch.show import summary
     from toolkit.report import terminal

@@ -1,7 +1,8 @@
 """The deployment file: what a user writes. Strict: an unknown key is an error.
 
-Everything has a default but `name`; `plan.resolve` turns it into exact commands. The same file
-serves `device: cpu` and `device: cuda`: nothing in it is tied to the device unless put into `args`.
+Everything has a default but `name`; `toolkit.launch.resolve` turns it into exact commands. The
+same file serves `device: cpu` and `device: cuda`: nothing in it is tied to the device unless put
+into `args`.
 """
 
 from __future__ import annotations

@@ -42,11 +42,9 @@ def _sglang() -> tuple[Callable[..., Any], Callable[..., Any]]:
     import torch
 
     if torch.version.cuda is None and "torchvision" not in sys.modules:
-        from patches import worker
+        from patches import stubs
 
-        # What importing SGLang needs beside a CPU build of torch. A process can declare it once.
-        if not hasattr(worker, "_torchvision_library"):
-            worker.declare_torchvision_operators()
+        stubs.declare_torchvision_operators()
     from sglang.srt.eplb.eplb_algorithms import compute_algorithm, rebalance_experts
 
     return compute_algorithm, rebalance_experts

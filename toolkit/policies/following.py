@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from toolkit.policies.base import Group, Policy, RequestView
-
 if TYPE_CHECKING:
     import numpy as np
 
+    from toolkit.policies.base import Group, Policy, RequestView
     from toolkit.policies.residents import Residents
 
 Key = tuple[str, int]
