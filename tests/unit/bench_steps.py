@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from patches import request_times
-from patches.step_log import FIELDS
+from patches.steps import request_times
+from patches.steps.step_log import FIELDS
 from toolkit.bench.decode import Decode, Rank
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches.step_log import FIELDS
+from patches.steps.step_log import FIELDS
 from tests.unit.bench_steps import decode, rank, step
 from toolkit.bench.balance import Levels, Track, balance
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from patches import request_times
+from patches.steps import request_times
 from tests.benchmarks.eldr_batches import APART_S, batches
 from tests.unit.bench_steps import decode, rank
 from toolkit.bench.client import Sample

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from patches import request_times
-from patches.expert_stream import ExpertHub
-from patches.step_log import FIELDS, StepBlock
+from patches.steps import request_times
+from patches.steps.step_log import FIELDS, StepBlock
+from patches.streams.expert_stream import ExpertHub
 from tests.unit.bench_steps import done, step
 from toolkit.bench import listen
 from toolkit.bench.listen import DecodeWatch

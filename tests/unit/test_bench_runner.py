@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from patches.step_log import FIELDS
+from patches.steps.step_log import FIELDS
 from tests.unit.bench_steps import decode, done, rank, step
 from toolkit.bench.client import Sample
 from toolkit.bench.decode import Decode, Rank

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches import request_times, step_log
-from patches.expert_stream import ExpertHub
-from patches.step_log import FIELDS, StepBlock
-from patches.step_summary import INTERVAL_S, StepSummary
+from patches.steps import request_times, step_log
+from patches.steps.step_log import FIELDS, StepBlock
+from patches.streams.expert_stream import ExpertHub
+from patches.streams.step_summary import INTERVAL_S, StepSummary
 from toolkit.contract.events import Steps
 from toolkit.contract.frames import FinishedHead, Head, StepsHead
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patches import cpu_attention
+from patches.cpu import attention
 
 torch = pytest.importorskip("torch")
 SLOTS, D = 64, 8
@@ -49,7 +49,7 @@ def one_by_one(c: SimpleNamespace) -> Any:
 def decode(backend: Any, c: SimpleNamespace, original: Any = None, **options: Any) -> Any:
     cache = (c.query, torch.empty_like(c.query), c.keys, c.values)
     batch = (c.req_to_token, c.rows, c.lengths)
-    return cpu_attention._decode(original, backend, *cache, *batch, None, scaling=0.3, **options)
+    return attention._decode(original, backend, *cache, *batch, None, scaling=0.3, **options)
 
 
 @settings(deadline=None, max_examples=40)
@@ -66,13 +66,13 @@ def test_every_request_attends_to_its_own_slots(lengths, heads, seed) -> None:
 def test_the_plan_serves_every_layer_of_a_forward_and_no_other() -> None:
     backend = SimpleNamespace()
     first, second = case([3, 5], 4, 2, 0), case([4, 5], 4, 2, 1)
-    cpu_attention._begin(lambda *_: None, backend, None)
+    attention._begin(lambda *_: None, backend, None)
     torch.testing.assert_close(decode(backend, first), one_by_one(first))
-    kept = getattr(backend, cpu_attention.PLAN)
+    kept = getattr(backend, attention.PLAN)
     first.keys = first.keys.flip(0)  # the next layer's
     torch.testing.assert_close(decode(backend, first), one_by_one(first))
-    assert getattr(backend, cpu_attention.PLAN) is kept
-    cpu_attention._begin(lambda *_: None, backend, None)
+    assert getattr(backend, attention.PLAN) is kept
+    attention._begin(lambda *_: None, backend, None)
     torch.testing.assert_close(decode(backend, second), one_by_one(second))
 
 

@@ -14,7 +14,8 @@ sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import zmq
 from sglang.srt.managers.scheduler_components.idle_sleeper import IdleSleeper
-from patches import cpu_idle, early_send
+from patches.cpu import idle
+from patches.pd import early_send
 
 context = zmq.Context()
 push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
@@ -31,7 +32,7 @@ def rounds(count, fully_idle, sleeper, last_batch=None, scheduler=None, together
     scheduler.is_fully_idle, scheduler.last_batch = lambda: fully_idle, last_batch
     began = time.monotonic()
     for _ in range(count):
-        cpu_idle._on_idle(housekeeping.append, scheduler)
+        idle._on_idle(housekeeping.append, scheduler)
     return time.monotonic() - began
 
 found = {
@@ -53,11 +54,11 @@ found["a room waits"] = rounds(10, False, sleeper) < 0.1
 bootstrap.queue = []
 del early_send._parked[2]
 found["one is sent"] = rounds(10, False, sleeper) < 0.1
-cpu_idle.PAUSE_MS, cpu_idle.AWAKE_S = 20_000, 3600.0
+idle.PAUSE_MS, idle.AWAKE_S = 20_000, 3600.0
 busy = SimpleNamespace(idle_sleeper=sleeper, enable_dp_attention=False)
 rounds(1, False, sleeper, "a batch", busy)
 found["just computed"] = rounds(100, False, sleeper, None, busy) < 10
-cpu_idle.AWAKE_S = 0.0
+idle.AWAKE_S = 0.0
 threading.Timer(0.2, push.send, [b"a request"]).start()
 found["woken"] = 0.1 < rounds(1, False, sleeper) < 10
 found["housekeeping"] = len(housekeeping)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from patches.dp_balancer import FORGET_S, HEALTH_CHECK, Balancer
-from patches.dp_loads import NAME
-from patches.dp_progress import how
-from patches.dp_request import request_view
+from patches.dp.balancer import FORGET_S, HEALTH_CHECK, Balancer
+from patches.dp.loads import NAME
+from patches.dp.progress import how
+from patches.dp.request import request_view
 from tests.unit.dp_stand_ins import EPOCH, Req, Sampling, Snapshot
 from toolkit.contract.events import LoadReading
 from toolkit.decisions import recorded
@@ -180,7 +180,7 @@ class Server:
 
 
 def event_of(snapshot: Snapshot) -> LoadReading:
-    """The same reading as `patches.event_stream` gives it to the router."""
+    """The same reading as `patches.streams.event_stream` gives it to the router."""
     return LoadReading(
         running=snapshot.num_running_reqs,
         waiting=snapshot.num_waiting_reqs,

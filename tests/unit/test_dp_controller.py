@@ -36,8 +36,8 @@ from sglang.srt.managers.io_struct import TokenizedGenerateReqInput, sock_recv, 
 from sglang.srt.runtime_context import publish
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import prepare_server_args
-from patches.dp_progress import Progressed
-from patches.load_count import counted_snapshot
+from patches.dp.progress import Progressed
+from patches.dp.load_count import counted_snapshot
 from toolkit.embedded import model_path
 
 arguments = f"--model-path {model_path()} --device cpu --attention-backend torch_native --dp 2"
@@ -243,7 +243,7 @@ patches.register()
 import msgspec
 from sglang.srt.managers.load_snapshot import LoadSnapshot, snapshot_decoder, snapshot_encoder
 from sglang.srt.managers.scheduler import Scheduler
-from patches import load_count
+from patches.dp import load_count
 
 class Inquirer: pass
 scheduler = SimpleNamespace(_tokenized_requests=lambda req: [req] * req,
@@ -286,7 +286,7 @@ from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 {breakage}
-from patches import controller_process
+from patches.dp import controller_process
 class Pipe:
     def send(self, report): print("ready", report)
 import sglang.srt.managers.data_parallel_controller as dpc
@@ -342,7 +342,7 @@ print("say", pickle.loads(pickle.dumps(function)).__module__)
 
 def test_the_child_runs_ours() -> None:
     done = run_python(STARTER.format(breakage=""))
-    assert "say patches.controller_process" in done.stdout, done.stderr[-2000:]
+    assert "say patches.dp.controller_process" in done.stdout, done.stderr[-2000:]
 
 
 def test_a_controller_that_takes_something_else_is_refused() -> None:

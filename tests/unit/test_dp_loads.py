@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches.dp_loads import LOST_S, MOST_SENT, STALE_S, RankLoads, reserved_tokens, waiting
+from patches.dp.loads import LOST_S, MOST_SENT, STALE_S, RankLoads, reserved_tokens, waiting
 from tests.unit.dp_stand_ins import EPOCH, POOL, Snapshot
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.base import WorkerView

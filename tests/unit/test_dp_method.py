@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from patches.dp_method import check_server, take_method
+from patches.dp.method import check_server, take_method
 from tests.unit.launch_stand_ins import tiny_model
 from toolkit.contract.variables import DP_POLICY_VARIABLE
 from toolkit.launch.deployment import load_deployment

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from patches.dp_register import Register, announce
+from patches.dp.register import Register, announce
 
 
 class Bootstrap:

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches.dp_balancer import Balancer
-from patches.dp_hold import GONE, HOLD_S, LATE, Holding
-from patches.dp_loads import NAME
-from patches.dp_locality import DpLocality
-from patches.prefill_news import MOST_ROOMS
+from patches.dp.balancer import Balancer
+from patches.dp.hold import GONE, HOLD_S, LATE, Holding
+from patches.dp.loads import NAME
+from patches.dp.locality import DpLocality
+from patches.dp.prefill_news import MOST_ROOMS
 from tests.unit.dp_stand_ins import EPOCH, Req, Snapshot
 from toolkit.contract import VERSION
 from toolkit.contract.events import Hello, PrefillDone, Records, encode
@@ -136,7 +136,7 @@ class Prefill:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def tell(self, room: int, counts: np.ndarray | None, tokens: int = 50) -> None:
-        """A `prefill_done` as `patches.event_stream` writes it."""
+        """A `prefill_done` as `patches.streams.event_stream` writes it."""
         signature = None if counts is None else pack(counts, tokens, complete=True)
         self.lines.put(encode(PrefillDone("p", 0, tokens, 0, signature, room)))
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import msgspec, time, zmq
 from sglang.srt.managers.io_struct import AbortReq, TokenizedGenerateReqInput
-from patches import early_place
+from patches.pd import early_place
 
 def Request(rid):
     needed = [f.name for f in msgspec.structs.fields(TokenizedGenerateReqInput) if f.required]

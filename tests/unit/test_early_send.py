@@ -14,7 +14,7 @@ sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import torch
 from sglang.srt.disaggregation.base.conn import KVPoll
-from patches import early_send
+from patches.pd import early_send
 
 class Sender:
     def __init__(self, broken=False, limit=None):

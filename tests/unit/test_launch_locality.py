@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from patches import signature
+from patches.experts import signature
 from tests.unit.launch_stand_ins import tiny_model
 from toolkit.cli.profile import to_measure
 from toolkit.contract.capturing import BYPASS

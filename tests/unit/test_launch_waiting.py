@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from patches.waiting_queue import wanted
+from patches.pd.waiting_queue import wanted
 from tests.unit.launch_stand_ins import deployment, tiny_model
 from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.contract.waiting import Waiting

@@ -17,7 +17,7 @@ sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import zmq
 from sglang.srt.utils import network
-from patches import message_sockets
+from patches.http import message_sockets
 
 plain = network.config_socket
 hooked = partial(message_sockets._refuse_strangers, plain)

@@ -163,7 +163,7 @@ import sys
 from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
-from patches import signature
+from patches.experts import signature
 from sglang.srt.server_args import prepare_server_args
 from toolkit.embedded import model_path
 class Refused(Exception): pass
@@ -211,7 +211,7 @@ declare_torchvision_operators()
 import patches
 patches.register()
 import torch
-from patches.expert_capture import all_known, captured_rows
+from patches.experts.capture import all_known, captured_rows
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.state_capturer import routed_experts
 from sglang.srt.state_capturer.base import BaseTopkCapturer

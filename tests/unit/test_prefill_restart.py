@@ -6,7 +6,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from patches.prefill_restart import _forget_suspect, _watch_failures
+from patches.pd.prefill_restart import _forget_suspect, _watch_failures
 
 ADDRESS = "10.0.0.1:8998"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from patches.private_logs import without_values
+from patches.http.private_logs import without_values
 from tests.sglang_python import run_python
 
 PROMPT = "zebra-Quagga-7731"
@@ -17,7 +17,7 @@ from patches.worker import prepare_process
 prepare_process()
 from sglang.srt.function_call.qwen25_detector import Qwen25Detector
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
-from patches.private_logs import PATCH
+from patches.http.private_logs import PATCH
 def talk():
     Qwen25Detector().detect_and_parse("<tool_call>\\n{{ {PROMPT}\\n</tool_call>", [])
     BaseGrammarBackend._not_supported(None, "regex", "{PROMPT}")
@@ -58,7 +58,7 @@ import importlib.util, logging, sys
 logging.basicConfig(level=logging.DEBUG, format="%(message)s", stream=sys.stdout, force=True)
 from patches.worker import prepare_process
 prepare_process()
-from patches.private_logs import PATCH, QUOTING_MESSAGES
+from patches.http.private_logs import PATCH, QUOTING_MESSAGES
 WHERE = {{
     "sglang.srt.entrypoints.http_server": ("[http_server] Error: ", "warmup error: "),
     "sglang.srt.managers.schedule_batch": ("error_msg}}, {{self.rid=}}", ""),

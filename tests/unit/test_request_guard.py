@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from patches import request_guard, resume, tickets
-from patches.expert_capture import capture_name
-from patches.request_answers import MistakesMiddleware
-from patches.request_guard import RequestError
+from patches import tickets
+from patches.experts.capture import capture_name
+from patches.http import request_guard
+from patches.http.request_answers import MistakesMiddleware
+from patches.http.request_guard import RequestError
+from patches.pd import resume
 from toolkit.contract.ticket import TICKET_KEY, TicketError, sign
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 

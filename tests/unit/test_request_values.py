@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from patches.stop_patterns import unsafe
+from patches.http.stop_patterns import unsafe
 from tests.sglang_python import run_python
 
 # (sampling parameters, other fields of the tokenized request, what is said of them)
@@ -102,7 +102,7 @@ sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import json
 from array import array
-from patches.request_values import Limits, wrong
+from patches.http.request_values import Limits, wrong
 from sglang.srt.managers.io_struct import SessionParams, TokenizedGenerateReqInput
 from sglang.srt.sampling.sampling_params import SamplingParams
 from toolkit.embedded import model_path

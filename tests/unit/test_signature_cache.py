@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import patches.signature
-import patches.signature_cache
+import patches.experts.signature
+import patches.experts.signature_cache
 from patches.base import PatchError
-from patches.signature import State, wanted_layers
-from patches.signature_cache import SignatureCache
+from patches.experts.signature import State, wanted_layers
+from patches.experts.signature_cache import SignatureCache
 
 torch = pytest.importorskip("torch")
 
@@ -83,7 +83,7 @@ def test_what_was_not_captured_is_counted_as_unknown(experts: int) -> None:
 
 
 def test_a_long_prompt_is_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patches.signature_cache, "BLOCK_TOKENS", 7)
+    monkeypatch.setattr(patches.experts.signature_cache, "BLOCK_TOKENS", 7)
     ids = routed(np.random.default_rng(2), 50, 2, 16, 4)
     cache = SignatureCache.create(64, [0, 1], 16, 4, "cpu")
     cache.record(torch.arange(50), torch.from_numpy(ids))
@@ -123,8 +123,8 @@ def test_a_worker_says_what_the_cache_takes(
 ) -> None:
     cache = SignatureCache.create(1000, list(range(layers)), 256, 8, "cpu")
     with caplog.at_level(logging.INFO, "toolkit"):
-        patches.signature.log_size(cache, 1000 * kv_bytes / 2**30)
-        patches.signature.log_size(cache, 0.0)
+        patches.experts.signature.log_size(cache, 1000 * kv_bytes / 2**30)
+        patches.experts.signature.log_size(cache, 0.0)
     (record,) = caplog.records
     assert record.levelno == level and share in record.getMessage()
 
@@ -145,7 +145,7 @@ def finished(prompts: list[int], ends: list[tuple[int, int]]) -> list[str]:
         extend_prefix_lens_cpu=[prefix for prefix, _ in ends],
         extend_seq_lens_cpu=[run for _, run in ends],
     )
-    counted = patches.signature.count_finished(state, forward)
+    counted = patches.experts.signature.count_finished(state, forward)
     return [] if counted is None else counted.rids
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from patches import template
+from patches.cpu import template
 from toolkit.launch.command import source_root
 
 # As SGLang does it: a server that chooses "spawn", starts processes, and ends on SIGQUIT.
 SERVER = """
 import multiprocessing, os, resource, signal, sys, time
-from patches import template
+from patches.cpu import template
 def child(folder):
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     at_exit = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGQUIT)]

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches import waiting_queue
 from patches.base import PatchError
-from patches.waiting_order import MATCHES_A_ROUND, WaitingOrder, arrived
-from patches.waiting_queue import LOG_EVERY_MS, TICK_MS, State, Tick
+from patches.pd import waiting_queue
+from patches.pd.waiting_order import MATCHES_A_ROUND, WaitingOrder, arrived
+from patches.pd.waiting_queue import LOG_EVERY_MS, TICK_MS, State, Tick
 from toolkit.policies.sjf import ShortestFirst
 
 

@@ -21,8 +21,8 @@ import patches
 from patches.environment import installed
 patches.register()
 import torch
-from patches import waiting_queue
-from patches.waiting_order import arrived
+from patches.pd import waiting_queue
+from patches.pd.waiting_order import arrived
 from sglang.srt.managers import schedule_policy
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.schedule_policy import SchedulePolicy

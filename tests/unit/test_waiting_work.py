@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches.dp_loads import waiting
+from patches.dp.loads import waiting
 from toolkit.contract.events import LoadReading
 from toolkit.router.config import RouterConfig
 from toolkit.router.worker import Fleet

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from patches.base import Process
+from patches.http.worker_key import PATCH, SCHEDULER_PATCH, KeyCheck
 from patches.registry import patches_for
-from patches.worker_key import PATCH, SCHEDULER_PATCH, KeyCheck
 from tests.sglang_python import run_python
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 

@@ -2,7 +2,7 @@
 
 The client's TPOT contains the network, the router, detokenizers and, where busy workers share
 cores, the waiting for one. Inside the worker a step has a wall time and, on CPU, the CPU time of
-the thread that ran it: what it would take on a core of its own (`patches.step_log`).
+the thread that ran it: what it would take on a core of its own (`patches.steps.step_log`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 SERIES = ("worker_tpot", "worker_tpot_wall", "step", "step_wall")
 """Latencies, ms. Without `_wall`: on a core (or GPU) of its own, CPU time on CPU and wall time
-elsewhere. `worker_tpot` is that of `patches.request_times`, one value a request; `step` has one
-value a decode step."""
+elsewhere. `worker_tpot` is that of `patches.steps.request_times`, one value a request; `step` has
+one value a decode step."""
 SINGLE = ("decode_steps", "mean_batch", "mean_kv_tokens", "distinct_experts", "window_throughput")
 """`window_throughput`: output tokens a second in the window, one a request and step. A closed
 loop's `output_throughput` has its filling and running dry, too, and a policy that lets long

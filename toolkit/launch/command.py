@@ -205,7 +205,7 @@ def worker_env(
         env |= TRANSFER_ENV
     if role_name == "decode":
         # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
-        # decode never learns that its address changed (`patches/prefill_restart.py`).
+        # decode never learns that its address changed (`patches/pd/prefill_restart.py`).
         env["SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"] = "2"
         if dispatch == "late":
             env |= LATE_ENV

@@ -1,8 +1,8 @@
 """Can the prefill workers record signatures? Flags of SGLang under which they would be wrong.
 
 Signatures come from SGLang's routed-experts capturer and lie beside the KV pool, a row for a slot
-(`patches/signature.py`). What the capturer itself cannot do is in `capturing`. Checked against
-SGLang 0.5.21; files are those of `sglang/srt`.
+(`patches/experts/signature.py`). What the capturer itself cannot do is in `capturing`. Checked
+against SGLang 0.5.21; files are those of `sglang/srt`.
 """
 
 from __future__ import annotations

@@ -438,7 +438,7 @@ def _blocks(text: bytes) -> tuple[int, ...]:
 
 def ticket_body(single: Single, rid: str, key: str | None) -> dict[str, Any]:
     """The body with what the router itself asks of a worker, signed for this `rid`: the tokens that
-    were generated already, for both sides (`patches.resume`)."""
+    were generated already, for both sides (`patches.pd.resume`)."""
     body = dict(single.body)
     capture = single.rid if single.capture else ""
     if not (single.resume_ids or capture):

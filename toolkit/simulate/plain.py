@@ -83,7 +83,7 @@ class PlainGroup(Loop):
         return int(self.coming[place])
 
     def _wait(self, rank: PlainRank, request: Request) -> None:
-        # As `patches.waiting_queue`, which ages by ms since a request came to the worker.
+        # As `patches.pd.waiting_queue`, which ages by ms since a request came to the worker.
         rank.prompts.add(request, round(self.events.now * 1e3))
 
     # ---- what the next round is ----

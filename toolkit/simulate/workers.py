@@ -106,7 +106,7 @@ class Builder:
     @staticmethod
     def _plain_rank(worker: WorkerFleet, replica: int, dp_rank: int) -> PlainRank:
         age = worker.waiting_age_s
-        # It ages by ms, as `patches.waiting_queue`.
+        # It ages by ms, as `patches.pd.waiting_queue`.
         shortest = None if age is None else ShortestFirst(age * 1e3)
         return PlainRank(
             f"worker-{replica}",
