@@ -1,10 +1,10 @@
 """ELDR inside a decode worker: its DP ranks are chosen by the experts that the prompts used.
 Not with DP attention, as these share their experts: `patches.dp.controller` says so at the start.
 
-What our router does over all decode ranks (`toolkit.router.locality`), done within one server for
-people who keep SGLang's router: each of the server's ranks has one centroid, from the profile when
-it has as many, else fitted when the worker starts. Requests are held until their signature has come
-(`patches.dp.prefill_news`, `patches.dp.hold`). Centroids are not refitted to the traffic here.
+What our router does over all decode ranks (`toolkit.router.eldr.locality`), done within one server
+for people who keep SGLang's router: each of the server's ranks has one centroid, from the profile
+when it has as many, else fitted when the worker starts. Requests are held until their signature has
+come (`patches.dp.prefill_news`, `patches.dp.hold`). Centroids are not refitted to the traffic here.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from toolkit.router.silence import give_up_silent
 from toolkit.router.worker import Fleet
 
 if TYPE_CHECKING:
-    from toolkit.router.locality import Locality
+    from toolkit.router.eldr.locality import Locality
 
 log = logging.getLogger("toolkit.router")
 
@@ -305,7 +305,7 @@ def load_locality(config: RouterConfig, fleet: Fleet) -> Locality | None:
     """
     if config.profile is None:
         return None
-    from toolkit.router.locality import Locality
+    from toolkit.router.eldr.locality import Locality
 
     return Locality(config, fleet)
 

@@ -17,7 +17,7 @@ from toolkit.router.worker import Fleet
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from toolkit.router.locality import Locality
+    from toolkit.router.eldr.locality import Locality
 
 PREFIX = "toolkit_router_"
 

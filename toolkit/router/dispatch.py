@@ -32,7 +32,7 @@ from toolkit.router.worker import Fleet, Rank
 if TYPE_CHECKING:
     from toolkit.router.attempt import Answer
     from toolkit.router.client import ClientStream
-    from toolkit.router.locality import Locality
+    from toolkit.router.eldr.locality import Locality
     from toolkit.router.relay import Relay
 
 log = logging.getLogger("toolkit.router")

@@ -14,7 +14,7 @@ from toolkit.router.worker import Fleet
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
-    from toolkit.router.locality import Locality
+    from toolkit.router.eldr.locality import Locality
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 RING = 4096

@@ -165,8 +165,8 @@ class Views:
                 "there is no profile to refit in: give the router's configuration a `profile` and "
                 "decode_policy eldr",
             )
-        from toolkit.router.drift_refits import TooFew
-        from toolkit.router.refits import RefitError
+        from toolkit.router.eldr.drift_refits import TooFew
+        from toolkit.router.eldr.refits import RefitError
 
         try:
             return _json(await locality.refit_now(force))

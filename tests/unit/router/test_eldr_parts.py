@@ -31,12 +31,12 @@ from toolkit.contract.events import decode as decode_event
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.eldr import Centroids
 from toolkit.router.booking import Booking
-from toolkit.router.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.config import ConfigError, RouterConfig, load_config
-from toolkit.router.locality import Locality
-from toolkit.router.refits import Base, RefitError, fit_rows
+from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order, match, share
+from toolkit.router.eldr.locality import Locality
+from toolkit.router.eldr.refits import Base, RefitError, fit_rows
+from toolkit.router.eldr.roster import START_GRACE_S, Roster, names
 from toolkit.router.request import MAX_LABEL, parse
-from toolkit.router.roster import START_GRACE_S, Roster, names
 from toolkit.router.steps import StepSums
 from toolkit.router.worker import Fleet
 from toolkit.signatures.calibrated import calibrated

@@ -17,11 +17,11 @@ from tests.unit.router.cluster_calls import run
 from tests.unit.router.eldr_children import children
 from tests.unit.router.eldr_cluster import TOKENS, counts, write_profile
 from tests.unit.router.eldr_stand_ins import configured, decode
-from toolkit.router import drift_refits
-from toolkit.router.centroid_sets import Rows
-from toolkit.router.keeper import MOST_SETTLE_S, SETTLE_S
-from toolkit.router.locality import Locality
-from toolkit.router.refits import Base, RefitError
+from toolkit.router.eldr import drift_refits
+from toolkit.router.eldr.centroid_sets import Rows
+from toolkit.router.eldr.keeper import MOST_SETTLE_S, SETTLE_S
+from toolkit.router.eldr.locality import Locality
+from toolkit.router.eldr.refits import Base, RefitError
 from toolkit.router.worker import Fleet
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.reader import Sample

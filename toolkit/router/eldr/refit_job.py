@@ -1,4 +1,4 @@
-"""`python -m toolkit.router.refit_job ROUTER_PID NICE`: one refit, then it is over.
+"""`python -m toolkit.router.eldr.refit_job ROUTER_PID NICE`: one refit, then it is over.
 
 A process of its own, since a refit is a second of numpy and scipy that the router's loop must not
 wait for, nor its memory keep. The job is an .npz on standard input, the result one on standard

@@ -11,14 +11,14 @@ from toolkit.policies.base import Policy
 from toolkit.policies.eldr import Counters, EldrPolicy
 from toolkit.policies.residents import Residents
 from toolkit.profile_folder.errors import ProfileError
-from toolkit.router.centroid_sets import Fit, Rows, in_order
 from toolkit.router.config import ConfigError, RouterConfig
-from toolkit.router.drift_refits import DriftRefits
-from toolkit.router.keeper import Keeper
-from toolkit.router.refit_history import RefitHistory
-from toolkit.router.refit_queue import RefitQueue
-from toolkit.router.refits import Base
-from toolkit.router.roster import Roster, groups_of, shown
+from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order
+from toolkit.router.eldr.drift_refits import DriftRefits
+from toolkit.router.eldr.keeper import Keeper
+from toolkit.router.eldr.refit_history import RefitHistory
+from toolkit.router.eldr.refit_queue import RefitQueue
+from toolkit.router.eldr.refits import Base
+from toolkit.router.eldr.roster import Roster, groups_of, shown
 from toolkit.router.worker import Fleet, Worker
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import nearness

@@ -12,7 +12,7 @@ import numpy as np
 from toolkit import exact
 from toolkit.policies.base import Group
 from toolkit.policies.eldr import Centroids
-from toolkit.router.roster import Groups
+from toolkit.router.eldr.roster import Groups
 from toolkit.signatures.assignment import balanced_assignment
 from toolkit.signatures.calibration import Floats
 from toolkit.signatures.nearness import Nearness

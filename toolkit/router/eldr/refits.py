@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.router.centroid_sets import Rows
-from toolkit.router.refit_job import UNFIT
+from toolkit.router.eldr.centroid_sets import Rows
+from toolkit.router.eldr.refit_job import UNFIT
 from toolkit.signatures.calibrated import Requests
 from toolkit.signatures.nearness import Nearness
 
@@ -78,7 +78,7 @@ async def _start(
     given = await in_thread(lambda: _memory(arrays), os.close)
     try:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "toolkit.router.refit_job", str(os.getpid()), str(nice)),
+            *(sys.executable, "-m", "toolkit.router.eldr.refit_job", str(os.getpid()), str(nice)),
             stdin=given,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -92,7 +92,7 @@ async def _start(
 async def run_job(
     job: dict[str, Any], arrays: dict[str, Any], base: Base | None = None, nice: int = NICE
 ) -> dict[str, NDArray[Any]]:
-    """What `toolkit.router.refit_job` answers. Cancelling it ends the process.
+    """What `toolkit.router.eldr.refit_job` answers. Cancelling it ends the process.
 
     Raises:
         RefitError: the process failed, was killed or took too long.

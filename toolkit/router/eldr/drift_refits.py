@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from toolkit.policies.eldr import Centroids
-from toolkit.router.centroid_sets import Fit, Rows
-from toolkit.router.keeper import Keeper
-from toolkit.router.refit_history import Cause, RefitHistory, Result
-from toolkit.router.refit_queue import Job
-from toolkit.router.refits import Base, RefitError, in_thread, run_job
+from toolkit.router.eldr.centroid_sets import Fit, Rows
+from toolkit.router.eldr.keeper import Keeper
+from toolkit.router.eldr.refit_history import Cause, RefitHistory, Result
+from toolkit.router.eldr.refit_queue import Job
+from toolkit.router.eldr.refits import Base, RefitError, in_thread, run_job
 from toolkit.signatures.calibrated import of_recent
 from toolkit.signatures.drift import DriftWatch
 from toolkit.signatures.nearness import Nearness

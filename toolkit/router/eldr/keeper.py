@@ -8,11 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from time import monotonic
 
-from toolkit.router.centroid_sets import Fit, Rows, match, share
-from toolkit.router.refit_history import RefitHistory
-from toolkit.router.refit_queue import Job
-from toolkit.router.refits import NICE, Base, RefitError, fit_rows
-from toolkit.router.roster import START_GRACE_S, Groups, Roster, names
+from toolkit.router.eldr.centroid_sets import Fit, Rows, match, share
+from toolkit.router.eldr.refit_history import RefitHistory
+from toolkit.router.eldr.refit_queue import Job
+from toolkit.router.eldr.refits import NICE, Base, RefitError, fit_rows
+from toolkit.router.eldr.roster import START_GRACE_S, Groups, Roster, names
 
 log = logging.getLogger("toolkit.router")
 
