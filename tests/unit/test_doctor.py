@@ -68,7 +68,7 @@ def test_differing_packages_are_shortened() -> None:
 
 def test_the_shipped_recipes_are_judged_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.launch.hardware.visible_gpus", lambda: ())
-    monkeypatch.setattr("toolkit.launch.checks.memory", lambda plan: [])
+    monkeypatch.setattr("toolkit.launch.checks.possible.memory", lambda plan: [])
     verdicts = {verdict.recipe: verdict for verdict in recipes.examine()}
     assert verdicts["cpu-demo.yaml"].why == ()
     for name, verdict in verdicts.items():

@@ -12,8 +12,8 @@ import pytest
 
 from toolkit.contract.capturing import BYPASS, worker_problems
 from toolkit.embedded import model_path
-from toolkit.launch import checks
-from toolkit.launch.capturing import capturing
+from toolkit.launch.checks import possible
+from toolkit.launch.checks.capturing import capturing
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import Deployment
 from toolkit.launch.plan import Plan
@@ -131,12 +131,12 @@ def test_what_sglang_makes_of_the_flags_is_judged(name: str, settled: Any) -> No
 @pytest.mark.parametrize("name", LATE)
 def test_late_dispatch_needs_prefills_that_do_not_wait(name: str, settled: Any) -> None:
     late, resolved = settled[name]
-    found = checks.optimistic(late, resolved)
+    found = possible.optimistic(late, resolved)
     assert (not found) == LATE[name][1]
     if found:
         assert found[0].fatal and "dispatch: concurrent" in found[0].mend
     concurrent = plan(prefill={"args": LATE[name][0]}, router={"dispatch": "concurrent"})
-    assert not checks.optimistic(concurrent, resolved)
+    assert not possible.optimistic(concurrent, resolved)
 
 
 @pytest.mark.parametrize(
@@ -171,4 +171,4 @@ def test_every_role_is_judged_and_refused_flags_are_not() -> None:
     roles = ("prefill", "decode", "worker")
     assert [p.where for p in found] == [f"{role}.args.enable-two-batch-overlap" for role in roles]
     assert capturing(plan(), {"prefill-0": {}}) == []
-    assert checks.optimistic(plan(), {"prefill-0": {}}) == []
+    assert possible.optimistic(plan(), {"prefill-0": {}}) == []

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launch_stand_ins import SERVER, plan, wait_gone, worker
-from toolkit.launch import checks, claims, trees
+from toolkit.launch import claims, trees
+from toolkit.launch.checks import possible
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
@@ -206,7 +207,7 @@ def test_addresses_of_one_machine_have_ports_of_their_own(tmp_path: Path) -> Non
     port = FreePorts().take()
     other = replace(worker("worker-0", port), address="127.0.0.2", node_rank=1, url=None)
     with running(one(port), tmp_path / "a"):
-        assert not checks.ports(plan([other]))
+        assert not possible.ports(plan([other]))
 
 
 def test_only_local_ports_are_locked(launcher: Launched, tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_a_folder_of_which_nothing_came_is_removed(
     launcher: Launched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOOLKIT_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr(checks, "quick", lambda plan: [])
+    monkeypatch.setattr(possible, "quick", lambda plan: [])
     _, _, port = launcher
     with pytest.raises(LaunchError, match="is taken by run"), running(one(port)):
         pass

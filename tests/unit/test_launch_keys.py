@@ -15,7 +15,8 @@ import pytest
 
 from tests.unit.launch_stand_ins import deployment, plan, tiny_model, two_workers, worker
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
-from toolkit.launch import checks, doors, keys, readiness
+from toolkit.launch import keys, readiness
+from toolkit.launch.checks import doors, possible
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
@@ -142,7 +143,7 @@ def test_orders_go_to_a_loopback_port_or_need_the_admins_key(tmp_path: Path) -> 
     other = resolve(deployment(model, router="sglang")).router
     assert other is not None and other.admin_url is None
     taken = resolve(deployment(model, router={"port": 4321, "admin_port": 4321}))
-    assert any("4321 is used twice" in str(p) for p in checks.ports(taken))
+    assert any("4321 is used twice" in str(p) for p in possible.ports(taken))
 
 
 def test_keys_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,14 +154,14 @@ def test_keys_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         router={"api_key_env": "NO_A", "admin_key_env": "NO_B"},
         worker_key_env="NO_C",
     )
-    problems = checks.secrets(resolve(base))
+    problems = possible.secrets(resolve(base))
     assert [p.where for p in problems] == [
         "router.api_key_env",
         "router.admin_key_env",
         "worker_key_env",
     ]
     assert all(p.fatal for p in problems)
-    assert not any(p.fatal for p in checks.secrets(resolve(base), dry_run=True))
+    assert not any(p.fatal for p in possible.secrets(resolve(base), dry_run=True))
     with pytest.raises(LaunchError, match="NO_C is empty"):
         keys.worker_key(resolve(base))
 
@@ -176,13 +177,13 @@ def test_a_key_out_of_a_file_beside_the_deployment(tmp_path: Path) -> None:
         path.write_text(text + "\n")
         path.chmod(0o600)
     found = resolve(load_deployment(tmp_path / "one.yaml"))
-    assert checks.secrets(found) == []
+    assert possible.secrets(found) == []
     assert keys.worker_key(found) == "w"
     assert found.router is not None and found.router.config is not None
     assert keys.client_key(found.router.config) == "c1"
     assert keys.admin_key(found.router.config) == "a"
     (tmp_path / "admin.key").chmod(0o644)
-    [problem] = checks.secrets(found)
+    [problem] = possible.secrets(found)
     assert "chmod 600" in str(problem)
 
 
@@ -193,12 +194,12 @@ def test_several_hosts_need_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "prefill": {"hosts": ["a"]},
         "decode": {"hosts": ["b"]},
     }
-    [problem] = checks.secrets(resolve(deployment(model, **fields)))
+    [problem] = possible.secrets(resolve(deployment(model, **fields)))
     assert problem.fatal and "worker_key_file" in str(problem)
-    [note] = checks.secrets(resolve(deployment(model, **fields)), dry_run=True)
+    [note] = possible.secrets(resolve(deployment(model, **fields)), dry_run=True)
     assert not note.fatal
     monkeypatch.setenv("SHARED", "s")
-    assert checks.secrets(resolve(deployment(model, **fields, worker_key_env="SHARED"))) == []
+    assert possible.secrets(resolve(deployment(model, **fields, worker_key_env="SHARED"))) == []
 
 
 @pytest.mark.parametrize("kind", ["toolkit", "sglang"])
@@ -258,17 +259,19 @@ def test_sglangs_router_has_no_key_so_its_workers_ask_for_none(
     assert keys.worker_key(alone) == ""
     assert keys.armed(alone, "") is alone
     assert WORKER_KEY_VARIABLE in keys.not_for_workers(alone)
-    assert checks.secrets(alone) == []
+    assert possible.secrets(alone) == []
     assert "HTTP; wants" not in doors.told(alone)
-    [problem] = checks.secrets(resolve(deployment(model, router="sglang", worker_key_env="SHARED")))
+    [problem] = possible.secrets(
+        resolve(deployment(model, router="sglang", worker_key_env="SHARED"))
+    )
     assert problem.fatal and "cannot send a key" in str(problem)
     fields = {"hosts": HOSTS, "prefill": {"hosts": ["a"]}, "decode": {"hosts": ["b"]}}
-    [problem] = checks.secrets(resolve(deployment(model, **fields, router="sglang")))
+    [problem] = possible.secrets(resolve(deployment(model, **fields, router="sglang")))
     assert problem.fatal and "open: true" in str(problem)
     said = {"kind": "sglang", "open": True}
-    assert checks.secrets(resolve(deployment(model, **fields, router=said))) == []
+    assert possible.secrets(resolve(deployment(model, **fields, router=said))) == []
 
 
 def test_without_a_router_somebody_must_know_the_key(tmp_path: Path) -> None:
-    [note] = checks.secrets(resolve(deployment(tiny_model(tmp_path / "model"), router="none")))
+    [note] = possible.secrets(resolve(deployment(tiny_model(tmp_path / "model"), router="none")))
     assert not note.fatal and "worker_key_env" in str(note)

@@ -15,7 +15,8 @@ from tests.unit.launch_stand_ins import tiny_model
 from toolkit.cli.profile import to_measure
 from toolkit.contract.capturing import BYPASS
 from toolkit.contract.variables import LAYERS_VARIABLE
-from toolkit.launch import checks, show
+from toolkit.launch import show
+from toolkit.launch.checks import possible
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import locality
@@ -204,7 +205,7 @@ def test_one_server_whose_ranks_share_their_experts_is_worth_a_note(policy):
 def test_eldr_needs_a_profile(policy):
     (found,) = fatal(locality(plan(router={"profile": None, "decode_policy": policy})))
     assert f"{policy} needs a profile" in found and "router.profile" in found
-    found = fatal(checks.quick(plan(router={"profile": None, "decode_policy": policy})))
+    found = fatal(possible.quick(plan(router={"profile": None, "decode_policy": policy})))
     assert [x for x in found if "needs a profile" in x], "also before a launch without flag checks"
 
 

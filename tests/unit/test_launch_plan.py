@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from tests.sglang_python import run_python
 from tests.unit.launch_stand_ins import deployment, tiny_model
-from toolkit.launch import checks
 from toolkit.launch.acting import LIMITS
+from toolkit.launch.checks import possible
 from toolkit.launch.deployment import Router, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.locality import locality
@@ -49,7 +49,7 @@ def test_recipe_resolves(recipe):
     plan = resolve(load_deployment(recipe))
     assert {w.role for w in plan.workers} == {"prefill", "decode"}
     assert plan.dispatch == "late"
-    assert not checks.routing(plan)
+    assert not possible.routing(plan)
     assert not locality(plan)
     for host in {w.host for w in plan.workers}:
         ports = used_ports(plan, host)
@@ -198,8 +198,8 @@ def test_captured_experts_of_dp_ranks_need_prefills_without_graphs(
 @pytest.mark.parametrize("router", ["sglang", "none"])
 def test_late_dispatch_needs_our_router(model, router):
     plan = resolve(deployment(model, router={"kind": router, "dispatch": "late"}))
-    assert any("before the prefill runs" in p.what for p in checks.routing(plan))
-    assert not checks.routing(resolve(deployment(model, router=router)))
+    assert any("before the prefill runs" in p.what for p in possible.routing(plan))
+    assert not possible.routing(resolve(deployment(model, router=router)))
 
 
 def test_a_used_port_and_a_repeated_one_are_found(model):
@@ -210,19 +210,19 @@ def test_a_used_port_and_a_repeated_one_are_found(model):
         sock.listen()
         port = sock.getsockname()[1]
         plan = resolve(deployment(model, decode={"port": port}))
-        assert any(f"port {port} is in use" in p.what for p in checks.ports(plan))
+        assert any(f"port {port} is in use" in p.what for p in possible.ports(plan))
     same = resolve(deployment(model, decode={"port": port}, router={"port": port}))
-    assert sum("twice" in p.what for p in checks.ports(same)) == 2
+    assert sum("twice" in p.what for p in possible.ports(same)) == 2
 
 
 def test_memory_and_missing_weights_are_found(model, tmp_path):
     huge = resolve(deployment(model, decode={"replicas": 5, "kv_tokens": 10**10}))
-    assert any(p.where == "memory" for p in checks.memory(huge))
+    assert any(p.where == "memory" for p in possible.memory(huge))
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.json").write_text("{}")
     empty = resolve(deployment(tmp_path / "m"))
-    assert checks.model(empty, dry_run=False)[0].fatal
-    assert not checks.model(empty, dry_run=True)[0].fatal
+    assert possible.model(empty, dry_run=False)[0].fatal
+    assert not possible.model(empty, dry_run=True)[0].fatal
 
 
 def test_missing_model_says_how_to_mend(tmp_path):

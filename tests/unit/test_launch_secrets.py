@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from tests.sglang_python import run_python
 from tests.unit.launch_stand_ins import deployment, plan, tiny_model, worker
-from toolkit.launch import checks, command, reserved
+from toolkit.launch import command
+from toolkit.launch.checks import possible, reserved
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.masking import MASK, masked, masked_argv
 from toolkit.launch.ports import FreePorts
@@ -217,7 +218,7 @@ def test_sglang_s_router_asks_for_the_key(model, tmp_path):
             worker={"port": FreePorts().take()},
         )
     )
-    assert "FRONT_KEY" in str(checks.secrets(made)[0])
+    assert "FRONT_KEY" in str(possible.secrets(made)[0])
     server = ThreadingHTTPServer(("127.0.0.1", made.workers[0].port), _Worker)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     log = tmp_path / "router.log"

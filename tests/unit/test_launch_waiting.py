@@ -11,12 +11,12 @@ from patches.pd.waiting_queue import wanted
 from tests.unit.launch_stand_ins import deployment, tiny_model
 from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.contract.waiting import Waiting
-from toolkit.launch import checks
+from toolkit.launch.checks import possible
+from toolkit.launch.checks.waiting import PARKED, waiting
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
-from toolkit.launch.waiting import PARKED, waiting
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_flags_that_do_not_go_with_it(model: Path, args: dict[str, Any], said: s
     plan = resolve(deployment(model, prefill={"waiting": "sjf", "args": args}))
     (problem,) = waiting(plan)
     assert problem.fatal and said in str(problem)
-    assert problem in checks.quick(plan)
+    assert problem in possible.quick(plan)
     assert waiting(resolve(deployment(model, prefill={"args": args}))) == []
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import claims, command, hardware
 from toolkit.launch.acting import LIMITS
+from toolkit.launch.checks.waiting import PARKED
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import Locality
@@ -18,7 +19,6 @@ from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
-from toolkit.launch.waiting import PARKED
 
 
 def dispatch_of(deployment: Deployment) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-from toolkit.launch import command, hardware, reserved
+from toolkit.launch import command, hardware
 from toolkit.launch.builder import Builder
+from toolkit.launch.checks import reserved
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.dp_policy import check_args
 from toolkit.launch.errors import LaunchError, Problem

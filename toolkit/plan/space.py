@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toolkit.contract.waiting import Waiting, from_yaml
-from toolkit.launch.waiting import PARKED as SHORTEST_PARKED
+from toolkit.launch.checks.waiting import PARKED as SHORTEST_PARKED
 from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.document import Document, arg_key, get, put

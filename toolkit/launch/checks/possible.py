@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 
 from toolkit.keys import KeysError, client_keys, one_key
 from toolkit.launch import claims, hardware
-from toolkit.launch.agreement import agreement
-from toolkit.launch.capturing import capturing
+from toolkit.launch.checks.agreement import agreement
+from toolkit.launch.checks.capturing import capturing
+from toolkit.launch.checks.flags import Resolved, check_flags
+from toolkit.launch.checks.waiting import waiting
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.flags import Resolved, check_flags
 from toolkit.launch.keys import names_of
 from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import is_free
-from toolkit.launch.waiting import waiting
 from toolkit.loopback import is_loopback
 
 GIB = 2**30
