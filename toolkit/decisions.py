@@ -29,9 +29,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.base import Decision, Group, Policy, RequestView, WorkerView
 from toolkit.policies.following import Following, Key
+from toolkit.policies.rounds.assign import Assigner, Assignment
 
 Write = Callable[[dict[str, Any]], None]
 

@@ -28,7 +28,7 @@ class DpLocality:
 
     def __init__(self, folder: str, ranks: int) -> None:
         from toolkit.policies.eldr import Centroids
-        from toolkit.policies.residents import Residents
+        from toolkit.policies.support.residents import Residents
         from toolkit.profile_folder.errors import ProfileError
         from toolkit.signatures.calibrated import calibrated
         from toolkit.signatures.clusters import balanced_kmeans

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Any
 
 from toolkit.policies.base import RequestView
-from toolkit.policies.user import user_of
+from toolkit.policies.support.user import user_of
 
 BLOCK_TOKENS = 64
 MAX_BLOCKS = 256

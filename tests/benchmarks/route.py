@@ -25,7 +25,7 @@ def main() -> None:
     from toolkit.policies import RequestView, ShortestQueuePolicy, WorkerView
     from toolkit.policies.base import Group
     from toolkit.policies.eldr import Centroids, EldrPolicy
-    from toolkit.policies.residents import Residents
+    from toolkit.policies.support.residents import Residents
 
     options = arguments(__doc__)
     result = Result()

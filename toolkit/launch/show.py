@@ -45,7 +45,7 @@ def locality(plan: Plan) -> str:
     name = str(config.get("decode_policy", "the router's default"))
     text = f"expert locality: decode policy {name}"
     from toolkit.policies import make_policy
-    from toolkit.policies.parts import follows_experts
+    from toolkit.policies.composed.parts import follows_experts
 
     part = make_policy(name, tau=config.get("tau")).locality if follows_experts(name) else None
     if part is not None:

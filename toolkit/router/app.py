@@ -14,7 +14,7 @@ from aiohttp import web
 
 from toolkit.contract.headers import LABEL
 from toolkit.keys import KeysError
-from toolkit.policies.user import HEADER as ROUTING_KEY
+from toolkit.policies.support.user import HEADER as ROUTING_KEY
 from toolkit.router import bodies, budget, identity, views
 from toolkit.router.admission import Admission, Entry
 from toolkit.router.attempt import Answer

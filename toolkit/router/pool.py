@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 
-from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Policy, RequestView, WorkerView
 from toolkit.policies.following import Following
-from toolkit.policies.readings import kv_sizes, read_ranks
-from toolkit.policies.rounds import Rounds
+from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.rounds.due import Rounds
+from toolkit.policies.support.readings import kv_sizes, read_ranks
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
 from toolkit.router.request import Single

@@ -19,7 +19,7 @@ import orjson
 from toolkit.contract.headers import CAPTURE
 from toolkit.contract.ticket import TICKET_KEY, sign
 from toolkit.policies.base import RequestView
-from toolkit.policies.user import user_of
+from toolkit.policies.support.user import user_of
 from toolkit.router.door.check import check
 from toolkit.router.door.limits import Limits
 from toolkit.router.errors import ApiError

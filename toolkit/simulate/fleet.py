@@ -16,7 +16,7 @@ class _Strict(BaseModel):
 
 UNBOUNDED = 1 << 36
 """KV tokens of a pool whose size nobody said. No policy takes it for a reading that cannot be true
-(`toolkit.policies.readings.HUGE`)."""
+(`toolkit.policies.support.readings.HUGE`)."""
 Speed = Annotated[float, Field(gt=0, le=1)]
 
 

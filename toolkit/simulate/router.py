@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from toolkit.policies import Policy
-from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Load, RequestView, WorkerView
-from toolkit.policies.rounds import Rounds
+from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.rounds.due import Rounds
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.lengths import Followed

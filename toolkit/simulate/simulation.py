@@ -8,7 +8,7 @@ from math import inf
 
 from toolkit.policies import make_policy
 from toolkit.policies.eldr import Centroids
-from toolkit.policies.residents import Residents
+from toolkit.policies.support.residents import Residents
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
 from toolkit.simulate.events import Events

@@ -20,17 +20,17 @@ from tests.unit.policies.pools import (
     rank,
 )
 from toolkit.policies import Load, RequestView, WorkerView, make_policy
-from toolkit.policies.assign import Assigner, Assignment
-from toolkit.policies.balance_route import BalanceRoute
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
-from toolkit.policies.composed import ComposedPolicy
+from toolkit.policies.composed.parts import Parts
+from toolkit.policies.composed.policy import ComposedPolicy
 from toolkit.policies.eldr import Centroids
-from toolkit.policies.inflight_lengths import InflightLengths
 from toolkit.policies.level import LevelPolicy
-from toolkit.policies.parts import Parts
 from toolkit.policies.predictors import Survival
-from toolkit.policies.readings import kv_tokens, read_ranks
+from toolkit.policies.rounds.assign import Assigner, Assignment
+from toolkit.policies.rounds.balance_route import BalanceRoute
+from toolkit.policies.support.inflight_lengths import InflightLengths
+from toolkit.policies.support.readings import kv_tokens, read_ranks
 
 
 def tracked() -> BrHPolicy:

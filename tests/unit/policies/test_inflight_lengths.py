@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.policies import RequestView
-from toolkit.policies.inflight_lengths import InflightLengths
 from toolkit.policies.predictors import Oracle, Survival
+from toolkit.policies.support.inflight_lengths import InflightLengths
 
 KEYS = [("w0", 0), ("w0", 1), ("w1", 0)]
 

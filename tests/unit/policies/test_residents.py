@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolkit.policies import RequestView, WorkerView
 from toolkit.policies.eldr import Centroids, EldrPolicy
-from toolkit.policies.residents import Residents
+from toolkit.policies.support.residents import Residents
 
 D = 8
 KEYS = [(f"w{i}", 0) for i in range(4)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies.rounds import READING_PAUSE_S, TICK_S, Rounds
+from toolkit.policies.rounds.due import READING_PAUSE_S, TICK_S, Rounds
 
 news = st.tuples(st.sampled_from(["news", "reading"]), st.floats(0.0, 1.0), st.integers(0, 3))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies.user import MAX_NAME, user_of
+from toolkit.policies.support.user import MAX_NAME, user_of
 
 FULL = {"routing_key": "key", "session_id": "session", "user": "user", "messages": []}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies.user_map import UserMap
+from toolkit.policies.support.user_map import UserMap
 
 A, B = ("a", 0), ("a", 1)
 users = st.sampled_from("stuvwxyz")

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.contract.events import Hello, LoadReading, Steps
-from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Policy, RequestView
+from toolkit.policies.rounds.assign import Assigner
 from toolkit.router import pool as pool_module
 from toolkit.router.booking import Booking
 from toolkit.router.config import RouterConfig

@@ -9,7 +9,7 @@ from typing import Any
 from toolkit.contract.events import PrefillDone
 from toolkit.policies.base import Policy
 from toolkit.policies.eldr import Counters, EldrPolicy
-from toolkit.policies.residents import Residents
+from toolkit.policies.support.residents import Residents
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order

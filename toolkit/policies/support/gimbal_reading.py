@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolkit.policies.base import Load
-from toolkit.policies.readings import HUGE
+from toolkit.policies.support.readings import HUGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from heapq import heapify, heappop, heappush
 from itertools import combinations
 from typing import Protocol
 
-from toolkit.policies.assign import Assignment
-from toolkit.policies.readings import Ranks
-from toolkit.policies.waiting import Waiting
+from toolkit.policies.rounds.assign import Assignment
+from toolkit.policies.rounds.waiting import Waiting
+from toolkit.policies.support.readings import Ranks
 
 R_MAX = 4
 PATIENCE = 64

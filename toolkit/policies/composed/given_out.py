@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolkit.policies.base import Load, WorkerView
-from toolkit.policies.readings import possible
+from toolkit.policies.support.readings import possible
 
 
 def readable(worker: WorkerView) -> WorkerView:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.policies.balance_route import BalanceRoute, check_s_greedy
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy, check_brh
 from toolkit.policies.eldr import check_tau
 from toolkit.policies.level import LevelPolicy
+from toolkit.policies.rounds.balance_route import BalanceRoute, check_s_greedy
 
 BARRIERS: dict[str, Callable[..., BalanceRoute]] = {
     "br0": Br0Policy,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.policies.base import RequestView
 from toolkit.policies.predictors.base import Flight, Placed, Predictor
-from toolkit.policies.readings import kv_tokens
+from toolkit.policies.support.readings import kv_tokens
 
 if TYPE_CHECKING:
     import numpy as np

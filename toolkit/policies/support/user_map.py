@@ -17,9 +17,9 @@ class UserMap:
     entry from the future holds; with a `now` that is not finite nothing is found and the user is
     forgotten. If it never changes, nothing expires and only `capacity` bounds the map.
 
-    Users are whatever tells them apart; give digests (`toolkit.policies.user`), so that no names
-    are kept. A look and a store cost O(1) (a store drops up to two that have expired), an entry
-    about 300 bytes. `expired` and `evicted` count what was dropped for age and for room.
+    Users are whatever tells them apart; give digests (`toolkit.policies.support.user`), so that no
+    names are kept. A look and a store cost O(1) (a store drops up to two that have expired), an
+    entry about 300 bytes. `expired` and `evicted` count what was dropped for age and for room.
     ValueError: a capacity below 1, an expiry that is not above 0 (infinite is allowed).
     """
 

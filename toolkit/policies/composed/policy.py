@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from toolkit.policies.assign import Assigner, Assignment
-from toolkit.policies.balance_route import BalanceRoute, Weighed
 from toolkit.policies.base import Decision, Needs, RequestView, WorkerView
+from toolkit.policies.composed.given_out import readable, with_sent
+from toolkit.policies.composed.near_ranks import NearRanks
+from toolkit.policies.composed.parts import BARRIERS, Parts
 from toolkit.policies.eldr import Band, Centroids, EldrPolicy
-from toolkit.policies.given_out import readable, with_sent
-from toolkit.policies.near_ranks import NearRanks
-from toolkit.policies.parts import BARRIERS, Parts
-from toolkit.policies.readings import Ranks, kv_sizes, kv_tokens, read_ranks
-from toolkit.policies.rotation import Rotation
-from toolkit.policies.user_map import UserMap
+from toolkit.policies.rounds.assign import Assigner, Assignment
+from toolkit.policies.rounds.balance_route import BalanceRoute, Weighed
+from toolkit.policies.support.readings import Ranks, kv_sizes, kv_tokens, read_ranks
+from toolkit.policies.support.rotation import Rotation
+from toolkit.policies.support.user_map import UserMap
 
 TURN = "turn"
 ONE = "one"

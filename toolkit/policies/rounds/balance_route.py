@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.base import Decision, Needs, RequestView, WorkerView
-from toolkit.policies.readings import Ranks, kv_sizes, kv_tokens, read_ranks
-from toolkit.policies.two_stage import PATIENCE, R_MAX, Counters, Envelope, Near, TwoStage
+from toolkit.policies.rounds.assign import Assigner, Assignment
+from toolkit.policies.rounds.two_stage import PATIENCE, R_MAX, Counters, Envelope, Near, TwoStage
+from toolkit.policies.support.readings import Ranks, kv_sizes, kv_tokens, read_ranks
 
 
 def check_s_greedy(text: str) -> int:
