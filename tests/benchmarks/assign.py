@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices this small only lose by threads
 
-from tests.benchmarks.common import Result, arguments, percentile
+from tests.benchmarks.shared.common import Result, arguments, percentile
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments, interval
+from tests.benchmarks.shared.common import Result, arguments, interval
 from tests.e2e.worker_process import worker
 from toolkit.contract.ticket import TICKET_KEY, sign
 from toolkit.profile.calibrate import Settings, request

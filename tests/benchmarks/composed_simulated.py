@@ -29,7 +29,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.shared.common import Result, arguments
 from toolkit.bench.stats import paired_ratio
 from toolkit.resources import profiles_dir
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer

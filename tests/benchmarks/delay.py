@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.shared.common import Result, arguments
 
 if TYPE_CHECKING:
     import numpy as np

@@ -41,10 +41,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments, percentile
-from tests.benchmarks.eldr_batches import Moments, Record
-from tests.benchmarks.eldr_replay import Played, by_token, replayed, tpot
-from tests.benchmarks.eldr_rounds import (
+from tests.benchmarks.shared.common import Result, arguments, percentile
+from tests.benchmarks.shared.eldr_batches import Moments, Record
+from tests.benchmarks.shared.eldr_replay import Played, by_token, replayed, tpot
+from tests.benchmarks.shared.eldr_rounds import (
     DOMAINS,
     RECIPE,
     SKEW,

@@ -29,9 +29,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
 from tests.benchmarks.composed_simulated import cost
 from tests.benchmarks.gimbal_simulated import told
+from tests.benchmarks.shared.common import Result, arguments
 from toolkit.bench.stats import paired_ratio
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.shared.common import Result, arguments
 
 K = 16
 NAMES = ("prefill", "decode", "tokens")

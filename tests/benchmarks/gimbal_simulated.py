@@ -31,7 +31,7 @@ from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.shared.common import Result, arguments
 from toolkit.bench.stats import Ratio, paired_ratio
 from toolkit.policies.gimbal import GimbalPolicy
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill

@@ -36,8 +36,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
-from tests.benchmarks.eldr_rounds import ratio, say, warm_up
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.eldr_rounds import ratio, say, warm_up
 from tests.dp_recipe import SETS, SLOTS, recipe
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.compare import Arm, Comparison, compare

@@ -17,8 +17,8 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.benchmarks.common import Result, arguments
 from tests.benchmarks.imbalance import BASELINES, LONGEST, SLOTS, WAITING
+from tests.benchmarks.shared.common import Result, arguments
 from tests.dp_recipe import RESERVED
 from toolkit.bench.lengths import draw, of_trace, scaled
 from toolkit.bench.traces import TraceRow, load

@@ -13,7 +13,7 @@ import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a matrix this small only loses by threads
 
-from tests.benchmarks.common import Result, arguments, percentile
+from tests.benchmarks.shared.common import Result, arguments, percentile
 
 WORKERS, VALUES = 24, 48 * 128
 

@@ -35,7 +35,7 @@ from typing import Any
 
 import psutil
 
-from tests.benchmarks.common import interval
+from tests.benchmarks.shared.common import interval
 from tests.ports import free_port
 from tests.standin.cluster import ROOT, Cluster
 

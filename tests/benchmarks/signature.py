@@ -22,7 +22,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as a CPU worker runs
 
-from tests.benchmarks.common import Result, arguments, interval, percentile
+from tests.benchmarks.shared.common import Result, arguments, interval, percentile
 
 LAYERS, EXPERTS, TOP_K = 48, 128, 8
 TOKENS, LONG = 1_000, 16_000

@@ -17,7 +17,7 @@ from array import array
 from types import SimpleNamespace
 from typing import Any
 
-from tests.benchmarks.common import percentile
+from tests.benchmarks.shared.common import percentile
 from toolkit.bench.errors import BenchError
 
 WAITING, HEADS = 1000, 12

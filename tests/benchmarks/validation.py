@@ -42,9 +42,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments, percentile
-from tests.benchmarks.eldr_rounds import say, warm_up
 from tests.benchmarks.imbalance import recipe, workload
+from tests.benchmarks.shared.common import Result, arguments, percentile
+from tests.benchmarks.shared.eldr_rounds import say, warm_up
 from tests.benchmarks.validation_fit import Fitted, fitted, fitted_plain
 from toolkit.bench.arrivals import poisson
 from toolkit.bench.build import load_tokenizer, token_pool
