@@ -26,10 +26,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.imbalance import SLOTS, recipe, workload
+from tests.benchmarks.shared.calibrated import Case, calibrate, calibration, client, played, timed
 from tests.benchmarks.shared.common import Result, arguments
 from tests.benchmarks.shared.eldr_rounds import say, warm_up
-from tests.benchmarks.validation import Case, calibrate, calibration, client, played, timed
+from tests.benchmarks.shared.lengths import workload
+from tests.dp_recipe import SLOTS, recipe
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.errors import BenchError
 from toolkit.bench.hosted import hosted

@@ -19,9 +19,9 @@ from time import perf_counter
 from typing import Any
 
 from tests.benchmarks.abuse_parts.watch import MIB, Memory, Tally, settled
-from tests.benchmarks.router_relay import ROOT, load
 from tests.benchmarks.shared.common import interval, percentile
-from tests.standin.cluster import Cluster
+from tests.benchmarks.shared.load import load
+from tests.standin.cluster import ROOT, Cluster
 from tests.standin.storm import Traffic
 
 SLOW = 500

@@ -157,3 +157,14 @@ def cpu_seconds(pids: Iterable[int]) -> float:
         times = psutil.Process(pid).cpu_times()
         total += times.user + times.system
     return total
+
+
+def peak_gib() -> float:
+    """The kernel's high-water mark of this process image.
+
+    Not getrusage: its figure survives exec, and would be the parent's where that was larger.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 2**20
+    raise RuntimeError("no VmHWM in /proc/self/status")
