@@ -17,7 +17,7 @@ from toolkit.keys import KeysError
 from toolkit.policies.support.user import HEADER as ROUTING_KEY
 from toolkit.router import bodies, budget, identity, views
 from toolkit.router.admission import Admission, Entry
-from toolkit.router.attempt import Answer
+from toolkit.router.attempt.legs import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
 from toolkit.router.config import ConfigError, RouterConfig

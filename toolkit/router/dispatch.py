@@ -30,7 +30,7 @@ from toolkit.router.reruns import Reruns
 from toolkit.router.worker import Fleet, Rank
 
 if TYPE_CHECKING:
-    from toolkit.router.attempt import Answer
+    from toolkit.router.attempt.legs import Answer
     from toolkit.router.client import ClientStream
     from toolkit.router.eldr.locality import Locality
     from toolkit.router.relay import Relay
@@ -121,7 +121,7 @@ class Dispatcher:
         Raises:
             ApiError: what the client gets instead.
         """
-        from toolkit.router.attempt import Attempt
+        from toolkit.router.attempt.deciding import Attempt
 
         self.reruns.refuse_convicts(single)
         attempts = busy = 0
