@@ -59,7 +59,7 @@ class RankLoads:
     """
 
     def __init__(self, ranks: int, side: str = "plain", reserve: int = 0) -> None:
-        self._ranks = [_Rank(reserve) for _ in range(ranks)]
+        self._ranks = [_OneRank(reserve) for _ in range(ranks)]
         self._side = side
         self.counters: Counter[str] = Counter()
 
@@ -129,7 +129,7 @@ def possible(snapshot: Snapshot) -> bool:
     )
 
 
-class _Rank:
+class _OneRank:
     """One rank. `ahead` is how far its count of received requests is ahead of ours."""
 
     def __init__(self, reserve: int) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from patches.dp.loads import waiting
 from toolkit.contract.events import LoadReading
 from toolkit.router.config import RouterConfig
-from toolkit.router.worker import Fleet
+from toolkit.router.worker import KnownWorkers
 from toolkit.waiting_work import waiting_tokens
 
 WORKERS = [
@@ -31,7 +31,9 @@ class Figures:
 @pytest.mark.parametrize("side", ["prefill", "decode", "plain"])
 @given(used=st.integers(0, 4000), more=st.integers(0, 900), uncached=st.integers(0, 900))
 def test_one_snapshot_has_one_meaning(side: str, used: int, more: int, uncached: int) -> None:
-    fleet = Fleet(RouterConfig.model_validate({"workers": PLAIN if side == "plain" else WORKERS}))
+    fleet = KnownWorkers(
+        RouterConfig.model_validate({"workers": PLAIN if side == "plain" else WORKERS})
+    )
     (rank,) = fleet.side(side)
     event = LoadReading(
         running=1,

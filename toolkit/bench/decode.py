@@ -26,7 +26,7 @@ requests wait runs dry for longer."""
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankSteps:
     """One decode worker (server, DP rank): float64 `steps` [M, F + layers], decode steps only,
     and `finished` [R, C], with the caller's monotonic clock as `end`."""
 
@@ -43,12 +43,12 @@ class Decode:
     `between`: from when to when, and every rank with all of its steps.
     """
 
-    ranks: tuple[Rank, ...]
+    ranks: tuple[RankSteps, ...]
     columns: tuple[str, ...]
     finished_columns: tuple[str, ...]
     own_clock: str
     window: tuple[float, float] | None = None
-    uncut: tuple[Rank, ...] = ()
+    uncut: tuple[RankSteps, ...] = ()
 
     def between(self, since: float, until: float) -> Decode:
         """What ended in [since, until), seconds of `time.monotonic`."""
@@ -123,7 +123,7 @@ class Decode:
             for rank in self.ranks
         }
 
-    def _alone(self, rank: Rank) -> Decode:
+    def _alone(self, rank: RankSteps) -> Decode:
         return replace(self, ranks=(rank,), window=None, uncut=())
 
     def by_batch(self) -> dict[int, dict[str, float]]:

@@ -22,8 +22,8 @@ from toolkit.contract.variables import (
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.dp_policy import by_signature
 from toolkit.launch.model import ModelFacts
-from toolkit.launch.recording import RECORD
 from toolkit.launch.sglang_router import KEY_ENV
+from toolkit.launch.signature_flags import RECORD
 
 CPU_ENV = {
     "SGLANG_USE_CPU_ENGINE": "1",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from toolkit.launch.locality import decode_centroids
 from toolkit.launch.masking import MASK, masked_argv, masked_env
 from toolkit.launch.plan import Plan, WorkerPlan
+from toolkit.launch.profile_needs import decode_centroids
 
 
 def summary(plan: Plan) -> Any:

@@ -36,7 +36,7 @@ from toolkit.router.recording import Recording
 from toolkit.router.relay import Relay
 from toolkit.router.request import CAPTURE, PATHS, Job
 from toolkit.router.silence import give_up_silent
-from toolkit.router.worker import Fleet
+from toolkit.router.worker import KnownWorkers
 
 if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality
@@ -54,7 +54,7 @@ class Router:
     def __init__(self, config: RouterConfig) -> None:
         self.config = config
         self.metrics = Metrics()
-        self.fleet = Fleet(config, config.secret(config.worker_api_key_env))
+        self.fleet = KnownWorkers(config, config.secret(config.worker_api_key_env))
         for worker in self.fleet.workers:
             worker.on_transfer = self.metrics.transferred
         self.locality = load_locality(config, self.fleet)
@@ -297,7 +297,7 @@ class Router:
         return self.recording.begin(job.singles[index], arrived)
 
 
-def load_locality(config: RouterConfig, fleet: Fleet) -> Locality | None:
+def load_locality(config: RouterConfig, fleet: KnownWorkers) -> Locality | None:
     """ELDR's part of the router; without a profile nothing of it is imported (numpy is memory).
 
     Raises:

@@ -12,7 +12,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from toolkit.router.worker import Fleet
+from toolkit.router.worker import KnownWorkers
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -36,7 +36,7 @@ _STEPS = {
 class StepCollector(Collector):
     """What decode ranks say of their steps; only those that say anything."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: KnownWorkers) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterator[Metric]:

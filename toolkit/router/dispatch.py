@@ -27,7 +27,7 @@ from toolkit.router.metrics import Metrics
 from toolkit.router.pool import Pool
 from toolkit.router.request import NOTHING, Single, Wanted
 from toolkit.router.reruns import Reruns
-from toolkit.router.worker import Fleet, Rank
+from toolkit.router.worker import KnownWorkers, Rank
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.legs import Answer
@@ -46,7 +46,7 @@ class Dispatcher:
     def __init__(
         self,
         config: RouterConfig,
-        fleet: Fleet,
+        fleet: KnownWorkers,
         metrics: Metrics,
         locality: Locality | None = None,
     ) -> None:

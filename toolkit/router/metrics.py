@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from toolkit.router.collectors import LocalityCollector, StepCollector
-from toolkit.router.worker import Fleet
+from toolkit.router.worker import KnownWorkers
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
@@ -81,7 +81,7 @@ class Metrics:
         self.resumed = 0
         self.retried = 0
 
-    def watch(self, fleet: Fleet, locality: Locality | None) -> None:
+    def watch(self, fleet: KnownWorkers, locality: Locality | None) -> None:
         """Export what decode workers say of their steps, and ELDR's part where there is one."""
         self.registry.register(StepCollector(fleet))
         if locality is not None:

@@ -16,7 +16,7 @@ from toolkit.policies.support.readings import kv_sizes, read_ranks
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
 from toolkit.router.request import Single
-from toolkit.router.worker import Fleet, Rank
+from toolkit.router.worker import KnownWorkers, Rank
 
 log = logging.getLogger("toolkit.router")
 
@@ -61,7 +61,7 @@ class Pool:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: KnownWorkers,
         policy: Callable[[], Policy],
         following: Callable[[], Following | None],
         choose: Callable[[Single, RequestView], Rank | None],

@@ -16,7 +16,7 @@ from toolkit.router.request import Single
 if TYPE_CHECKING:
     from toolkit.router.config import RouterConfig
     from toolkit.router.metrics import Metrics
-    from toolkit.router.worker import Fleet
+    from toolkit.router.worker import KnownWorkers
 
 VERDICT_S = 0.3
 LOOK_S = 0.02
@@ -28,7 +28,7 @@ class Reruns:
     """Judges failed attempts. Workers are blamed only for what the request did not do elsewhere
     (`blame`), requests only for what they saw happen to several workers (`judge`)."""
 
-    def __init__(self, config: RouterConfig, fleet: Fleet, metrics: Metrics) -> None:
+    def __init__(self, config: RouterConfig, fleet: KnownWorkers, metrics: Metrics) -> None:
         self._config = config
         self._fleet = fleet
         self._metrics = metrics

@@ -21,7 +21,7 @@ from toolkit.router.poison import Deaths, Lanes
 from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
 from toolkit.router.turnstile import Turnstile
-from toolkit.router.upstream import Call, Pool
+from toolkit.router.upstream import Call, Upstream
 from toolkit.waiting_work import waiting_tokens
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Worker:
         """When it last said that one of its processes had died."""
         self.gone_at = 0.0
         """When it last went away, or hung, without a word."""
-        self.pool = Pool(
+        self.pool = Upstream(
             config.name,
             config.host,
             config.port,
@@ -312,7 +312,7 @@ class Worker:
         self.mark_down()
 
 
-class Fleet:
+class KnownWorkers:
     """All workers, and per role the queue of requests that wait for one of them."""
 
     def __init__(self, config: RouterConfig, api_key: str | None = None) -> None:

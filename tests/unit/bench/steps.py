@@ -6,7 +6,7 @@ import numpy as np
 
 from patches.steps import request_times
 from patches.steps.step_log import FIELDS
-from toolkit.bench.decode import Decode, Rank
+from toolkit.bench.decode import Decode, RankSteps
 
 
 def step(batch: int, *distinct: float, **more: float) -> list[float]:
@@ -20,14 +20,14 @@ def done(tokens: int, seconds: float, cpu: float, end: float = 0.0) -> list[floa
     return [end, float(tokens), seconds, cpu, 9.0, float(tokens - 2)]
 
 
-def rank(name: str, steps: list[list[float]], finished: list[list[float]]) -> Rank:
+def rank(name: str, steps: list[list[float]], finished: list[list[float]]) -> RankSteps:
     width = len(steps[0]) if steps else 0
-    return Rank(
+    return RankSteps(
         name,
         np.array(steps, dtype=float).reshape(len(steps), width),
         np.array(finished, dtype=float).reshape(-1, len(request_times.FIELDS)),
     )
 
 
-def decode(*ranks: Rank, clock: str = "cpu") -> Decode:
+def decode(*ranks: RankSteps, clock: str = "cpu") -> Decode:
     return Decode(ranks, FIELDS, request_times.FIELDS, clock)

@@ -8,7 +8,7 @@ from patches.steps import request_times
 from tests.benchmarks.shared.eldr_batches import APART_S, batches
 from tests.unit.bench.steps import decode, rank
 from toolkit.bench.client import Sample
-from toolkit.bench.decode import Rank
+from toolkit.bench.decode import RankSteps
 from toolkit.bench.errors import BenchError
 from toolkit.bench.runner import Outcome
 
@@ -32,11 +32,11 @@ def stay(end: float, seconds: float, prompt: int, tokens: int) -> list[float]:
     return [float(row.get(name, tokens - 2)) for name in request_times.FIELDS]
 
 
-def worker(name: str, *rows: list[float]) -> Rank:
+def worker(name: str, *rows: list[float]) -> RankSteps:
     return rank(name, [], list(rows))
 
 
-def outcome(samples: list[Sample], *ranks: Rank) -> Outcome:
+def outcome(samples: list[Sample], *ranks: RankSteps) -> Outcome:
     return Outcome(samples, 100.0, 0.0, None, None, [], decode(*ranks))
 
 

@@ -8,7 +8,7 @@ import pytest
 from patches.steps.step_log import FIELDS
 from tests.unit.bench.steps import decode, done, rank, step
 from toolkit.bench.client import Sample
-from toolkit.bench.decode import Decode, Rank
+from toolkit.bench.decode import Decode, RankSteps
 from toolkit.bench.runner import FEW_STEPS, Load, Outcome
 
 CLOSED = Load(concurrency=2)
@@ -23,7 +23,7 @@ def samples(*spans: tuple[float, float]) -> list[Sample]:
     ]
 
 
-def worker(name: str, ends: list[float]) -> Rank:
+def worker(name: str, ends: list[float]) -> RankSteps:
     """A step ends at each of these times, and a request with every tenth of them."""
     return rank(
         name,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.demo.ask import Answer, DemoError, ask
-from toolkit.demo.prompts import SHOWN, choose, shortened
+from toolkit.demo.chosen import SHOWN, choose, shortened
 from toolkit.embedded import load_prompts
 
 

@@ -14,7 +14,7 @@ from toolkit.router.dispatch import Dispatcher
 from toolkit.router.metrics import Metrics
 from toolkit.router.pool import Waiter
 from toolkit.router.request import Single
-from toolkit.router.worker import Fleet, Rank
+from toolkit.router.worker import KnownWorkers, Rank
 
 POOL = 10_000
 
@@ -42,7 +42,7 @@ class House:
         self.config = RouterConfig.model_validate(
             {"workers": [prefill, *decodes], "decode_policy": policy, **config}
         )
-        self.fleet = Fleet(self.config)
+        self.fleet = KnownWorkers(self.config)
         self.dispatcher = Dispatcher(self.config, self.fleet, Metrics())
         assert self.dispatcher.pool is not None
         self.pool = self.dispatcher.pool

@@ -21,7 +21,7 @@ from tests.unit.router.cluster_calls import (
 from toolkit.router.app import Router
 from toolkit.router.config import RouterConfig
 from toolkit.router.request import Single, parse
-from toolkit.router.upstream import Pool
+from toolkit.router.upstream import Upstream
 
 PATH = "/v1/completions"
 
@@ -173,7 +173,7 @@ def test_an_abort_is_json_whatever_the_rid():
 def test_a_header_goes_on_byte_for_byte():
     async def check() -> None:
         async with Silent() as server:
-            pool = Pool("w", "127.0.0.1", server.port)
+            pool = Upstream("w", "127.0.0.1", server.port)
             line = b"x-request-id: \xe9 \xe2\x86\x92\r\n"
             pool.post("/x", b"{}", headers=line.decode("utf-8", "surrogateescape"))
             pool.get(b"/v1/models/\xe9".decode("utf-8", "surrogateescape"))

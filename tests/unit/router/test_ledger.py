@@ -11,7 +11,7 @@ from toolkit.policies.base import Load
 from toolkit.router.config import RouterConfig
 from toolkit.router.events import Watcher
 from toolkit.router.ledger import STALE_S, WINDOW_S, Ledger
-from toolkit.router.worker import Fleet, Rank
+from toolkit.router.worker import KnownWorkers, Rank
 
 
 def reading(requests: int, tokens: int, waiting: int = 0, coming: int = 0) -> dict[str, int]:
@@ -137,7 +137,7 @@ CONFIG = RouterConfig.model_validate({"workers": WORKERS})
 
 
 def decode_rank() -> Rank:
-    return Fleet(CONFIG).side("decode")[0]
+    return KnownWorkers(CONFIG).side("decode")[0]
 
 
 def test_what_waits_for_its_kv_on_a_decode_rank_is_load() -> None:

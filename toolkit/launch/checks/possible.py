@@ -13,9 +13,9 @@ from toolkit.launch.checks.flags import Resolved, check_flags
 from toolkit.launch.checks.waiting import waiting
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.keys import names_of
-from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import is_free
+from toolkit.launch.profile_needs import locality
 from toolkit.loopback import is_loopback
 
 GIB = 2**30

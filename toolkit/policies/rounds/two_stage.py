@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Protocol
 
 from toolkit.policies.rounds.assign import Assignment
-from toolkit.policies.rounds.waiting import Waiting
+from toolkit.policies.rounds.unassigned import Unassigned
 from toolkit.policies.support.readings import Ranks
 
 R_MAX = 4
@@ -142,7 +142,7 @@ class _Round:
         self.ranks = ranks
         self.envelope = envelope
         self.near = near
-        self.waiting = Waiting(sizes)
+        self.waiting = Unassigned(sizes)
         self.made: list[Assignment] = []
         count = len(ranks.load)
         self.alone = count == 1

@@ -19,7 +19,7 @@ from toolkit.router.eldr.refit_history import RefitHistory
 from toolkit.router.eldr.refit_queue import RefitQueue
 from toolkit.router.eldr.refits import Base
 from toolkit.router.eldr.roster import Roster, groups_of, shown
-from toolkit.router.worker import Fleet, Worker
+from toolkit.router.worker import KnownWorkers, Worker
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import nearness
 from toolkit.signatures.reader import Sample, SignatureReader
@@ -36,7 +36,7 @@ class Locality:
     in processes of their own. ConfigError: the profile cannot be read.
     """
 
-    def __init__(self, config: RouterConfig, fleet: Fleet) -> None:
+    def __init__(self, config: RouterConfig, fleet: KnownWorkers) -> None:
         try:
             known = calibrated(str(config.profile))
         except ProfileError as error:

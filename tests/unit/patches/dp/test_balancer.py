@@ -22,7 +22,7 @@ from toolkit.decisions import recorded
 from toolkit.policies import make_policy
 from toolkit.replay import replay
 from toolkit.router.config import RouterConfig
-from toolkit.router.worker import Fleet, Rank
+from toolkit.router.worker import KnownWorkers, Rank
 
 POOL = 4096
 
@@ -202,7 +202,7 @@ def test_router_and_controller_decide_alike(name: str) -> None:
     async def play() -> tuple[list[int], list[str]]:
         ranks, rng = 3, random.Random(name)
         worker = {"name": "w", "role": "plain", "url": "http://127.0.0.1:1", "dp_size": ranks}
-        fleet = Fleet(RouterConfig.model_validate({"workers": [worker]}))
+        fleet = KnownWorkers(RouterConfig.model_validate({"workers": [worker]}))
         books: list[Rank] = fleet.workers[0].ranks
         fleet.workers[0].slots = 16
         routers = make_policy(name)

@@ -13,8 +13,8 @@ from tests.unit.launch.stand_ins import tiny_model
 from toolkit.contract.variables import DP_POLICY_VARIABLE
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan
+from toolkit.launch.profile_needs import locality
 from toolkit.launch.resolve import resolve
 from toolkit.policies.dp_method import SGLANGS, check_method
 

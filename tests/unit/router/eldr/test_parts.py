@@ -38,7 +38,7 @@ from toolkit.router.eldr.refits import Base, RefitError, fit_rows
 from toolkit.router.eldr.roster import START_GRACE_S, Roster, names
 from toolkit.router.request import MAX_LABEL, parse
 from toolkit.router.steps import StepSums
-from toolkit.router.worker import Fleet
+from toolkit.router.worker import KnownWorkers
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import Nearness
 from toolkit.signatures.reader import Sample, SignatureReader
@@ -105,9 +105,9 @@ class _Reader:
 READER = _Reader()
 
 
-def fleet(*sizes: int) -> Fleet:
+def fleet(*sizes: int) -> KnownWorkers:
     decodes = [decode(f"d{number}", size) for number, size in enumerate(sizes)]
-    return Fleet(configured(*decodes))
+    return KnownWorkers(configured(*decodes))
 
 
 def test_the_roster_waits_for_those_that_are_still_to_come():
@@ -144,7 +144,7 @@ def sharing(*sizes: int, **more: object) -> RouterConfig:
 
 
 def test_ranks_that_share_their_experts_are_to_have_one_centroid():
-    workers = Fleet(sharing(2, 2))
+    workers = KnownWorkers(sharing(2, 2))
     roster = Roster(workers.side("decode"))
     both = (("d0", None), ("d1", None))
     assert roster.present(0.0) == both
@@ -162,7 +162,7 @@ def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration():
     for hello, expected in ((Hello(dp_attention=True), together), (Hello(), apart)):
         worker.greeted(hello)
         assert roster.present(0.0) == expected
-    worker = Fleet(sharing(2)).workers[1]
+    worker = KnownWorkers(sharing(2)).workers[1]
     worker.greeted(Hello(dp_attention=False))
     assert not worker.shares_experts
     worker.greeted(Hello())
@@ -171,7 +171,7 @@ def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration():
 
 def test_what_runs_on_one_rank_makes_all_that_share_its_experts_near(folder):
     config = sharing(2, 2, profile=folder, decode_policy="eldr")
-    workers = Fleet(config)
+    workers = KnownWorkers(config)
     locality = Locality(config, workers)
     first, second, *_ = workers.side("decode")
     vector = calibrated(folder).centroids[0]
@@ -189,7 +189,7 @@ def test_what_runs_on_one_rank_makes_all_that_share_its_experts_near(folder):
 @pytest.mark.parametrize(("sizes", "told"), [((2,), True), ((1,), False), ((2, 2), False)])
 def test_one_server_is_told_that_there_is_nothing_to_choose_by(folder, caplog, sizes, told):
     config = sharing(*sizes, profile=folder, decode_policy="eldr")
-    Locality(config, Fleet(config)).keeper.close()
+    Locality(config, KnownWorkers(config)).keeper.close()
     assert ("locality decides nothing" in caplog.text) == told
 
 

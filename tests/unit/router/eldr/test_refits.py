@@ -22,7 +22,7 @@ from toolkit.router.eldr.centroid_sets import Rows
 from toolkit.router.eldr.keeper import MOST_SETTLE_S, SETTLE_S
 from toolkit.router.eldr.locality import Locality
 from toolkit.router.eldr.refits import Base, RefitError
-from toolkit.router.worker import Fleet
+from toolkit.router.worker import KnownWorkers
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.reader import Sample
 from toolkit.signatures.refits import refit_recent
@@ -40,7 +40,7 @@ class Site:
 
     def __init__(self, profile: str, decodes: int = 4) -> None:
         config = configured(*(decode(f"d{i}") for i in range(decodes)), profile=profile)
-        self.fleet = Fleet(config)
+        self.fleet = KnownWorkers(config)
         self.locality = Locality(config, self.fleet)
         self.drift, self.keeper = self.locality.drift, self.locality.keeper
         self.history = self.locality.history

@@ -19,10 +19,10 @@ from toolkit.launch import show
 from toolkit.launch.checks import possible
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.locality import locality
 from toolkit.launch.plan import Plan
-from toolkit.launch.recording import RULES
+from toolkit.launch.profile_needs import locality
 from toolkit.launch.resolve import resolve
+from toolkit.launch.signature_flags import RULES
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir, recipes_dir
 from toolkit.router.config import RouterConfig

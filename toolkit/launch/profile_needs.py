@@ -10,7 +10,7 @@ from toolkit.contract.variables import DP_PROFILE_VARIABLE
 from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.model import from_folder
-from toolkit.launch.recording import recording
+from toolkit.launch.signature_flags import recording
 from toolkit.policies import follows_experts
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ KEY = "router.profile"
 
 
 @dataclass(frozen=True)
-class Locality:
+class ProfileNeeds:
     """`router.profile` as it was read; `folder` is absolute."""
 
     folder: str
@@ -49,7 +49,7 @@ class Locality:
         }
 
 
-def read_locality(deployment: Deployment) -> Locality | None:
+def read_locality(deployment: Deployment) -> ProfileNeeds | None:
     """The deployment's profile; None when it names none.
 
     LaunchError: no such profile, or a damaged one.
@@ -68,7 +68,7 @@ def read_locality(deployment: Deployment) -> Locality | None:
         measure = f"measure it first: toolkit profile --deployment THIS_FILE --out {folder}"
         mend = "" if folder.exists() else measure
         raise LaunchError([Problem(KEY, str(error), mend)]) from error
-    return Locality(str(folder.absolute()), profile)
+    return ProfileNeeds(str(folder.absolute()), profile)
 
 
 def decode_centroids(plan: Plan) -> int:
@@ -141,7 +141,7 @@ def _choice(plan: Plan) -> list[Problem]:
     return [Problem(where, what, mend, fatal=False)]
 
 
-def _fit(plan: Plan, found: Locality) -> list[Problem]:
+def _fit(plan: Plan, found: ProfileNeeds) -> list[Problem]:
     """The profile against the model and the number of decode workers."""
     from toolkit.fingerprint import model_fingerprint
     from toolkit.profile_folder.check import problems

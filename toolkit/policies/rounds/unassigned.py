@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 
-class Waiting:
+class Unassigned:
     """Who still waits, as indices in order of arrival; `sizes` are KV tokens.
 
     By size it is sorted on first use only: a round with few free slots never asks.

@@ -31,7 +31,7 @@ PROBE_EVERY = 0.5
 PROBE_TIMEOUT = 10.0
 
 
-class Fleet:
+class Processes:
     """All local processes of a plan. Used by one thread, which must outlive them."""
 
     def __init__(
