@@ -31,10 +31,10 @@ class Figures:
 @pytest.mark.parametrize("side", ["prefill", "decode", "plain"])
 @given(used=st.integers(0, 4000), more=st.integers(0, 900), uncached=st.integers(0, 900))
 def test_one_snapshot_has_one_meaning(side: str, used: int, more: int, uncached: int) -> None:
-    fleet = KnownWorkers(
+    known_workers = KnownWorkers(
         RouterConfig.model_validate({"workers": PLAIN if side == "plain" else WORKERS})
     )
-    (rank,) = fleet.side(side)
+    (rank,) = known_workers.side(side)
     event = LoadReading(
         running=1,
         waiting=1,

@@ -36,8 +36,8 @@ _STEPS = {
 class StepCollector(Collector):
     """What decode ranks say of their steps; only those that say anything."""
 
-    def __init__(self, fleet: KnownWorkers) -> None:
-        self._fleet = fleet
+    def __init__(self, known_workers: KnownWorkers) -> None:
+        self._fleet = known_workers
 
     def collect(self) -> Iterator[Metric]:
         ranks = [r for worker in self._fleet.workers for r in worker.ranks if r.steps is not None]

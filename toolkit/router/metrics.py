@@ -81,9 +81,9 @@ class Metrics:
         self.resumed = 0
         self.retried = 0
 
-    def watch(self, fleet: KnownWorkers, locality: Locality | None) -> None:
+    def watch(self, known_workers: KnownWorkers, locality: Locality | None) -> None:
         """Export what decode workers say of their steps, and ELDR's part where there is one."""
-        self.registry.register(StepCollector(fleet))
+        self.registry.register(StepCollector(known_workers))
         if locality is not None:
             self.registry.register(LocalityCollector(locality))
 

@@ -61,7 +61,7 @@ class Pool:
 
     def __init__(
         self,
-        fleet: KnownWorkers,
+        known_workers: KnownWorkers,
         policy: Callable[[], Policy],
         following: Callable[[], Following | None],
         choose: Callable[[Single, RequestView], Rank | None],
@@ -69,8 +69,8 @@ class Pool:
         park_timeout_s: float,
         on_bound: Callable[[float], None] = lambda waited_s: None,
     ) -> None:
-        self._ranks = fleet.side("decode")
-        self._lanes = fleet.lanes
+        self._ranks = known_workers.side("decode")
+        self._lanes = known_workers.lanes
         self._policy = policy
         self._following = following
         self._choose = choose

@@ -28,9 +28,9 @@ class Reruns:
     """Judges failed attempts. Workers are blamed only for what the request did not do elsewhere
     (`blame`), requests only for what they saw happen to several workers (`judge`)."""
 
-    def __init__(self, config: RouterConfig, fleet: KnownWorkers, metrics: Metrics) -> None:
+    def __init__(self, config: RouterConfig, known_workers: KnownWorkers, metrics: Metrics) -> None:
         self._config = config
-        self._fleet = fleet
+        self._fleet = known_workers
         self._metrics = metrics
         self._convicts = Convicts()
         self.budget = RetryBudget(2 * config.max_inflight)

@@ -42,11 +42,11 @@ class House:
         self.config = RouterConfig.model_validate(
             {"workers": [prefill, *decodes], "decode_policy": policy, **config}
         )
-        self.fleet = KnownWorkers(self.config)
-        self.dispatcher = Dispatcher(self.config, self.fleet, Metrics())
+        self.known_workers = KnownWorkers(self.config)
+        self.dispatcher = Dispatcher(self.config, self.known_workers, Metrics())
         assert self.dispatcher.pool is not None
         self.pool = self.dispatcher.pool
-        self.ranks = self.fleet.side("decode")
+        self.ranks = self.known_workers.side("decode")
         self.waiters: list[Waiter] = []
         self.running: list[tuple[Waiter, Booking]] = []
         for rank in self.ranks:

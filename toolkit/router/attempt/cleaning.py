@@ -28,7 +28,7 @@ def clean_up(
 ) -> None:
     """`ok`: the client has its whole answer."""
     legs.return_credit()
-    dispatcher.fleet.leave_lane(single)
+    dispatcher.known_workers.leave_lane(single)
     if legs.news is not None:
         legs.news.cancel()
     if legs.booking is not None:

@@ -108,7 +108,7 @@ class Legs:
 
     def body(self) -> dict[str, Any]:
         """What a worker that prefills and decodes both is sent."""
-        key = self._d.fleet.worker_key
+        key = self._d.known_workers.worker_key
         return {**ticket_body(self._single, self.rid, key), "rid": self.rid}
 
     def split_body(self, prefill: Rank, room: int) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Relaying:
         elif single.record.suspect:
             # Nothing is heard of it before its end; another suspect must not wait for that.
             loop = asyncio.get_running_loop()
-            loop.call_later(SUSPECT_S, self._d.fleet.leave_lane, single)
+            loop.call_later(SUSPECT_S, self._d.known_workers.leave_lane, single)
         waiting: set[asyncio.Future[Any]] = {call.done}
         if relay is not None:
             waiting.add(relay.first)

@@ -39,7 +39,7 @@ class Verdicts:
         leg.proven = True
         if leg.probe:
             asyncio.get_running_loop().call_later(PROBE_S, _well, leg)
-        self._d.fleet.leave_lane(self._single)
+        self._d.known_workers.leave_lane(self._single)
         if leg.decode:
             self._d.reruns.blame(self._single)
 

@@ -36,12 +36,12 @@ class Locality:
     in processes of their own. ConfigError: the profile cannot be read.
     """
 
-    def __init__(self, config: RouterConfig, fleet: KnownWorkers) -> None:
+    def __init__(self, config: RouterConfig, known_workers: KnownWorkers) -> None:
         try:
             known = calibrated(str(config.profile))
         except ProfileError as error:
             raise ConfigError(f"profile: {error}") from error
-        ranks = fleet.side("decode")
+        ranks = known_workers.side("decode")
         groups = groups_of(ranks)
         near = nearness(known.requests.judged, known.centroids)
         self.counters = Counters()
@@ -73,9 +73,9 @@ class Locality:
                 "request is nearer to one than to another: locality decides nothing",
                 len(ranks),
             )
-        for worker in fleet.workers:
+        for worker in known_workers.workers:
             worker.on_hello = partial(self._greet, worker)
-        fleet.on_change = self.keeper.health_changed
+        known_workers.on_change = self.keeper.health_changed
 
     def start(self) -> None:
         self._queue.start()

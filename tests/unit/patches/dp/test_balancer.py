@@ -202,9 +202,9 @@ def test_router_and_controller_decide_alike(name: str) -> None:
     async def play() -> tuple[list[int], list[str]]:
         ranks, rng = 3, random.Random(name)
         worker = {"name": "w", "role": "plain", "url": "http://127.0.0.1:1", "dp_size": ranks}
-        fleet = KnownWorkers(RouterConfig.model_validate({"workers": [worker]}))
-        books: list[Rank] = fleet.workers[0].ranks
-        fleet.workers[0].slots = 16
+        known_workers = KnownWorkers(RouterConfig.model_validate({"workers": [worker]}))
+        books: list[Rank] = known_workers.workers[0].ranks
+        known_workers.workers[0].slots = 16
         routers = make_policy(name)
         inflight = routers.inflight
         sink = io.StringIO()

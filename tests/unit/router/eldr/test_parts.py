@@ -105,14 +105,14 @@ class _Reader:
 READER = _Reader()
 
 
-def fleet(*sizes: int) -> KnownWorkers:
+def known_workers(*sizes: int) -> KnownWorkers:
     decodes = [decode(f"d{number}", size) for number, size in enumerate(sizes)]
     return KnownWorkers(configured(*decodes))
 
 
 def test_the_roster_waits_for_those_that_are_still_to_come():
     async def check() -> None:
-        workers = fleet(1, 2)
+        workers = known_workers(1, 2)
         roster = Roster(workers.side("decode"))
         everybody = (("d0", 0), ("d1", 0), ("d1", 1))
         assert roster.present(0.0) == everybody
@@ -130,7 +130,7 @@ def test_the_roster_waits_for_those_that_are_still_to_come():
 
 
 def test_a_server_is_lost_or_comes_back_with_all_its_ranks():
-    roster = Roster(fleet(1, 2, 1).side("decode"))
+    roster = Roster(known_workers(1, 2, 1).side("decode"))
     a, b, b1, c = ("d0", 0), ("d1", 0), ("d1", 1), ("d2", 0)
     assert roster.sizes_near((a, b, b1, c)) == {2, 3, 4}
     assert roster.sizes_near((a, c)) == {1, 2, 4}
@@ -155,7 +155,7 @@ def test_ranks_that_share_their_experts_are_to_have_one_centroid():
 
 
 def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration():
-    workers = fleet(2)
+    workers = known_workers(2)
     roster, worker = Roster(workers.side("decode")), workers.workers[1]
     apart, together = (("d0", 0), ("d0", 1)), (("d0", None),)
     assert roster.present(0.0) == apart

@@ -40,12 +40,12 @@ class Site:
 
     def __init__(self, profile: str, decodes: int = 4) -> None:
         config = configured(*(decode(f"d{i}") for i in range(decodes)), profile=profile)
-        self.fleet = KnownWorkers(config)
-        self.locality = Locality(config, self.fleet)
+        self.known_workers = KnownWorkers(config)
+        self.locality = Locality(config, self.known_workers)
         self.drift, self.keeper = self.locality.drift, self.locality.keeper
         self.history = self.locality.history
         self.rng = np.random.default_rng(3)
-        for worker in self.fleet.workers:
+        for worker in self.known_workers.workers:
             worker.mark_up()
 
     def observe(self, kinds: list[int], scale: int = 1) -> None:
@@ -67,7 +67,7 @@ class Site:
         )
 
     async def lose(self, number: int) -> None:
-        self.fleet.workers[1 + number].mark_down()
+        self.known_workers.workers[1 + number].mark_down()
         await until(lambda: self.keeper.fit is not None and len(self.keeper.fit.groups) == 3)
 
 
@@ -223,7 +223,7 @@ def followed(profile: str, changes: dict[float, bool], until: float) -> float | 
         assert fit is not None
         three = Rows(fit.centroids.rows[:3], fit.expected)
         found.keeper.replace(fit, base, {3: three})  # as if fitted ahead
-        worker = found.fleet.workers[4]
+        worker = found.known_workers.workers[4]
         for tick in range(-100, int(until * 100) + 1):  # at 0 it is settled that all are up
             now = tick / 100
             loop.now = 1.0 + now
