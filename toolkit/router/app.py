@@ -27,6 +27,7 @@ from toolkit.router.door import models
 from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
 from toolkit.router.guard import CALLER, Guard
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
 from toolkit.router.parsing import Parser
@@ -36,7 +37,6 @@ from toolkit.router.recording import Recording
 from toolkit.router.relay import Relay
 from toolkit.router.request import CAPTURE, PATHS, Job
 from toolkit.router.silence import give_up_silent
-from toolkit.router.worker import KnownWorkers
 
 if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality

@@ -12,7 +12,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from toolkit.router.worker import KnownWorkers
+from toolkit.router.known_workers import KnownWorkers
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

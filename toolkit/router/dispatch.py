@@ -23,11 +23,12 @@ from toolkit.router.config import Dispatch, RouterConfig
 from toolkit.router.decisions import on_record
 from toolkit.router.ejection import usable as ejected_left_out
 from toolkit.router.errors import ApiError, Retry
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.pool import Pool
+from toolkit.router.rank import Rank
 from toolkit.router.request import NOTHING, Single, Wanted
 from toolkit.router.reruns import Reruns
-from toolkit.router.worker import KnownWorkers, Rank
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.legs import Answer

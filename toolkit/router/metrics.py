@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from toolkit.router.collectors import LocalityCollector, StepCollector
-from toolkit.router.worker import KnownWorkers
+from toolkit.router.known_workers import KnownWorkers
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher

@@ -15,8 +15,9 @@ from toolkit.policies.rounds.due import Rounds
 from toolkit.policies.support.readings import kv_sizes, read_ranks
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
+from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.rank import Rank
 from toolkit.router.request import Single
-from toolkit.router.worker import KnownWorkers, Rank
 
 log = logging.getLogger("toolkit.router")
 

@@ -15,8 +15,8 @@ from toolkit.router.request import Single
 
 if TYPE_CHECKING:
     from toolkit.router.config import RouterConfig
+    from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.metrics import Metrics
-    from toolkit.router.worker import KnownWorkers
 
 VERDICT_S = 0.3
 LOOK_S = 0.02

@@ -11,10 +11,11 @@ from toolkit.policies.base import RequestView
 from toolkit.router.booking import Booking
 from toolkit.router.config import RouterConfig
 from toolkit.router.dispatch import Dispatcher
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.pool import Waiter
+from toolkit.router.rank import Rank
 from toolkit.router.request import Single
-from toolkit.router.worker import KnownWorkers, Rank
 
 POOL = 10_000
 

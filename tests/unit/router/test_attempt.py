@@ -20,7 +20,8 @@ from tests.unit.router.cluster_calls import (
 )
 from toolkit.router.app import Router
 from toolkit.router.config import RouterConfig
-from toolkit.router.request import Single, parse
+from toolkit.router.request import Single
+from toolkit.router.splitting import parse
 from toolkit.router.upstream import Upstream
 
 PATH = "/v1/completions"

@@ -18,7 +18,7 @@ from tests.unit.router.raw import PATH, Raw
 from toolkit.router.config import RouterConfig
 from toolkit.router.descriptors import SPARE, client_share, raise_limit
 from toolkit.router.events import OURS, fetch
-from toolkit.router.worker import KnownWorkers
+from toolkit.router.known_workers import KnownWorkers
 
 
 def test_without_descriptors_clients_get_503_and_no_worker_is_blamed():

@@ -18,7 +18,7 @@ from toolkit.router.door.printed import document
 from toolkit.router.door.private import is_ours, without_ours
 from toolkit.router.door.tables import SAMPLING, TABLES
 from toolkit.router.errors import ApiError
-from toolkit.router.request import parse
+from toolkit.router.splitting import parse
 
 LIMITS = Limits(vocabulary=1000)
 BASES: dict[str, dict[str, Any]] = {

@@ -17,8 +17,8 @@ from toolkit.router.attempt.verdicts import Verdicts
 from toolkit.router.booking import Booking
 from toolkit.router.first import first_of
 from toolkit.router.metrics import Timing
+from toolkit.router.rank import Rank
 from toolkit.router.request import Single, new_room
-from toolkit.router.worker import Rank
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from toolkit.contract.headers import ATTEMPT, IDS
 from toolkit.router.booking import Booking
 from toolkit.router.packed import segments
+from toolkit.router.rank import Rank
 from toolkit.router.request import Single, public_id, ticket_body
 from toolkit.router.upstream import Call
-from toolkit.router.worker import Rank
 
 if TYPE_CHECKING:
     import asyncio

@@ -19,7 +19,8 @@ from toolkit.router.eldr.refit_history import RefitHistory
 from toolkit.router.eldr.refit_queue import RefitQueue
 from toolkit.router.eldr.refits import Base
 from toolkit.router.eldr.roster import Roster, groups_of, shown
-from toolkit.router.worker import KnownWorkers, Worker
+from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.worker import Worker
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import nearness
 from toolkit.signatures.reader import Sample, SignatureReader

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from toolkit.policies.base import Group
-from toolkit.router.worker import Rank
+from toolkit.router.rank import Rank
 
 Groups = tuple[Group, ...]
 

@@ -22,7 +22,8 @@ from toolkit.decisions import recorded
 from toolkit.policies import make_policy
 from toolkit.replay import replay
 from toolkit.router.config import RouterConfig
-from toolkit.router.worker import KnownWorkers, Rank
+from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.rank import Rank
 
 POOL = 4096
 

@@ -36,9 +36,10 @@ from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.eldr.locality import Locality
 from toolkit.router.eldr.refits import Base, RefitError, fit_rows
 from toolkit.router.eldr.roster import START_GRACE_S, Roster, names
-from toolkit.router.request import MAX_LABEL, parse
+from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.request_view import MAX_LABEL
+from toolkit.router.splitting import parse
 from toolkit.router.steps import StepSums
-from toolkit.router.worker import KnownWorkers
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import Nearness
 from toolkit.signatures.reader import Sample, SignatureReader

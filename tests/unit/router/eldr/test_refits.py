@@ -22,7 +22,7 @@ from toolkit.router.eldr.centroid_sets import Rows
 from toolkit.router.eldr.keeper import MOST_SETTLE_S, SETTLE_S
 from toolkit.router.eldr.locality import Locality
 from toolkit.router.eldr.refits import Base, RefitError
-from toolkit.router.worker import KnownWorkers
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.reader import Sample
 from toolkit.signatures.refits import refit_recent
