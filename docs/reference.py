@@ -212,7 +212,7 @@ def policies() -> str:
 
 def fields() -> str:
     """What the door does with every field of a request."""
-    from toolkit.router.door.document import document
+    from toolkit.router.door.printed import document
 
     return document()
 

@@ -29,7 +29,7 @@ class Process(StrEnum):
     SCHEDULER = "scheduler"
     """One per rank, spawned; runs the model."""
     CONTROLLER = "controller"
-    """Between the two where there are several DP ranks; see `patches.controller_process`."""
+    """Between the two where there are several DP ranks; see `patches.dp.controller_process`."""
 
 
 class PatchError(RuntimeError):

@@ -30,19 +30,19 @@ def check(argv: list[str]) -> dict[str, Any]:
     that it resolved."""
     from sglang.srt.server_args import prepare_server_args
 
-    from patches import dp_method
+    from patches.dp import method
 
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            flags, policy = dp_method.take_method(
+            flags, policy = method.take_method(
                 argv
             )  # the profile is in the environment of the worker
             server_args = prepare_server_args(flags)
             server_args.resolve_once()
             server_args.check_server_args()
             if policy is not None:
-                dp_method.check_server(server_args, policy)
+                method.check_server(server_args, policy)
             found = resolved(server_args)
     except SystemExit:
         # argparse prints the usage, then one line `prog: error: ...`.

@@ -4,43 +4,41 @@ from __future__ import annotations
 
 import os
 
-from patches import (
-    chunk_yield,
-    controller_process,
-    cpu_attention,
-    cpu_background,
-    cpu_device_module,
-    cpu_expert_parallel,
-    cpu_expert_remap,
-    cpu_host_memory,
-    cpu_idle,
-    dp_controller,
-    dp_progress,
-    dp_watch,
-    early_place,
-    early_send,
-    event_stream,
-    expert_capture,
-    expert_stream,
-    kv_transfer,
-    late_binding,
-    load_count,
+from patches.base import Patch, Process
+from patches.cpu import (
+    attention,
+    background,
+    device_module,
+    expert_parallel,
+    expert_remap,
+    host_memory,
+    idle,
+    template,
+)
+from patches.dp import controller, controller_process, load_count, progress, watch
+from patches.experts import capture, signature
+from patches.http import (
     message_sockets,
     output_ids,
-    prefill_restart,
     private_logs,
     private_ports,
     request_answers,
     request_guard,
-    resume,
-    resume_penalties,
-    signature,
-    step_log,
-    template,
-    waiting_queue,
     worker_key,
 )
-from patches.base import Patch, Process
+from patches.pd import (
+    chunk_yield,
+    early_place,
+    early_send,
+    kv_transfer,
+    late_binding,
+    prefill_restart,
+    resume,
+    resume_penalties,
+    waiting_queue,
+)
+from patches.steps import step_log
+from patches.streams import event_stream, expert_stream
 
 ALL: tuple[Patch, ...] = (
     worker_key.PATCH,
@@ -50,13 +48,13 @@ ALL: tuple[Patch, ...] = (
     message_sockets.PATCH,
     private_logs.PATCH,
     template.PATCH,
-    cpu_host_memory.PATCH,
-    cpu_idle.PATCH,
-    cpu_background.PATCH,
-    cpu_device_module.PATCH,
-    cpu_expert_remap.PATCH,
-    cpu_expert_parallel.PATCH,
-    cpu_attention.PATCH,
+    host_memory.PATCH,
+    idle.PATCH,
+    background.PATCH,
+    device_module.PATCH,
+    expert_remap.PATCH,
+    expert_parallel.PATCH,
+    attention.PATCH,
     event_stream.PATCH,
     event_stream.SCHEDULER_PATCH,
     output_ids.PATCH,
@@ -65,7 +63,7 @@ ALL: tuple[Patch, ...] = (
     kv_transfer.PATCH,
     early_send.PATCH,
     early_place.PATCH,
-    expert_capture.PATCH,
+    capture.PATCH,
     step_log.PATCH,
     step_log.CPU_PATCH,
     expert_stream.PATCH,
@@ -76,9 +74,9 @@ ALL: tuple[Patch, ...] = (
     controller_process.PATCH,
     load_count.PATCH,
     load_count.READER_PATCH,
-    dp_controller.PATCH,
-    dp_progress.PATCH,
-    dp_watch.PATCH,
+    controller.PATCH,
+    progress.PATCH,
+    watch.PATCH,
     waiting_queue.PATCH,
     # Last, so around what the others hook: what they raise is caught as well.
     request_guard.PATCH,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
-from patches import stubs, template
+from patches import stubs
+from patches.cpu import template
 from patches.environment import installed, on_cpu
 from toolkit.contract.variables import PATCHES_VARIABLE
 
@@ -62,14 +63,16 @@ def main() -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
-    from patches import dp_method, signature, waiting_queue
     from patches.base import refuse
+    from patches.dp import method
+    from patches.experts import signature
+    from patches.pd import waiting_queue
 
     load_plugins()
     if not installed():
         refuse("SGLang loaded its plugins without applying the toolkit's patches")
-    server_args = prepare_server_args(dp_method.adopt(sys.argv[1:]))
-    dp_method.check_worker(server_args)
+    server_args = prepare_server_args(method.adopt(sys.argv[1:]))
+    method.check_worker(server_args)
     signature.check_worker(server_args)
     waiting_queue.check_worker(server_args)
     try:

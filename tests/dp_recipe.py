@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.bench.ending import FLAG
-from toolkit.launch.document import read_document
+from toolkit.launch.yaml_lines import read_document
 from toolkit.resources import recipes_dir
 
 RECIPE = recipes_dir() / "cpu-dp.yaml"

@@ -22,7 +22,7 @@ from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.policies.brh import BrHPolicy, MarginAhead
 from toolkit.policies.eldr import Centroids, EldrPolicy
 from toolkit.policies.predictors.learned import nearest_centroid
-from toolkit.policies.residents import Residents
+from toolkit.policies.support.residents import Residents
 from toolkit.signatures import (
     Calibration,
     Recent,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.base import Decision, Needs, Policy, RequestView, WorkerView
-from toolkit.policies.given_out import readable, with_sent
-from toolkit.policies.readings import kv_tokens, read_ranks
+from toolkit.policies.composed.given_out import readable, with_sent
+from toolkit.policies.rounds.assign import Assigner, Assignment
+from toolkit.policies.support.readings import kv_tokens, read_ranks
 
 
 class OneByOne(Assigner):

@@ -1,8 +1,8 @@
 """Python code in a process of its own that has SGLang imported already.
 
 Importing SGLang takes ten seconds of CPU, and code that hooks it needs a fresh process. So one
-process imports it for a whole test run, as a CPU worker's template does (`patches.template`), and
-forks for each piece.
+process imports it for a whole test run, as a CPU worker's template does (`patches.cpu.template`),
+and forks for each piece.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def _running() -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
-    from patches import stubs, template
+    from patches import stubs
+    from patches.cpu import template
 
     template.die_with_parent()
     stubs.put_on_path()
@@ -96,7 +97,7 @@ def _serve() -> None:
 
 
 def _run(task: dict[str, Any]) -> NoReturn:
-    from patches import template
+    from patches.cpu import template
 
     os.setpgid(0, 0)
     template.die_with_parent()

@@ -16,7 +16,7 @@ is another policy, or a process that was started again); each other one is what 
 Policies have no clock and no other input, so whoever plays a recording on a fresh policy gets the
 same answers. Every home wraps its policies in `recorded` where it is asked to: the router by the
 variable TOOLKIT_ROUTER_RECORD (`toolkit.router.decisions`), SGLang's DP controller by
-TOOLKIT_DP_RECORD (`patches.dp_method`), tests and simulations by hand. What was in flight when a
+TOOLKIT_DP_RECORD (`patches.dp.method`), tests and simulations by hand. What was in flight when a
 recording of ELDR began is not in it: let the home be idle then.
 """
 
@@ -29,9 +29,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.base import Decision, Group, Policy, RequestView, WorkerView
 from toolkit.policies.following import Following, Key
+from toolkit.policies.rounds.assign import Assigner, Assignment
 
 Write = Callable[[dict[str, Any]], None]
 

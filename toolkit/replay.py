@@ -13,8 +13,8 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from toolkit.policies import make_policy
-from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.base import Decision, Load, Policy, RequestView, WorkerView, group_of
+from toolkit.policies.rounds.assign import Assigner, Assignment
 
 _LOAD = {field.name for field in fields(Load)}
 """A recording may have what loads had once."""
@@ -110,7 +110,7 @@ class Player:
         import numpy as np
 
         from toolkit.policies.eldr import Centroids
-        from toolkit.policies.residents import Residents
+        from toolkit.policies.support.residents import Residents
 
         locality = self.policy.locality
         if locality is None:

@@ -1,7 +1,7 @@
 """What of a worker's reading counts as waiting, and when a reading is too old.
 
 The router reads events (`toolkit.router.worker`), a DP controller snapshots in shared memory
-(`patches.dp_loads`): their inputs differ, and so does how each corrects them. What they take from
+(`patches.dp.loads`): their inputs differ, and so does how each corrects them. What they take from
 SGLang's figures is the same.
 """
 

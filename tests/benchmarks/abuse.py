@@ -44,12 +44,12 @@ from typing import Any
 
 import uvloop
 
-from tests.benchmarks.abuse_bodies import bodies
-from tests.benchmarks.abuse_frames import frames
-from tests.benchmarks.abuse_sick import sick
-from tests.benchmarks.abuse_slow import slow
-from tests.benchmarks.abuse_storm import storm
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.abuse_parts.bodies import bodies
+from tests.benchmarks.abuse_parts.frames import frames
+from tests.benchmarks.abuse_parts.sick import sick
+from tests.benchmarks.abuse_parts.slow import slow
+from tests.benchmarks.abuse_parts.storm import storm
+from tests.benchmarks.shared.common import Result, arguments
 
 SUMMED = ("hangs", "crashes", "answers_500", "garbled", "stuck")
 KEYS = (

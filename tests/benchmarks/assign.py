@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices this small only lose by threads
 
-from tests.benchmarks.common import Result, arguments, percentile
+from tests.benchmarks.shared.common import Result, arguments, percentile
 
 if TYPE_CHECKING:
     import numpy as np
 
     from toolkit.policies import RequestView, WorkerView
-    from toolkit.policies.assign import Assigner
-    from toolkit.policies.inflight_lengths import InflightLengths
+    from toolkit.policies.rounds.assign import Assigner
+    from toolkit.policies.support.inflight_lengths import InflightLengths
 
 RANKS, SLOTS, WAITING, HORIZON = 64, 64, 512, 80
 FLEETS = 16
@@ -43,8 +43,8 @@ def main() -> None:
 
     from toolkit.policies.br0 import Br0Policy
     from toolkit.policies.brh import BrHPolicy
-    from toolkit.policies.inflight_lengths import InflightLengths
     from toolkit.policies.predictors import Survival
+    from toolkit.policies.support.inflight_lengths import InflightLengths
 
     options = arguments(__doc__)
     result = Result()

@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments, interval
+from tests.benchmarks.shared.common import Result, arguments, interval
 from tests.e2e.worker_process import worker
 from toolkit.contract.ticket import TICKET_KEY, sign
 from toolkit.profile.calibrate import Settings, request
+from toolkit.profile.calibration_prompts import Prompt, own_prompts
 from toolkit.profile.measure import new_session
-from toolkit.profile.prompts import Prompt, own_prompts
 from toolkit.profile.tap import PHASES, Tap
 
 WAVE = 8

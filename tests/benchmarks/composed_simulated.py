@@ -29,10 +29,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.simulated import cost
 from toolkit.bench.stats import paired_ratio
 from toolkit.resources import profiles_dir
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.costs.linear import Linear
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.recorder import Recorder
@@ -65,23 +66,6 @@ BASE = Kind(
 FIGURES = ("tpot_mean", "tpot_p99", "ttft_mean", "ttft_p99")
 WARM_S = 30.0
 """Before that the fleet fills."""
-
-
-def cost(ranks: int, entries: int, memory: float = 4.8e12, flops: float = 990e12) -> Linear:
-    """A data sheet's GPU (default H200: 4.8 TB/s and 990 TFLOP/s; 0.7 and 0.4 are had) and
-    Qwen3-30B-A3B: 58 GB of experts over a server's `ranks` GPUs, as parts of the profile's
-    `entries` (layers x experts); 96 KiB of KV and 6.6 GFLOP a token; KV goes over 40 GB/s."""
-    bandwidth = 0.7 * memory
-    return Linear(
-        decode=Decode(
-            base=0.003,
-            per_request=1e-5,
-            per_kv_token=98_304 / bandwidth,
-            per_distinct=58e9 / ranks / entries / bandwidth,
-        ),
-        prefill=Prefill(base=0.005, per_token=6.6e9 / (0.4 * flops)),
-        transfer=Transfer(base=0.003, per_token=98_304 / 40e9),
-    )
 
 
 def requests(experts: Experts, rate: float, seconds: float, seed: int) -> Iterator[Request]:

@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.shared.common import Result, arguments
 
 if TYPE_CHECKING:
     import numpy as np
 
     from toolkit.bench.lengths import Lengths
     from toolkit.policies import RequestView
-    from toolkit.policies.assign import Assigner
+    from toolkit.policies.rounds.assign import Assigner
 
 DELAYS = [0, 1, 2, 3]
 OURS = ("br0@0", "brh@learned:0", "level@0")
@@ -54,7 +54,7 @@ def spread(name: str, options: Any, lengths: Sequence[Lengths], delay: int) -> f
     from tests.one_by_one import OneByOne
     from tests.unit.policies.closed_loop import ClosedLoop
     from toolkit.policies import make_policy
-    from toolkit.policies.assign import Assigner
+    from toolkit.policies.rounds.assign import Assigner
 
     found = []
     for seed in range(options.seeds):

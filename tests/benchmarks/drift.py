@@ -25,8 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.common import Result, arguments, percentile
-from tests.benchmarks.fit import peak_gib
+from tests.benchmarks.shared.common import Result, arguments, peak_gib, percentile
 
 LAYERS, EXPERTS, RECENT = 24, 128, 512
 NAMES = ("counts", "tokens", "scales", "ages", "weights", "old")

@@ -13,8 +13,8 @@ round, evenly spread over the time in which the loop was full, the batch of each
 taken down (which requests, and how far they were), and afterwards all these batches are replayed on
 one worker that has the machine for itself, 20 steps each, arm after arm in random order, a second
 apart. A request's TPOT is the step of its batch: the CPU time of the one thread that runs the model
-(`patches.step_log`). TTFT is the client's from the live rounds, and does contain the waiting for
-cores, for every arm alike.
+(`patches.steps.step_log`). TTFT is the client's from the live rounds, and does contain the waiting
+for cores, for every arm alike.
 
 keys: distinct_ratio_rr (distinct experts a step and layer against round robin, live),
 tpot_p50_ratio, tpot_p99_ratio (replayed), ttft_ratio (p50): ours against `best_baseline`, the load
@@ -41,10 +41,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments, percentile
-from tests.benchmarks.eldr_batches import Moments, Record
-from tests.benchmarks.eldr_replay import Played, by_token, replayed, tpot
-from tests.benchmarks.eldr_rounds import (
+from tests.benchmarks.shared.common import Result, arguments, percentile
+from tests.benchmarks.shared.eldr_batches import Moments, Record
+from tests.benchmarks.shared.eldr_replay import Played, by_token, replayed, tpot
+from tests.benchmarks.shared.eldr_rounds import (
     DOMAINS,
     RECIPE,
     SKEW,

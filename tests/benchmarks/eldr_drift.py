@@ -44,11 +44,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
-from tests.benchmarks.eldr_profiles import of_languages, shipped
-from tests.benchmarks.eldr_rounds import DOMAINS, Draw, say, warm_up
 from tests.benchmarks.eldr_stages import STAGES, Refit, Run
-from tests.benchmarks.eldr_workers import workers
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.eldr_profiles import of_languages, shipped
+from tests.benchmarks.shared.eldr_rounds import DOMAINS, Draw, say, warm_up
+from tests.benchmarks.shared.eldr_workers import workers
 from toolkit.bench.errors import BenchError
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.stats import orders, paired_ratio

@@ -34,12 +34,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
-from tests.benchmarks.eldr_batches import Moments, Record
-from tests.benchmarks.eldr_profiles import Part, shipped, skewed
-from tests.benchmarks.eldr_replay import Played, replayed, tpot
-from tests.benchmarks.eldr_rounds import DOMAINS, SKEW, medians, ratio, say, warm_up, workload
-from tests.benchmarks.eldr_workers import Workers, check_centroids, workers
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.eldr_batches import Moments, Record
+from tests.benchmarks.shared.eldr_profiles import Part, shipped, skewed
+from tests.benchmarks.shared.eldr_replay import Played, replayed, tpot
+from tests.benchmarks.shared.eldr_rounds import (
+    DOMAINS,
+    SKEW,
+    medians,
+    ratio,
+    say,
+    warm_up,
+    workload,
+)
+from tests.benchmarks.shared.eldr_workers import Workers, check_centroids, workers
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.runner import Load, new_session
 from toolkit.bench.stats import orders, paired_ratio

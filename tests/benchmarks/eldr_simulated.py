@@ -29,9 +29,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
-from tests.benchmarks.composed_simulated import cost
-from tests.benchmarks.gimbal_simulated import told
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.simulated import BASE, MI300X, cost, told
 from toolkit.bench.stats import paired_ratio
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir
@@ -41,7 +40,7 @@ from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
-from toolkit.simulate.workloads.traffic import Kind, Traffic, generate, mixed
+from toolkit.simulate.workloads.traffic import Traffic, generate, mixed
 
 LANGUAGES = {"en": 0.5, "zh": 0.25, "ru": 0.13, "fr": 0.12}
 TASKS = {f"{domain}/en": 0.25 for domain in ("code", "math", "medical", "legal")}
@@ -62,9 +61,6 @@ SAMPLE = 400
 """Requests to which centroids are fitted."""
 WARM_S = 30.0
 """Before that the fleet fills."""
-BASE = Kind(name="", share=1, prompt=(300.0, 1.0), answer=(350.0, 0.8))
-MI300X = (5.3e12, 1300e12)
-"""Bytes and operations a second."""
 
 
 def blended(share: float, kinds: dict[str, float]) -> Experts:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.shared.common import Result, arguments, peak_gib
 
 K = 16
 NAMES = ("prefill", "decode", "tokens")
@@ -87,17 +87,6 @@ def child(folder: Path, fits: int) -> dict[str, Any]:
         cpu.append(time.process_time() - start_cpu)
         assert fitted.clusters.sizes.max() <= -(-len(prefill) // K)
     return {"wall_s": wall, "cpu_s": cpu, "gib": peak_gib()}
-
-
-def peak_gib() -> float:
-    """The kernel's high-water mark of this process image.
-
-    Not getrusage: its figure survives exec, and would be the parent's where that was larger.
-    """
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 2**20
-    raise RuntimeError("no VmHWM in /proc/self/status")
 
 
 def quality() -> dict[str, float]:

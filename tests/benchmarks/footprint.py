@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks.common import RECIPE, Result, arguments, cpu_seconds, family, pss_gib
+from tests.benchmarks.shared.common import RECIPE, Result, arguments, cpu_seconds, family, pss_gib
 from toolkit.bench.build import Source
 from toolkit.bench.hosted import hosted
 from toolkit.bench.metrics import Slo

@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments, percentile
-from tests.benchmarks.eldr_rounds import say
+from tests.benchmarks.shared.common import Result, arguments, percentile
+from tests.benchmarks.shared.eldr_rounds import say
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.client import Sample, payload, send
 from toolkit.bench.errors import BenchError

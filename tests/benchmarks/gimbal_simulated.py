@@ -31,8 +31,9 @@ from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.benchmarks.common import Result, arguments
-from toolkit.bench.stats import Ratio, paired_ratio
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.simulated import told
+from toolkit.bench.stats import paired_ratio
 from toolkit.policies.gimbal import GimbalPolicy
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.fleet import Fleet, RouterFleet, WorkerFleet
@@ -213,10 +214,6 @@ def _parts(
         if arm != "baseline"
     }
     return ratios, dict(branches), {key: sum(x) / len(x) for key, x in base.items()}
-
-
-def told(ratio: Ratio) -> dict[str, float]:
-    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def prefix(seeds: int, count: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.benchmarks.common import Result, arguments, percentile
+from tests.benchmarks.shared.common import Result, arguments, percentile
 
 
 def wall_ms(command: list[str]) -> float:

@@ -36,22 +36,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
-from tests.benchmarks.eldr_rounds import ratio, say, warm_up
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.eldr_rounds import ratio, say, warm_up
+from tests.benchmarks.shared.lengths import BASELINES, WAITING, workload
 from tests.dp_recipe import SETS, SLOTS, recipe
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.ending import FLAG
 from toolkit.bench.errors import BenchError
 from toolkit.bench.hosted import hosted
-from toolkit.bench.lengths import draw, of_trace, scaled
 from toolkit.bench.runner import Load, new_session
-from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import Target, discover
-from toolkit.bench.traces import TraceRow, load
-from toolkit.bench.workload import Item, Workload
+from toolkit.bench.traces import load
+from toolkit.bench.workload import Item
 
-BASELINES = ("random", "round_robin", "shortest_queue", "power_of_two")
 PARTS = "composed@filter+level@0+user"
 OURS = {
     "br0": "br0@0",
@@ -61,26 +59,11 @@ OURS = {
     "composed": PARTS,
 }
 ARMS = (*OURS.values(), "br0", "brh", "level", "composed", *BASELINES, "least_tokens")
-WAITING = 8
-"""Requests in flight for each rank beyond its slots."""
-LONGEST = (2000, 512)
 SHOWN = (
     "kv_spread", "kv_max", "kv_mean", "kv_min", "barrier_share", "barrier_share_cpu", "mean_batch",
     "median_step_wall_ms", "median_worker_tpot_wall_ms", "p99_worker_tpot_wall_ms",
     "median_ttft_ms", "p99_ttft_ms", "output_throughput", "window_throughput",
 )  # fmt: skip
-
-
-def workload(
-    rows: list[TraceRow] | None, pool: TokenPool, seed: int, count: int, means: tuple[float, float]
-) -> Workload:
-    """`count` requests with prompts of their own."""
-    lengths = draw(count, seed) if rows is None else of_trace(rows, count, seed)
-    items = [
-        Item(pool.block(f"imbalance-{seed}-{n}", one.prompt), one.answer, user=one.user)
-        for n, one in enumerate(scaled(lengths, *means, LONGEST))
-    ]
-    return Workload(f"lengths-{seed}", tuple(items))
 
 
 async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float], int]:

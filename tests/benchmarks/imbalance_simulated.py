@@ -17,9 +17,9 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.benchmarks.common import Result, arguments
-from tests.benchmarks.imbalance import BASELINES, LONGEST, SLOTS, WAITING
-from tests.dp_recipe import RESERVED
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.lengths import BASELINES, LONGEST, WAITING
+from tests.dp_recipe import RESERVED, SLOTS
 from toolkit.bench.lengths import draw, of_trace, scaled
 from toolkit.bench.traces import TraceRow, load
 from toolkit.launch.deployment import load_deployment

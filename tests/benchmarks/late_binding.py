@@ -27,8 +27,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import RECIPE, Result, arguments, median_difference, percentile
-from tests.benchmarks.eldr_rounds import RECIPE as ELDR_RECIPE
+from tests.benchmarks.shared.common import RECIPE, Result, arguments, median_difference, percentile
+from tests.benchmarks.shared.eldr_rounds import RECIPE as ELDR_RECIPE
 from toolkit.bench.client import Sample, payload, send
 from toolkit.bench.errors import BenchError
 from toolkit.bench.hosted import hosted

@@ -2,9 +2,9 @@
 
 A valid body of each endpoint (plain, streamed, with log probabilities, batches, grammars, tools)
 gets one of its fields replaced, every field of SGLang's own request classes in turn
-(`tests.benchmarks.mutation_bodies`): wrong types, huge, negative and non-finite numbers, empty and
-nested containers, long strings, ids outside the vocabulary, broken grammars. Nothing to compare
-with: the counts are absolute, and all of them should be 0 but `mutations`.
+(`tests.benchmarks.mutation_parts.bodies`): wrong types, huge, negative and non-finite numbers,
+empty and nested containers, long strings, ids outside the vocabulary, broken grammars. Nothing to
+compare with: the counts are absolute, and all of them should be 0 but `mutations`.
 
 Several are in flight at once. After each block the workers' pids are looked at; a block after which
 one has changed is sent again, one body at a time, to find the one that kills. What took longer than
@@ -39,11 +39,11 @@ from typing import Any
 
 import aiohttp
 
-from tests.benchmarks.common import RECIPE, Result, arguments
-from tests.benchmarks.mutation_bodies import BASES, NATIVE, Mutation, mutations
-from tests.benchmarks.mutation_client import LIMIT_S, Outcome, post
-from tests.benchmarks.mutation_fields import fields
-from tests.benchmarks.mutation_targets import Deployment, Target, Worker, single
+from tests.benchmarks.mutation_parts.bodies import BASES, NATIVE, Mutation, mutations
+from tests.benchmarks.mutation_parts.client import LIMIT_S, Outcome, post
+from tests.benchmarks.mutation_parts.fields import fields
+from tests.benchmarks.mutation_parts.targets import Deployment, Target, Worker, single
+from tests.benchmarks.shared.common import RECIPE, Result, arguments
 
 BLOCK = 24
 IN_FLIGHT = 6

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.common import Result, _rounded, arguments
+from tests.benchmarks.shared.common import Result, _rounded, arguments
 from toolkit.placement import (
     Topology,
     Traffic,

@@ -19,10 +19,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
-from tests.benchmarks.composed_simulated import cost
-from tests.benchmarks.eldr_simulated import BASE, MI300X
-from tests.benchmarks.gimbal_simulated import told
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.simulated import BASE, MI300X, cost, told
 from toolkit import placement
 from toolkit.bench.stats import paired_ratio
 from toolkit.profile.placing import traffic

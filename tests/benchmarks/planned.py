@@ -26,18 +26,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments
-from tests.benchmarks.eldr_rounds import say, warm_up
-from tests.benchmarks.imbalance import SLOTS, recipe, workload
-from tests.benchmarks.validation import Case, calibrate, calibration, client, played, timed
+from tests.benchmarks.shared.calibrated import Case, calibrate, calibration, client, played, timed
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.eldr_rounds import say, warm_up
+from tests.benchmarks.shared.lengths import workload
+from tests.dp_recipe import SLOTS, recipe
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.errors import BenchError
 from toolkit.bench.hosted import hosted
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.stats import paired_ratio
 from toolkit.bench.target import discover
-from toolkit.launch.document import read_document
-from toolkit.plan.document import normal
+from toolkit.launch.yaml_lines import read_document
+from toolkit.plan.plain_data import normal
 
 FIGURES = {
     "ttft": "ttft_mean",

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.benchmarks import eldr_simulated, gimbal_simulated
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.shared.common import Result, arguments
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request

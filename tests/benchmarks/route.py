@@ -13,7 +13,7 @@ import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a matrix this small only loses by threads
 
-from tests.benchmarks.common import Result, arguments, percentile
+from tests.benchmarks.shared.common import Result, arguments, percentile
 
 WORKERS, VALUES = 24, 48 * 128
 
@@ -25,7 +25,7 @@ def main() -> None:
     from toolkit.policies import RequestView, ShortestQueuePolicy, WorkerView
     from toolkit.policies.base import Group
     from toolkit.policies.eldr import Centroids, EldrPolicy
-    from toolkit.policies.residents import Residents
+    from toolkit.policies.support.residents import Residents
 
     options = arguments(__doc__)
     result = Result()

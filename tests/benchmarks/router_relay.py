@@ -35,7 +35,8 @@ from typing import Any
 
 import psutil
 
-from tests.benchmarks.common import interval
+from tests.benchmarks.shared.common import interval
+from tests.benchmarks.shared.load import load
 from tests.ports import free_port
 from tests.standin.cluster import ROOT, Cluster
 
@@ -56,33 +57,6 @@ class Side:
     chunk_us: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)
     reads: list[float] = field(default_factory=list)
-
-
-async def load(
-    port: int, concurrency: int, requests: int, tokens: int, quiet: bool = False
-) -> dict[str, Any]:
-    """One round of the load generator; RuntimeError when anything was lost."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.standin.loadgen",
-        "--port",
-        str(port),
-        "--concurrency",
-        str(concurrency),
-        "--requests",
-        str(requests),
-        "--tokens",
-        str(tokens),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL if quiet else None,
-    )
-    out, _ = await process.communicate()
-    result: dict[str, Any] = json.loads(out)
-    if result["errors"] or result["requests"] != requests or not result["chunks"]:
-        raise RuntimeError(f"lost requests: { ({**result, 'first_ms': None}) }")
-    return result
 
 
 async def cpu_round(side: Side, requests: int, tokens: int) -> None:

@@ -1,10 +1,10 @@
 """The prefill hook: what a request of 1,000 prompt tokens costs, 48 layers x 8 of 128 experts.
 
-Ours is what `patches.signature` does for a request on the scheduler's thread: the forward's rows
-into the signature cache, the whole prompt's rows counted, the counts packed for the wire. Against
-it, in turn, the same signature from what SGLang's capturer keeps on the host: gather its int32
-rows, count them, pack. Both give the same counts, which is checked first. On the CPU all of it is
-work for one thread; with `--device cuda` the thread only launches (`record_ms`).
+Ours is what `patches.experts.signature` does for a request on the scheduler's thread: the forward's
+rows into the signature cache, the whole prompt's rows counted, the counts packed for the wire.
+Against it, in turn, the same signature from what SGLang's capturer keeps on the host: gather its
+int32 rows, count them, pack. Both give the same counts, which is checked first. On the CPU all of
+it is work for one thread; with `--device cuda` the thread only launches (`record_ms`).
 
 keys: record_ms (what the scheduler's thread spends, all 48 layers in the mask), bytes_per_kv_byte
 (cache against the KV pool of Qwen3-30B-A3B in bf16, whose shape this is).
@@ -22,7 +22,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as a CPU worker runs
 
-from tests.benchmarks.common import Result, arguments, interval, percentile
+from tests.benchmarks.shared.common import Result, arguments, interval, percentile
 
 LAYERS, EXPERTS, TOP_K = 48, 128, 8
 TOKENS, LONG = 1_000, 16_000
@@ -37,7 +37,7 @@ class Case:
     def __init__(self, tokens: int, mask: list[int], device: str) -> None:
         import torch
 
-        from patches.signature_cache import SignatureCache
+        from patches.experts.signature_cache import SignatureCache
 
         generator = torch.Generator().manual_seed(tokens)
         scores = torch.rand((tokens, LAYERS, EXPERTS), generator=generator)
@@ -57,7 +57,7 @@ class Case:
 
     def end(self, counts: Any) -> bytes:
         """Its part when they are on the host."""
-        from patches.signature import Counted
+        from patches.experts.signature import Counted
 
         return Counted(["r"], [self.tokens], counts.view(1, -1)).wire()["r"].counts
 
@@ -117,7 +117,7 @@ def main() -> None:
     options = arguments(__doc__, ("--device", {"default": "cpu", "help": "cpu or cuda"}))
     import torch
 
-    from patches.signature_cache import SignatureCache
+    from patches.experts.signature_cache import SignatureCache
 
     torch.set_num_threads(1)
     result = Result()

@@ -19,7 +19,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core
 
-from tests.benchmarks.common import Result, arguments
+from tests.benchmarks.shared.common import Result, arguments
 
 
 def main() -> None:

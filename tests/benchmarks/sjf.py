@@ -23,7 +23,7 @@ import sys
 import time
 from typing import Any
 
-from tests.benchmarks.common import Result, arguments, percentile
+from tests.benchmarks.shared.common import Result, arguments, percentile
 from tests.benchmarks.sjf_round import round_cost
 from tests.benchmarks.sjf_workers import arms
 from toolkit.bench.arrivals import poisson

@@ -17,7 +17,7 @@ from array import array
 from types import SimpleNamespace
 from typing import Any
 
-from tests.benchmarks.common import percentile
+from tests.benchmarks.shared.common import percentile
 from toolkit.bench.errors import BenchError
 
 WAITING, HEADS = 1000, 12
@@ -83,8 +83,8 @@ def main() -> None:
     sys.path.insert(0, str(CPU_STUBS))
     declare_torchvision_operators()
     import patches
-    from patches import waiting_queue
-    from patches.waiting_order import MATCHES_A_ROUND
+    from patches.pd import waiting_queue
+    from patches.pd.waiting_order import MATCHES_A_ROUND
 
     patches.register()
     policy, reqs = _queue()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.own_router import own_router
+from tests.benchmarks.shared.own_router import own_router
 from toolkit.bench.errors import BenchError
 from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.launch.plan import RouterPlan

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from patches.cpu_background import NICE
+from patches.cpu.background import NICE
 from tests.e2e import calls
 from tests.e2e.commands import bench
 from toolkit.bench.runner import Load, Outcome, check, new_session, play

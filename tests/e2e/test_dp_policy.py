@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from patches.dp_locality import DpLocality
+from patches.dp.locality import DpLocality
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference

@@ -107,7 +107,7 @@ def a_ranks_port(up: Running) -> int:
 def test_who_connects_to_a_ranks_port_by_mistake_takes_nothing(
     up: Running, reference: Reference
 ) -> None:
-    """As a health check would; see `patches.message_sockets`."""
+    """As a health check would; see `patches.http.message_sockets`."""
     url = up.router_url
     asked = [calls.prompt(f"dp-stranger-{n}", 30 + n) for n in range(8)]
     bodies = [calls.greedy(ids, TOKENS, stream=False) for ids in asked]

@@ -19,7 +19,7 @@ from tests import record
 from tests.e2e import calls
 from tests.e2e.commands import environment, everything, toolkit
 from tests.namespaces import needs_namespaces
-from tests.unit.launch_stand_ins import wait_gone
+from tests.unit.launch.stand_ins import wait_gone
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.state import read_state

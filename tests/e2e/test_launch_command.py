@@ -16,7 +16,7 @@ import pytest
 
 from tests import record
 from tests.e2e.commands import environment, everything, toolkit
-from tests.unit.launch_stand_ins import wait_gone
+from tests.unit.launch.stand_ins import wait_gone
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import trees
 from toolkit.launch.command import source_root

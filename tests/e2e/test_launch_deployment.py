@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from toolkit.launch import command, keys, readiness
+from toolkit.launch.checks.flags import _ask
 from toolkit.launch.deployment import load_deployment
-from toolkit.launch.flags import _ask
 from toolkit.launch.ports import FreePorts
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running

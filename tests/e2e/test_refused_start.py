@@ -47,7 +47,8 @@ def in_memory_of(leaders: dict[int, int]) -> set[str]:
 
 
 # What is wrong with the other values is found by the same function before anything is started
-# (tests/unit/test_signature_cache.py); that a worker then ends well is seen with these two.
+# (tests/unit/patches/experts/test_signature_cache.py); that a worker then ends well is seen with
+# these two.
 STARTED = ("the capturer is off", "a layer that the model lacks")
 
 

@@ -152,7 +152,7 @@ async def fresh_hit_chunked_concurrent(
 
 
 # Page sizes above 1 need a Triton allocator, so they cannot run on the CPU: rows are per slot, and
-# `tests/unit/test_signature_cache.py` scatters them.
+# `tests/unit/patches/experts/test_signature_cache.py` scatters them.
 SETTINGS: dict[str, tuple[tuple[str, ...], list[int], dict[str, str]]] = {
     "chunks": (("--chunked-prefill-size", "256", "--sleep-on-idle"), LAYERS, {}),
     "mask": (("--chunked-prefill-size", "512", "--sleep-on-idle"), MASK, {}),

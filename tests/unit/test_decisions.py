@@ -11,9 +11,9 @@ import pytest
 
 from toolkit.decisions import recorded
 from toolkit.policies import Load, RequestView, WorkerView, make_policy, policy_names
-from toolkit.policies.assign import Assigner
 from toolkit.policies.eldr import Centroids
-from toolkit.policies.residents import Residents
+from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.support.residents import Residents
 from toolkit.replay import main, replay
 
 POOL = 4096

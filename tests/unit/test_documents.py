@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from docs import reference
-from tests.benchmarks.common import record
+from tests.benchmarks.shared.common import record
 from toolkit.launch.meanings import MEANINGS
 from toolkit.policies import POLICIES
 

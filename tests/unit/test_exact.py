@@ -21,12 +21,12 @@ from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.policies.base import RequestView
 from toolkit.policies.brh import BrHPolicy, MarginAhead
 from toolkit.policies.eldr import Centroids
-from toolkit.policies.inflight_lengths import InflightLengths
 from toolkit.policies.level import GapNow
 from toolkit.policies.predictors import make_predictor
 from toolkit.policies.predictors.base import Outlook
 from toolkit.policies.predictors.learned import nearest_centroid
-from toolkit.policies.residents import Residents
+from toolkit.policies.support.inflight_lengths import InflightLengths
+from toolkit.policies.support.residents import Residents
 from toolkit.setup.kernels import Kernels, available, cpu_flags
 from toolkit.signatures import nearest
 from toolkit.signatures.nearness import nearness

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from patches import private_ports
+from patches.http import private_ports
 from tests.sglang_python import run_python
 from toolkit import private_sockets
 

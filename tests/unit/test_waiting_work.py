@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches.dp_loads import waiting
+from patches.dp.loads import waiting
 from toolkit.contract.events import LoadReading
 from toolkit.router.config import RouterConfig
-from toolkit.router.worker import Fleet
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.waiting_work import waiting_tokens
 
 WORKERS = [
@@ -31,8 +31,10 @@ class Figures:
 @pytest.mark.parametrize("side", ["prefill", "decode", "plain"])
 @given(used=st.integers(0, 4000), more=st.integers(0, 900), uncached=st.integers(0, 900))
 def test_one_snapshot_has_one_meaning(side: str, used: int, more: int, uncached: int) -> None:
-    fleet = Fleet(RouterConfig.model_validate({"workers": PLAIN if side == "plain" else WORKERS}))
-    (rank,) = fleet.side(side)
+    known_workers = KnownWorkers(
+        RouterConfig.model_validate({"workers": PLAIN if side == "plain" else WORKERS})
+    )
+    (rank,) = known_workers.side(side)
     event = LoadReading(
         running=1,
         waiting=1,

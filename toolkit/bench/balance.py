@@ -3,9 +3,9 @@
 Measured: what attention read in each step (KV tokens of the batch), when the step ended and how
 long it took; on CPU also what the rank's own thread computed. Derived: everything else. A rank
 holds a step's KV tokens while the step runs; between steps, where it had nothing to decode, it
-holds 0 (`patches.step_log`: a step begins where the one before ended, unless the rank was idle).
-KV of requests that have not had their first decode step there (in transfer) is in no step and does
-not count, and neither does what a rank without disaggregation keeps during a prefill.
+holds 0 (`patches.steps.step_log`: a step begins where the one before ended, unless the rank was
+idle). KV of requests that have not had their first decode step there (in transfer) is in no step
+and does not count, and neither does what a rank without disaggregation keeps during a prefill.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The client's TPOT contains the network, the router, detokenizers and, where busy workers share
 cores, the waiting for one. Inside the worker a step has a wall time and, on CPU, the CPU time of
-the thread that ran it: what it would take on a core of its own (`patches.step_log`).
+the thread that ran it: what it would take on a core of its own (`patches.steps.step_log`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 SERIES = ("worker_tpot", "worker_tpot_wall", "step", "step_wall")
 """Latencies, ms. Without `_wall`: on a core (or GPU) of its own, CPU time on CPU and wall time
-elsewhere. `worker_tpot` is that of `patches.request_times`, one value a request; `step` has one
-value a decode step."""
+elsewhere. `worker_tpot` is that of `patches.steps.request_times`, one value a request; `step` has
+one value a decode step."""
 SINGLE = ("decode_steps", "mean_batch", "mean_kv_tokens", "distinct_experts", "window_throughput")
 """`window_throughput`: output tokens a second in the window, one a request and step. A closed
 loop's `output_throughput` has its filling and running dry, too, and a policy that lets long
@@ -26,7 +26,7 @@ requests wait runs dry for longer."""
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankSteps:
     """One decode worker (server, DP rank): float64 `steps` [M, F + layers], decode steps only,
     and `finished` [R, C], with the caller's monotonic clock as `end`."""
 
@@ -43,12 +43,12 @@ class Decode:
     `between`: from when to when, and every rank with all of its steps.
     """
 
-    ranks: tuple[Rank, ...]
+    ranks: tuple[RankSteps, ...]
     columns: tuple[str, ...]
     finished_columns: tuple[str, ...]
     own_clock: str
     window: tuple[float, float] | None = None
-    uncut: tuple[Rank, ...] = ()
+    uncut: tuple[RankSteps, ...] = ()
 
     def between(self, since: float, until: float) -> Decode:
         """What ended in [since, until), seconds of `time.monotonic`."""
@@ -123,7 +123,7 @@ class Decode:
             for rank in self.ranks
         }
 
-    def _alone(self, rank: Rank) -> Decode:
+    def _alone(self, rank: RankSteps) -> Decode:
         return replace(self, ranks=(rank,), window=None, uncut=())
 
     def by_batch(self) -> dict[int, dict[str, float]]:

@@ -3,7 +3,7 @@
 SGLang's own `calculate_metrics` takes the same samples, but importing its module costs 5 s of CPU,
 brings torch and, on CPU, needs the shims of `patches` and the package `datasets`, which the lean
 CPU set does not hold: no price for fifty lines of arithmetic on the two cores that the workers
-run on. `tests/unit/test_bench_sglang_metrics.py` holds the two together: every key below that
+run on. `tests/unit/bench/test_sglang_metrics.py` holds the two together: every key below that
 SGLang has too must have SGLang's value.
 """
 

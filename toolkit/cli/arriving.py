@@ -129,7 +129,7 @@ class Whose:
 
     def folder(self, deployment: Deployment) -> str | None:
         """The profile that is given, else the file's, if it names one."""
-        from toolkit.launch.locality import read_locality
+        from toolkit.launch.profile_needs import read_locality
         from toolkit.resources import profiles_dir
 
         if self.profile is not None:

@@ -25,7 +25,8 @@ def launch(
     no_check: bool = typer.Option(False, "--no-check", help="Skip SGLang's own check of flags."),
 ) -> None:
     """Start a deployment and supervise it until Ctrl-C (twice: at once)."""
-    from toolkit.launch import checks, doors, isolation, show
+    from toolkit.launch import isolation, show
+    from toolkit.launch.checks import doors, possible
     from toolkit.launch.resolve import resolve
     from toolkit.report import terminal
 
@@ -44,9 +45,9 @@ def launch(
             print(show.commands(plan))
             print(f"\n{doors.told(plan)}")
     front = isolation.begin(plan) if plan.isolate and not dry_run else []
-    problems = checks.quick(plan) if no_check else checks.check(plan, dry_run=dry_run)
+    problems = possible.quick(plan) if no_check else possible.check(plan, dry_run=dry_run)
     if problems:
-        print(checks.shown(problems), file=_stderr())
+        print(possible.shown(problems), file=_stderr())
     if any(p.fatal for p in problems):
         raise typer.Exit(1)
     if not dry_run:

@@ -96,7 +96,7 @@ class Files:
 
     def check(self) -> None:
         """PlanError now, and not after a long search."""
-        from toolkit.plan.document import refuse
+        from toolkit.plan.plain_data import refuse
 
         if self.out is not None:
             refuse(self.out, self.force)
@@ -106,7 +106,7 @@ class Files:
     def write(self, made: Planned, file: str) -> None:
         """The JSON in any case, the deployment where the limits are met or `anyway`."""
         from toolkit.launch.state import write_json
-        from toolkit.plan import document
+        from toolkit.plan import plain_data
         from toolkit.plan.tables import head
 
         if self.json is not None:
@@ -116,8 +116,8 @@ class Files:
         if not made.met and not self.anyway:
             typer.echo(f"{self.out} is not written: --anyway writes the best that was found")
             return
-        found = document.moved(made.plan.document, made.task.given.folder, self.out.parent)
-        document.write(self.out, found, head(made, _command(file), file), self.force)
+        found = plain_data.moved(made.plan.document, made.task.given.folder, self.out.parent)
+        plain_data.write(self.out, found, head(made, _command(file), file), self.force)
         typer.echo(f"written: {self.out}  (toolkit launch {self.out})")
 
 
@@ -137,7 +137,7 @@ def _task(
     slo: Slo,
 ) -> Task:
     from toolkit.cli.launch import find_deployment, find_file
-    from toolkit.launch.document import read_document
+    from toolkit.launch.yaml_lines import read_document
     from toolkit.plan.candidate import Given
     from toolkit.plan.measured import check
     from toolkit.plan.planner import Task

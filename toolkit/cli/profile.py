@@ -126,9 +126,9 @@ def _measure(
     import asyncio
 
     from toolkit.policies.base import group_count
+    from toolkit.profile.calibration_prompts import own_prompts, read_prompts
     from toolkit.profile.live import listen
     from toolkit.profile.measure import check_before, measure
-    from toolkit.profile.prompts import own_prompts, read_prompts
 
     chosen = read_prompts(prompts, limit) if prompts else own_prompts()[:limit]
     if not live:

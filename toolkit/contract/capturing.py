@@ -2,8 +2,8 @@
 
 Signatures (`router.profile`) and profiles (`capture_experts`) both read what it keeps. Judged by
 what SGLang made of the flags: the launcher asks before a start, and the worker itself
-(`patches.signature.check_worker`), which alone knows its GPU. Checked against SGLang 0.5.21; files
-are those of `sglang/srt`.
+(`patches.experts.signature.check_worker`), which alone knows its GPU. Checked against SGLang
+0.5.21; files are those of `sglang/srt`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """What the toolkit itself puts into a request for a worker, signed so that no client can.
 
 A worker does more for the router than for a client: it goes on from output tokens that another
-worker made (`patches.resume`), and it hands out the experts of a prompt (`patches.expert_capture`).
-The router asks for these in the request itself, under one key of `custom_params`, since that is
-the only field of SGLang's that reaches the schedulers of every endpoint unchanged. Clients can
-write into `custom_params` too; so what stands there is signed with the key of the run's workers,
-which no client has, over the request's id and the content. A ticket of one request is worth
-nothing in another: every attempt has a new random id.
+worker made (`patches.pd.resume`), and it hands out the experts of a prompt
+(`patches.experts.capture`). The router asks for these in the request itself, under one key of
+`custom_params`, since that is the only field of SGLang's that reaches the schedulers of every
+endpoint unchanged. Clients can write into `custom_params` too; so what stands there is signed with
+the key of the run's workers, which no client has, over the request's id and the content. A ticket
+of one request is worth nothing in another: every attempt has a new random id.
 
 A ticket is a flat mapping of text: SGLang's declared type for `custom_params`
 (`CustomParamValue`) allows no list within a mapping.

@@ -90,7 +90,7 @@ async def _answer(url: str) -> None:
     import aiohttp
 
     from toolkit.demo.ask import ask
-    from toolkit.demo.prompts import choose, shortened
+    from toolkit.demo.chosen import choose, shortened
     from toolkit.embedded import load_prompts
 
     def show(piece: str) -> None:

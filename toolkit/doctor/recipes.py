@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.launch import checks, hardware
+from toolkit.launch import hardware
+from toolkit.launch.checks import possible
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
@@ -34,7 +35,7 @@ def verdict(file: Path, full: bool = False) -> Verdict:
         plan = resolve(load_deployment(file))
     except LaunchError as error:
         return Verdict(file.name, tuple(str(problem) for problem in error.problems))
-    problems = checks.check(plan) if full else checks.quick(plan)
+    problems = possible.check(plan) if full else possible.quick(plan)
     lacking = gpus_lacking(plan, len(hardware.visible_gpus()))
     reasons = [f"{p.where}: {p.what}" if p.where else p.what for p in problems if p.fatal]
     return Verdict(file.name, (*lacking, *dict.fromkeys(reasons)), plan.device)

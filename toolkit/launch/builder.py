@@ -10,15 +10,15 @@ from typing import Any
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import claims, command, hardware
 from toolkit.launch.acting import LIMITS
+from toolkit.launch.checks.waiting import PARKED
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.locality import Locality
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
-from toolkit.launch.waiting import PARKED
+from toolkit.launch.profile_needs import ProfileNeeds
 
 
 def dispatch_of(deployment: Deployment) -> str:
@@ -29,7 +29,7 @@ def dispatch_of(deployment: Deployment) -> str:
     return "late" if late else "concurrent"
 
 
-class Builder:
+class PlanBuilder:
     """Builds workers and router; holds what they share."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Builder:
         model: ModelFacts,
         addresses: Mapping[str, str],
         local: str,
-        locality: Locality | None = None,
+        locality: ProfileNeeds | None = None,
     ) -> None:
         self.deployment = deployment
         self.model = model

@@ -22,8 +22,8 @@ from toolkit.contract.variables import (
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.dp_policy import by_signature
 from toolkit.launch.model import ModelFacts
-from toolkit.launch.recording import RECORD
 from toolkit.launch.sglang_router import KEY_ENV
+from toolkit.launch.signature_flags import RECORD
 
 CPU_ENV = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -205,7 +205,7 @@ def worker_env(
         env |= TRANSFER_ENV
     if role_name == "decode":
         # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
-        # decode never learns that its address changed (`patches/prefill_restart.py`).
+        # decode never learns that its address changed (`patches/pd/prefill_restart.py`).
         env["SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"] = "2"
         if dispatch == "late":
             env |= LATE_ENV

@@ -25,9 +25,9 @@ from pydantic import (
 
 from toolkit.contract.waiting import Waiting, from_yaml
 from toolkit.launch.acting import ROUTERS, check_mode, check_router_key, check_transfer
-from toolkit.launch.document import line_of, read_document
 from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.yaml_lines import line_of, read_document
 from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
 from toolkit.router.door.limits import ALLOWABLE

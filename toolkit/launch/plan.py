@@ -12,9 +12,9 @@ from typing import Any
 
 from toolkit.launch.deployment import LogFiles, Restart, Timeouts
 from toolkit.launch.errors import Problem
-from toolkit.launch.locality import Locality
 from toolkit.launch.masking import masked_plan
 from toolkit.launch.model import ModelFacts
+from toolkit.launch.profile_needs import ProfileNeeds
 from toolkit.policies.base import group_count
 
 RUN_DIR = "{run_dir}"
@@ -116,7 +116,7 @@ class Plan:
     timeouts: Timeouts
     restart: Restart
     problems: tuple[Problem, ...] = ()
-    locality: Locality | None = None
+    locality: ProfileNeeds | None = None
     worker_key_env: str | None = None
     worker_key_file: str | None = None
     logs: LogFiles = field(default_factory=LogFiles)

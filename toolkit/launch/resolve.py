@@ -5,15 +5,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-from toolkit.launch import command, hardware, reserved
-from toolkit.launch.builder import Builder
+from toolkit.launch import command, hardware
+from toolkit.launch.builder import PlanBuilder
+from toolkit.launch.checks import reserved
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.dp_policy import check_args
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.locality import read_locality
 from toolkit.launch.model import read_model
 from toolkit.launch.placement import Request, place
 from toolkit.launch.plan import Plan
+from toolkit.launch.profile_needs import read_locality
 
 
 def resolve(deployment: Deployment, host: str | None = None) -> Plan:
@@ -38,7 +39,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
         for name in addresses
     }
     places = place(requests, gpus, needs_gpus=deployment.device == "cuda")
-    builder = Builder(deployment, model, addresses, local, locality)
+    builder = PlanBuilder(deployment, model, addresses, local, locality)
     workers = builder.workers(places)
     return Plan(
         name=deployment.name,

@@ -97,9 +97,9 @@ def running(
     Raises LaunchError with the reasons, and the ends of logs, when it does not come up. While it
     runs no other launcher gets its folder or ports (`claims`).
     """
-    from toolkit.launch import checks
+    from toolkit.launch.checks import possible
 
-    checks.refuse(checks.quick(plan))
+    possible.refuse(possible.quick(plan))
     folder = run_dir or new_run_dir(plan.name)
     supervisor = Supervisor(plan, folder, reporter)
     thread = threading.Thread(target=_run, args=(supervisor,), name="toolkit-supervisor")

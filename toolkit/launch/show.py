@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from toolkit.launch.locality import decode_centroids
 from toolkit.launch.masking import MASK, masked_argv, masked_env
 from toolkit.launch.plan import Plan, WorkerPlan
+from toolkit.launch.profile_needs import decode_centroids
 
 
 def summary(plan: Plan) -> Any:
@@ -45,7 +45,7 @@ def locality(plan: Plan) -> str:
     name = str(config.get("decode_policy", "the router's default"))
     text = f"expert locality: decode policy {name}"
     from toolkit.policies import make_policy
-    from toolkit.policies.parts import follows_experts
+    from toolkit.policies.composed.parts import follows_experts
 
     part = make_policy(name, tau=config.get("tau")).locality if follows_experts(name) else None
     if part is not None:

@@ -21,10 +21,10 @@ from typing import Any
 from toolkit.launch import claims, drain, keys, readiness, trees
 from toolkit.launch.background import Background
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.fleet import Fleet
 from toolkit.launch.logfile import rotate_own
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import FINAL, Status
+from toolkit.launch.processes import Processes as Fleet
 from toolkit.launch.progress import Quiet, Reporter
 from toolkit.launch.runfiles import RunFiles
 from toolkit.launch.scratch import scratch

@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from toolkit.launch.deployment import Deployment
-from toolkit.plan.document import Document
 from toolkit.plan.errors import PlanError
+from toolkit.plan.plain_data import Document
 from toolkit.simulate.fleet import Fleet, Machine
 from toolkit.simulate.of_deployment import fleet_of
 

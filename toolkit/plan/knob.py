@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.plan.document import Document
+from toolkit.plan.plain_data import Document
 
 
 def always(document: Document) -> bool:

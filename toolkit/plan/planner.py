@@ -10,11 +10,11 @@ from typing import Any
 
 from toolkit.bench.stats import Ratio, mean_interval, paired_ratio
 from toolkit.plan.candidate import Candidate, Given
-from toolkit.plan.document import Document, get, normal, put
 from toolkit.plan.errors import PlanError, Spent
 from toolkit.plan.matter import Effect, effects, improvement
 from toolkit.plan.needs import Needs, needs
 from toolkit.plan.objective import Figures, Slo
+from toolkit.plan.plain_data import Document, get, normal, put
 from toolkit.plan.search import ARMS, Search, choose
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import nearest, split_of, splits, with_split

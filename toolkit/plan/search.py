@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.plan.candidate import Candidate, Given
-from toolkit.plan.document import Document
 from toolkit.plan.errors import PlanError, Spent
 from toolkit.plan.knob import Knob
 from toolkit.plan.objective import better, rank
+from toolkit.plan.plain_data import Document
 from toolkit.plan.split import Split, nearest, split_of, with_split
 from toolkit.plan.trials import Trials
 from toolkit.policies import follows_experts

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from toolkit.contract.waiting import Waiting, from_yaml
-from toolkit.launch.waiting import PARKED as SHORTEST_PARKED
+from toolkit.launch.checks.waiting import PARKED as SHORTEST_PARKED
 from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate
-from toolkit.plan.document import Document, arg_key, get, put
 from toolkit.plan.knob import Knob
+from toolkit.plan.plain_data import Document, arg_key, get, put
 from toolkit.plan.split import Split, split_of, with_split
 from toolkit.policies import follows_experts
 from toolkit.policies.gimbal import Thresholds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from toolkit.launch.deployment import Deployment
-from toolkit.plan.document import Document, get, put
 from toolkit.plan.errors import PlanError
+from toolkit.plan.plain_data import Document, get, put
 
 
 class Split(NamedTuple):

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toolkit.policies.balance_route import check_s_greedy
 from toolkit.policies.base import Decision, Load, Policy, RequestView, Side, WorkerView
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy, check_brh
-from toolkit.policies.composed import ComposedPolicy
+from toolkit.policies.composed.parts import Parts, follows_experts
+from toolkit.policies.composed.policy import ComposedPolicy
 from toolkit.policies.eldr import EldrPolicy, check_tau
 from toolkit.policies.gimbal import GimbalPolicy, Thresholds
 from toolkit.policies.kv_shortest_queue import KvShortestQueuePolicy
 from toolkit.policies.label_oracle import LabelOraclePolicy
 from toolkit.policies.least_tokens import LeastTokensPolicy
 from toolkit.policies.level import LevelPolicy
-from toolkit.policies.parts import Parts, follows_experts
 from toolkit.policies.power_of_two import PowerOfTwoPolicy
 from toolkit.policies.prefix_affinity import PrefixAffinityPolicy
 from toolkit.policies.random import RandomPolicy
 from toolkit.policies.round_robin import RoundRobinPolicy
+from toolkit.policies.rounds.balance_route import check_s_greedy
 from toolkit.policies.shortest_queue import ShortestQueuePolicy
 
 __all__ = [

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from toolkit.policies.eldr import EldrPolicy
     from toolkit.policies.following import Following
-    from toolkit.policies.inflight_lengths import InflightLengths
+    from toolkit.policies.support.inflight_lengths import InflightLengths
 
 Side = Literal["prefill", "decode"]
 Group = tuple[str, int | None]
@@ -127,7 +127,7 @@ class Needs:
     """What a policy wants from its home beside loads; each home reads it before it makes a view.
 
     Of each request: `blocks`, `user`, `hash` (`RequestView.prompt_hash`), `signature`. `pool`: it
-    assigns in rounds (`toolkit.policies.assign.Assigner`). To be told of what is in flight
+    assigns in rounds (`toolkit.policies.rounds.assign.Assigner`). To be told of what is in flight
     (`Policy.follow`): `lengths`, the tokens and ends; `residents`, whose signatures are where.
     """
 

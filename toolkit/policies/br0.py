@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.policies.balance_route import BalanceRoute
-from toolkit.policies.readings import Ranks
+from toolkit.policies.rounds.balance_route import BalanceRoute
+from toolkit.policies.support.readings import Ranks
 
 
 class Br0Policy(BalanceRoute):

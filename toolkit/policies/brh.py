@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolkit.policies.balance_route import BalanceRoute, check_s_greedy
 from toolkit.policies.base import Needs
-from toolkit.policies.inflight_lengths import InflightLengths
 from toolkit.policies.predictors import check_predictor, make_predictor
-from toolkit.policies.readings import Ranks
-from toolkit.policies.two_stage import PATIENCE, R_MAX
+from toolkit.policies.rounds.balance_route import BalanceRoute, check_s_greedy
+from toolkit.policies.rounds.two_stage import PATIENCE, R_MAX
+from toolkit.policies.support.inflight_lengths import InflightLengths
+from toolkit.policies.support.readings import Ranks
 
 if TYPE_CHECKING:
     import numpy as np

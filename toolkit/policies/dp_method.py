@@ -1,7 +1,7 @@
 """What chooses the rank of a request inside SGLang's own DP controller: its methods, or ours.
 
 A deployment names it (`dp_policy` of a role), a worker by itself with `--load-balance-method`
-(`patches.dp_method` puts ours in the place of SGLang's).
+(`patches.dp.method` puts ours in the place of SGLang's).
 """
 
 from __future__ import annotations

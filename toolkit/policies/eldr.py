@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit import exact
 from toolkit.policies.base import Decision, Group, Needs, Policy, RequestView, WorkerView, one_group
-from toolkit.policies.residents import Residents
-from toolkit.policies.rotation import Rotation
+from toolkit.policies.support.residents import Residents
+from toolkit.policies.support.rotation import Rotation
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from toolkit.policies.base import Group, Policy, RequestView
-    from toolkit.policies.residents import Residents
+    from toolkit.policies.support.residents import Residents
 
 Key = tuple[str, int]
 

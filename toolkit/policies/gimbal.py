@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from toolkit.policies.base import Decision, Needs, Policy, RequestView, WorkerView, healthy_indices
-from toolkit.policies.gimbal_reading import Reading, read
-from toolkit.policies.rotation import Rotation
-from toolkit.policies.user_map import UserMap
+from toolkit.policies.support.gimbal_reading import Reading, read
+from toolkit.policies.support.rotation import Rotation
+from toolkit.policies.support.user_map import UserMap
 
 ROUNDING = 1e-9
 """0.95 - 0.85 is less than 0.10 in floating point. Pools hold less than 1e9 tokens."""

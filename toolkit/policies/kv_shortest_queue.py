@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit.policies.base import Decision, Policy, RequestView, WorkerView
-from toolkit.policies.readings import read_ranks
-from toolkit.policies.rotation import Rotation
+from toolkit.policies.support.readings import read_ranks
+from toolkit.policies.support.rotation import Rotation
 
 
 class KvShortestQueuePolicy(Policy):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit.policies.base import Decision, Policy, RequestView, WorkerView, healthy_indices
-from toolkit.policies.rotation import Rotation
+from toolkit.policies.support.rotation import Rotation
 
 
 class LeastTokensPolicy(Policy):

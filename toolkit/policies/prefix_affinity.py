@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from toolkit.policies.base import Decision, Needs, Policy, RequestView, WorkerView, healthy_indices
-from toolkit.policies.rotation import Rotation
+from toolkit.policies.support.rotation import Rotation
 
 
 class PrefixAffinityPolicy(Policy):

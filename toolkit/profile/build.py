@@ -13,9 +13,9 @@ import numpy as np
 
 from toolkit import signatures
 from toolkit.profile import latency, tally
+from toolkit.profile.calibration_prompts import Prompt
 from toolkit.profile.measure import Measured
 from toolkit.profile.placing import Layout, place_all
-from toolkit.profile.prompts import Prompt
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.profile_folder.schema import (
     Activations,

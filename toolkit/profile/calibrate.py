@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.contract.events import Hello
 from toolkit.contract.headers import CAPTURE
 from toolkit.profile import tally
-from toolkit.profile.prompts import Prompt
+from toolkit.profile.calibration_prompts import Prompt
 from toolkit.profile.shards import Shard, Shards
 from toolkit.profile.tap import PHASES, Rows, Tap
 from toolkit.profile.waves import waves

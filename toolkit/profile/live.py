@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.profile.calibrate import Facts, facts, reduce
+from toolkit.profile.calibration_prompts import Prompt
 from toolkit.profile.measure import Measured, new_session
-from toolkit.profile.prompts import Prompt
 from toolkit.profile.shards import Shards
 from toolkit.profile.tap import PHASES, Rows, Tap, worker_urls
 from toolkit.profile_folder.errors import ProfileError

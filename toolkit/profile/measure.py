@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.calibrate import Calibration, Facts, Settings, facts
-from toolkit.profile.prompts import Prompt, check
+from toolkit.profile.calibration_prompts import Prompt, check
 from toolkit.profile.shards import Shard, Shards, refuse_other
 from toolkit.profile.tap import Tap, worker_urls
 from toolkit.profile_folder.errors import ProfileError

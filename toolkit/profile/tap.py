@@ -44,8 +44,8 @@ class Rows:
 class Heard:
     """Everything that came in. `steps` per rank: float64 rows as `columns`, `end` absolute.
 
-    `finished` per rank: float64 rows as `finished_columns` (see `patches.request_times`), `end`
-    absolute.
+    `finished` per rank: float64 rows as `finished_columns` (see `patches.steps.request_times`),
+    `end` absolute.
     """
 
     experts: dict[str, dict[str, Rows]] = field(default_factory=dict)
@@ -251,7 +251,7 @@ def _rows(head: StepsHead | FinishedHead, body: bytes) -> np.ndarray:
 
 
 async def _frames(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[Head, bytes]]:
-    """(head, body) of each frame of `patches.expert_stream`, until the worker goes away."""
+    """(head, body) of each frame of `patches.streams.expert_stream`, until the worker goes away."""
     while line := await response.content.readline():
         head = decode_head(line)
         yield head, await response.content.readexactly(head.bytes)

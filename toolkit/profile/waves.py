@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 
-from toolkit.profile.prompts import Prompt
+from toolkit.profile.calibration_prompts import Prompt
 
 SIZES = (16, 8, 4, 2, 1)
 

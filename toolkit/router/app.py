@@ -14,10 +14,10 @@ from aiohttp import web
 
 from toolkit.contract.headers import LABEL
 from toolkit.keys import KeysError
-from toolkit.policies.user import HEADER as ROUTING_KEY
+from toolkit.policies.support.user import HEADER as ROUTING_KEY
 from toolkit.router import bodies, budget, identity, views
 from toolkit.router.admission import Admission, Entry
-from toolkit.router.attempt import Answer
+from toolkit.router.attempt.legs import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
 from toolkit.router.config import ConfigError, RouterConfig
@@ -27,6 +27,7 @@ from toolkit.router.door import models
 from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
 from toolkit.router.guard import CALLER, Guard
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
 from toolkit.router.parsing import Parser
@@ -36,10 +37,9 @@ from toolkit.router.recording import Recording
 from toolkit.router.relay import Relay
 from toolkit.router.request import CAPTURE, PATHS, Job
 from toolkit.router.silence import give_up_silent
-from toolkit.router.worker import Fleet
 
 if TYPE_CHECKING:
-    from toolkit.router.locality import Locality
+    from toolkit.router.eldr.locality import Locality
 
 log = logging.getLogger("toolkit.router")
 
@@ -54,12 +54,12 @@ class Router:
     def __init__(self, config: RouterConfig) -> None:
         self.config = config
         self.metrics = Metrics()
-        self.fleet = Fleet(config, config.secret(config.worker_api_key_env))
-        for worker in self.fleet.workers:
+        self.known_workers = KnownWorkers(config, config.secret(config.worker_api_key_env))
+        for worker in self.known_workers.workers:
             worker.on_transfer = self.metrics.transferred
-        self.locality = load_locality(config, self.fleet)
-        self.metrics.watch(self.fleet, self.locality)
-        self.dispatcher = Dispatcher(config, self.fleet, self.metrics, self.locality)
+        self.locality = load_locality(config, self.known_workers)
+        self.metrics.watch(self.known_workers, self.locality)
+        self.dispatcher = Dispatcher(config, self.known_workers, self.metrics, self.locality)
         self.metrics.watch_policies(self.dispatcher)
         self.admission = Admission(config.max_inflight, config.max_queue)
         self.budget = Budget(config.max_body_total_mib * budget.MIB)
@@ -88,10 +88,10 @@ class Router:
     async def _start(self, _: web.Application) -> None:
         if self.locality is not None:
             self.locality.start()
-        for worker in self.fleet.workers:
+        for worker in self.known_workers.workers:
             task = asyncio.create_task(Watcher(worker, self.config).run())
             self._watchers.append(task)
-        ranks = [rank for worker in self.fleet.workers for rank in worker.ranks]
+        ranks = [rank for worker in self.known_workers.workers for rank in worker.ranks]
         self._watchers.append(asyncio.create_task(give_up_silent(ranks, self.config)))
 
     async def _stop(self, _: web.Application) -> None:
@@ -198,7 +198,7 @@ class Router:
             wanted=self.dispatcher.wanted,
             headers=_forwarded(request),
             limit=min(self.config.max_parts, self.admission.widest),
-            vocabulary=self.fleet.vocabulary(),
+            vocabulary=self.known_workers.vocabulary(),
             allow=self.config.allow,
             capture=request.headers.get(CAPTURE) == "1",
             label=request.headers.get(LABEL),
@@ -297,7 +297,7 @@ class Router:
         return self.recording.begin(job.singles[index], arrived)
 
 
-def load_locality(config: RouterConfig, fleet: Fleet) -> Locality | None:
+def load_locality(config: RouterConfig, known_workers: KnownWorkers) -> Locality | None:
     """ELDR's part of the router; without a profile nothing of it is imported (numpy is memory).
 
     Raises:
@@ -305,9 +305,9 @@ def load_locality(config: RouterConfig, fleet: Fleet) -> Locality | None:
     """
     if config.profile is None:
         return None
-    from toolkit.router.locality import Locality
+    from toolkit.router.eldr.locality import Locality
 
-    return Locality(config, fleet)
+    return Locality(config, known_workers)
 
 
 async def _all(runs: Any) -> list[Any]:

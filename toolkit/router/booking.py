@@ -10,7 +10,7 @@ from toolkit.policies.base import RequestView
 
 if TYPE_CHECKING:
     from toolkit.policies.following import Following
-    from toolkit.router.worker import Rank
+    from toolkit.router.rank import Rank
 
 
 class Booking:

@@ -12,12 +12,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from toolkit.router.worker import Fleet
+from toolkit.router.known_workers import KnownWorkers
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from toolkit.router.locality import Locality
+    from toolkit.router.eldr.locality import Locality
 
 PREFIX = "toolkit_router_"
 
@@ -36,8 +36,8 @@ _STEPS = {
 class StepCollector(Collector):
     """What decode ranks say of their steps; only those that say anything."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, known_workers: KnownWorkers) -> None:
+        self._fleet = known_workers
 
     def collect(self) -> Iterator[Metric]:
         ranks = [r for worker in self._fleet.workers for r in worker.ranks if r.steps is not None]

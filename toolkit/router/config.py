@@ -91,7 +91,7 @@ class RouterConfig(BaseModel):
     `profile` is the absolute path of a profile folder (`toolkit profile`), which `eldr` needs;
     `tau` its locality band; `refit_on_drift` lets it follow traffic that changes its experts.
 
-    `lost_s`: see `toolkit.router.worker.Rank`; longer than SGLang compiles a grammar (50 s), which
+    `lost_s`: see `toolkit.router.rank.Rank`; longer than SGLang compiles a grammar (50 s), which
     no reading shows.
 
     `first_token_timeout_s`, `idle_timeout_s`: how long a worker may be silent on a request, before

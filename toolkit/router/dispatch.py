@@ -23,16 +23,17 @@ from toolkit.router.config import Dispatch, RouterConfig
 from toolkit.router.decisions import on_record
 from toolkit.router.ejection import usable as ejected_left_out
 from toolkit.router.errors import ApiError, Retry
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.pool import Pool
+from toolkit.router.rank import Rank
 from toolkit.router.request import NOTHING, Single, Wanted
 from toolkit.router.reruns import Reruns
-from toolkit.router.worker import Fleet, Rank
 
 if TYPE_CHECKING:
-    from toolkit.router.attempt import Answer
+    from toolkit.router.attempt.legs import Answer
     from toolkit.router.client import ClientStream
-    from toolkit.router.locality import Locality
+    from toolkit.router.eldr.locality import Locality
     from toolkit.router.relay import Relay
 
 log = logging.getLogger("toolkit.router")
@@ -46,16 +47,16 @@ class Dispatcher:
     def __init__(
         self,
         config: RouterConfig,
-        fleet: Fleet,
+        known_workers: KnownWorkers,
         metrics: Metrics,
         locality: Locality | None = None,
     ) -> None:
         self.config = config
-        self.fleet = fleet
+        self.known_workers = known_workers
         self.metrics = metrics
         self.locality = locality
         self.dispatch: Dispatch = config.dispatch
-        self.reruns = Reruns(config, fleet, metrics)
+        self.reruns = Reruns(config, known_workers, metrics)
         self.parked = 0
         self.policies: dict[str, Policy] = {}
         self.following: Following | None = None
@@ -63,9 +64,9 @@ class Dispatcher:
         self.wanted = NOTHING
         self.pooling = False
         """Whether finished prefills wait in the pool: the decode policy assigns in rounds."""
-        self.balance = Balance(fleet.side("decode")) if config.disaggregated else None
+        self.balance = Balance(known_workers.side("decode")) if config.disaggregated else None
         self.pool = self._make_pool() if config.disaggregated else None
-        for rank in fleet.side("decode") if config.disaggregated else ():
+        for rank in known_workers.side("decode") if config.disaggregated else ():
             rank.worker.on_reading = self.read
         self.set_policy("prefill", config.prefill_policy)
         self.set_policy("decode", config.decode_policy)
@@ -94,7 +95,7 @@ class Dispatcher:
 
     def _make_pool(self) -> Pool:
         return Pool(
-            self.fleet,
+            self.known_workers,
             policy=lambda: self.policies["decode"],
             following=lambda: self.following,
             choose=partial(self.choose, "decode"),
@@ -121,7 +122,7 @@ class Dispatcher:
         Raises:
             ApiError: what the client gets instead.
         """
-        from toolkit.router.attempt import Attempt
+        from toolkit.router.attempt.deciding import Attempt
 
         self.reruns.refuse_convicts(single)
         attempts = busy = 0
@@ -150,7 +151,7 @@ class Dispatcher:
             raise failure.answer from failure  # a worker told ids that are none
         single.resume_ids = [int(token) for token in ids]
         unknown = not single.resume_ids and relay.sent.progress().has_output
-        if unknown or (single.resume_ids and not self.fleet.worker_key):
+        if unknown or (single.resume_ids and not self.known_workers.worker_key):
             # A plain SGLang does not tell the ids, and goes on from none: what the client has
             # cannot be continued.
             raise failure.answer from failure
@@ -176,7 +177,7 @@ class Dispatcher:
             ApiError: 503 with Retry-After when no worker of the role is healthy in time.
         """
         suspect = single.record.suspect
-        queue = self.fleet.queue(role, suspect)
+        queue = self.known_workers.queue(role, suspect)
         if not (queue.waiting and (credit or suspect)):
             rank = self.choose(role, single, view, credit)
             if rank is not None:
@@ -188,7 +189,7 @@ class Dispatcher:
                     rank = self.choose(role, single, view, credit)
                     if rank is not None:
                         return rank
-                gone_at = self.fleet.gone_at(role)
+                gone_at = self.known_workers.gone_at(role)
                 if gone_at is None:
                     await place.wait(self.config.request_timeout_s)
                     continue
@@ -199,11 +200,11 @@ class Dispatcher:
 
     async def present(self, role: str, wait_s: float) -> None:
         """Return once some worker of the role is healthy; ApiError 503 after `wait_s`."""
-        if self.fleet.any_healthy(role):
+        if self.known_workers.any_healthy(role):
             return
         deadline = monotonic() + wait_s
-        with self.fleet.queue(role).enter() as place:
-            while not self.fleet.any_healthy(role):
+        with self.known_workers.queue(role).enter() as place:
+            while not self.known_workers.any_healthy(role):
                 left = deadline - monotonic()
                 if left <= 0:
                     raise ApiError(503, f"No healthy {role} worker.", retry_after=2)
@@ -217,7 +218,7 @@ class Dispatcher:
         it waits for such a one rather than going back to a worker that itself failed it: one that
         answers 500 to everything would convict it.
         """
-        fleet, ranks = self.fleet, self.fleet.side(role)
+        known_workers, ranks = self.known_workers, self.known_workers.side(role)
         records = [rank.worker.record for rank in ranks]
         up = [rank.worker.healthy for rank in ranks]
         now = monotonic()
@@ -228,7 +229,7 @@ class Dispatcher:
             usable = [ok and rank.credit > 0 for ok, rank in zip(usable, ranks, strict=True)]
         if single.record.suspect:
             usable = [
-                ok and fleet.lanes.free(rank.worker.name)
+                ok and known_workers.lanes.free(rank.worker.name)
                 for ok, rank in zip(usable, ranks, strict=True)
             ]
         return self._others(usable, ranks, single.avoid) if single.avoid else usable
@@ -247,7 +248,7 @@ class Dispatcher:
     ) -> Rank | None:
         """The policy's choice now; takes the credit, and a suspect's lane. None when nothing is
         usable."""
-        ranks = self.fleet.side(role)
+        ranks = self.known_workers.side(role)
         usable = self.usable(role, single, credit)
         if not any(usable):
             return None
@@ -258,7 +259,7 @@ class Dispatcher:
             raise ApiError(500, f"policy {self.policy(role).name} chose no usable {role} worker")
         rank = ranks[decision.index]
         if single.record.suspect:
-            self.fleet.lanes.take(rank.worker.name, single)
+            self.known_workers.lanes.take(rank.worker.name, single)
         if credit:
             rank.credit -= 1
         return rank
@@ -267,5 +268,5 @@ class Dispatcher:
         """Those who wait for one look again. Suspects first: they are as few as the workers."""
         rank.credit += 1
         role = rank.worker.config.role
-        self.fleet.queue(role, suspect=True).wake_all()
-        self.fleet.queue(role).wake_one()
+        self.known_workers.queue(role, suspect=True).wake_all()
+        self.known_workers.queue(role).wake_one()

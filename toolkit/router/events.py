@@ -16,8 +16,9 @@ from toolkit.router.config import RouterConfig
 from toolkit.router.errors import OutOfResources, UpstreamError
 from toolkit.router.identity import other_run
 from toolkit.router.quiet import where
+from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call
-from toolkit.router.worker import Rank, Worker
+from toolkit.router.worker import Worker
 
 log = logging.getLogger("toolkit.router")
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from toolkit.router.collectors import LocalityCollector, StepCollector
-from toolkit.router.worker import Fleet
+from toolkit.router.known_workers import KnownWorkers
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
-    from toolkit.router.locality import Locality
+    from toolkit.router.eldr.locality import Locality
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 RING = 4096
@@ -81,9 +81,9 @@ class Metrics:
         self.resumed = 0
         self.retried = 0
 
-    def watch(self, fleet: Fleet, locality: Locality | None) -> None:
+    def watch(self, known_workers: KnownWorkers, locality: Locality | None) -> None:
         """Export what decode workers say of their steps, and ELDR's part where there is one."""
-        self.registry.register(StepCollector(fleet))
+        self.registry.register(StepCollector(known_workers))
         if locality is not None:
             self.registry.register(LocalityCollector(locality))
 

@@ -68,15 +68,15 @@ def answer(known: bytes, raw: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _parse(known: bytes, raw: bytes) -> tuple[bytes, list[bytes]]:
-    from toolkit.router import request as requests
+    from toolkit.router import request_view, splitting
     from toolkit.router.budget import values
     from toolkit.router.errors import ApiError
     from toolkit.router.packed import Packed, pack, unpacked
 
-    path, options, requests._SALT = pickle.loads(known)
+    path, options, request_view.SALT = pickle.loads(known)
     if values(raw) > MAX_VALUES:
         raise ApiError(413, f"The body has more than {MAX_VALUES} JSON values.")
-    job = requests.parse(path, raw, **options)
+    job = splitting.parse(path, raw, **options)
     packed = pack(job)
     numbers = {id(each): number for number, each in enumerate(packed)}
 

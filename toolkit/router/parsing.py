@@ -17,8 +17,7 @@ import struct
 import sys
 from typing import Any
 
-from toolkit.router import descriptors
-from toolkit.router import request as requests
+from toolkit.router import descriptors, request_view, splitting
 from toolkit.router.budget import Charge, values, weight
 from toolkit.router.errors import ApiError
 from toolkit.router.packed import WORTH, Packed, pack, unpacked
@@ -41,7 +40,7 @@ class Parser:
         self._lock = asyncio.Lock()
 
     async def parse(self, path: str, chunks: list[bytes], charge: Charge, **known: Any) -> Job:
-        """`toolkit.router.request.parse` of the chunks, which are taken out of the list.
+        """`toolkit.router.splitting.parse` of the chunks, which are taken out of the list.
 
         Raises:
             ApiError: as `parse`; 413 for what cannot be parsed within the bounds, 503 when there
@@ -54,7 +53,7 @@ class Parser:
             if count < INLINE_VALUES:
                 chunks.clear()
                 charge.become(weight(raw, count) + size)
-                job = requests.parse(path, raw, **known)
+                job = splitting.parse(path, raw, **known)
                 if size >= WORTH:
                     pack(job)
                     charge.become(charge.bytes + unpacked(job))
@@ -96,7 +95,7 @@ class Parser:
         process = await self._start()
         to, out = process.stdin, process.stdout
         assert to is not None and out is not None
-        head = pickle.dumps((path, known, requests._SALT))
+        head = pickle.dumps((path, known, request_view.SALT))
         size = sum(map(len, chunks))
         to.write(FRAME.pack(len(head)) + head + FRAME.pack(size))
         chunks.reverse()

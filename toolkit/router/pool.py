@@ -8,15 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 
-from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Policy, RequestView, WorkerView
 from toolkit.policies.following import Following
-from toolkit.policies.readings import kv_sizes, read_ranks
-from toolkit.policies.rounds import Rounds
+from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.rounds.due import Rounds
+from toolkit.policies.support.readings import kv_sizes, read_ranks
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
+from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.rank import Rank
 from toolkit.router.request import Single
-from toolkit.router.worker import Fleet, Rank
 
 log = logging.getLogger("toolkit.router")
 
@@ -61,7 +62,7 @@ class Pool:
 
     def __init__(
         self,
-        fleet: Fleet,
+        known_workers: KnownWorkers,
         policy: Callable[[], Policy],
         following: Callable[[], Following | None],
         choose: Callable[[Single, RequestView], Rank | None],
@@ -69,8 +70,8 @@ class Pool:
         park_timeout_s: float,
         on_bound: Callable[[float], None] = lambda waited_s: None,
     ) -> None:
-        self._ranks = fleet.side("decode")
-        self._lanes = fleet.lanes
+        self._ranks = known_workers.side("decode")
+        self._lanes = known_workers.lanes
         self._policy = policy
         self._following = following
         self._choose = choose

@@ -16,7 +16,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from toolkit.router.config import ConfigError
-from toolkit.router.request import BLOCK_BYTES, anonymous
+from toolkit.router.request_view import BLOCK_BYTES, anonymous
 
 if TYPE_CHECKING:
     from toolkit.router.request import Single

@@ -15,8 +15,8 @@ from toolkit.router.request import Single
 
 if TYPE_CHECKING:
     from toolkit.router.config import RouterConfig
+    from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.metrics import Metrics
-    from toolkit.router.worker import Fleet
 
 VERDICT_S = 0.3
 LOOK_S = 0.02
@@ -28,9 +28,9 @@ class Reruns:
     """Judges failed attempts. Workers are blamed only for what the request did not do elsewhere
     (`blame`), requests only for what they saw happen to several workers (`judge`)."""
 
-    def __init__(self, config: RouterConfig, fleet: Fleet, metrics: Metrics) -> None:
+    def __init__(self, config: RouterConfig, known_workers: KnownWorkers, metrics: Metrics) -> None:
         self._config = config
-        self._fleet = fleet
+        self._fleet = known_workers
         self._metrics = metrics
         self._convicts = Convicts()
         self.budget = RetryBudget(2 * config.max_inflight)

@@ -1,9 +1,9 @@
 """Which streams another worker can go on with, nothing lost, doubled or changed; which not.
 
-A resumed stream goes on after the tokens that the client has (`patches.resume`). What was computed
-along with those tokens is gone with the worker, and so is its random state. A stream that needs
-either ends with an error instead: the client can send the request again, a wrong answer it could
-not tell.
+A resumed stream goes on after the tokens that the client has (`patches.pd.resume`). What was
+computed along with those tokens is gone with the worker, and so is its random state. A stream that
+needs either ends with an error instead: the client can send the request again, a wrong answer it
+could not tell.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from toolkit.router.upstream import Call
 
 if TYPE_CHECKING:
     from toolkit.router.config import RouterConfig
-    from toolkit.router.worker import Rank
+    from toolkit.router.rank import Rank
 
 STARVED = 4.0
 """A stream may be silent for this many time-outs while others of its rank are not: it waits for a

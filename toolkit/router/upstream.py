@@ -30,7 +30,7 @@ IDLE_MAX = 256
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _FRAMING_LENGTHS = frozenset(map(len, _FRAMING))
 
-_POOLS: WeakSet[Pool] = WeakSet()
+_POOLS: WeakSet[Upstream] = WeakSet()
 """All of this process: what is idle in any of them can be closed when descriptors are short."""
 
 Sink = Callable[[bytes], None]
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Upstream) -> None:
         self.pool = pool
         self.transport: asyncio.Transport | None = None
         self.call: Call | None = None
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
             transport.abort()
 
 
-class Pool:
+class Upstream:
     """Connections to one worker. `on_lost` is told when one breaks in the middle of a call."""
 
     def __init__(

@@ -45,9 +45,9 @@ class Views:
         return web.Response(text="ok")
 
     async def readiness(self, _: web.Request) -> web.Response:
-        if self._r.fleet.ready() and not self._r.admission.draining:
+        if self._r.known_workers.ready() and not self._r.admission.draining:
             return web.Response(text="ready")
-        down = [w.name for w in self._r.fleet.workers if not w.healthy]
+        down = [w.name for w in self._r.known_workers.workers if not w.healthy]
         why = "draining" if self._r.admission.draining else f"waiting for {', '.join(down)}"
         return web.Response(status=503, text=why, headers={"Retry-After": "2"})
 
@@ -56,7 +56,7 @@ class Views:
         now = monotonic()
         return _json(
             {
-                "workers": [r.describe(now) for w in router.fleet.workers for r in w.ranks],
+                "workers": [r.describe(now) for w in router.known_workers.workers for r in w.ranks],
                 "dispatch": router.dispatcher.dispatch,
                 "policies": {s: p.name for s, p in router.dispatcher.policies.items()},
                 "running": router.admission.running,
@@ -65,7 +65,7 @@ class Views:
                 "held_bytes": router.budget.held,
                 **_figures(router.dispatcher),
                 **({} if router.locality is None else {"eldr": router.locality.describe()}),
-                "poison": dict(router.fleet.poisoned),
+                "poison": dict(router.known_workers.poisoned),
                 "resumed": router.metrics.resumed,
                 "retried": router.metrics.retried,
                 "draining": router.admission.draining,
@@ -79,7 +79,7 @@ class Views:
         metrics.running.set(router.admission.running)
         metrics.queued.set(router.admission.queued)
         metrics.parked.set(router.dispatcher.parked)
-        for worker in router.fleet.workers:
+        for worker in router.known_workers.workers:
             metrics.healthy.labels(worker.name).set(worker.healthy)
             for rank in worker.ranks:
                 metrics.inflight.labels(worker.name, str(rank.dp_rank)).set(rank.inflight)
@@ -89,7 +89,7 @@ class Views:
 
     async def proxy(self, request: web.Request) -> web.Response:
         """From the first healthy worker that answers."""
-        for worker in self._r.fleet.workers:
+        for worker in self._r.known_workers.workers:
             if not worker.healthy:
                 continue
             status, body = await fetch(worker, request.raw_path)
@@ -165,8 +165,8 @@ class Views:
                 "there is no profile to refit in: give the router's configuration a `profile` and "
                 "decode_policy eldr",
             )
-        from toolkit.router.drift_refits import TooFew
-        from toolkit.router.refits import RefitError
+        from toolkit.router.eldr.drift_refits import TooFew
+        from toolkit.router.eldr.refits import RefitError
 
         try:
             return _json(await locality.refit_now(force))

@@ -9,7 +9,7 @@ from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.neighbours import Neighbours
-from toolkit.simulate.rank import Rank
+from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.scheduling import Scheduling
 
@@ -21,12 +21,12 @@ class Group(Loop):
         self,
         events: Events,
         cost: CostModel,
-        ranks: Sequence[Rank],
+        ranks: Sequence[SimulatedRank],
         scheduling: Scheduling,
         experts: Experts | None,
-        on_place: Callable[[Rank, Request], None],
-        on_first: Callable[[Rank, Request], None],
-        on_end: Callable[[Rank, Request], None],
+        on_place: Callable[[SimulatedRank, Request], None],
+        on_first: Callable[[SimulatedRank, Request], None],
+        on_end: Callable[[SimulatedRank, Request], None],
         neighbours: Neighbours | None = None,
     ) -> None:
         """`on_place`: a request has its place, its KV may be sent. The others: see `Loop`."""
@@ -35,7 +35,7 @@ class Group(Loop):
         self._joined = 0
         """Since the last step began."""
 
-    def arrive(self, rank: Rank, request: Request) -> None:
+    def arrive(self, rank: SimulatedRank, request: Request) -> None:
         """A request was bound to one of the ranks. Its scheduler knows of it at a boundary, or at
         once."""
         rank.arriving.append(request)
@@ -43,11 +43,11 @@ class Group(Loop):
             self._give_places(rank)
         self.at_boundary(self._give_places, rank)
 
-    def received(self, rank: Rank, request: Request) -> None:
+    def received(self, rank: SimulatedRank, request: Request) -> None:
         """Its KV is there."""
         self.at_boundary(self._join, rank, request, steps=self.scheduling.join)
 
-    def _give_places(self, rank: Rank) -> None:
+    def _give_places(self, rank: SimulatedRank) -> None:
         """To those who arrived, in order, while there is a slot and room for the next one."""
         while rank.arriving:
             request = rank.arriving[0]
@@ -58,7 +58,7 @@ class Group(Loop):
             self.coming[rank.place] += request.prompt
             self._on_place(rank, request)
 
-    def _has_room(self, rank: Rank, tokens: int) -> bool:
+    def _has_room(self, rank: SimulatedRank, tokens: int) -> bool:
         running = len(rank.running)
         if running + rank.coming >= rank.slots or rank.retracted:
             return False
@@ -67,7 +67,7 @@ class Group(Loop):
         reserved = rank.reserve * (running + rank.coming + 1)
         return tokens + reserved <= self._room(rank)
 
-    def _join(self, rank: Rank, request: Request) -> None:
+    def _join(self, rank: SimulatedRank, request: Request) -> None:
         rank.coming -= 1
         self.coming[rank.place] -= request.prompt
         self._enter(rank, request, 1)
@@ -78,7 +78,7 @@ class Group(Loop):
         count, self._joined = self._joined, 0
         return self.cost.join_s(count) if count else 0.0
 
-    def _freed(self, rank: Rank) -> None:
+    def _freed(self, rank: SimulatedRank) -> None:
         """Who was retracted comes back first, then who arrived gets a place."""
         while rank.retracted:
             request = rank.retracted[0]
@@ -90,5 +90,5 @@ class Group(Loop):
             self._enter(rank, request, request.generated)
         self._give_places(rank)
 
-    def _retracted(self, rank: Rank, request: Request) -> None:
+    def _retracted(self, rank: SimulatedRank, request: Request) -> None:
         rank.retracted.append(request)

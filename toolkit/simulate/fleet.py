@@ -16,7 +16,7 @@ class _Strict(BaseModel):
 
 UNBOUNDED = 1 << 36
 """KV tokens of a pool whose size nobody said. No policy takes it for a reading that cannot be true
-(`toolkit.policies.readings.HUGE`)."""
+(`toolkit.policies.support.readings.HUGE`)."""
 Speed = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -36,7 +36,8 @@ class DecodeFleet(_Strict):
     """`slots`, `kv_tokens`, `reserve` (KV tokens kept free for each request) are of one rank.
     `dp_attention`: the `dp` ranks of a server take every step together. `loop`: SGLang's overlap
     scheduler on a GPU, on a CPU, or none (`toolkit.simulate.scheduling.Scheduling`).
-    `early_place`: a rank looks at new requests while a step runs, too (`patches.early_place`)."""
+    `early_place`: a rank looks at new requests while a step runs, too
+    (`patches.pd.early_place`)."""
 
     replicas: Annotated[int, Field(ge=1)] = 1
     dp: Annotated[int, Field(ge=1)] = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.policies.base import RequestView
 from toolkit.policies.following import Following
-from toolkit.simulate.rank import Rank
+from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 
 
@@ -18,13 +18,13 @@ class Followed:
         self._told: dict[tuple[str, int], int] = {}
         self._since: dict[Request, int] = {}
 
-    def sent(self, rank: Rank, request: Request, view: RequestView) -> None:
+    def sent(self, rank: SimulatedRank, request: Request, view: RequestView) -> None:
         if self._lengths:
             self._catch_up(rank)
             self._since[request] = self._told[rank.key]
         self._following.sent(str(request.number), rank.key, rank.experts, view)
 
-    def joined(self, rank: Rank, request: Request) -> None:
+    def joined(self, rank: SimulatedRank, request: Request) -> None:
         """Its first token came: the rank's steps before that were not its own."""
         if not self._lengths:
             return
@@ -33,7 +33,7 @@ class Followed:
         self._following.counted(str(request.number), 1 + self._since[request] - told)
         self._since[request] = told - 1
 
-    def ended(self, rank: Rank, request: Request) -> None:
+    def ended(self, rank: SimulatedRank, request: Request) -> None:
         rid = str(request.number)
         if self._lengths:
             self._catch_up(rank)
@@ -41,12 +41,12 @@ class Followed:
             self._following.counted(rid, request.output - counted)
         self._following.ended(rid)
 
-    def catch_up(self, ranks: list[Rank]) -> None:
+    def catch_up(self, ranks: list[SimulatedRank]) -> None:
         """Count the steps that the ranks have done since."""
         for rank in ranks if self._lengths else ():
             self._catch_up(rank)
 
-    def _catch_up(self, rank: Rank) -> None:
+    def _catch_up(self, rank: SimulatedRank) -> None:
         done = rank.group.steps_of(rank)
         before = self._told.get(rank.key, done)
         if done > before:

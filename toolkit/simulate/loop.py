@@ -13,7 +13,7 @@ from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts, Mixture
 from toolkit.simulate.hops import seconds_of, steps_in
 from toolkit.simulate.neighbours import Neighbours
-from toolkit.simulate.rank import Rank
+from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.scheduling import Scheduling
 
@@ -39,11 +39,11 @@ class Loop(ABC):
         self,
         events: Events,
         cost: CostModel,
-        ranks: Sequence[Rank],
+        ranks: Sequence[SimulatedRank],
         scheduling: Scheduling,
         experts: Experts | None,
-        on_first: Callable[[Rank, Request], None],
-        on_end: Callable[[Rank, Request], None],
+        on_first: Callable[[SimulatedRank, Request], None],
+        on_end: Callable[[SimulatedRank, Request], None],
         neighbours: Neighbours | None = None,
     ) -> None:
         """`on_first`: a request's first token is out. `on_end`: its last one is.
@@ -72,8 +72,8 @@ class Loop(ABC):
         self._distinct = self._busiest = 0.0
         self._on_first, self._on_end = on_first, on_end
         self._agenda: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
-        self._ends: list[tuple[int, int, Request, Rank]] = []
-        self._leaves: list[tuple[int, int, Request, Rank]] = []
+        self._ends: list[tuple[int, int, Request, SimulatedRank]] = []
+        self._leaves: list[tuple[int, int, Request, SimulatedRank]] = []
         self._neighbours = neighbours
         self._speed = 1.0
         self._worked = 0.0
@@ -133,32 +133,32 @@ class Loop(ABC):
     def _line(self) -> tuple[float, float]:
         return self._first_s, self._slope_s
 
-    def steps_of(self, rank: Rank) -> int:
+    def steps_of(self, rank: SimulatedRank) -> int:
         """Decode steps that the rank has taken."""
         return self.steps + self.taken() - rank.skipped
 
     @abstractmethod
-    def arrive(self, rank: Rank, request: Request) -> None:
+    def arrive(self, rank: SimulatedRank, request: Request) -> None:
         """A request was sent to one of the ranks."""
 
     @abstractmethod
-    def _freed(self, rank: Rank) -> None:
+    def _freed(self, rank: SimulatedRank) -> None:
         """Somebody has left the rank's batch."""
 
     @abstractmethod
-    def _retracted(self, rank: Rank, request: Request) -> None:
+    def _retracted(self, rank: SimulatedRank, request: Request) -> None:
         """It has lost its KV, with `generated` tokens of its answer done."""
 
     def _prepare(self) -> None:
         """All that has happened is known: what comes next?"""
         self._make_room()
 
-    def _room(self, rank: Rank) -> int:
+    def _room(self, rank: SimulatedRank) -> int:
         """KV tokens of its pool that nobody has, now."""
         place = rank.place
         return rank.capacity - self.kv_of(place) - int(self.coming[place])
 
-    def _enter(self, rank: Rank, request: Request, generated: int) -> None:
+    def _enter(self, rank: SimulatedRank, request: Request, generated: int) -> None:
         """Into the batch, with so many tokens of its answer."""
         request.generated, request.joined = generated, self.steps
         rank.running[request] = None
@@ -172,7 +172,7 @@ class Loop(ABC):
         heappush(self._ends, (last + plan.news, request.number, request, rank))
         heappush(self._leaves, (last + max(plan.stays, plan.news), request.number, request, rank))
 
-    def _leave(self, rank: Rank, request: Request) -> None:
+    def _leave(self, rank: SimulatedRank, request: Request) -> None:
         del rank.running[request]
         place = rank.place
         self.requests[place] -= 1
@@ -231,7 +231,7 @@ class Loop(ABC):
             while len(rank.running) > 1 and self._room(rank) < len(rank.running):
                 self._retract(rank)
 
-    def _retract(self, rank: Rank) -> None:
+    def _retract(self, rank: SimulatedRank) -> None:
         """As SGLang (`retract_decode`): who has generated least, of those the longest prompt."""
         victim = min(rank.running, key=lambda r: (r.generated - r.joined, -r.prompt))
         self._leave(rank, victim)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolkit.launch.checks.waiting import PARKED
 from toolkit.launch.deployment import Deployment, Role
-from toolkit.launch.waiting import PARKED
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import (
     UNBOUNDED,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from toolkit import __version__
 from toolkit.report import bars, html, svg
 from toolkit.report.axes import Chart, Scale, around
-from toolkit.report.document import document, heading
 from toolkit.report.numbers import MISSING, change, count, number, percent
+from toolkit.report.skeleton import document, heading
 from toolkit.simulate.histogram import Histogram
 from toolkit.simulate.recorder import Recorder
 from toolkit.simulate.session import Outcome

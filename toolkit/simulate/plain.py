@@ -13,15 +13,15 @@ from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.neighbours import Neighbours
-from toolkit.simulate.prompts import Part, PromptQueue
-from toolkit.simulate.rank import Rank
+from toolkit.simulate.prompt_queue import Part, PromptQueue
+from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.reserve import CLIP, NewTokenRatio
 from toolkit.simulate.scheduling import Scheduling
 
 
 @dataclass(eq=False)
-class PlainRank(Rank):
+class PlainRank(SimulatedRank):
     """A rank that has prompts of its own. `full`: as SGLang's `batch_is_full`, nobody is let in
     before somebody has left. `shared`: KV tokens of its batch that the prefix cache has, too."""
 
@@ -54,8 +54,8 @@ class PlainGroup(Loop):
         ranks: Sequence[PlainRank],
         scheduling: Scheduling,
         experts: Experts | None,
-        on_first: Callable[[Rank, Request], None],
-        on_end: Callable[[Rank, Request], None],
+        on_first: Callable[[SimulatedRank, Request], None],
+        on_end: Callable[[SimulatedRank, Request], None],
         neighbours: Neighbours | None = None,
         mixed: bool = False,
         limit: int | None = None,
@@ -72,7 +72,7 @@ class PlainGroup(Loop):
         self._stepping: np.ndarray = np.ones(len(ranks), dtype=np.int64)
         """1: the rank takes a decode step in this round."""
 
-    def arrive(self, rank: Rank, request: Request) -> None:
+    def arrive(self, rank: SimulatedRank, request: Request) -> None:
         """A request was sent to one of the ranks."""
         self.at_boundary(self._wait, rank, request, steps=self.scheduling.join)
 
@@ -83,7 +83,7 @@ class PlainGroup(Loop):
         return int(self.coming[place])
 
     def _wait(self, rank: PlainRank, request: Request) -> None:
-        # As `patches.waiting_queue`, which ages by ms since a request came to the worker.
+        # As `patches.pd.waiting_queue`, which ages by ms since a request came to the worker.
         rank.prompts.add(request, round(self.events.now * 1e3))
 
     # ---- what the next round is ----
@@ -139,7 +139,7 @@ class PlainGroup(Loop):
         """Tokens that its answer may have, as SGLang is told."""
         return request.output if self.limit is None else max(self.limit, request.output)
 
-    def _left(self, rank: Rank) -> list[int]:
+    def _left(self, rank: SimulatedRank) -> list[int]:
         return [
             max(0, self._asked(r) - (r.generated + self.steps - r.joined)) for r in rank.running
         ]
@@ -203,7 +203,7 @@ class PlainGroup(Loop):
             for request in rank.prompts.passed(parts):
                 self._prefilled(rank, request)
 
-    def _stand_still(self, rank: Rank) -> None:
+    def _stand_still(self, rank: SimulatedRank) -> None:
         """The round that is over had no step of its batch: all that is due in steps is one later.
 
         Who has said everything and only waits for the loop to notice (`news`, `stays`) does not.
@@ -244,16 +244,16 @@ class PlainGroup(Loop):
             return 0
         return min(len(request.blocks), request.prompt // request.block) * request.block
 
-    def _freed(self, rank: Rank) -> None:
+    def _freed(self, rank: SimulatedRank) -> None:
         """Nothing: who waits is looked at before every round."""
 
-    def _leave(self, rank: Rank, request: Request) -> None:
+    def _leave(self, rank: SimulatedRank, request: Request) -> None:
         super()._leave(rank, request)
         plain = cast(PlainRank, rank)
         plain.shared -= self._in_cache(request)
         plain.full = False
 
-    def _retracted(self, rank: Rank, request: Request) -> None:
+    def _retracted(self, rank: SimulatedRank, request: Request) -> None:
         plain = cast(PlainRank, rank)
         plain.ratio.retracted(
             (r.generated + self.steps - r.joined, self._asked(r)) for r in rank.running

@@ -11,7 +11,7 @@ from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.fleet import UNBOUNDED
 from toolkit.simulate.neighbours import Neighbours
-from toolkit.simulate.prompts import Part, PromptQueue
+from toolkit.simulate.prompt_queue import Part, PromptQueue
 from toolkit.simulate.request import Request
 
 

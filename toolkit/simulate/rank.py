@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Rank:
+class SimulatedRank:
     """One DP rank: how many requests (`slots`) and KV tokens (`capacity`) it can hold. `reserve`:
     KV tokens that it keeps free for each request before it takes one more."""
 

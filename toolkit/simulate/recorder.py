@@ -11,7 +11,7 @@ from toolkit.simulate.histogram import Histogram
 from toolkit.simulate.request import Request
 
 if TYPE_CHECKING:
-    from toolkit.simulate.rank import Rank
+    from toolkit.simulate.rank import SimulatedRank
 
 POINTS = 1024
 """Of a series that are kept at most: when there are more, every second one goes."""
@@ -62,7 +62,7 @@ class Recorder:
 
     def __init__(
         self,
-        ranks: Sequence[Rank],
+        ranks: Sequence[SimulatedRank],
         since: float = 0.0,
         until: float = math.inf,
         slo: tuple[float, float] = (math.inf, math.inf),

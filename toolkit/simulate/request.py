@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from toolkit.policies.base import RequestView
 
 if TYPE_CHECKING:
-    from toolkit.simulate.rank import Rank
+    from toolkit.simulate.rank import SimulatedRank
 
 
 UNKNOWN = RequestView()
@@ -46,7 +46,7 @@ class Request:
     prefill_began: float = nan
     prefilled: float = nan
     bound: float = nan
-    place: Rank | None = None
+    place: SimulatedRank | None = None
     """Where it has its place, once it has one."""
     first_token: float = nan
     ended: float = nan

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from toolkit.policies import Policy
-from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Load, RequestView, WorkerView
-from toolkit.policies.rounds import Rounds
+from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.rounds.due import Rounds
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.lengths import Followed
 from toolkit.simulate.prefill import PrefillWorker
-from toolkit.simulate.rank import Rank
+from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 
 
@@ -32,7 +32,7 @@ class Seat:
 
     __slots__ = ("bound", "rank", "reading", "sent", "waiting", "waiting_tokens")
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: SimulatedRank) -> None:
         self.rank = rank
         self.bound = 0
         self.waiting = 0
@@ -82,7 +82,7 @@ class Router:
         self,
         events: Events,
         prefills: list[PrefillWorker],
-        ranks: list[Rank],
+        ranks: list[SimulatedRank],
         prefill_policy: Policy,
         decode_policy: Policy,
         times: RouterTimes,
@@ -189,7 +189,7 @@ class Router:
 
     # ---- what decode ranks say ----
 
-    def began(self, rank: Rank, request: Request) -> None:
+    def began(self, rank: SimulatedRank, request: Request) -> None:
         """Its first token was made."""
         seat = self._seat[rank.key]
         seat.waiting -= 1
@@ -200,7 +200,7 @@ class Router:
     def prefill_of(self, request: Request) -> PrefillWorker:
         return self._at[request]
 
-    def ended(self, rank: Rank, request: Request) -> None:
+    def ended(self, rank: SimulatedRank, request: Request) -> None:
         """The router has relayed its last token."""
         seat = self._seat[rank.key]
         seat.bound -= 1

@@ -15,7 +15,7 @@ class Scheduling:
     for which it then still holds its place. With SGLang's overlap scheduler on a GPU the loop
     prepares the next step while one runs: 1, 0, 1. On a CPU a step blocks the loop: 0, 1, 1.
     Without overlap: 0, 0, 0. `early`: a place is given while a step runs, as soon as the request is
-    there (`patches.early_place`).
+    there (`patches.pd.early_place`).
     """
 
     join: int = 1

@@ -8,7 +8,7 @@ from math import inf
 
 from toolkit.policies import make_policy
 from toolkit.policies.eldr import Centroids
-from toolkit.policies.residents import Residents
+from toolkit.policies.support.residents import Residents
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
 from toolkit.simulate.events import Events
@@ -18,11 +18,11 @@ from toolkit.simulate.loop import Loop
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainRank
 from toolkit.simulate.prefill import PrefillWorker
-from toolkit.simulate.rank import Rank
+from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.recorder import Recorder
 from toolkit.simulate.request import Request
 from toolkit.simulate.router import Router, RouterTimes
-from toolkit.simulate.workers import Builder
+from toolkit.simulate.workers import WorkerBuilder
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Simulation:
         self._sample_s = sample_s
         self._line_free: dict[str, float] = {}
         neighbours = Neighbours(fleet.machine) if fleet.machine != Machine() else None
-        build = Builder(events, cost, fleet, neighbours, experts)
+        build = WorkerBuilder(events, cost, fleet, neighbours, experts)
         self.prefills: list[PrefillWorker] = []
         self.groups: Sequence[Loop]
         if fleet.worker is not None:
@@ -159,13 +159,13 @@ class Simulation:
             # Sent chunk by chunk while it was computed: the last one is left.
             self._send_kv(request.place, request, min(request.prompt, self.fleet.prefill.chunk))
 
-    def _placed(self, rank: Rank, request: Request) -> None:
+    def _placed(self, rank: SimulatedRank, request: Request) -> None:
         request.place = rank
         if request.prefilled == request.prefilled:
             prefill = self.router.prefill_of(request)
             prefill.at_boundary(lambda: self._send_kv(rank, request, request.prompt))
 
-    def _send_kv(self, rank: Rank, request: Request, tokens: int) -> None:
+    def _send_kv(self, rank: SimulatedRank, request: Request, tokens: int) -> None:
         """One after the other from each prefill worker; latencies overlap."""
         prefill = self.router.prefill_of(request)
         latency = self.cost.transfer_s(0)
@@ -174,19 +174,19 @@ class Simulation:
         self._line_free[prefill.name] = done
         self.events.at(done + latency, self._arrived, prefill, rank, request)
 
-    def _arrived(self, prefill: PrefillWorker, rank: Rank, request: Request) -> None:
+    def _arrived(self, prefill: PrefillWorker, rank: SimulatedRank, request: Request) -> None:
         prefill.fetched(request)
         assert isinstance(rank.group, Group)
         rank.group.received(rank, request)
 
-    def _first(self, rank: Rank, request: Request) -> None:
+    def _first(self, rank: SimulatedRank, request: Request) -> None:
         request.first_token = self.events.now + self.fleet.router.hop_s
         self.router.began(rank, request)
 
-    def _ended(self, rank: Rank, request: Request) -> None:
+    def _ended(self, rank: SimulatedRank, request: Request) -> None:
         self.events.after(self.fleet.router.hop_s, self._gone, rank, request)
 
-    def _gone(self, rank: Rank, request: Request) -> None:
+    def _gone(self, rank: SimulatedRank, request: Request) -> None:
         request.ended = self.events.now
         self.live -= 1
         self.router.ended(rank, request)

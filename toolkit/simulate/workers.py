@@ -14,18 +14,18 @@ from toolkit.simulate.fleet import DecodeFleet, Fleet, WorkerFleet
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainGroup, PlainRank
 from toolkit.simulate.prefill import PrefillWorker
-from toolkit.simulate.prompts import PromptQueue
-from toolkit.simulate.rank import Rank
+from toolkit.simulate.prompt_queue import PromptQueue
+from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.reserve import FIRST, NewTokenRatio
 from toolkit.simulate.scheduling import CPU_OVERLAP, OVERLAP, PLAIN
 
 LOOPS = {"overlap": OVERLAP, "cpu": CPU_OVERLAP, "plain": PLAIN}
-Told = Callable[[Rank, Request], None]
+Told = Callable[[SimulatedRank, Request], None]
 
 
 @dataclass(frozen=True)
-class Builder:
+class WorkerBuilder:
     """What all workers share."""
 
     events: Events
@@ -61,7 +61,7 @@ class Builder:
             scheduling = replace(scheduling, early=True)
         servers = [
             [
-                Rank(f"decode-{replica}", dp_rank, d.slots, d.kv_tokens, d.reserve)
+                SimulatedRank(f"decode-{replica}", dp_rank, d.slots, d.kv_tokens, d.reserve)
                 for dp_rank in range(d.dp)
             ]
             for replica in range(d.replicas)
@@ -106,7 +106,7 @@ class Builder:
     @staticmethod
     def _plain_rank(worker: WorkerFleet, replica: int, dp_rank: int) -> PlainRank:
         age = worker.waiting_age_s
-        # It ages by ms, as `patches.waiting_queue`.
+        # It ages by ms, as `patches.pd.waiting_queue`.
         shortest = None if age is None else ShortestFirst(age * 1e3)
         return PlainRank(
             f"worker-{replica}",

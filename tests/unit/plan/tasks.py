@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.unit.simulate.fleets import requests
 from toolkit.plan.candidate import Candidate, Given
-from toolkit.plan.document import normal
 from toolkit.plan.objective import Slo
+from toolkit.plan.plain_data import normal
 from toolkit.plan.planner import Task
 from toolkit.plan.trials import Trials
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer

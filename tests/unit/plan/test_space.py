@@ -13,8 +13,8 @@ from tests.unit.plan.tasks import candidate, document
 from toolkit.launch.deployment import load_deployment
 from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate, Given
-from toolkit.plan.document import write
 from toolkit.plan.errors import PlanError
+from toolkit.plan.plain_data import write
 from toolkit.plan.planner import INFLIGHT
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import Split, splits

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from toolkit.policies.assign import Assignment
+from toolkit.policies.rounds.assign import Assignment
 
 
 def imbalance(loads: np.ndarray, discounts: np.ndarray | None = None) -> float:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from toolkit.policies import Load, RequestView, WorkerView
-from toolkit.policies.assign import Assigner
-from toolkit.policies.inflight_lengths import InflightLengths
+from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.support.inflight_lengths import InflightLengths
 
 
 @dataclass

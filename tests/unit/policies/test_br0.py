@@ -13,9 +13,9 @@ from tests.one_by_one import OneByOne
 from tests.unit.policies.br0_cases import cases, fleet, prompts
 from tests.unit.policies.brute_force import after, imbalance, optimum
 from toolkit.policies import make_policy
-from toolkit.policies.assign import Assigner
 from toolkit.policies.br0 import Br0Policy, MarginNow
 from toolkit.policies.brh import BrHPolicy
+from toolkit.policies.rounds.assign import Assigner
 
 tokens = st.integers(0, 5000)
 rank_loads = st.lists(tokens, min_size=2, max_size=8)

@@ -13,9 +13,9 @@ from tests.unit.policies.pools import fleets, pools, rank
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy, MarginAhead
-from toolkit.policies.inflight_lengths import InflightLengths
 from toolkit.policies.predictors import Oracle
-from toolkit.policies.readings import read_ranks
+from toolkit.policies.support.inflight_lengths import InflightLengths
+from toolkit.policies.support.readings import read_ranks
 
 STEPS = 5
 DISCOUNTS = 0.5 ** np.arange(STEPS)  # exact in binary

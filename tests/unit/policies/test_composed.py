@@ -22,14 +22,14 @@ from toolkit.policies import (
     follows_experts,
     make_policy,
 )
-from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
-from toolkit.policies.composed import ComposedPolicy
+from toolkit.policies.composed.parts import Parts
+from toolkit.policies.composed.policy import ComposedPolicy
 from toolkit.policies.eldr import Centroids
-from toolkit.policies.parts import Parts
-from toolkit.policies.readings import read_ranks
-from toolkit.policies.residents import Residents
+from toolkit.policies.rounds.assign import Assigner, Assignment
+from toolkit.policies.support.readings import read_ranks
+from toolkit.policies.support.residents import Residents
 
 D = 4
 COUNT = 6

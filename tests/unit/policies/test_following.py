@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.policies import POLICIES, Policy, RequestView, make_policy
-from toolkit.policies.assign import Assigner
-from toolkit.policies.composed import ComposedPolicy
-from toolkit.policies.parts import Parts
-from toolkit.policies.residents import Residents
+from toolkit.policies.composed.parts import Parts
+from toolkit.policies.composed.policy import ComposedPolicy
+from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.support.residents import Residents
 
 RANKS = [("a", 0), ("a", 1), ("b", 0)]
 tellings = st.lists(

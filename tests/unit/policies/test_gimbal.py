@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolkit.policies import Load, Policy, RequestView, WorkerView
 from toolkit.policies.gimbal import GimbalPolicy, Thresholds
-from toolkit.policies.gimbal_reading import read
+from toolkit.policies.support.gimbal_reading import read
 
 POOL = 10_000
 

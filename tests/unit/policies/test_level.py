@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.unit.policies.closed_loop import ClosedLoop, conversation
 from toolkit.policies import Load, RequestView, WorkerView
-from toolkit.policies.balance_route import BalanceRoute
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.level import CEILING, GapNow, LevelPolicy
+from toolkit.policies.rounds.balance_route import BalanceRoute
 
 tokens = st.integers(0, 5000)
 rank_loads = st.lists(tokens, min_size=2, max_size=8)

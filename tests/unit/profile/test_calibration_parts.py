@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.profile import latency
-from toolkit.profile.prompts import Prompt, check, own_prompts, read_prompts
+from toolkit.profile.calibration_prompts import Prompt, check, own_prompts, read_prompts
 from toolkit.profile.shards import Shard, Shards
 from toolkit.profile.waves import waves
 from toolkit.profile_folder.errors import ProfileError

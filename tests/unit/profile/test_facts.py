@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from toolkit.contract.events import Experts, Hello
 from toolkit.profile.calibrate import Settings, facts, request
+from toolkit.profile.calibration_prompts import Prompt, own_prompts
 from toolkit.profile.measure import check_before
-from toolkit.profile.prompts import Prompt, own_prompts
 from toolkit.profile.shards import Shards
 from toolkit.profile_folder.errors import ProfileError
 

@@ -20,8 +20,9 @@ from tests.unit.router.cluster_calls import (
 )
 from toolkit.router.app import Router
 from toolkit.router.config import RouterConfig
-from toolkit.router.request import Single, parse
-from toolkit.router.upstream import Pool
+from toolkit.router.request import Single
+from toolkit.router.splitting import parse
+from toolkit.router.upstream import Upstream
 
 PATH = "/v1/completions"
 
@@ -59,7 +60,7 @@ def router(port: int, decodes: tuple[str, ...] = ("d",)) -> Router:
     workers = [{"name": "p", "role": "prefill", "bootstrap_port": 1, **url}]
     workers += [{"name": name, "role": "decode", **url} for name in decodes]
     made = Router(RouterConfig.model_validate({"workers": workers, "max_retries": 0}))
-    for worker in made.fleet.workers:
+    for worker in made.known_workers.workers:
         worker.mark_up()
     return made
 
@@ -71,7 +72,7 @@ def single(headers: str = "") -> Single:
 
 async def nothing_is_left_of(request: Single, of: Router) -> None:
     await asyncio.sleep(0)
-    for worker in of.fleet.workers:
+    for worker in of.known_workers.workers:
         for rank in worker.ranks:
             assert (rank.inflight, rank.inflight_tokens) == (0, 0)
             assert rank.credit == of.config.parked_per_prefill
@@ -81,7 +82,7 @@ async def nothing_is_left_of(request: Single, of: Router) -> None:
 def test_a_suspect_waits_for_a_lane_rather_than_go_back_to_where_it_failed():
     async def check() -> None:
         made = router(free_port(), ("sick", "well"))
-        request, other, lanes = single(), object(), made.fleet.lanes
+        request, other, lanes = single(), object(), made.known_workers.lanes
         request.record.strikes.append(("answer", "sick"))
         request.avoid.add("sick")
         assert made.dispatcher.usable("decode", request) == [False, True]
@@ -92,7 +93,7 @@ def test_a_suspect_waits_for_a_lane_rather_than_go_back_to_where_it_failed():
         request.record.strikes[0] = ("answer", "sick")
         lanes.leave(other)
         assert made.dispatcher.usable("decode", request) == [False, True]
-        made.fleet.workers[2].mark_down("as asked")
+        made.known_workers.workers[2].mark_down("as asked")
         assert made.dispatcher.usable("decode", request) == [True, False], "the last resort"
 
     run(check())
@@ -104,7 +105,7 @@ def test_a_suspect_that_waits_for_a_credit_gets_the_next_one():
 
     async def check() -> None:
         made = router(free_port())
-        dispatcher, (rank,) = made.dispatcher, made.fleet.side("prefill")
+        dispatcher, (rank,) = made.dispatcher, made.known_workers.side("prefill")
         rank.credit = 0
 
         async def pick(request: Single) -> Single:
@@ -141,7 +142,7 @@ def test_the_counts_go_back_even_where_a_worker_cannot_be_told():
         async with Silent() as server:
             made = router(server.port)
             request = single()
-            for worker in made.fleet.workers:
+            for worker in made.known_workers.workers:
 
                 def deaf(rid: str) -> None:
                     raise RuntimeError("as asked")
@@ -160,7 +161,7 @@ def test_the_counts_go_back_even_where_a_worker_cannot_be_told():
 def test_an_abort_is_json_whatever_the_rid():
     async def check() -> None:
         async with Silent() as server:
-            worker = router(server.port).fleet.workers[0]
+            worker = router(server.port).known_workers.workers[0]
             worker.abort('a\\"b')
             await server.until(b"}")
             head, _, body = server.heard.partition(b"\r\n\r\n")
@@ -173,7 +174,7 @@ def test_an_abort_is_json_whatever_the_rid():
 def test_a_header_goes_on_byte_for_byte():
     async def check() -> None:
         async with Silent() as server:
-            pool = Pool("w", "127.0.0.1", server.port)
+            pool = Upstream("w", "127.0.0.1", server.port)
             line = b"x-request-id: \xe9 \xe2\x86\x92\r\n"
             pool.post("/x", b"{}", headers=line.decode("utf-8", "surrogateescape"))
             pool.get(b"/v1/models/\xe9".decode("utf-8", "surrogateescape"))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, events, expected, idle, post, run, text_of
-from tests.unit.router.eldr_cluster import admin, metrics
+from tests.unit.router.eldr.cluster import admin, metrics
 from toolkit.router.config import RouterConfig
 
 PATH = "/v1/completions"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.router.test_pool import House, run, turns
+from tests.unit.router.house import House, run, turns
 from toolkit.contract.variables import ROUTER_RECORD_VARIABLE
 from toolkit.policies import RequestView, WorkerView
 from toolkit.replay import replay

@@ -18,7 +18,7 @@ from tests.unit.router.raw import PATH, Raw
 from toolkit.router.config import RouterConfig
 from toolkit.router.descriptors import SPARE, client_share, raise_limit
 from toolkit.router.events import OURS, fetch
-from toolkit.router.worker import Fleet
+from toolkit.router.known_workers import KnownWorkers
 
 
 def test_without_descriptors_clients_get_503_and_no_worker_is_blamed():
@@ -92,7 +92,7 @@ def test_a_health_check_that_could_not_be_sent_says_nothing_of_the_worker():
     async def check() -> None:
         worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
         config = RouterConfig.model_validate({"workers": [worker], "hung_s": 0.2})
-        one = Fleet(config).workers[0]
+        one = KnownWorkers(config).workers[0]
         one.mark_up()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = max(int(each.name) for each in Path("/proc/self/fd").iterdir())

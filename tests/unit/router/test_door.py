@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.router.door.check import _validate, check
-from toolkit.router.door.document import document
 from toolkit.router.door.field import Policy
 from toolkit.router.door.limits import ALLOWABLE, Limits
 from toolkit.router.door.plain import known, plain
+from toolkit.router.door.printed import document
 from toolkit.router.door.private import is_ours, without_ours
 from toolkit.router.door.tables import SAMPLING, TABLES
 from toolkit.router.errors import ApiError
-from toolkit.router.request import parse
+from toolkit.router.splitting import parse
 
 LIMITS = Limits(vocabulary=1000)
 BASES: dict[str, dict[str, Any]] = {

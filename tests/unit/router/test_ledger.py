@@ -10,8 +10,9 @@ from toolkit.contract.events import LoadReading
 from toolkit.policies.base import Load
 from toolkit.router.config import RouterConfig
 from toolkit.router.events import Watcher
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.ledger import STALE_S, WINDOW_S, Ledger
-from toolkit.router.worker import Fleet, Rank
+from toolkit.router.rank import Rank
 
 
 def reading(requests: int, tokens: int, waiting: int = 0, coming: int = 0) -> dict[str, int]:
@@ -137,7 +138,7 @@ CONFIG = RouterConfig.model_validate({"workers": WORKERS})
 
 
 def decode_rank() -> Rank:
-    return Fleet(CONFIG).side("decode")[0]
+    return KnownWorkers(CONFIG).side("decode")[0]
 
 
 def test_what_waits_for_its_kv_on_a_decode_rank_is_load() -> None:

@@ -11,8 +11,9 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, run, text_of
 from toolkit.contract.events import LoadReading
 from toolkit.router.config import RouterConfig
+from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call
-from toolkit.router.worker import Fleet, Rank
 
 LOST_S = 5.0
 NOTHING = {"running": 0, "waiting": 0, "used_tokens": 0, "total_tokens": 9, "waiting_tokens": 0}
@@ -61,7 +62,7 @@ class Clock:
             for each in (("plain",) if role == "plain" else ("prefill", "decode"))
         ]
         config = RouterConfig.model_validate({"workers": workers, "lost_s": LOST_S})
-        self.rank: Rank = Fleet(config).side(role)[0]
+        self.rank: Rank = KnownWorkers(config).side(role)[0]
 
     def post(self) -> Call:
         call = Call("decode", b"", None)

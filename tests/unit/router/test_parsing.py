@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from toolkit.router import parsing, request
+from toolkit.router import parsing, splitting
 from toolkit.router.budget import Budget, values, weight
 from toolkit.router.errors import ApiError
 from toolkit.router.packed import Packed, pack, segments
@@ -48,7 +48,7 @@ def test_a_job_is_the_same_wherever_it_was_parsed():
         for path, body in BODIES:
             raw = json.dumps(body).encode()
             job, charged = await parse(parser, path, raw)
-            here = request.parse(path, raw, wanted=WANTED, limit=64)
+            here = splitting.parse(path, raw, wanted=WANTED, limit=64)
             assert parser._process is not None
             assert len(job.singles) == len(here.singles)
             assert (job.merged, job.stream, job.per_prompt) == (
@@ -134,7 +134,7 @@ def test_small_bodies_never_leave_the_process():
 
 def test_parts_share_what_is_large():
     raw = json.dumps({"prompt": ["x" * 9000, "y" * 9000], "n": 4, "suffix": "z" * 9000}).encode()
-    job = request.parse("/v1/completions", raw)
+    job = splitting.parse("/v1/completions", raw)
     assert len(pack(job)) == 3
     first, second = job.singles[0].body, job.singles[1].body
     assert first["prompt"] is second["prompt"]

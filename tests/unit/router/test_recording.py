@@ -16,7 +16,7 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import idle, post, run
 from toolkit.router.config import ConfigError
 from toolkit.router.recording import Recording
-from toolkit.router.request import parse
+from toolkit.router.splitting import parse
 from toolkit.simulate.workloads.trace import of_trace
 
 
@@ -115,7 +115,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path, caplog):
 CUT = """
 import json, resource, sys
 from toolkit.router.recording import Recording
-from toolkit.router.request import parse
+from toolkit.router.splitting import (parse)
 recording = Recording(sys.argv[1])
 single = parse("/generate", json.dumps({"input_ids": [1, 2, 3]}).encode()).singles[0]
 recording.end(recording.begin(single, 1.0), 4)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from toolkit.router.relay import Relay
-from toolkit.router.request import parse
+from toolkit.router.splitting import parse
 from toolkit.router.upstream import Call
 
 

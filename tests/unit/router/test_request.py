@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from toolkit.contract.ticket import Ticket, read
 from toolkit.router.errors import ApiError
-from toolkit.router.request import BLOCK_BYTES, Wanted, new_room, parse, ticket_body
+from toolkit.router.request import Wanted, new_room, ticket_body
+from toolkit.router.request_view import BLOCK_BYTES
 from toolkit.router.resumable import why_not
+from toolkit.router.splitting import parse
 
 HELLO = [{"role": "user", "content": "hello"}]
 

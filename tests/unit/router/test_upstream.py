@@ -15,17 +15,17 @@ from toolkit.router import events, relay, upstream
 from toolkit.router.config import RouterConfig
 from toolkit.router.errors import UpstreamError
 from toolkit.router.events import Watcher
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.relay import Relay
 from toolkit.router.request import Single
-from toolkit.router.upstream import Call, Pool
-from toolkit.router.worker import Fleet
+from toolkit.router.upstream import Call, Upstream
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 def ask(
     answer: bytes | list[bytes],
-    check: Callable[[Pool, Call], Awaitable[None]],
+    check: Callable[[Upstream, Call], Awaitable[None]],
     close: bool = False,
     sink: Any = None,
 ) -> list[int]:
@@ -50,7 +50,7 @@ def ask(
     async def run() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        pool = Pool("w", "127.0.0.1", port)
+        pool = Upstream("w", "127.0.0.1", port)
         await check(pool, pool.post("/x", b"{}", sink))
         pool.close_idle()
         server.close()
@@ -60,13 +60,13 @@ def ask(
     return taken
 
 
-async def answered(pool: Pool, call: Call) -> None:
+async def answered(pool: Upstream, call: Call) -> None:
     await asyncio.wait_for(call.done, 2)
     assert (call.status, bytes(call.body)) == (200, b"{}")
 
 
-def fails_with(text: str) -> Callable[[Pool, Call], Awaitable[None]]:
-    async def check(pool: Pool, call: Call) -> None:
+def fails_with(text: str) -> Callable[[Upstream, Call], Awaitable[None]]:
+    async def check(pool: Upstream, call: Call) -> None:
         with pytest.raises(UpstreamError, match=text):
             await asyncio.wait_for(call.done, 5)
 
@@ -83,7 +83,7 @@ def fails_with(text: str) -> Callable[[Pool, Call], Awaitable[None]]:
 )
 @pytest.mark.parametrize("apart", [False, True])
 def test_informational_answers_are_passed_over(before, apart):
-    async def check(pool: Pool, call: Call) -> None:
+    async def check(pool: Upstream, call: Call) -> None:
         await answered(pool, call)
         await answered(pool, pool.post("/x", b"{}"))
 
@@ -116,7 +116,7 @@ def test_heads_are_bounded():
 
 
 def test_what_is_said_of_an_answer_that_is_not_http_holds_nothing_of_it():
-    async def check(pool: Pool, call: Call) -> None:
+    async def check(pool: Upstream, call: Call) -> None:
         with pytest.raises(UpstreamError) as failed:
             await asyncio.wait_for(call.done, 5)
         assert "secret" not in str(failed.value)
@@ -127,7 +127,7 @@ def test_what_is_said_of_an_answer_that_is_not_http_holds_nothing_of_it():
 def test_a_complete_answer_counts_whatever_follows_it():
     for more in (b"more", OK, b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"):
 
-        async def check(pool: Pool, call: Call) -> None:
+        async def check(pool: Upstream, call: Call) -> None:
             await answered(pool, call)
             await answered(pool, pool.post("/x", b"{}"))
 
@@ -152,7 +152,7 @@ def test_a_sink_that_fails_ends_its_call_only():
     def sink(data: bytes) -> None:
         raise ValueError(data.decode())
 
-    async def check(pool: Pool, call: Call) -> None:
+    async def check(pool: Upstream, call: Call) -> None:
         with pytest.raises(UpstreamError) as failed:
             await asyncio.wait_for(call.done, 5)
         assert "ValueError at test_upstream.py" in str(failed.value)
@@ -235,7 +235,7 @@ def test_events_are_put_together_wherever_they_are_cut():
 def watcher() -> Watcher:
     worker = {"name": "a", "role": "plain", "url": f"http://127.0.0.1:{free_port()}"}
     config = RouterConfig.model_validate({"workers": [worker]})
-    return Watcher(Fleet(config).workers[0], config)
+    return Watcher(KnownWorkers(config).workers[0], config)
 
 
 def test_lines_of_the_event_stream_are_bounded_and_may_hold_anything(monkeypatch, caplog):

@@ -9,8 +9,9 @@ import pytest
 
 from toolkit.contract.events import LoadReading
 from toolkit.router.config import RouterConfig
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.ledger import GRACE_S, SETTLED_S
-from toolkit.router.worker import Fleet, Rank
+from toolkit.router.rank import Rank
 
 READING = LoadReading(running=1, used_tokens=9, total_tokens=9)
 
@@ -18,7 +19,7 @@ READING = LoadReading(running=1, used_tokens=9, total_tokens=9)
 def rank() -> Rank:
     worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
     config = RouterConfig.model_validate({"workers": [worker]})
-    return Fleet(config).workers[0].ranks[0]
+    return KnownWorkers(config).workers[0].ranks[0]
 
 
 def in_loop(check) -> None:

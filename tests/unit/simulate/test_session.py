@@ -134,7 +134,7 @@ def test_the_order_of_waiting_prompts_is_the_files() -> None:
 
 
 def test_what_the_file_leaves_to_the_router_is_as_the_router_has_it() -> None:
-    from toolkit.launch.waiting import PARKED
+    from toolkit.launch.checks.waiting import PARKED
     from toolkit.router.config import RouterConfig
 
     def router(prefill):

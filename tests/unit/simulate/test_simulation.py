@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.kernels import examples
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.placement import Topology, linear
-from toolkit.policies.readings import possible
+from toolkit.policies.support.readings import possible
 from toolkit.resources import profiles_dir
 from toolkit.simulate import loop as loops
 from toolkit.simulate.costs.linear import Decode, Linear

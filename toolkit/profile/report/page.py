@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from toolkit.profile_folder.schema import Profile
-from toolkit.report.document import document, heading
 from toolkit.report.html import escape
 from toolkit.report.numbers import change, count, number, percent, plural
+from toolkit.report.skeleton import document, heading
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

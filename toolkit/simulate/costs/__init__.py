@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from toolkit.launch.document import read_document
+from toolkit.launch.yaml_lines import read_document
 from toolkit.resources import profiles_dir
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import Machine

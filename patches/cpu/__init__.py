@@ -1,0 +1,1 @@
+"""What a worker needs to compute on CPU, and to start quickly there."""

@@ -1,0 +1,60 @@
+"""A scheduler that computes nothing leaves the core to others, on CPU.
+
+SGLang's `--sleep-on-idle` lets a scheduler sleep that has nothing at all. Two kinds poll without
+end all the same:
+
+- One with requests in transfer. It sleeps until a request comes, or for PAUSE_MS. With late binding
+  a prefill worker almost always has some that wait for a decode worker to be chosen; as long as all
+  of them do, and `early_send` will send them without it, it sleeps for PARKED_MS.
+- The ranks of DP attention, even with nothing to do: they have to meet in every round of the loop.
+  Each of them sleeps PAUSE_MS (waiting for transfers) or IDLE_MS (idle) a round.
+
+On a GPU host that is a core of many; here it is one of two, and the ones that compute, or start
+beside it, go without. They sleep once nothing has been computed for AWAKE_S: a transfer that is not
+held up is over by then.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from patches.base import Hook, Patch, Process
+from patches.pd.early_send import all_parked
+
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+SLEEPER = "sglang.srt.managers.scheduler_components.idle_sleeper.IdleSleeper"
+AWAKE_S = 0.02
+PAUSE_MS = 1
+"""A transfer that was held up starts, and ends, so much later at most."""
+PARKED_MS = 10
+"""Until it hears that a parked request was sent; nobody waits for that."""
+IDLE_MS = 5
+"""The first request after a rest starts so much later at most."""
+_SINCE = "toolkit_waiting_since"
+
+
+def _on_idle(original: Any, scheduler: Any) -> None:
+    original(scheduler)
+    poller = getattr(scheduler.idle_sleeper, "poller", None)
+    if poller is None and not scheduler.enable_dp_attention:
+        return  # a rank that follows another one's requests
+    idle = scheduler.is_fully_idle()
+    if scheduler.last_batch is not None or (idle and poller is not None):
+        setattr(scheduler, _SINCE, time.monotonic())
+    elif time.monotonic() - getattr(scheduler, _SINCE, 0.0) <= AWAKE_S:
+        return
+    elif poller is not None:
+        poller.poll(PARKED_MS if all_parked(scheduler) else PAUSE_MS)
+    else:
+        time.sleep((IDLE_MS if idle else PAUSE_MS) / 1e3)
+
+
+PATCH = Patch(
+    name="cpu_idle",
+    why="schedulers that compute nothing keep a core busy",
+    processes=frozenset({Process.SCHEDULER}),
+    hooks=(Hook(f"{SCHEDULER}.on_idle", _on_idle, ("self",)),),
+    requires=(SLEEPER, f"{SCHEDULER}.init_idle_sleeper", f"{SCHEDULER}.is_fully_idle"),
+    cpu_only=True,
+)

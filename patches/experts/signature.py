@@ -1,0 +1,284 @@
+"""The signature cache: which experts every KV slot's token was routed to, kept beside the KV.
+
+A prefill worker holds, for the layers of the profile's mask only, one byte per chosen expert in a
+tensor that is indexed by KV slot on the model's device. A forward writes
+the rows of the tokens that it ran; when a prompt's last chunk has run, the rows of *all* its slots,
+those reused from the radix cache included, are counted into `[layers, experts]`. So a signature
+is that of the whole prompt whatever was cached (ELDR, "Prefix Cache Coherence"; theirs is a count
+per block of 16 tokens, SGLang's radix cache shares single tokens).
+
+Both run on the forward's own stream, after the model, from the ids that SGLang's capturer left on
+the device; the counts travel to the host with the copy that the overlap scheduler makes anyway and
+are read when it waits for that. No synchronisation is added, and CUDA graphs are not touched.
+
+A slot's row is valid when a forward of this worker wrote every kept layer of it. What hierarchical
+cache loads back from host memory is marked unknown, as are layers that the capturer does not see
+(top-k backends that bypass it): such signatures are sent as incomplete and the router goes by load.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from patches.base import EITHER, Hook, Patch, PatchError, refuse
+from patches.experts.loaded_kv import on_load
+from patches.experts.of_model import expert_count
+from patches.experts.signature_cache import SignatureCache
+from patches.steps.step_log import CAPTURER
+from toolkit.contract.variables import LAYERS_VARIABLE
+
+if TYPE_CHECKING:
+    import torch
+
+    from toolkit.contract.events import Signature
+
+log = logging.getLogger("toolkit.signature")
+
+LARGE_SHARE = 0.01
+"""Of the KV pool. The cache is made after SGLang has sized the pool by the memory that was free."""
+_COUNTED = "_toolkit_counted"
+
+
+def wanted_layers() -> list[int]:
+    """Model layers whose experts make the signature, ascending; none where nobody wants any.
+
+    PatchError: the variable does not hold numbers.
+    """
+    text = os.environ.get(LAYERS_VARIABLE, "")
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts):
+        raise PatchError(
+            f"{LAYERS_VARIABLE}={text} must be layer numbers with commas between, such as 0,3,5"
+        )
+    return sorted({int(part) for part in parts})
+
+
+def check_worker(server_args: Any) -> None:
+    """Refuse a worker that cannot keep the experts that are asked of it.
+
+    In the main process, before it has started anything: when a scheduler ends, all that SGLang's
+    main process says is that it died, with a status after which the launcher would try again.
+    """
+    try:
+        layers = wanted_layers()
+    except PatchError as error:
+        refuse(str(error))
+    if server_args.disaggregation_mode != "prefill":
+        layers = []
+    if not server_args.enable_return_routed_experts:
+        if layers:
+            refuse(
+                f"{LAYERS_VARIABLE} is set but the worker runs without "
+                "--enable-return-routed-experts: add the flag (or `router.profile` in the "
+                "deployment file, which sets both)"
+            )
+        return
+    from sglang.srt.arg_groups.overrides import model_config_of
+
+    from patches.check_args import resolved
+    from toolkit.contract.capturing import worker_problems
+
+    server_args.resolve_once()
+    count = model_config_of(server_args).hf_text_config.num_hidden_layers
+    if layers and layers[-1] >= count:
+        refuse(
+            f"{LAYERS_VARIABLE} names layer {layers[-1]}, the model's are 0 to {count - 1}: "
+            "name layers that it has (`router.profile` in the deployment file does)"
+        )
+    for problem in worker_problems(resolved(server_args)):
+        said = f"{problem.what} (--{problem.where}: {problem.mend})"
+        if problem.fatal:
+            refuse(said)
+        log.warning("toolkit: %s", said)
+
+
+@dataclass
+class Counted:
+    """What one forward counted: request `rids[i]` of `tokens[i]` has row i of int32 [R, S * E + 1].
+
+    `counts` is on the device until SGLang has copied the forward's results.
+    """
+
+    rids: list[str]
+    tokens: list[int]
+    counts: torch.Tensor
+
+    def wire(self) -> dict[str, Signature]:
+        """By request id. The counts must be on the host."""
+        from toolkit.signatures.wire import pack
+
+        return {
+            rid: pack(row[:-1], tokens, complete=bool(row[-1] == tokens))
+            for rid, tokens, row in zip(self.rids, self.tokens, self.counts.numpy(), strict=True)
+        }
+
+
+@dataclass
+class State:
+    """Of this rank. `batch` is the one that is being launched."""
+
+    cache: SignatureCache | None = None
+    batch: Any = None
+    inline: Counted | None = None
+    """Without overlap there is no output object that could carry what was counted."""
+
+
+STATE = State()
+
+
+def take(result: Any) -> Counted | None:
+    """What the forward of this result counted; before SGLang processes the result."""
+    output = result.routed_experts_output
+    if output is not None:
+        return getattr(output, _COUNTED, None)
+    counted, STATE.inline = STATE.inline, None
+    return counted
+
+
+def _create_cache(original: Any, runner: Any) -> None:
+    original(runner)
+    layers = wanted_layers()
+    mode = runner.server_args.disaggregation_mode
+    if runner.is_draft_worker or not layers or mode != "prefill" or not _speaks():
+        return
+    from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
+
+    capturer = get_global_experts_capturer()
+    assert capturer is not None, "check_worker has seen the flag"
+    STATE.cache = SignatureCache.create(
+        capturer.host_cache.num_tokens,
+        layers,
+        _experts(runner.model_config.hf_text_config),
+        capturer.topk_size,
+        capturer.device_cache.buffer.device,
+    )
+    log_size(STATE.cache, getattr(runner.token_to_kv_pool, "mem_usage", 0.0))
+
+
+def log_size(cache: SignatureCache, pool_gib: float) -> None:
+    """Say what the cache takes of this rank's KV pool, a warning above 1 %."""
+    if not pool_gib:  # a pool that does not say
+        return
+    share = cache.rows.nbytes / (pool_gib * 2**30)
+    log.log(
+        logging.WARNING if share > LARGE_SHARE else logging.INFO,
+        "Signature cache: %.1f MiB, %.2f %% of this rank's KV pool, beside what "
+        "--mem-fraction-static allows.",
+        cache.rows.nbytes / 2**20,
+        100 * share,
+    )
+
+
+def _speaks() -> bool:
+    """Only the rank that talks to the HTTP process keeps one (`SchedulerIpcChannels.create`)."""
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    return parallel.pp_rank == 0 and parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0
+
+
+def _experts(config: Any) -> int:
+    return expert_count(config)
+
+
+def _note_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    STATE.batch = batch
+    try:
+        return original(scheduler, batch, *args, **kwargs)
+    finally:
+        STATE.batch = None
+
+
+def _record_forward(
+    original: Any,
+    capturer: Any,
+    forward_batch: Any,
+    can_run_graph: bool,
+    cuda_graph_batch: int | None,
+    no_copy_to_cpu: bool = False,
+) -> Any:
+    cache = STATE.cache
+    if cache is None or capturer.host_cache.name != CAPTURER:
+        return original(capturer, forward_batch, can_run_graph, cuda_graph_batch, no_copy_to_cpu)
+    # The device's own ids, also where SGLang would copy them to the host right here.
+    output = original(capturer, forward_batch, can_run_graph, cuda_graph_batch, True)
+    cache.record(output.out_cache_loc, output.topk)
+    counted = count_finished(STATE, forward_batch)
+    if no_copy_to_cpu:
+        setattr(output, _COUNTED, counted)
+        return output
+    output.map_device_tensors(lambda tensor: tensor.cpu())
+    output.finalize()
+    if counted is not None:
+        counted.counts = counted.counts.cpu()
+    STATE.inline = counted
+    return None
+
+
+def count_finished(state: State, forward_batch: Any) -> Counted | None:
+    """Counts of the requests whose prompt has been run to its end by this forward."""
+    import torch
+
+    cache, batch = state.cache, state.batch
+    if cache is None or batch is None or not forward_batch.forward_mode.is_extend():
+        return None
+    ends = zip(forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu, strict=True)
+    # `strict` not with `reqs`: an idle or padded batch has rows without a request.
+    rows = [
+        (req, prefix + run)
+        for req, (prefix, run) in zip(batch.reqs, ends, strict=False)
+        if prefix + run >= len(req.origin_input_ids)
+    ]
+    if not rows:
+        return None
+    table = batch.req_to_token_pool.req_to_token
+    counts = [cache.count(table[req.kv.req_pool_idx, :length]) for req, length in rows]
+    rids, lengths = [req.rid for req, _ in rows], [length for _, length in rows]
+    return Counted(rids, lengths, torch.stack(counts))
+
+
+def _copy_counts(original: Any, output: Any, fn: Any) -> None:
+    original(output, fn)
+    counted = getattr(output, _COUNTED, None)
+    if counted is not None:
+        counted.counts = fn(counted.counts)
+
+
+def _forget_loaded(slots: Any) -> None:
+    if STATE.cache is not None:
+        STATE.cache.forget(slots)
+
+
+_CAPTURE = "sglang.srt.state_capturer.base"
+
+PATCH = Patch(
+    name="signature",
+    why="the router sends a request where its experts are loaded, so prefill must say which",
+    processes=EITHER,
+    hooks=(
+        Hook(
+            "sglang.srt.model_executor.model_runner.ModelRunner.init_routed_experts_capturer",
+            _create_cache,
+            ("self",),
+        ),
+        Hook("sglang.srt.managers.scheduler.Scheduler.run_batch", _note_batch, ("self", "batch")),
+        Hook(
+            f"{_CAPTURE}.BaseTopkCapturer.on_forward_end",
+            _record_forward,
+            ("self", "forward_batch", "can_run_graph", "cuda_graph_batch", "no_copy_to_cpu"),
+        ),
+        Hook(f"{_CAPTURE}.TopkCaptureOutput.map_device_tensors", _copy_counts, ("self", "fn")),
+        *on_load(_forget_loaded),
+    ),
+    requires=(
+        "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",
+        "sglang.srt.arg_groups.overrides.model_config_of",
+        "sglang.srt.arg_groups.overrides.resolving_view",
+        "sglang.srt.server_args.ServerArgs.resolve_once",
+        "sglang.srt.runtime_context.get_parallel",
+        "sglang.srt.managers.scheduler_components.ipc_channels.SchedulerIpcChannels.create",
+    ),
+)

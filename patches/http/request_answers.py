@@ -1,0 +1,140 @@
+"""A client's mistake is answered with 400 by the HTTP process, before any scheduler hears of it.
+
+SGLang answers 400 for a ValueError of its tokenizer process and 500, as if it were at fault, for
+all else that a wrong value raises there. See `patches.http.request_guard` for the other two doors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from patches.base import Hook, Patch, Process, resolve
+from patches.http.request_guard import MISTAKES, RequestError, as_mistake, limits_of
+from patches.http.request_values import wrong
+from patches.tickets import ticket_key
+
+APP = "sglang.srt.entrypoints.http_server.app"
+PATHS = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})
+_MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+_INPUT = "sglang.srt.managers.io_struct.GenerateReqInput"
+_OPENAI = "sglang.srt.entrypoints.openai"
+
+
+def _convert(original: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(*args, **kwargs)
+    except MISTAKES as error:
+        raise as_mistake(error) from error
+
+
+async def _convert_async(original: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return await original(*args, **kwargs)
+    except MISTAKES as error:
+        raise as_mistake(error) from error
+
+
+def _check_tokenized(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        tokenized = original(manager, obj, *args, **kwargs)
+    except MISTAKES as error:
+        raise as_mistake(error) from error
+    if type(tokenized).__name__ == "TokenizedGenerateReqInput":
+        reason = wrong(tokenized, limits_of(manager.model_config))
+        if reason is not None:
+            raise RequestError(reason)
+    return tokenized
+
+
+class MistakesMiddleware:
+    """ASGI middleware: what raises while a body is taken apart is answered with 400."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request; SGLang's own exceptions go on to its own handlers."""
+        if scope["type"] != "http" or scope["path"] not in PATHS:
+            await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def watch(message: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except MISTAKES as error:
+            if begun or not _in_body(error):
+                raise
+            await _refuse(send, f"The body has a value of a wrong type ({type(error).__name__}).")
+
+
+def _in_body(error: Exception) -> bool:
+    """Whether FastAPI was still reading the body: no endpoint had been called."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name in ("solve_dependencies", "request_body_to_args"):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+async def _refuse(send: Any, message: str) -> None:
+    import json
+
+    body = {"object": "error", "message": message, "type": "BadRequest", "code": 400}
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+
+def _prepare_main() -> None:
+    resolve(APP).add_middleware(MistakesMiddleware)
+    ticket_key()  # made up here where there is none, so that the schedulers inherit it
+
+
+async def _refuse_inner(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    """Fields that are the tokenizer process's own notes are not the client's to fill."""
+    if getattr(obj, "http_worker_ipc", None) is not None:
+        raise RequestError("http_worker_ipc cannot be given by a client")
+    responses: AsyncIterator[Any] = original(manager, obj, *args, **kwargs)
+    async for response in responses:
+        yield response
+
+
+PATCH = Patch(
+    name="request_answers",
+    why="a client's mistake is answered with 400, before any scheduler hears of it",
+    processes=frozenset({Process.MAIN}),
+    hooks=(
+        Hook(f"{_MANAGER}.generate_request", _refuse_inner, ("self", "obj", "request")),
+        Hook(f"{_MANAGER}._tokenize_one_request", _convert_async, ("self", "obj")),
+        Hook(
+            f"{_MANAGER}._batch_tokenize_and_process", _convert_async, ("self", "batch_size", "obj")
+        ),
+        Hook(f"{_MANAGER}._init_req_state", _convert, ("self", "obj")),
+        Hook(
+            f"{_MANAGER}._create_tokenized_object",
+            _check_tokenized,
+            ("self", "obj", "input_text", "input_ids"),
+        ),
+        Hook(f"{_INPUT}.normalize_batch_and_arguments", _convert, ("self",)),
+        Hook(f"{_INPUT}.__getitem__", _convert, ("self", "i")),
+        Hook(
+            f"{_OPENAI}.serving_chat.OpenAIServingChat._convert_to_internal_request",
+            _convert,
+            ("self", "request"),
+        ),
+        Hook(
+            f"{_OPENAI}.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
+            _convert,
+            ("self", "request"),
+        ),
+    ),
+    requires=(APP,),
+    attach=_prepare_main,
+)

@@ -1,0 +1,1 @@
+"""Between prefill and decode: what waits, what is sent, what is taken up again."""

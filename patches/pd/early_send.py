@@ -1,0 +1,191 @@
+"""Hand a parked request's KV to the transfer engine when its decode worker asks for it.
+
+A late-bound request waits in `disagg_prefill_inflight_queue`, its KV locked, for the decode worker
+that the router chooses. SGLang looks once a round of the prefill scheduler's loop whether that one
+has named its pages, and a round takes as long as the forward in it: the first token of one user
+waits until another user's prompt is through, on a GPU for a chunk of thousands of tokens.
+
+Mooncake hears of the pages in a thread of its own, and another one moves the KV. All that lies
+between is which pages to send, and that is known when the request is parked: it is written down
+then (`Parked`), and the first of these threads queues the transfer. The scheduler finds it under
+way in its next round. Whoever comes first of the two has the request, under one lock.
+
+Left to the scheduler, as before: other transfer engines, models with state beside their KV
+(sliding windows, Mamba, sparse indices), staging buffers, decode context parallelism, checksums,
+and the hierarchical cache that writes through, since a parked request is not in its tree yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from patches.base import EITHER, Hook, Patch
+from patches.pd.kv_transfer import mark_first_send
+from patches.pd.late_binding import newly_finished
+
+log = logging.getLogger("toolkit.kv")
+
+MIXIN = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
+MANAGER = "sglang.srt.disaggregation.common.conn.CommonKVManager"
+QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
+MOONCAKE = "sglang.srt.disaggregation.mooncake.conn.MooncakeKVSender"
+_SENT = "_toolkit_sent_early"
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A finished prefill without a decode worker. `slots`: int tensor [prompt tokens] on the host,
+    where in the KV pool they lie, locked until the transfer has ended."""
+
+    req: Any
+    queue: Any
+    slots: Any
+    page_size: int
+
+
+_lock = Lock()
+_parked: dict[int, Parked] = {}
+"""By bootstrap room. An entry leaves when it is sent, or when the scheduler sees its room do
+anything."""
+
+
+def _park_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+    for req in newly_finished(original, scheduler, batch, result):
+        if not req.pending_bootstrap or not _eligible(scheduler, req):
+            continue
+        scheduler.disagg_metadata_buffers.set_buf(req)
+        pool, allocator = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
+        end = min(req.extend_range.end, len(req.origin_input_ids))
+        slots = pool.req_to_token[req.kv.req_pool_idx, :end]
+        slots = allocator.translate_kv_indices_for_transfer(slots).cpu()
+        parked = Parked(req, scheduler.disagg_prefill_bootstrap_queue, slots, allocator.page_size)
+        with _lock:
+            _parked[req.bootstrap_room] = parked
+
+
+def _eligible(scheduler: Any, req: Any) -> bool:
+    from sglang.srt.disaggregation import prefill
+
+    sender = req.disagg_kv_sender
+    kind = type(sender)
+    return (
+        f"{kind.__module__}.{kind.__qualname__}" == MOONCAKE
+        and req.metadata_buffer_index >= 0
+        and not sender.kv_mgr.kv_args.state_types
+        and not scheduler.enable_staging
+        and scheduler.kv_checksum_computer is None
+        and not prefill._uses_write_through_cache(scheduler.tree_cache)
+        and not prefill.should_force_retry(req)
+    )
+
+
+def all_parked(scheduler: Any) -> bool:
+    """Whether a prefill worker has nothing but requests that a thread sends once they are asked
+    for: its scheduler can do nothing for any of them."""
+    queue = scheduler.disagg_prefill_inflight_queue
+    if not queue or scheduler.waiting_queue or scheduler.disagg_prefill_bootstrap_queue.queue:
+        return False
+    with _lock:
+        return all(req.bootstrap_room in _parked for req in queue)
+
+
+def _send_when_asked(original: Any, manager: Any, bootstrap_room: int, status: Any) -> None:
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    # Before the status is there to be seen: the scheduler must find the request taken.
+    asked = status == KVPoll.WaitingForInput
+    parked = _take(bootstrap_room) if asked else None
+    original(manager, bootstrap_room, status)
+    if parked is None:
+        return
+    try:
+        _send(parked)
+    except Exception as error:  # the thread serves every other request too
+        log.exception("the KV of %s was not sent", parked.req.rid)
+        manager.record_failure(bootstrap_room, f"{type(error).__name__}: {error}")
+        manager.update_status(bootstrap_room, KVPoll.Failed)
+
+
+def _take(room: int) -> Parked | None:
+    """Who is parked for this room, from now on this thread's to send."""
+    with _lock:
+        parked = _parked.get(room)
+        if parked is None or parked.req.disagg_kv_sender.get_max_transfer_tokens() is not None:
+            return None
+        setattr(parked.req, _SENT, True)
+        return _parked.pop(room)
+
+
+def _send(parked: Parked) -> None:
+    """What SGLang's `finalize_bootstrap` and `_send_kv_chunk` do, but for `pending_bootstrap`: that
+    changes in the scheduler, in the same round on all ranks."""
+    from sglang.srt.mem_cache.common import kv_to_page_indices
+
+    req = parked.req
+    sender = req.disagg_kv_sender
+    req.time_stats.set_bootstrap_done_time()
+    skipped = sender.pop_decode_prefix_len()
+    req.disagg_decode_prefix_len = skipped
+    req.start_send_idx = len(parked.slots)
+    sender.init(parked.queue._num_pages_to_send(req, skipped), req.metadata_buffer_index)
+    slots = parked.slots[skipped:]
+    mark_first_send(req)
+    sender.send(kv_to_page_indices(slots, parked.page_size), [], num_kv_tokens=len(slots))
+
+
+def _find_sent(original: Any, scheduler: Any, req: Any, poll: Any) -> bool:
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    # Over all ranks: the slowest has not heard of the decode worker yet.
+    if poll == KVPoll.Bootstrapping:
+        return original(scheduler, req, poll)
+    with _lock:
+        _parked.pop(req.bootstrap_room, None)
+        sent = getattr(req, _SENT, False)
+    if not sent:
+        return original(scheduler, req, poll)
+    # Whatever became of the transfer, the next round reads it as that of any other.
+    req.pending_bootstrap = False
+    return True
+
+
+def _send_once(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+    if getattr(req, _SENT, False):
+        scheduler.disagg_prefill_pending_chunk_rids.discard(req.rid)
+    else:
+        original(scheduler, req, *args, **kwargs)
+
+
+PATCH = Patch(
+    name="early_send",
+    why="a late-bound request's KV waits for the end of the forward that runs",
+    processes=EITHER,
+    hooks=(
+        Hook(
+            f"{MIXIN}.process_batch_result_disagg_prefill",
+            _park_finished,
+            ("self", "batch", "result"),
+        ),
+        Hook(f"{MANAGER}.update_status", _send_when_asked, ("self", "bootstrap_room", "status")),
+        Hook(f"{MIXIN}.handle_pending_bootstrap", _find_sent, ("self", "req", "poll")),
+        Hook(f"{MIXIN}.send_kv_chunk", _send_once, ("self", "req", "last_chunk")),
+    ),
+    requires=(
+        f"{MIXIN}._send_kv_chunk",
+        f"{MIXIN}.process_disagg_prefill_inflight_queue",
+        f"{QUEUE}.finalize_bootstrap",
+        f"{QUEUE}._num_pages_to_send",
+        f"{MOONCAKE}.send",
+        f"{MOONCAKE}.init",
+        f"{MOONCAKE}.pop_decode_prefix_len",
+        f"{MOONCAKE}.get_max_transfer_tokens",
+        f"{MANAGER}.record_failure",
+        "sglang.srt.disaggregation.prefill._uses_write_through_cache",
+        "sglang.srt.disaggregation.prefill.should_force_retry",
+        "sglang.srt.disaggregation.utils.MetadataBuffers.set_buf",
+        "sglang.srt.mem_cache.common.kv_to_page_indices",
+    ),
+)

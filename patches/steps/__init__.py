@@ -1,0 +1,1 @@
+"""What forward steps and requests took."""

@@ -1,0 +1,1 @@
+"""What a worker tells its router, over responses that do not end."""

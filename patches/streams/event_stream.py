@@ -1,0 +1,286 @@
+"""A worker tells its router what happens, over one long HTTP response: `GET /toolkit/events`.
+
+One JSON object a line (`toolkit.contract.events`): `hello` first, then `prefill_done` the moment a
+prefill forward has finished, `kv_transfer` when its KV has moved, `load` per DP rank when it
+changed (at most every 20 ms, from the snapshots that the schedulers leave in shared memory after
+every step), `down` when one of its processes died, and `ping` after a second of silence. The
+router needs no polling, and a dead worker shows as a broken stream at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import cache
+from typing import Any
+
+from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
+from patches.dp.controller_process import missing_patches
+from patches.dp.loads import reserved_tokens
+from patches.environment import expected, installed
+from patches.experts.of_model import expert_count
+from patches.experts.signature import wanted_layers
+from toolkit.contract import VERSION, run_id
+from toolkit.contract.events import (
+    Down,
+    Event,
+    Experts,
+    Hello,
+    KvTransfer,
+    LoadReading,
+    Ping,
+    PrefillDone,
+    Records,
+    encode,
+)
+from toolkit.contract.paths import EVENTS
+
+APP = "sglang.srt.entrypoints.http_server.app"
+LOAD_INTERVAL_S = 0.02
+IDLE_LOAD_INTERVAL_S = 0.25
+STILL_S = 2.0
+"""A busy worker says so often, too, that a rank's load has not changed, if the rank lives: the
+router must be able to tell a rank that has lost a request from one that is stuck in a step."""
+PING_AFTER_S = 1.0
+PING = encode(Ping())
+FAREWELL_S = 0.1
+"""Time for the last event to leave before SGLang's crash handler blocks the event loop."""
+MAX_BACKLOG = 10_000
+"""Events that a subscriber may leave unread before it is cut off: it would act on stale news."""
+
+LOAD_FIELDS = {
+    "running": "num_running_reqs",
+    "waiting": "num_waiting_reqs",
+    "used_tokens": "num_used_tokens",
+    "total_tokens": "num_total_tokens",
+    "waiting_tokens": "num_waiting_uncached_tokens",
+    "capacity_tokens": "max_total_num_tokens",
+}
+
+
+class EventHub:
+    """Fans events out to every subscriber of this worker; one router is the usual number."""
+
+    def __init__(self) -> None:
+        self._queues: set[asyncio.Queue[bytes | None]] = set()
+        self._loads: dict[int, LoadReading] = {}
+        self._as_of: dict[int, float] = {}
+        self._load_task: asyncio.Task[None] | None = None
+
+    def publish(self, event: Event) -> None:
+        """Send one event to everybody who listens now. Also the handler of those that come from a
+        scheduler."""
+        line = encode(event)
+        for queue in list(self._queues):
+            if queue.qsize() >= MAX_BACKLOG:
+                self._queues.discard(queue)
+                queue.put_nowait(None)
+            else:
+                queue.put_nowait(line)
+
+    async def subscribe(self) -> AsyncIterator[bytes]:
+        """Lines for one subscriber, from `hello` until it goes away."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queues.add(queue)
+        if self._load_task is None or self._load_task.done():
+            self._load_task = asyncio.create_task(self._watch_load())
+        try:
+            yield encode(_hello())
+            for load in self._loads.values():
+                yield encode(load)
+            while True:
+                try:
+                    line = await asyncio.wait_for(queue.get(), PING_AFTER_S)
+                except TimeoutError:
+                    line = PING
+                if line is None:
+                    return
+                yield line
+        finally:
+            self._queues.discard(queue)
+
+    async def _watch_load(self) -> None:
+        manager = _manager()
+        while self._queues:
+            busy = bool(manager.rid_to_state)
+            for snapshot in manager.load_snapshot_reader.read_all():
+                rank, as_of = snapshot.dp_rank, snapshot.timestamp
+                load = LoadReading(
+                    dp_rank=rank,
+                    **{name: int(getattr(snapshot, field)) for name, field in LOAD_FIELDS.items()},
+                )
+                still = busy and as_of - self._as_of.get(rank, as_of) >= STILL_S
+                if still or self._loads.get(rank) != load:
+                    self._loads[rank], self._as_of[rank] = load, as_of
+                    self.publish(load)
+            await asyncio.sleep(LOAD_INTERVAL_S if busy else IDLE_LOAD_INTERVAL_S)
+
+
+HUB = EventHub()
+
+
+def _manager() -> Any:
+    return resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
+
+
+def _hello() -> Hello:
+    from importlib.metadata import version
+
+    state = resolve("sglang.srt.entrypoints.http_server.get_global_state")()
+    manager = state.tokenizer_manager
+    resolved = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args)
+    snapshots = manager.load_snapshot_reader.read_all()
+    return Hello(
+        contract=VERSION,
+        role=resolved.disaggregation_mode,
+        run=run_id.own(),
+        sglang=version("sglang"),
+        device=resolved.device,
+        machine=_machine(resolved.device),
+        architecture=next(iter(manager.model_config.hf_config.architectures or ()), ""),
+        dtype=str(manager.model_config.dtype).removeprefix("torch."),
+        tp_size=resolved.tp_size,
+        transfer=resolved.disaggregation_transfer_backend,
+        dp_size=resolved.dp_size,
+        dp_attention=bool(resolved.enable_dp_attention),
+        model=manager.served_model_name,
+        model_path=manager.model_config.model_path,
+        fingerprint=_fingerprint(manager.model_config.model_path),
+        experts=_experts(manager.model_config.hf_text_config, resolved),
+        signature=_signature(manager.model_config.hf_text_config, resolved),
+        optimistic_prefill=bool(resolved.optimistic_prefill_attempts),
+        vocab_size=manager.model_config.vocab_size,
+        context_length=manager.model_config.context_len,
+        max_total_tokens=state.scheduler_info["max_total_num_tokens"],
+        max_running_requests=max((each.max_running_requests for each in snapshots), default=0),
+        reserved_tokens=reserved_tokens(resolved),
+        page_size=resolved.page_size,
+        patches=installed(),
+    )
+
+
+@cache
+def _fingerprint(path: str) -> str:
+    """Once a worker: it reads every weight file a little, on the event loop."""
+    from toolkit.fingerprint import model_fingerprint
+
+    return model_fingerprint(path)
+
+
+@cache
+def _machine(device: str) -> str:
+    """The accelerator's name, or the processor's."""
+    if device != "cpu":
+        import torch
+
+        return f"{torch.get_device_module(device).get_device_name()}"
+    from pathlib import Path
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else "CPU"
+
+
+def _experts(config: Any, server_args: Any) -> Experts:
+    """How many experts the model has and whether this worker keeps what tokens were routed to."""
+    return Experts(
+        count=expert_count(config),
+        top_k=int(getattr(config, "num_experts_per_tok", 0) or 0),
+        layers=int(config.num_hidden_layers),
+        captured=bool(server_args.enable_return_routed_experts),
+    )
+
+
+def _signature(config: Any, server_args: Any) -> Records | None:
+    """What this worker's signatures are made of; None where it makes none."""
+    if server_args.disaggregation_mode != "prefill" or not wanted_layers():
+        return None
+    return Records(list(wanted_layers()), expert_count(config))
+
+
+def _dispatch_prefill_done(original: Any, manager: Any) -> None:
+    original(manager)
+    manager._result_dispatcher += type(manager._result_dispatcher)(
+        [(PrefillDone, HUB.publish), (KvTransfer, HUB.publish)]
+    )
+
+
+def _describe_scheduler(original: Any, scheduler: Any) -> dict[str, Any]:
+    info: dict[str, Any] = original(scheduler)
+    info["toolkit_patches"] = installed()
+    return info
+
+
+def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
+    """The schedulers have reported ready: go on only if they run with the same patches."""
+    dp = state.tokenizer_manager.server_args.dp_size > 1
+    wanted = expected(Process.SCHEDULER)
+    # A DP controller forwards only what it knows of its schedulers' reports; their processes
+    # were checked by `patches.worker` before they imported anything.
+    missing = wanted - set(state.scheduler_info.get("toolkit_patches", wanted if dp else ()))
+    if missing:
+        refuse(f"the scheduler runs without the patches {', '.join(sorted(missing))}")
+    if dp and (missing := missing_patches(state.scheduler_info)):
+        refuse(f"the DP controller runs without the patches {', '.join(sorted(missing))}")
+    original(state)
+
+
+def _announce_death(
+    original: Any, handler: Any, signum: int | None = None, frame: Any = None
+) -> None:
+    """A scheduler died. SGLang now blocks for seconds of diagnostics; the router hears it first."""
+    HUB.publish(Down("one of its processes died"))
+    loop = handler.tokenizer_manager.event_loop
+    loop.call_later(FAREWELL_S, original, handler, signum, frame)
+
+
+def _add_route() -> None:
+    from fastapi.responses import StreamingResponse
+
+    async def events() -> StreamingResponse:
+        return StreamingResponse(HUB.subscribe(), media_type="application/x-ndjson")
+
+    resolve(APP).add_api_route(EVENTS, events, methods=["GET"])
+
+
+PATCH = Patch(
+    name="event_stream",
+    why="the router must hear of finished prefills, load and death without polling",
+    processes=frozenset({Process.MAIN}),
+    hooks=(
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager.init_request_dispatcher",
+            _dispatch_prefill_done,
+            ("self",),
+        ),
+        Hook(
+            "sglang.srt.entrypoints.http_server.set_global_state",
+            _refuse_unpatched_scheduler,
+            ("global_state",),
+        ),
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.SignalHandler.running_phase_sigquit_handler",
+            _announce_death,
+            ("self", "signum", "frame"),
+        ),
+    ),
+    requires=(
+        APP,
+        "sglang.srt.entrypoints.http_server.get_global_state",
+        "sglang.srt.arg_groups.overrides.resolving_view",
+    ),
+    attach=_add_route,
+)
+
+SCHEDULER_PATCH = Patch(
+    name="scheduler_report",
+    why="a scheduler that lost its patches must not serve",
+    processes=EITHER,
+    hooks=(
+        Hook(
+            "sglang.srt.managers.scheduler.Scheduler.get_init_info",
+            _describe_scheduler,
+            ("self",),
+        ),
+    ),
+)

@@ -1,0 +1,144 @@
+"""Hand captured experts and step rows to whoever listens: `GET /toolkit/experts`.
+
+A response of frames (`toolkit.contract.frames`): a line of JSON that says what follows and how many
+bytes, then the bytes.
+
+Experts come for requests that asked for them. With `?share=0.1` a tenth of all requests is asked
+for as long as somebody listens so: the choice is by request id, so that prefill and decode workers
+pick the same ones. `finished` follows the `steps` in which requests ended; sums of decode steps go
+to the event stream too (`patches.streams.step_summary`). Neither text nor token ids ever pass here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any
+
+from patches.base import Hook, Patch, Process, resolve
+from patches.experts.capture import ExpertsCaptured
+from patches.steps.request_times import FIELDS as FINISHED_FIELDS
+from patches.steps.step_log import FIELDS, StepBlock
+from patches.streams.step_summary import SUMMARY
+from patches.tickets import add_capture
+from toolkit.contract.frames import ExpertsHead, FinishedHead, Head, PingHead, StepsHead, encode
+from toolkit.contract.paths import EXPERTS
+
+APP = "sglang.srt.entrypoints.http_server.app"
+PING_AFTER_S = 1.0
+PING = encode(PingHead())
+MAX_BACKLOG = 2_000
+"""Frames that a listener may leave unread before it is cut off: they are held in memory."""
+SHARES = 10_000
+
+
+class ExpertHub:
+    """Fans frames out to every listener; keeps nothing when nobody listens."""
+
+    def __init__(self) -> None:
+        self._queues: dict[asyncio.Queue[bytes | None], float] = {}
+
+    @property
+    def share(self) -> float:
+        """The largest share of requests that a listener asked for, in [0, 1]."""
+        return max(self._queues.values(), default=0.0)
+
+    def sampled(self, rid: str) -> bool:
+        """Whether this request is in the share. The same answer on every worker."""
+        return zlib.crc32(rid.encode()) % SHARES < self.share * SHARES
+
+    def publish(self, head: Head, body: bytes) -> None:
+        frame = encode(head, body)
+        for queue in list(self._queues):
+            if queue.qsize() >= MAX_BACKLOG:
+                del self._queues[queue]
+                queue.put_nowait(None)
+            else:
+                queue.put_nowait(frame)
+
+    def publish_experts(self, captured: ExpertsCaptured) -> None:
+        """Handler of the scheduler's message."""
+        if self._queues:
+            head = asdict(captured)
+            ids = head.pop("ids")
+            self.publish(ExpertsHead(**head), ids)
+
+    def publish_steps(self, block: StepBlock) -> None:
+        """Handler of the scheduler's message."""
+        SUMMARY.add(block)
+        if not self._queues:
+            return
+        rank, origin = block.dp_rank, block.origin
+        self.publish(StepsHead(rank, origin, FIELDS, block.shape), block.rows)
+        if block.finished:
+            shape = (len(block.finished) // (4 * len(FINISHED_FIELDS)), len(FINISHED_FIELDS))
+            self.publish(FinishedHead(rank, origin, FINISHED_FIELDS, shape), block.finished)
+
+    async def subscribe(self, share: float) -> AsyncIterator[bytes]:
+        """Frames for one listener until it goes away."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queues[queue] = share
+        try:
+            yield PING
+            while True:
+                try:
+                    frame = await asyncio.wait_for(queue.get(), PING_AFTER_S)
+                except TimeoutError:
+                    frame = PING
+                if frame is None:
+                    return
+                yield frame
+        finally:
+            self._queues.pop(queue, None)
+
+
+HUB = ExpertHub()
+
+
+def _dispatch_frames(original: Any, manager: Any) -> None:
+    original(manager)
+    manager._result_dispatcher += type(manager._result_dispatcher)(
+        [(ExpertsCaptured, HUB.publish_experts), (StepBlock, HUB.publish_steps)]
+    )
+
+
+def _ask_for_sampled(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    tokenized = original(manager, obj, *args, **kwargs)
+    # Parallel samples get other ids after this, for which no ticket of this one would be good.
+    single = isinstance(obj.rid, str) and tokenized.sampling_params.n == 1
+    if HUB.share and single and HUB.sampled(obj.rid):
+        add_capture(tokenized)
+    return tokenized
+
+
+def _add_route() -> None:
+    from fastapi import Query
+    from fastapi.responses import StreamingResponse
+
+    async def experts(share: float = Query(0.0, ge=0.0, le=1.0)) -> StreamingResponse:
+        return StreamingResponse(HUB.subscribe(share), media_type="application/octet-stream")
+
+    resolve(APP).add_api_route(EXPERTS, experts, methods=["GET"])
+
+
+PATCH = Patch(
+    name="expert_stream",
+    why="profiles, signatures and benchmarks read experts and step times from a running worker",
+    processes=frozenset({Process.MAIN}),
+    hooks=(
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager.init_request_dispatcher",
+            _dispatch_frames,
+            ("self",),
+        ),
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
+            _ask_for_sampled,
+            ("self", "obj", "input_text", "input_ids"),
+        ),
+    ),
+    requires=(APP,),
+    attach=_add_route,
+)

@@ -1,0 +1,170 @@
+"""What every benchmark shares: its arguments, its last line, statistics, processes' memory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+RECIPE = Path(__file__).resolve().parents[3] / "launch" / "cpu-demo.yaml"
+RESULTS = Path(__file__).resolve().parents[3] / "results"
+
+
+def arguments(doc: str | None, *extra: tuple[str, dict[str, Any]]) -> argparse.Namespace:
+    """Parse `--quick` and the benchmark's own options; the docstring is the help text."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a short run: under a minute, without the start of real workers",
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="also append the result to results/NAME.jsonl"
+    )
+    for name, options in extra:
+        parser.add_argument(name, **options)
+    given = parser.parse_args()
+    Result.recorded = given.record
+    return given
+
+
+class Result:
+    """Collects keys; `emit` prints the one JSON object that ends a benchmark's output."""
+
+    recorded = False
+    """`--record` was given: `emit` also keeps the line in `results/`."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self.keys: dict[str, Any] = {}
+
+    def emit(self, samples: int) -> None:
+        """Print the keys with `seconds` (whole benchmark) and `samples`. NaN becomes null."""
+        keys = {**self.keys, "seconds": time.perf_counter() - self._start, "samples": samples}
+        figures = {name: _rounded(value) for name, value in keys.items()}
+        print(json.dumps(figures), flush=True)
+        if self.recorded:
+            name = Path(sys.argv[0]).stem
+            command = shlex.join([f"tests.benchmarks.{name}", *sys.argv[1:]])
+            record(name, figures, command, RESULTS)
+
+
+def record(name: str, figures: dict[str, Any], command: str, folder: Path) -> None:
+    """Append one result to `folder`/NAME.jsonl; the results page is made from these files."""
+    here = Path(__file__).parent
+    asked = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    line = {
+        "benchmark": name,
+        "figures": figures,
+        "command": command,
+        "commit": commit or None,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{name}.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    return value
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Linear interpolation between closest ranks, as numpy does."""
+    ordered = sorted(values)
+    at = (len(ordered) - 1) * percent / 100
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def median_difference(ours: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """Median of the paired differences ours - other, with its 95 % interval.
+
+    The interval is that of the sign test (order statistics of the differences): it asks nothing
+    of their distribution, which has long tails on a shared machine.
+    """
+    differences = sorted(a - b for a, b in zip(ours, other, strict=True))
+    count = len(differences)
+    # Normal approximation of the binomial ranks; with few pairs it ends at the extremes.
+    reach = 0.98 * math.sqrt(count)
+    low = differences[max(0, math.floor((count - 1) / 2 - reach))]
+    high = differences[min(count - 1, math.ceil((count - 1) / 2 + reach))]
+    return statistics.median(differences), low, high
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Geometric mean and its 95 % interval (Student's t on the logarithms)."""
+    from scipy import stats
+
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return math.exp(mean), math.nan, math.nan
+    half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def family(pids: Iterable[int]) -> list[int]:
+    """The processes and all their descendants that are alive."""
+    import psutil
+
+    found: dict[int, None] = {}
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            members = [process, *process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            continue
+        found.update(dict.fromkeys(member.pid for member in members))
+    return list(found)
+
+
+def pss_gib(pids: Iterable[int]) -> float:
+    """Proportional set size of processes: memory shared by n of them counts 1/n each."""
+    total_kib = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total_kib += int(line.split()[1])
+    return total_kib / 2**20
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """User and system time that the processes have used, seconds."""
+    import psutil
+
+    total = 0.0
+    for pid in pids:
+        times = psutil.Process(pid).cpu_times()
+        total += times.user + times.system
+    return total
+
+
+def peak_gib() -> float:
+    """The kernel's high-water mark of this process image.
+
+    Not getrusage: its figure survives exec, and would be the parent's where that was larger.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 2**20
+    raise RuntimeError("no VmHWM in /proc/self/status")

@@ -1,0 +1,38 @@
+"""A load on a router, made by a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import Any
+
+from tests.standin.cluster import ROOT
+
+
+async def load(
+    port: int, concurrency: int, requests: int, tokens: int, quiet: bool = False
+) -> dict[str, Any]:
+    """One round of the load generator; RuntimeError when anything was lost."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.standin.loadgen",
+        "--port",
+        str(port),
+        "--concurrency",
+        str(concurrency),
+        "--requests",
+        str(requests),
+        "--tokens",
+        str(tokens),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else None,
+    )
+    out, _ = await process.communicate()
+    result: dict[str, Any] = json.loads(out)
+    if result["errors"] or result["requests"] != requests or not result["chunks"]:
+        raise RuntimeError(f"lost requests: { ({**result, 'first_ms': None}) }")
+    return result

@@ -1,0 +1,44 @@
+"""Prefill and decode must agree on the shape of KV."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.launch.stand_ins import deployment, tiny_model
+from toolkit.launch.checks.agreement import agreement
+from toolkit.launch.resolve import resolve
+
+SAME = {"page_size": 1, "dtype": "float32", "kv_cache_dtype": "auto", "max_total_tokens": 100}
+
+
+def test_equal_roles_have_no_problem(tmp_path):
+    plan = resolve(deployment(tiny_model(tmp_path)))
+    assert agreement(plan, {w.name: SAME for w in plan.workers}) == []
+
+
+@pytest.mark.parametrize("key", ["page_size", "dtype", "kv_cache_dtype"])
+def test_a_difference_is_named(tmp_path, key):
+    plan = resolve(deployment(tiny_model(tmp_path)))
+    other = SAME | {key: "other"}
+    (problem,) = agreement(plan, {"prefill-0": SAME, "decode-0": other})
+    assert (
+        problem.fatal and "'other'" in problem.what and f"--{key.replace('_', '-')}" in problem.mend
+    )
+
+
+def test_tp_layouts(tmp_path):
+    model = tiny_model(tmp_path)
+    uneven = resolve(deployment(model, decode={"tp": 2}))
+    (problem,) = agreement(uneven, {})
+    assert problem.fatal
+    on_gpu = resolve(deployment(model, device="cuda", decode={"tp": 2}))
+    (note,) = agreement(on_gpu, {})
+    assert not note.fatal
+    attention = resolve(deployment(model, decode={"tp": 2, "dp": 2, "dp_attention": True}))
+    assert agreement(attention, {}) == []
+
+
+def test_small_kv_budget_is_a_note(tmp_path):
+    plan = resolve(deployment(tiny_model(tmp_path)))
+    (note,) = agreement(plan, {"prefill-0": SAME | {"context_length": 200}, "decode-0": SAME})
+    assert not note.fatal and "kv_tokens" in note.mend

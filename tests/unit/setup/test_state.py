@@ -1,0 +1,281 @@
+"""The lock file, the stamp, the look at what is installed, the test command's steps."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+
+from toolkit.setup import environment, kernels, lockfile, say, stamp, testing, verify
+from toolkit.setup.layout import Layout, here
+
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,5})?", fullmatch=True)
+PINS = st.dictionaries(NAMES, st.from_regex(r"[0-9]\.[0-9]{1,2}(\+cpu)?", fullmatch=True))
+
+
+@given(PINS)
+def test_what_is_written_is_read_back(pins: dict[str, str]) -> None:
+    assert lockfile.parse(lockfile.without(pins)) == pins
+
+
+@pytest.mark.parametrize("text", ["torch", "torch>=2", "a==1; python_version<'3'", "a==1 b==2"])
+def test_anything_but_an_exact_pin_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="line 2"):
+        lockfile.parse(f"# comment\n{text}\n")
+
+
+def test_a_name_may_not_be_pinned_twice() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        lockfile.parse("some_name==1\nSome.Name==2\n")
+
+
+def test_the_shipped_lock_is_lean_and_complete() -> None:
+    pins = lockfile.parse(here().requirements.read_text())
+    assert pins["sglang"] == "0.5.21" and pins["torch"] == "2.13.0"
+    assert pins["mooncake-transfer-engine-non-cuda"] == "0.3.13.post1"
+    heavy = ("nvidia", "cuda", "flashinfer", "cutlass", "tilelang", "sglang-kernel", "sgl-deep")
+    assert [n for n in pins if n.startswith(heavy)] == []
+    assert {"pytest", "ruff", "mypy", "httptools", "setuptools"} <= set(pins)
+
+
+def test_what_the_pinned_packages_need_is_pinned_too() -> None:
+    """`--no-deps` installs nothing else: a forgotten one shows only where nobody had it before."""
+    pins = lockfile.parse(here().requirements.read_text())
+    # Left out on purpose: they bring CUDA, or nothing on the CPU's path imports them.
+    lean = {"sglang", "torch", "torchvision", "xgrammar", "compressed-tensors", "gguf"}
+    absent = set()
+    for name in pins.keys() - lean:
+        for text in importlib.metadata.requires(name) or []:
+            need = Requirement(text)
+            wanted = need.marker is None or need.marker.evaluate({"extra": ""})
+            if wanted and lockfile.normalise(need.name) not in pins:
+                absent.add(f"{name} needs {need.name}")
+    assert absent == set()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Layout:
+    """A checkout with a lock and a project file, and an environment with a Python in it."""
+    made = Layout(tmp_path)
+    for file in (made.requirements, made.pyproject, made.python):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    made.python.chmod(0o755)
+    return made
+
+
+def test_a_stamp_holds_until_something_changes(place: Layout) -> None:
+    assert stamp.read(place) is None
+    stamp.write(place, stamp.wanted(place))
+    assert stamp.read(place) == stamp.wanted(place)
+    place.requirements.write_text("other==1")
+    assert stamp.read(place) != stamp.wanted(place)
+
+
+def test_a_stamp_is_not_trusted_without_its_python(place: Layout) -> None:
+    stamp.write(place, stamp.wanted(place))
+    place.python.unlink()
+    assert stamp.read(place) is None
+
+
+def test_a_stamp_does_not_travel_to_another_folder(place: Layout, tmp_path: Path) -> None:
+    before = stamp.wanted(place)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("toolkit", "pyproject.toml"):
+        (place.root / name).rename(moved / name)
+    assert stamp.wanted(Layout(moved)) != before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_torn_stamp_counts_as_none(place: Layout, text: str) -> None:
+    place.stamp.write_text(text)
+    assert stamp.read(place) is None
+
+
+def _install(site: Path, name: str, version: str, files: list[str]) -> None:
+    info = site / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    for file in files:
+        (site / file).write_text("")
+
+
+def test_versions_are_compared_and_a_local_suffix_is_forgiven(tmp_path: Path) -> None:
+    _install(tmp_path, "torch", "2.13.0+cpu", ["torch.py"])
+    _install(tmp_path, "rich", "14.0", ["rich.py"])
+    pins = {"torch": "2.13.0", "rich": "15.0", "absent": "1"}
+    assert verify.differing(tmp_path, pins) == ["rich", "absent"]
+
+
+def test_a_half_installed_package_is_found(tmp_path: Path) -> None:
+    _install(tmp_path, "whole", "1", ["whole.py", "whole.pyc"])
+    _install(tmp_path, "torn", "1", ["torn.py", "torn_more.py"])
+    _install(tmp_path, "listless", "1", ["listless.py"])
+    (tmp_path / "whole.pyc").unlink()  # byte code comes back by itself
+    (tmp_path / "torn_more.py").unlink()
+    (tmp_path / "listless-1.dist-info" / "RECORD").unlink()
+    pins = {"whole": "1", "torn": "1", "listless": "1"}
+    assert verify.damaged(tmp_path, pins) == ["torn", "listless"]
+
+
+def test_two_set_ups_do_not_run_at_once(place: Layout, capfd: pytest.CaptureFixture[str]) -> None:
+    code = (
+        "import sys; from pathlib import Path; from toolkit.setup import environment\n"
+        "from toolkit.setup.layout import Layout\n"
+        f"with environment._only_one(Layout(Path({str(place.root)!r}))):\n"
+        "    print('held', flush=True); sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here().root,
+    )  # fmt: skip
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        waiter = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, cwd=here().root,
+        )  # fmt: skip
+        assert waiter.stdout is not None
+        assert f"process {holder.pid}" in waiter.stdout.readline()  # waits, and says for whom
+        assert waiter.poll() is None
+    finally:
+        holder.communicate()
+    assert waiter.communicate(timeout=30)[0] == "held\n"
+    assert waiter.returncode == 0
+
+
+def test_missing_libraries_stop_the_set_up_before_any_download(
+    place: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.setup.libraries.missing", lambda: ["libibverbs1"])
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(environment, "_make_venv", lambda layout: pytest.fail("went on"))
+    with pytest.raises(say.SetupError, match="sudo apt-get"):
+        environment.ensure(place)
+
+
+def test_all_problems_are_told_at_once(place: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    monkeypatch.setattr("toolkit.setup.checks.INSTALL_GIB", 1e9)
+    with pytest.raises(say.SetupError, match=r"riscv64(.|\n)*GiB are free"):
+        environment.ensure(place)
+
+
+KERNELS = "numeric tests under other kernels"
+
+
+def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> None:
+    lint = [name for name, _ in testing.lint_steps(here())]
+    assert lint == ["ruff check", "ruff format", "import contracts", "documents", "mypy"]
+    steps = testing.test_steps(here(), False, testing.DEFAULT, ["-k", "router"])
+    names = ["unit tests", KERNELS, "end-to-end tests"]
+    assert [name for name, _ in steps] == names
+    unit, kernels, end = (command for _, command in steps)
+    assert unit[-3:] == ["tests/unit", "-k", "router"] and "-n" in unit
+    assert kernels[-5:] == ["-m", "toolkit.setup.kernels", "tests/unit", "-k", "router"]
+    assert end[-3:] == ["tests/e2e", "-k", "router"] and "loadgroup" in end
+    for unit_only, scope, kept in (
+        (True, testing.DEFAULT, names[:-1]),
+        (False, testing.FAST, names[:1]),
+        (False, testing.FULL, names),
+    ):
+        assert [name for name, _ in testing.test_steps(here(), unit_only, scope, [])] == kept
+    (every,) = (c for n, c in testing.test_steps(here(), True, testing.FULL, []) if n == KERNELS)
+    assert every[-2:] == ["--every", "tests/unit"]
+
+
+def test_named_tests_take_the_place_of_all() -> None:
+    file = "tests/unit/setup/test_state.py"
+    command = testing.test_steps(here(), False, testing.DEFAULT, [f"{file}::test_x"])[-1][1]
+    assert command[-1] == f"{file}::test_x" and "tests/e2e" not in command
+
+
+def kernel_runs(*extra: str) -> list[list[str]]:
+    """The words that the step of other kernels hands to pytest; nothing where it is left out."""
+    steps = testing.test_steps(here(), True, testing.DEFAULT, extra)
+    return [command[3:] for name, command in steps if name == KERNELS]
+
+
+def test_other_kernels_get_the_named_unit_tests_alone() -> None:
+    one, end = "tests/unit/placement/test_joint.py::test_nodes_come_first", "tests/e2e"
+    assert kernel_runs() == [["tests/unit"]]
+    assert kernel_runs(one, "-x") == [[one, "-x"]]
+    assert kernel_runs(one, end) == [[one]]
+    assert kernel_runs("tests") == [["tests"]]
+    assert kernel_runs(end) == []
+    assert kernel_runs("-m", "e2e") == []
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run these lint and test steps in place of the project's; the exit status."""
+
+    def run(lint: list[testing.Step], tests: list[testing.Step]) -> int:
+        monkeypatch.setattr(testing, "lint_steps", lambda *_: lint)
+        monkeypatch.setattr(testing, "test_steps", lambda *_: tests)
+        monkeypatch.setattr(testing.libraries, "ensure_browser", lambda: None)
+        return testing.run(here(), False, [])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("unit", "end_to_end", "status"), [(5, 0, 0), (0, 5, 0), (5, 5, 1), (5, 1, 1)]
+)
+def test_words_that_choose_tests_of_one_kind_only_are_fine(
+    stand_in: Callable[..., int], unit: int, end_to_end: int, status: int
+) -> None:
+    kinds = {testing.UNIT: unit, testing.END_TO_END: end_to_end}
+    steps = [(name, ["sh", "-c", f"exit {code}", "pytest"]) for name, code in kinds.items()]
+    assert stand_in([], steps) == status
+
+
+def test_failing_tests_fail_the_run_but_not_the_later_steps(
+    stand_in: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert stand_in([], [("first", ["false"]), ("second", ["echo", "ran"])]) == 1
+    said = capfd.readouterr().out
+    assert "ran" in said and "FAILED: first (exit 1)" in said
+
+
+def test_what_lint_finds_ends_the_run(
+    stand_in: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    lint = [("types", ["false"]), ("later", ["echo", "went on"])]
+    assert stand_in(lint, [("tests", ["echo", "went on"])]) == 1
+    said = capfd.readouterr().out
+    assert "went on" not in said and "FAILED: types (exit 1); mend this first" in said
+
+
+def test_at_the_end_it_says_where_the_time_went(
+    stand_in: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Tests in several processes write to one file; a line that a kill cut short is no matter."""
+    say = (
+        "from tests import record; record.test('t::slow', 3); record.test('t::slow', 2.5);"
+        "record.test('t::quick', 0.1); record.start('cpu-demo: prefill-0', 41)"
+    )
+    python = str(here().python)
+    cut = ["sh", "-c", 'printf \'{"test": "t::cut\' >> "$TOOLKIT_TEST_RECORD"']
+    assert stand_in([], [("tests", [python, "-c", say]), ("cut", cut)]) == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert "1 starts of real workers, 41 s in all: setup: 41.0 s cpu-demo: prefill-0" in said
+    assert "the slowest of 2 tests, with their fixtures: setup: 5.5 s t::slow setup: 0.1 s" in said
+    assert "s tests setup:" in said and "s in all" in said
+
+
+@pytest.mark.parametrize(("own", "left"), [("Haswell", 2), ("Zen", 3), ("", 3)])
+def test_kernels_that_this_cpu_takes_by_itself_are_left_to_the_other_tests(
+    own: str, left: int
+) -> None:
+    assert len(kernels.without(own, kernels.KERNELS)) == left
+    assert kernels.without("Katmai", kernels.KERNELS[2:]) == [kernels.KERNELS[2]], "never none"

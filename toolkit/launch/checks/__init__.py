@@ -1,0 +1,1 @@
+"""What can be known of a deployment and its machine before a process starts."""

@@ -1,0 +1,169 @@
+"""Expert locality (ELDR): what a deployment's profile asks of its plan, and whether it fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.contract.variables import DP_PROFILE_VARIABLE
+from toolkit.launch.deployment import Deployment
+from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.model import from_folder
+from toolkit.launch.signature_flags import recording
+from toolkit.policies import follows_experts
+
+if TYPE_CHECKING:
+    from toolkit.launch.plan import Plan
+    from toolkit.profile_folder.schema import Profile
+
+KEY = "router.profile"
+
+
+@dataclass(frozen=True)
+class ProfileNeeds:
+    """`router.profile` as it was read; `folder` is absolute."""
+
+    folder: str
+    profile: Profile
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The mask's layers in the model's own numbering, ascending: what prefill records."""
+        model = self.profile.model
+        return tuple(sorted(model.layers[place] for place in self.profile.rho.mask))
+
+    @property
+    def fitted(self) -> int:
+        """Requests that centroids can be fitted to: no more clusters than these."""
+        return self.profile.data.requests - self.profile.data.held_out
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for plan.json."""
+        return {
+            "profile": self.folder,
+            "model": self.profile.model.name,
+            "layers": list(self.layers),
+            "fitted": self.fitted,
+            "k": self.profile.centroids.k,
+        }
+
+
+def read_locality(deployment: Deployment) -> ProfileNeeds | None:
+    """The deployment's profile; None when it names none.
+
+    LaunchError: no such profile, or a damaged one.
+    """
+    text = deployment.router.profile
+    if text is None:
+        return None
+    from toolkit.profile_folder.errors import ProfileError
+    from toolkit.profile_folder.store import read
+    from toolkit.resources import profiles_dir
+
+    folder = profiles_dir() / text if text == "embedded" else from_folder(deployment, text)
+    try:
+        profile, _ = read(folder)
+    except ProfileError as error:
+        measure = f"measure it first: toolkit profile --deployment THIS_FILE --out {folder}"
+        mend = "" if folder.exists() else measure
+        raise LaunchError([Problem(KEY, str(error), mend)]) from error
+    return ProfileNeeds(str(folder.absolute()), profile)
+
+
+def decode_centroids(plan: Plan) -> int:
+    """K, of all decode servers."""
+    return sum(w.centroids for w in plan.workers if w.role == "decode" and w.url)
+
+
+def locality(plan: Plan) -> list[Problem]:
+    """Whether the plan can route by experts, and whether the profile is this model's."""
+    problems = _policy(plan)
+    if plan.locality is None:
+        return problems
+    if plan.mode != "pd":
+        mend = f"use mode: pd, or remove {KEY}"
+        return [*problems, Problem(KEY, "only prefill workers record signatures", mend)]
+    reads = [*_readers(plan), *_choice(plan)]
+    return [*problems, *reads, *_fit(plan, plan.locality), *recording(plan)]
+
+
+def _policy(plan: Plan) -> list[Problem]:
+    """What a `decode_policy` that follows experts needs."""
+    config = (plan.router.config if plan.router else None) or {}
+    name = str(config.get("decode_policy"))
+    if not follows_experts(name):
+        return []
+    problems = []
+    if plan.locality is None:
+        what = f"{name} needs a profile: what prefill workers record, and what it is compared with"
+        mend = f"set {KEY} to embedded (the embedded model's), or to a folder of `toolkit profile`"
+        problems.append(Problem("router.decode_policy", what, mend))
+    if plan.dispatch != "late":
+        what = f"{name} needs what the prefill has learned, dispatch is {plan.dispatch}"
+        mend = "use mode: pd with dispatch: late, or another decode_policy"
+        problems.append(Problem("router.dispatch", what, mend))
+    return problems
+
+
+def _readers(plan: Plan) -> list[Problem]:
+    """Signatures that nobody uses are no error, yet hardly meant."""
+    if any(DP_PROFILE_VARIABLE in worker.env for worker in plan.workers):
+        return []  # decode workers' own DP controllers do
+    kind = plan.router.kind if plan.router else "none"
+    if kind != "toolkit":
+        what = f"prefill workers record signatures, router: {kind} does not read them"
+    elif plan.dispatch != "late":
+        what = f"prefill workers record signatures, too late for dispatch: {plan.dispatch}"
+    else:
+        return []
+    return [Problem(KEY, what, f"remove {KEY}, or use our router with dispatch: late", fatal=False)]
+
+
+def _choice(plan: Plan) -> list[Problem]:
+    """Whether experts tell decode ranks apart. Those of one server that share them they do not,
+    which is no error, since the policy goes by all else that it looks at."""
+    decode = [w for w in plan.workers if w.role == "decode" and w.url]
+    config = (plan.router.config if plan.router else None) or {}
+    if any(DP_PROFILE_VARIABLE in w.env for w in decode):  # each server's own DP controller chooses
+        where, k = "decode.dp_policy", decode[0].centroids
+    elif follows_experts(str(config.get("decode_policy"))):
+        where, k = "router.decode_policy", decode_centroids(plan)
+    else:
+        return []
+    if k > 1 or decode[0].dp == 1:
+        return []
+    what = (
+        "the ranks of a server with dp_attention share their experts, so that by these none is a "
+        "better place for a request than another: locality decides nothing"
+    )
+    mend = "use a policy without it, or several servers behind our router"
+    return [Problem(where, what, mend, fatal=False)]
+
+
+def _fit(plan: Plan, found: ProfileNeeds) -> list[Problem]:
+    """The profile against the model and the number of decode workers."""
+    from toolkit.fingerprint import model_fingerprint
+    from toolkit.profile_folder.check import problems
+
+    fingerprint = None
+    if plan.model.weights_here:
+        try:
+            fingerprint = model_fingerprint(plan.model.path)
+        except (OSError, ValueError) as error:
+            what = f"the model cannot be compared with it: {error}"
+            return [Problem(KEY, what, f"make {Path(plan.model.path)} readable")]
+    wrong = problems(
+        found.profile,
+        fingerprint=fingerprint,
+        layers=plan.model.moe_layers,
+        experts=plan.model.experts,
+        top_k=plan.model.top_k,
+    )
+    k = decode_centroids(plan)
+    if k > found.fitted:
+        wrong.append(
+            f"{k} decode workers need as many clusters, the profile has only {found.fitted} "
+            "requests to fit them to: measure it with more prompts"
+        )
+    return [Problem(KEY, what) for what in wrong]

@@ -1,0 +1,118 @@
+"""Can the prefill workers record signatures? Flags of SGLang under which they would be wrong.
+
+Signatures come from SGLang's routed-experts capturer and lie beside the KV pool, a row for a slot
+(`patches/experts/signature.py`). What the capturer itself cannot do is in `capturing`. Checked
+against SGLang 0.5.21; files are those of `sglang/srt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from toolkit.contract.capturing import SCATTERED
+from toolkit.contract.variables import LAYERS_VARIABLE
+from toolkit.launch.errors import Problem
+
+if TYPE_CHECKING:
+    from toolkit.launch.plan import Plan, WorkerPlan
+
+RECORD = "enable-return-routed-experts"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A flag (and its other names) under which signatures are wrong; `numbers` above 1 only."""
+
+    names: tuple[str, ...]
+    why: str
+    mend: str
+    numbers: bool = False
+
+
+_STORE = "brings KV back without telling which experts it was computed with"
+_NO_STORE = "use --enable-hierarchical-cache, whose returning KV is recognised, or leave it out"
+_SPLIT = "the rank that counts a prompt's experts sees only its own share of the tokens"
+
+RULES = (
+    Rule(
+        ("pp-size", "pipeline-parallel-size"),
+        "a pipeline stage sees the experts of its own layers only",
+        "use tp for prefill",
+        numbers=True,
+    ),
+    Rule(("attn-cp-size", "attention-context-parallel-size"), _SPLIT, "use tp", numbers=True),
+    Rule(("enable-prefill-cp",), _SPLIT, "use tp"),
+    # mem_cache/registry.py: every cache that fills slots otherwise than HiCacheController.load.
+    Rule(("enable-lmcache",), _STORE, _NO_STORE),
+    Rule(("enable-flexkv",), _STORE, _NO_STORE),
+    Rule(("enable-unified-cache-external-linker",), _STORE, _NO_STORE),
+    Rule(("radix-cache-backend",), "may bring KV back that was computed elsewhere", _NO_STORE),
+    Rule(
+        ("enable-decoder-swa-bounded-replay",),
+        "runs the last layers for the end of a prompt only",
+        "leave it out",
+    ),
+)
+
+GATHERED = ("none", *SCATTERED)
+"""--moe-a2a-backend: the capturer puts the ranks' tokens together for these only
+(state_capturer/routed_experts.py)."""
+
+
+def recording(plan: Plan) -> list[Problem]:
+    """Problems with the prefill workers of a plan with a profile; a note is not fatal."""
+    # Replicas and their nodes differ in ports and addresses only.
+    worker = next(w for w in plan.workers if w.role == "prefill")
+    flags = _flags(worker.argv)
+    problems = [
+        *_switched_off(plan, worker, flags),
+        *_rules(flags),
+        *_exchange(worker, flags),
+    ]
+    if "enable-hierarchical-cache" in flags:
+        what = "what comes back from host memory has no experts: such prompts are routed by load"
+        mend = "raise prefill.kv_tokens, so that fewer prompts come back from there"
+        problems.append(Problem("prefill.args.enable-hierarchical-cache", what, mend, fatal=False))
+    return problems
+
+
+def _flags(argv: Sequence[str]) -> dict[str, str]:
+    """Flag (without dashes) -> its value, "" for a bare one."""
+    pairs = zip(argv, (*argv[1:], "--"), strict=True)
+    return {a[2:]: "" if b.startswith("--") else b for a, b in pairs if a.startswith("--")}
+
+
+def _switched_off(plan: Plan, worker: WorkerPlan, flags: dict[str, str]) -> list[Problem]:
+    problems = []
+    if RECORD not in flags:
+        what = "is switched off, but router.profile needs it"
+        problems.append(Problem(f"prefill.args.{RECORD}", what, "remove the line"))
+    wanted = ",".join(map(str, plan.locality.layers)) if plan.locality else ""
+    found = worker.env.get(LAYERS_VARIABLE)
+    if found != wanted:
+        what = f"{LAYERS_VARIABLE} is {found}, the profile's layers are {wanted}"
+        problems.append(Problem("env", what, "remove it: router.profile sets it"))
+    return problems
+
+
+def _rules(flags: dict[str, str]) -> list[Problem]:
+    problems = []
+    for rule in RULES:
+        name = next((name for name in rule.names if name in flags), None)
+        if name is None or (rule.numbers and flags[name] in ("0", "1")):
+            continue
+        what = f"signatures would be wrong: --{name} {rule.why}"
+        mend = f"{rule.mend}; or remove router.profile"
+        problems.append(Problem(f"prefill.args.{name}", what, mend))
+    return problems
+
+
+def _exchange(worker: WorkerPlan, flags: dict[str, str]) -> list[Problem]:
+    a2a = flags.get("moe-a2a-backend", "none")
+    if a2a in GATHERED or worker.tp == 1:
+        return []
+    what = f"signatures would be wrong: under {a2a} SGLang mixes up the tokens of several ranks"
+    mend = "use deepep; or remove router.profile"
+    return [Problem("prefill.args.moe-a2a-backend", what, mend)]

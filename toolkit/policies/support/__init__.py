@@ -1,0 +1,1 @@
+"""What policies know and share: loads as they were read, users, lengths, whose turn it is."""

@@ -1,0 +1,215 @@
+"""One try of a single request: a prefill call and a decode call that share a room, each on the rank
+that is chosen for it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from toolkit.contract.events import PrefillDone
+from toolkit.policies.base import RequestView
+from toolkit.router.attempt.cleaning import clean_up
+from toolkit.router.attempt.legs import Answer, Leg, Legs, prefill_body, set_rank
+from toolkit.router.attempt.relaying import Relaying
+from toolkit.router.attempt.verdicts import Verdicts
+from toolkit.router.booking import Booking
+from toolkit.router.first import first_of
+from toolkit.router.metrics import Timing
+from toolkit.router.rank import Rank
+from toolkit.router.request import Single, new_room
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from toolkit.router.client import ClientStream
+    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.relay import Relay
+    from toolkit.signatures.reader import Sample
+
+GONE_S = 0.3
+"""Between the break of a worker's event stream and that of a request's connection."""
+
+
+class Attempt:
+    """`run` ends with an answer, with None (streamed), or with Retry or ApiError.
+
+    However it ends, both workers are told to drop what still runs, and every count goes back.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        single: Single,
+        relay: Relay | None,
+        client: ClientStream | None,
+        number: int,
+        arrived: float,
+    ) -> None:
+        self._d = dispatcher
+        self._single = single
+        self._number = number
+        self._relay = relay
+        self._legs = Legs(dispatcher, single, relay, number)
+        self._verdicts = Verdicts(dispatcher, single, self._legs)
+        self._arrived = arrived
+        self._timing = Timing()
+        self._relaying = Relaying(
+            dispatcher, single, relay, client, self._legs, self._verdicts, self._timing, arrived,
+            first=number == 0,
+        )  # fmt: skip
+        self._late = False
+        self._done_at = 0.0
+        self._sample: Sample | None = None
+        view = single.view
+        if single.resume_ids:
+            view = replace(view, prompt_tokens=view.prompt_tokens + len(single.resume_ids))
+        self._view: RequestView = view
+
+    async def run(self) -> Answer | None:
+        ok = False
+        try:
+            answer = await (self._split() if self._d.config.disaggregated else self._plain())
+            ok = True
+            return answer
+        finally:
+            clean_up(self._d, self._single, self._relay, self._legs, ok)
+
+    @property
+    def _wait_s(self) -> float:
+        config = self._d.config
+        return config.no_worker_wait_s if self._number == 0 else config.rerun_wait_s
+
+    async def _plain(self) -> Answer | None:
+        rank = await self._d.pick("plain", self._single, self._view, self._wait_s)
+        body = self._legs.body()
+        set_rank(body, rank)
+        self._timing.queue = monotonic() - self._arrived
+        leg = self._post(rank, body, decode=True)
+        return await self._relaying.follow(leg, None, self._late)
+
+    async def _split(self) -> Answer | None:
+        """Prefill and decode apart: late when the prefill can tell that it is done."""
+        d = self._d
+        # No prefill whose KV nobody can take: first somebody must be there.
+        await d.present("decode", self._wait_s)
+        late = d.dispatch == "late"
+        prefill = await d.pick("prefill", self._single, self._view, self._wait_s, credit=late)
+        if late:
+            self._legs.credit = prefill
+        self._late = late = late and prefill.worker.has_events
+        decode = None
+        if not late:
+            decode = await d.pick("decode", self._single, self._view, self._wait_s)
+        room = new_room(prefill.worker.config.dp_size, prefill.dp_rank)
+        self._timing.queue = monotonic() - self._arrived
+        body = self._legs.split_body(prefill, room)
+        done = self._legs.news = prefill.worker.expect_prefill(self._legs.rid) if late else None
+        prefill_leg = self._post(prefill, prefill_body(body, prefill), decode=False)
+        decided_at = posted_at = monotonic()
+        if decode is None:
+            assert done is not None
+            d.parked += 1
+            try:
+                decode = await self._late_choice(prefill_leg, done)
+            finally:
+                d.parked -= 1
+                done.cancel()
+            decided_at = monotonic()
+        if prefill.worker.config.dp_size > 1:
+            body["disagg_prefill_dp_rank"] = prefill.dp_rank
+        set_rank(body, decode)
+        decode_leg = self._post(decode, body, decode=True)
+        self._legs.return_credit()
+        self._note_signature(decode_leg)
+        if late:
+            self._timing.prefill = self._done_at - posted_at
+            self._timing.decide = decided_at - self._done_at
+        return await self._relaying.follow(decode_leg, prefill_leg, late)
+
+    async def _late_choice(self, leg: Leg, done: asyncio.Future[PrefillDone | None]) -> Rank:
+        config = self._d.config
+        await first_of((done, leg.call.done), config.prefill_wait_s)
+        self._done_at = monotonic()
+        if leg.call.done.done():
+            self._verdicts.check_prefill(leg)
+        event = done.result() if done.done() else None
+        if event is None and not leg.rank.worker.healthy:
+            # It went away with this request, most likely: its connection will tell.
+            await first_of((leg.call.done,), GONE_S)
+            if leg.call.done.done():
+                self._verdicts.check_prefill(leg)
+        if event is not None:
+            self._verdicts.prove(leg)
+            tokens = event.prompt_tokens or self._view.prompt_tokens
+            if self._number == 0:
+                self._single.prompt_tokens = tokens
+            self._view = replace(
+                self._view,
+                prompt_tokens=tokens,
+                cached_tokens=event.cached_tokens,
+                signature=self._signature(leg, event),
+            )
+        # Without an event (lost with its stream, or late beyond reason) bind at once: SGLang's
+        # own flow also registers the decode before the prefill has run.
+        if self._d.pooling:
+            return await self._from_pool(leg)
+        chosen = self._d.choose("decode", self._single, self._view)
+        if chosen is not None:
+            return chosen
+        picking = asyncio.ensure_future(
+            self._d.pick("decode", self._single, self._view, config.park_timeout_s)
+        )
+        try:
+            await first_of((picking, leg.call.done))
+            if not picking.done():
+                self._verdicts.check_prefill(leg)
+            return await picking
+        finally:
+            picking.cancel()
+
+    async def _from_pool(self, leg: Leg) -> Rank:
+        while True:
+            booking = await self._bound(leg)
+            if booking.rank.worker.healthy:
+                self._legs.booking = booking
+                return booking.rank
+            booking.cancel()  # it went down in that very turn of the loop
+
+    async def _bound(self, leg: Leg) -> Booking:
+        pool = self._d.pool
+        assert pool is not None
+        streams, generated = self._relay is not None, len(self._single.resume_ids)
+        waiter = pool.enter(self._single, self._view, streams, generated)
+        try:
+            await first_of((waiter.bound, leg.call.done))
+            if leg.call.done.done():
+                # A decode that is posted to the room of a failed prefill would hang.
+                self._verdicts.check_prefill(leg)
+                await first_of((waiter.bound,))
+            return waiter.take()
+        finally:
+            pool.leave(waiter)
+
+    def _signature(self, leg: Leg, event: PrefillDone) -> np.ndarray | str | None:
+        locality = self._d.locality
+        if locality is None or not locality.active:
+            return None
+        read = locality.read(leg.rank.worker.name, event)
+        if isinstance(read, str):
+            return read
+        self._sample = read
+        return read.vector
+
+    def _note_signature(self, leg: Leg) -> None:
+        """Now that the decode is on its way."""
+        locality, sample = self._d.locality, self._sample
+        if locality is None or sample is None:
+            return
+        # A prompt counts once, however often it is run, and however many samples are wanted.
+        if self._number == 0 and self._single.first_sample:
+            locality.observe(sample)
+
+    def _post(self, rank: Rank, body: dict[str, Any], decode: bool) -> Leg:
+        return self._legs.post(rank, body, self._view, decode=decode, late=self._late)

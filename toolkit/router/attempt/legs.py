@@ -1,0 +1,135 @@
+"""The calls of one attempt: what each worker is sent, and the load that a call stands for."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from toolkit.contract.headers import ATTEMPT, IDS
+from toolkit.router.booking import Booking
+from toolkit.router.packed import segments
+from toolkit.router.rank import Rank
+from toolkit.router.request import Single, public_id, ticket_body
+from toolkit.router.upstream import Call
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from toolkit.contract.events import PrefillDone
+    from toolkit.policies.base import RequestView
+    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.relay import Relay
+
+RID_BYTES = 16
+IDS_HEADER = f"{IDS}: 1\r\n"
+
+
+@dataclass(slots=True)
+class Answer:
+    """A worker's complete answer to a request that does not stream."""
+
+    status: int
+    body: bytes
+
+
+@dataclass(slots=True)
+class Leg:
+    """A call and the load that it stands for."""
+
+    rank: Rank
+    call: Call
+    booking: Booking
+    decode: bool
+    begun: float
+    """When it was posted."""
+    probe: bool = False
+    """Whether it is to show that its worker is well again."""
+    proven: bool = False
+    """The worker has computed something of it."""
+
+
+class Legs:
+    """The calls of an attempt in order, and what else it holds until it ends."""
+
+    __slots__ = ("_d", "_number", "_relay", "_single", "all", "booking", "credit", "news", "rid")
+
+    def __init__(
+        self, dispatcher: Dispatcher, single: Single, relay: Relay | None, number: int
+    ) -> None:
+        self._d = dispatcher
+        self._single = single
+        self._relay = relay
+        self._number = number
+        # Never the client's, and all of one length: SGLang's abort takes every rid that begins
+        # with the one it is given, whosever it is.
+        self.rid = secrets.token_hex(RID_BYTES)
+        self.all: list[Leg] = []
+        self.credit: Rank | None = None
+        self.booking: Booking | None = None
+        """Of a decode that is chosen and not posted yet."""
+        self.news: asyncio.Future[PrefillDone | None] | None = None
+        """Of the prefill being done."""
+
+    def post(
+        self, rank: Rank, body: dict[str, Any], view: RequestView, *, decode: bool, late: bool
+    ) -> Leg:
+        """Send `body` to the rank. `late`: it was chosen when the prefill had run."""
+        sink = self._relay.feed if decode and self._relay is not None else None
+        headers = self._single.headers + (IDS_HEADER if sink is not None else "")
+        if self._number:
+            headers += f"{ATTEMPT}: {self._number}\r\n"
+        call = rank.worker.post(self._single.path, segments(body), sink, headers)
+        booking, self.booking = self.booking, None
+        if booking is None:  # last: what was not sent is not counted
+            following = self._d.following if decode else None
+            streams, generated = self._relay is not None, len(self._single.resume_ids)
+            booking = Booking(rank, view, following, streams, generated)
+        now = monotonic()
+        leg = Leg(rank, call, booking, decode, now, rank.worker.record.posted(now))
+        self.all.append(leg)
+        if decode:
+            rank.expect(call)
+            relay, late = self._relay, late or not self._d.config.disaggregated
+            slow = (lambda: False) if relay is None else (lambda: relay.paused)
+            rank.silence.watch(call, now, relay is not None, late, slow)
+        return leg
+
+    def return_credit(self) -> None:
+        """Another request may be prefilled there."""
+        rank, self.credit = self.credit, None
+        if rank is not None:
+            self._d.return_credit(rank)
+
+    def named(self, body: bytes) -> bytes:
+        """A worker's answer under the id that the client knows."""
+        return body.replace(self.rid.encode(), public_id(self._single.rid))
+
+    def body(self) -> dict[str, Any]:
+        """What a worker that prefills and decodes both is sent."""
+        key = self._d.known_workers.worker_key
+        return {**ticket_body(self._single, self.rid, key), "rid": self.rid}
+
+    def split_body(self, prefill: Rank, room: int) -> dict[str, Any]:
+        """What prefill and decode have in common: where they meet."""
+        config = prefill.worker.config
+        body = self.body()
+        body["bootstrap_host"] = config.bootstrap_host or config.host
+        body["bootstrap_port"] = config.bootstrap_port
+        body["bootstrap_room"] = room
+        return body
+
+
+def prefill_body(body: dict[str, Any], prefill: Rank) -> dict[str, Any]:
+    """What the prefill worker is sent."""
+    body = {**body, "stream": False}
+    body.pop("stream_options", None)
+    set_rank(body, prefill)
+    return body
+
+
+def set_rank(body: dict[str, Any], rank: Rank) -> None:
+    """Name the DP rank, where the worker has several."""
+    if rank.worker.config.dp_size > 1:
+        body["routed_dp_rank"] = rank.dp_rank

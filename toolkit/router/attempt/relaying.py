@@ -1,0 +1,145 @@
+"""From the decode's POST to the end: a worker's answer becomes the client's."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from toolkit.router.attempt.cleaning import PREFILL_LINGER_S
+from toolkit.router.attempt.legs import Answer, Leg, Legs
+from toolkit.router.attempt.verdicts import FULL, Verdicts
+from toolkit.router.errors import ApiError
+from toolkit.router.first import first_of
+from toolkit.router.merge import put_prompt_logprobs
+from toolkit.router.metrics import Timing
+from toolkit.router.request import Single
+from toolkit.router.upstream import Call
+
+if TYPE_CHECKING:
+    from toolkit.router.client import ClientStream
+    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.relay import Relay
+
+SUSPECT_S = 2.0
+"""So long a suspect has a worker to itself whose answer does not stream."""
+
+
+class Relaying:
+    """Follows the legs of one attempt. `first`: it is the request's first one."""
+
+    __slots__ = (
+        "_arrived", "_client", "_d", "_first", "_legs", "_relay", "_single", "_timing", "_verdicts",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        single: Single,
+        relay: Relay | None,
+        client: ClientStream | None,
+        legs: Legs,
+        verdicts: Verdicts,
+        timing: Timing,
+        arrived: float,
+        first: bool,
+    ) -> None:
+        self._d = dispatcher
+        self._single = single
+        self._relay = relay
+        self._client = client
+        self._legs = legs
+        self._verdicts = verdicts
+        self._timing = timing
+        self._arrived = arrived
+        self._first = first
+
+    async def follow(self, leg: Leg, prefill: Leg | None, late: bool) -> Answer | None:
+        """Until the answer is whole or streamed; a prefill that fails before the first byte
+        counts."""
+        posted_at = monotonic()
+        call, relay, single = leg.call, self._relay, self._single
+        merge = prefill is not None and single.wants_prompt_logprobs()
+        if relay is not None:
+            ids = (self._legs.rid, single.rid)
+            relay.begin(call, hold=merge, count=leg.booking.count, ids=ids)
+        elif single.record.suspect:
+            # Nothing is heard of it before its end; another suspect must not wait for that.
+            loop = asyncio.get_running_loop()
+            loop.call_later(SUSPECT_S, self._d.known_workers.leave_lane, single)
+        waiting: set[asyncio.Future[Any]] = {call.done}
+        if relay is not None:
+            waiting.add(relay.first)
+        if prefill is not None:
+            waiting.add(prefill.call.done)
+        while not call.done.done() and not (relay is not None and relay.first.done()):
+            await first_of(waiting)
+            if prefill is not None and prefill.call.done in waiting and prefill.call.done.done():
+                waiting.discard(prefill.call.done)
+                if not call.answered and not (relay is not None and relay.first.done()):
+                    self._verdicts.check_prefill(prefill)
+                if merge and relay is not None:
+                    relay.release(_prefill_answer(prefill))
+        if merge and prefill is not None and call.answered and call.status == 200:
+            await self._late_prompt_logprobs(prefill)
+        self._timing.first = monotonic() - posted_at
+        if call.failed:
+            raise self._verdicts.lost(leg)
+        if call.done.done() and call.status != 200:
+            raise self._verdicts.refusal(leg)
+        self._verdicts.prove(leg)
+        if relay is None:
+            self._d.metrics.timing(self._timing, late)
+            return self._answer(call, prefill if merge else None)
+        await self._stream_to_end(leg, relay, late)
+        return None
+
+    async def _stream_to_end(self, leg: Leg, relay: Relay, late: bool) -> None:
+        call = leg.call
+        if relay.first.done():
+            if self._first:
+                self._d.metrics.timing(self._timing, late)
+                self._d.metrics.ttft.observe(monotonic() - self._arrived)
+            first_at = monotonic()
+            assert self._client is not None
+            await self._client.start()
+            # A bare await would cancel `done` together with this task.
+            await first_of((call.done,))
+            tokens = relay.tokens
+            if tokens > 1:
+                self._d.metrics.tpot.observe((monotonic() - first_at) / (tokens - 1))
+        if relay.ended:
+            return
+        failure = relay.failure
+        if failure is not None:
+            error = ApiError(failure.status, failure.message, event=failure.event)
+            if failure.status < 500 and failure.status not in FULL:
+                raise error
+            raise self._verdicts.failed(leg, f"error {failure.status} in its stream", error)
+        if call.failed:
+            raise self._verdicts.lost(leg)
+        raise self._verdicts.retry(leg, "its stream ended early", "early")
+
+    async def _late_prompt_logprobs(self, prefill: Leg) -> None:
+        await first_of((prefill.call.done,), PREFILL_LINGER_S)
+        self._verdicts.check_prefill(prefill)
+        if self._relay is not None:
+            self._relay.release(_prefill_answer(prefill))
+
+    def _answer(self, call: Call, prefill: Leg | None) -> Answer:
+        body = bytes(call.body)
+        prompt = _prefill_answer(prefill) if prefill is not None else None
+        if prompt is not None:
+            answer = orjson.loads(body)
+            put_prompt_logprobs(self._single.endpoint, answer, prompt)
+            body = orjson.dumps(answer)
+        return Answer(call.status, self._legs.named(body))
+
+
+def _prefill_answer(prefill: Leg) -> dict[str, Any] | None:
+    if not prefill.call.answered or prefill.call.status != 200:
+        return None
+    answer = orjson.loads(bytes(prefill.call.body))
+    return answer if isinstance(answer, dict) else None

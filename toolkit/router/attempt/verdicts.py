@@ -1,0 +1,100 @@
+"""What a leg's end says: of its worker, and of the request."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from toolkit.router.attempt.legs import Leg, Legs
+from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
+from toolkit.router.request import Single
+
+if TYPE_CHECKING:
+    from toolkit.router.dispatch import Dispatcher
+
+PROBE_S = 10.0
+"""A worker on probation is well again when an answer has run for so long, or to its end."""
+FULL = frozenset({429, 503})
+"""What a worker answers that has no room: another one may have."""
+_ABOUT_KV = re.compile(rb"\bKV|transfer|bootstrap", re.IGNORECASE)
+
+
+class Verdicts:
+    """Of the legs of one attempt; what it returns is to be raised."""
+
+    __slots__ = ("_d", "_legs", "_single")
+
+    def __init__(self, dispatcher: Dispatcher, single: Single, legs: Legs) -> None:
+        self._d = dispatcher
+        self._single = single
+        self._legs = legs
+
+    def prove(self, leg: Leg) -> None:
+        """The worker has computed something of the request: it does not die of it, nor is it the
+        request's fault what other workers did."""
+        if leg.proven:
+            return
+        leg.proven = True
+        if leg.probe:
+            asyncio.get_running_loop().call_later(PROBE_S, _well, leg)
+        self._d.known_workers.leave_lane(self._single)
+        if leg.decode:
+            self._d.reruns.blame(self._single)
+
+    def check_prefill(self, leg: Leg) -> None:
+        """Raise unless the prefill answered 200."""
+        if not leg.call.done.done() or leg.call.failed:
+            raise self.lost(leg)
+        if leg.call.status != 200:
+            raise self.refusal(leg)
+
+    def lost(self, leg: Leg) -> Exception:
+        """The call ended without an answer."""
+        error = None if leg.call.done.cancelled() else leg.call.done.exception()
+        if isinstance(error, OutOfResources):
+            return error.answer()
+        reason = str(getattr(error, "what", "call was cancelled"))
+        return self.retry(leg, reason, getattr(error, "kind", "lost"))
+
+    def refusal(self, leg: Leg) -> Exception:
+        """A worker's answer that is not a 200: the client's own mistake, or a failure."""
+        status, body = leg.call.status, self._legs.named(bytes(leg.call.body))
+        after = 1 if status in FULL else None
+        error = ApiError(status, f"answered {status}", raw=body, retry_after=after)
+        if status < 500 and status not in FULL:
+            self.prove(leg)
+            return error
+        return self.failed(leg, f"answered {status}", error)
+
+    def failed(self, leg: Leg, reason: str, error: ApiError) -> Retry:
+        """A worker says that it failed, or that it is full."""
+        if error.status in FULL:
+            leg.rank.worker.record.full(monotonic())
+            return self.retry(leg, reason, "busy", error)
+        about_kv = _ABOUT_KV.search(error.raw or error.message.encode())
+        return self.retry(leg, reason, "transfer" if about_kv else "answer", error)
+
+    def retry(self, leg: Leg, reason: str, kind: Reason, answer: ApiError | None = None) -> Retry:
+        """Another attempt may do better."""
+        # Between prefill and decode a failure can be the other's doing: each says so when KV did
+        # not get across.
+        both = {each.rank.worker.name for each in self._legs.all} if answer is not None else set()
+        if kind == "busy":
+            both = set()
+        return Retry(
+            leg.rank.worker.name,
+            reason,
+            answer,
+            frozenset(both),
+            kind=kind,
+            begun=leg.begun,
+            proven=leg.proven,
+        )
+
+
+def _well(leg: Leg) -> None:
+    """The probe has run for a while, and still does."""
+    if not leg.call.done.done():
+        leg.rank.worker.record.answered(monotonic())

@@ -1,0 +1,1 @@
+"""ELDR in the router: a centroid for each decode worker, kept, followed and refitted."""

@@ -1,0 +1,99 @@
+"""All workers that the router knows, and who waits for one of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+
+from toolkit.router.config import RouterConfig
+from toolkit.router.poison import Deaths, Lanes
+from toolkit.router.rank import Rank
+from toolkit.router.turnstile import Turnstile
+from toolkit.router.worker import Worker
+
+
+class KnownWorkers:
+    """All workers, and per role the queue of requests that wait for one of them."""
+
+    def __init__(self, config: RouterConfig, api_key: str | None = None) -> None:
+        self.workers = [Worker(worker, config, api_key) for worker in config.workers]
+        self.worker_key = api_key
+        self.lanes = Lanes()
+        self.deaths = Deaths()
+        self.poisoned: Counter[str] = Counter()
+        """By worker: its deaths for which a request was convicted (`toolkit.router.poison`)."""
+        self._queues: dict[str, Turnstile] = {w.role: Turnstile() for w in config.workers}
+        self._suspects = Turnstile()
+        self._gone_at: dict[str, float] = {}
+        """By role: when its last healthy worker went; absent while there is one."""
+        self._sides: dict[str, list[Rank]] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Some worker's health has changed."""
+        for worker in self.workers:
+            self._sides.setdefault(worker.config.role, []).extend(worker.ranks)
+            worker.on_change = self._changed
+            worker.on_death = self._noted
+            worker.judge = partial(self._judge, worker)
+
+        self._note_roles()
+
+    def _noted(self) -> None:
+        self.deaths.note(monotonic())
+
+    def _note_roles(self) -> None:
+        for role in self._queues:
+            if self.any_healthy(role):
+                self._gone_at.pop(role, None)
+            else:
+                self._gone_at.setdefault(role, monotonic())
+
+    def _changed(self) -> None:
+        self._note_roles()
+        self.on_change()
+        for queue in (*self._queues.values(), self._suspects):
+            queue.wake_all()
+
+    def _judge(self, worker: Worker, fingerprint: str) -> str | None:
+        """KV of one model means nothing to another: all that serve at a time must be one."""
+        for other in self.workers:
+            theirs = other.hello.fingerprint
+            if other is worker or not other.healthy or not fingerprint or not theirs:
+                continue
+            if theirs != fingerprint:
+                return f"it serves another model than {other.name} ({fingerprint} not {theirs})"
+        return None
+
+    def queue(self, role: str, suspect: bool = False) -> Turnstile:
+        """Where requests wait for a worker of the role. Suspects (`toolkit.router.poison`) wait
+        apart, as a worker takes one of them at a time: they must hold up nobody else."""
+        return self._suspects if suspect else self._queues[role]
+
+    def gone_at(self, role: str) -> float | None:
+        """When the role's last healthy worker went; None while there is one."""
+        return self._gone_at.get(role)
+
+    def named(self, name: str) -> Worker:
+        return next(worker for worker in self.workers if worker.name == name)
+
+    def leave_lane(self, suspect: object) -> None:
+        """The suspect has proven itself, or is gone: another one may have its worker."""
+        if self.lanes.leave(suspect):
+            self._suspects.wake_all()
+
+    def side(self, role: str) -> list[Rank]:
+        return self._sides[role]
+
+    def any_healthy(self, role: str) -> bool:
+        return any(rank.worker.healthy for rank in self._sides[role])
+
+    def vocabulary(self) -> int:
+        """Token ids that every worker knows, as far as they say; 0 when none does."""
+        sizes = [worker.hello.vocab_size for worker in self.workers]
+        return min((size for size in sizes if size), default=0)
+
+    def ready(self) -> bool:
+        """At least one healthy worker of each role."""
+        roles = {worker.config.role for worker in self.workers}
+        return roles == {worker.config.role for worker in self.workers if worker.healthy}

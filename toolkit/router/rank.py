@@ -1,0 +1,173 @@
+"""One DP rank of a worker: what a policy chooses."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from toolkit.contract.events import LoadReading, Steps
+from toolkit.policies.base import Group, Load, WorkerView, group_of
+from toolkit.router.config import RouterConfig
+from toolkit.router.ledger import FIELDS, Ledger
+from toolkit.router.silence import Silence
+from toolkit.router.steps import StepSums
+from toolkit.router.upstream import Call
+from toolkit.waiting_work import waiting_tokens
+
+if TYPE_CHECKING:
+    from toolkit.router.booking import Booking
+    from toolkit.router.worker import Worker
+
+
+class Rank:
+    """One DP rank of a worker: what a policy chooses."""
+
+    def __init__(self, worker: Worker, dp_rank: int, config: RouterConfig) -> None:
+        self.worker = worker
+        self.dp_rank = dp_rank
+        self.key = (worker.name, dp_rank)
+        self.credit = config.parked_per_prefill
+        self.completed = 0
+        self.failed = 0
+        self.ledger = Ledger(complete=worker.config.role == "decode")
+        self.unstreamed: dict[int, Booking] = {}
+        """Requests whose tokens are counted by steps, since their answers do not stream."""
+        self.steps: StepSums | None = None
+        self.silence = Silence(config.first_token_timeout_s, config.idle_timeout_s)
+        self._lost_s = config.lost_s
+        self._posted: dict[Call, float | None] = {}
+        """With the first reading since then after which none had a single request."""
+
+    @property
+    def group(self) -> Group:
+        return group_of(self.key, self.worker.shares_experts)
+
+    @property
+    def inflight(self) -> int:
+        return self.ledger.inflight
+
+    @property
+    def inflight_tokens(self) -> int:
+        return self.ledger.inflight_tokens
+
+    def begin(self, tokens: int, now: float) -> int:
+        """A request of `tokens` KV tokens was posted; the lease that `end` takes."""
+        return self.ledger.begin(tokens, now)
+
+    def end(self, lease: int, tokens: int, ok: bool, generated: int = 0) -> None:
+        self.ledger.end(lease, tokens, monotonic(), generated)
+        if ok:
+            self.completed += 1
+        else:
+            self.failed += 1
+        self.worker.on_news()
+
+    def cancel(self, lease: int, tokens: int) -> None:
+        """It was not posted after all."""
+        self.ledger.cancel(lease, tokens)
+        self.worker.on_news()
+
+    def expect(self, call: Call) -> None:
+        """A request was posted that this rank is to answer: if it gets lost in the worker, between
+        the process that took it and the rank, its call ends."""
+        if self.ledger.complete:
+            self._posted[call] = None
+            call.done.add_done_callback(lambda _: self._posted.pop(call, None))
+
+    def read(self, event: LoadReading, now: float) -> None:
+        """Take a published reading."""
+        reading = {key: getattr(event, key) for key in FIELDS}
+        # SGLang's num_total_tokens is what requests will use; the pool's size has its own field.
+        if event.capacity_tokens is not None:
+            reading["waiting_tokens"] = waiting_tokens(
+                self.worker.config.role, event.used_tokens, event.total_tokens, event.waiting_tokens
+            )
+            reading["total_tokens"] = event.capacity_tokens
+        self.ledger.read(reading, now)
+        self._give_up_lost(empty=not reading["running"] and not reading["waiting"], now=now)
+        self.worker.on_reading(self)
+
+    def unreadable(self) -> None:
+        """It published something that is no reading: there is none until the next one."""
+        self.ledger.reading = None
+
+    def _give_up_lost(self, empty: bool, now: float) -> None:
+        """SGLang has no timer for a request that a rank never got: who sent it would wait for ever.
+
+        A rank that says again and again for so long, since a request was posted, that it has none
+        at all, has not got this one. (One that says nothing may be compiling, or hung.) What has
+        begun to answer was there; its client may be slow to read.
+        """
+        for call, since in list(self._posted.items()):
+            if not empty or since is None:
+                self._posted[call] = now if empty else None
+            elif not call.begun and now - since > self._lost_s:
+                call.close(
+                    f"rank {self.dp_rank} has had no request at all for {self._lost_s:g} s", "lost"
+                )
+
+    @property
+    def used_tokens(self) -> int | None:
+        """KV tokens in use by the last reading; None without one."""
+        reading = self.ledger.reading
+        return None if reading is None else reading["used_tokens"]
+
+    def quiet_s(self, now: float) -> float:
+        """Since the last reading."""
+        return now - self.ledger.read_at
+
+    def stepped(self, event: Steps) -> None:
+        """Take a decode rank's sums. ValueError when they cannot be."""
+        sums = self.steps or StepSums()
+        before = sums.steps
+        sums.add(event)
+        self.steps = sums
+        if sums.steps > before:
+            self.silence.stepped(monotonic())
+        for booking in self.unstreamed.values():
+            booking.stepped(sums.steps - before)
+
+    def forget_load(self) -> None:
+        self.ledger.forget()
+        self._posted = dict.fromkeys(self._posted)
+
+    def load(self, now: float) -> Load | None:
+        return self.ledger.load(now, self.worker.last_event)
+
+    def view(self, now: float, usable: bool) -> WorkerView:
+        return WorkerView(
+            name=self.worker.name,
+            url=self.worker.config.url,
+            dp_rank=self.dp_rank,
+            healthy=usable,
+            inflight=self.ledger.inflight,
+            inflight_tokens=self.ledger.inflight_tokens,
+            load=self.load(now),
+            slots=self.worker.slots,
+            reserve=self.worker.reserve,
+            shares_experts=self.worker.shares_experts,
+        )
+
+    def describe(self, now: float) -> dict[str, Any]:
+        load = self.load(now)
+        steps = {} if self.steps is None else {"steps": asdict(self.steps)}
+        return {
+            "name": self.worker.name,
+            "role": self.worker.config.role,
+            "url": self.worker.config.url,
+            "dp_rank": self.dp_rank,
+            "healthy": self.worker.healthy,
+            "inflight": self.inflight,
+            "inflight_tokens": self.inflight_tokens,
+            "load": None
+            if load is None
+            else {
+                **(self.ledger.reading or {}),
+                "sent_requests": load.sent_requests,
+                "sent_tokens": load.sent_tokens,
+            },
+            "completed": self.completed,
+            "failed": self.failed,
+            **steps,
+        }
