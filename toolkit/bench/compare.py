@@ -139,7 +139,8 @@ async def compare(
     """Play every round once an arm, prefix caches emptied before each, in balanced random order.
 
     `loads`: how the workload is played to single arms, by their text, where not as `load` says.
-    `keep` gets the outcome of each arm and round, `report` the lines of a table that grows. Restores the router's policies at the end.
+    `keep` gets the outcome of each arm and round, `report` the
+    lines of a table that grows. Restores the router's policies at the end.
     Raises BenchError on the first play that is no result, naming its arm and round.
     """
     if load.label is None and any(LABELLED in arm.body["decode"] for arm in arms):

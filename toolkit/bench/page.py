@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit import __version__
+from toolkit.bench.errors import BenchError
 from toolkit.bench.ratios import medians_table, ratio_tables
 from toolkit.bench.report import (
     balance_lines,
@@ -29,6 +32,31 @@ if TYPE_CHECKING:
 
 ROUNDS = ("distinct_experts", "median_worker_tpot_ms", "median_ttft_ms", "output_throughput")
 """Metrics of which every round is drawn."""
+
+
+def ready(path: Path) -> None:
+    """Before a run that takes minutes. BenchError: no file can be written there."""
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+        if not path.stat().st_size:
+            path.unlink()
+
+
+def write(path: Path, report: Report, title: str = "") -> None:
+    """BenchError: as `ready`."""
+    with _naming(path):
+        path.write_text(render(report, title), encoding="utf-8")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BenchError(f"cannot write the page {path}: {why}; name another file") from error
 
 
 def render(report: Report, title: str = "") -> str:

@@ -86,7 +86,7 @@ def main(arguments: List[str]) -> int:
     if options.action == "test":
         return testing.run(place, options.unit_only, options.extra, options.scope)
     if options.action == "demo":
-        command = [str(place.python), "-m", "toolkit.demo", *options.extra]
+        command = [str(place.python), "-m", "toolkit", "demo", *options.extra]
         sys.stdout.flush()
         os.execve(command[0], command, layout.tool_environment())
     return 0
