@@ -170,7 +170,8 @@ def _rounds(comparison: Comparison) -> str:
     titles = {each.metric.key: each.metric.title for each in findings(comparison)}
     for key in ROUNDS:
         if key in titles:
-            panels.append(html.Panel(_lines(comparison, key, titles[key]), titles[key]))
+            name = titles[key].removesuffix(", ms")
+            panels.append(html.Panel(_lines(comparison, key, titles[key]), name))
     if not panels:
         return "<p>The policies have no figure in common.</p>"
     return html.figure(
@@ -189,7 +190,8 @@ def _lines(comparison: Comparison, key: str, title: str) -> str:
     chart = Chart(460, 220, (0.6, count + 0.4), (max(0.0, low), high), left=62)
     step = 1 + (count - 1) // 12
     ticks = [(float(n), str(n)) for n in range(1, count + 1, step)]
-    chart.axes("round", "", x_ticks=ticks, x_grid=False)
+    unit = "ms" if title.endswith(", ms") else title.removeprefix("distinct ")
+    chart.axes("round", unit, x_ticks=ticks, x_grid=False)
     for arm, values in enumerate(series):
         spots = chart.points([float(n) for n in range(1, count + 1)], values)
         chart.add(svg.polyline(spots, f"line c{arm % 8}"))

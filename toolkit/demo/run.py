@@ -145,8 +145,8 @@ def last_lines(report: Report, page: str, run_dir: str) -> list[str]:
     lines += [f"  {each.sentence}" for each in shown(findings(comparison))]
     return [
         *lines,
-        "Brackets: 95 % intervals over the rounds. Workers share this machine's cores,",
-        "so times at the client contain the waiting for them; those in the workers do not.",
+        "In brackets: 95 % intervals over the rounds. The workers share these cores:",
+        "times at the client contain the waiting for them, times in the workers do not.",
         f"The page: {page}",
         f"Logs: {run_dir}   Yours: .venv/bin/toolkit launch cpu-eldr",
     ]
