@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +19,11 @@ from toolkit.bench.report import (
     phase_table,
     summary_lines,
 )
-from toolkit.bench.verdict import Finding, findings
+from toolkit.bench.verdict import Finding, findings, shown
 from toolkit.report import html, intervals, svg
 from toolkit.report.axes import Chart, around
 from toolkit.report.document import document, heading
-from toolkit.report.numbers import number
+from toolkit.report.numbers import number, plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,7 +69,7 @@ def render(report: Report, title: str = "") -> str:
     sections = list(_run(report) if report.comparison is None else _compared(report.comparison))
     if report.remarks:
         notes = "".join(f"<li>{html.escape(remark)}</li>" for remark in report.remarks)
-        notes = f"<ul>{notes}</ul>"
+        notes = f'<ul class="said">{notes}</ul>'
         sections.append(("b-notes", "Notes", html.section("b-notes", "Notes", "", notes)))
     how = html.section("b-how", "How it was measured", "", _setting(report.document))
     sections.append(("b-how", "How it was measured", how))
@@ -88,15 +89,20 @@ def _title(report: Report) -> str:
 
 
 def _compared_keys(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """The first pair; a tile a finding that is a gain or a loss, and how many are neither."""
-    found = findings(comparison)
-    clear = [each for each in found if each.word in ("gain", "loss")]
-    tiles = [
-        (each.metric.title.removesuffix(", ms"), each.change.partition(" (")[0], each.word)
-        for each in clear[:5]
+    """The first pair in the figures that the terminal has, too."""
+    return [
+        (_name(each), _minus(each.change.partition(" (")[0]), each.word)
+        for each in shown(findings(comparison))
     ]
-    neither = len(found) - len(clear)
-    return [*tiles, ("no difference seen", str(neither), f"of {len(found)} figures")]
+
+
+def _name(found: Finding) -> str:
+    return found.metric.title.removesuffix(", ms")
+
+
+def _minus(words: str) -> str:
+    """A real minus sign."""
+    return words.replace("-", "−")
 
 
 def _compared(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
@@ -105,7 +111,7 @@ def _compared(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     yield "b-shown", title, html.section("b-shown", title, _over(comparison), *parts)
     yield "b-rounds", "Each round", html.section("b-rounds", "Each round", "", _rounds(comparison))
     tables = [medians_table(comparison), *ratio_tables(comparison)]
-    drawn = "".join(_table(table) for table in tables)
+    drawn = "".join(_table(table, "ratios") for table in tables)
     yield "b-figures", "All figures", html.section("b-figures", "All figures", "", drawn)
 
 
@@ -152,17 +158,13 @@ def _interval(found: Finding) -> intervals.Interval:
         (ratio.value, ratio.value) if found.word == "no interval" else (ratio.low, ratio.high)
     )
     value, low, high = (100 * (each - 1) for each in (ratio.value, low, high))
-    name = found.metric.title.removesuffix(", ms")
-    return intervals.Interval(name, value, low, high, found.change, look)
+    return intervals.Interval(_name(found), value, low, high, _minus(found.change), look)
 
 
 def _takeaway(ours: str, theirs: str, found: Sequence[Finding]) -> str:
-    counts = []
-    for word in ("gain", "loss", "no difference seen"):
-        names = [each.metric.what for each in found if each.word == word]
-        if names:
-            counts.append(f"{word}: {', '.join(names)}")
-    return f"{ours} against {theirs}. " + ". ".join(text.capitalize() for text in counts) + "."
+    words = Counter(each.word for each in found)
+    counts = ", ".join(f"{word} in {plural(n, 'figure')}" for word, n in words.most_common())
+    return f"{ours} against {theirs}: {counts}."
 
 
 def _rounds(comparison: Comparison) -> str:
@@ -266,12 +268,12 @@ def _curve(seconds: Sequence[float], name: str) -> str:
     return chart.picture(f"{name} of all requests", words, f"curve-{name.split()[0].lower()}")
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, cls: str = "") -> str:
     """A terminal's table as the page's."""
     columns = [[str(cell) for cell in column.cells] for column in table.columns]
     rows = list(zip(*columns, strict=True))
     heads = [str(column.header) for column in table.columns]
-    return html.table(str(table.title or ""), heads, rows)
+    return html.table(str(table.title or ""), heads, rows, cls=cls)
 
 
 def _setting(facts: dict[str, Any]) -> str:
