@@ -140,7 +140,8 @@ def _verdict(comparison: Comparison, other: int) -> str:
     return html.raw_figure(
         f"verdict-{other}",
         _takeaway(ours, theirs, found),
-        f'<div class="panel"><div class="frame">{drawn}</div></div><ul class="panel">{listed}</ul>',
+        f'<div class="panel"><div class="frame">{drawn}</div></div>'
+        f'<ul class="panel said">{listed}</ul>',
         f"The change of {ours} against {theirs}, with 95 % intervals over the paired rounds "
         "(Student's, of the ratios' logarithms). A gain or a loss is one whose interval leaves no "
         "change out. Of twenty intervals one misses by chance.",

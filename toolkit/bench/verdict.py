@@ -96,6 +96,8 @@ class Finding:
         return f"{text} ({_percent(low)} to {_percent(high)} %)"
 
     def _side(self, ratio: float) -> str:
+        if abs(ratio - 1) < 0.0005:
+            return "0 %"
         return f"{_percent(abs(ratio - 1))} % {self.metric.less if ratio < 1 else 'more'}"
 
 

@@ -37,7 +37,9 @@ def picture(rows: Sequence[Interval], title: str, description: str, key: str) ->
     parts = []
     for tick in across.ticks(5):
         x = across(tick)
-        parts.append(svg.line(x, _TOP, x, floor, "guide" if tick == 0 else "grid"))
+        for number in range(len(rows)):  # beside the words above an interval, not through them
+            at = _TOP + number * _ROW + 18
+            parts.append(svg.line(x, at, x, at + 18, "axis" if tick == 0 else "grid"))
         label = f"{tick:+g}".replace("-", "−") if tick else "0"
         parts.append(svg.text(x, floor + 14, label, "tick", "middle"))
     for number, row in enumerate(rows):
