@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from tests.unit.bench_pages import compared
 from toolkit.bench.compare import Arm
 from toolkit.bench.verdict import findings
+from toolkit.cli.demo import demo as command
 from toolkit.demo.ask import Answer, DemoError, ask
 from toolkit.demo.prompts import SHOWN, choose, shortened
 from toolkit.demo.run import ARMS, Size, last_lines
@@ -146,3 +149,8 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_starts(tmp_pat
     )  # fmt: skip
     assert done.returncode == 1 and "cannot write the page" in done.stderr
     assert "Start" not in done.stdout
+
+
+def test_the_commands_defaults_are_the_demos() -> None:
+    given = {name: p.default for name, p in inspect.signature(command).parameters.items()}
+    assert {name: given[name] for name in asdict(Size())} == asdict(Size())

@@ -20,7 +20,7 @@ Page = Annotated[
 
 
 def demo(
-    requests: Requests = 48, concurrency: Concurrency = 24, rounds: Rounds = 10, page: Page = None
+    requests: Requests = 32, concurrency: Concurrency = 20, rounds: Rounds = 10, page: Page = None
 ) -> None:
     """Start one prefill and four decode workers on the CPU, ask, compare two policies, stop.
 

@@ -19,15 +19,15 @@ TOKENS = 48
 BENCH_TOKENS = 32
 ARMS = ("eldr", "shortest_queue")
 """What the recipe recommends, and the strongest of the balancers that look at no expert."""
-WARM_UP = 8
+WARM_UP = 4
 
 
 @dataclass(frozen=True)
 class Size:
     """Of the comparison: requests of each round and policy, how many in flight, paired rounds."""
 
-    requests: int = 48
-    concurrency: int = 24
+    requests: int = 32
+    concurrency: int = 20
     rounds: int = 10
 
 
