@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,18 +53,22 @@ def demo(size: Size, page: Path | None = None) -> None:
     start = time.monotonic()
     with running(plan, reporter=reporter_for()) as deployment:
         print(f"up in {time.monotonic() - start:.0f} s: {deployment.router_url}")
-        _title("2. Ask: prefill leaves a signature, by it the router chooses the decode worker")
-        asyncio.run(_answer(deployment.router_url))
-        _title(
-            f"3. Compare: {' and '.join(ARMS)} in {size.rounds} rounds of {size.requests} "
-            f"requests, {size.concurrency} in flight"
-        )
-        report = _compare(deployment.router_url, size)
+        report = play(deployment.router_url, size)
         run_dir = deployment.run_dir
         _title("4. Stop")
-    page = page or run_dir / "demo.html"
-    _write(page, report)
-    _conclude(console, report, page, run_dir)
+    print("every process has ended\n")
+    conclude(console, report, page or run_dir / "demo.html", run_dir)
+
+
+def play(url: str, size: Size) -> Report:
+    """What the demo does with a router that is up: ask, then compare."""
+    _title("2. Ask: prefill leaves a signature, by it the router chooses the decode worker")
+    asyncio.run(_answer(url))
+    _title(
+        f"3. Compare: {' and '.join(ARMS)} in {size.rounds} rounds of {size.requests} "
+        f"requests, {size.concurrency} in flight"
+    )
+    return asyncio.run(_compare(url, size))
 
 
 def _title(text: str) -> None:
@@ -94,7 +97,7 @@ async def _answer(url: str) -> None:
     print("\n(A very small model: the routing and the speed are real, its wisdom is not.)")
 
 
-def _compare(url: str, size: Size, say: Callable[[str], None] = print) -> Report:
+async def _compare(url: str, size: Size) -> Report:
     from toolkit.bench.build import Source
     from toolkit.bench.compare import Arm
     from toolkit.bench.metrics import Slo
@@ -113,22 +116,17 @@ def _compare(url: str, size: Size, say: Callable[[str], None] = print) -> Report
         arms=tuple(Arm.parse(name) for name in ARMS),
         rounds=size.rounds,
     )
-    return asyncio.run(measure(url, settings, say))
+    return await measure(url, settings, print)
 
 
-def _write(page: Path, report: Report) -> None:
+def conclude(console: Console, report: Report, page: Path, run_dir: Path) -> None:
+    """Write the page; print the table, and in ten lines what it shows and where more is."""
     from toolkit.bench.page import write
-
-    write(page, report, f"Demo: {' against '.join(ARMS)}")
-
-
-def _conclude(console: Console, report: Report, page: Path, run_dir: Path) -> None:
-    """The table, and in ten lines what it shows and where more is."""
     from toolkit.bench.ratios import verdict_table
     from toolkit.report import terminal
 
+    write(page, report, f"Demo: {' against '.join(ARMS)}")
     assert report.comparison is not None
-    print("every process has ended\n")
     terminal.show(console, verdict_table(report.comparison))
     for line in last_lines(report, _shortest(page), _shortest(run_dir)):
         print(line)
