@@ -48,6 +48,7 @@ def ready(path: Path) -> None:
 def write(path: Path, report: Report, title: str = "") -> None:
     """BenchError: as `ready`."""
     with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(render(report, title), encoding="utf-8")
 
 
