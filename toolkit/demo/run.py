@@ -143,10 +143,10 @@ def last_lines(report: Report, page: str, run_dir: str) -> list[str]:
     lines += [f"  {each.sentence}" for each in shown(findings(comparison))]
     return [
         *lines,
-        "In brackets: 95 % intervals over the rounds. The workers share these cores:",
-        "times at the client contain the waiting for them, times in the workers do not.",
+        "95 % intervals over rounds. Times at the client contain waits for shared cores.",
         f"The page: {page}",
-        f"Logs: {run_dir}   Yours: .venv/bin/toolkit launch cpu-eldr",
+        f"Plan and logs: {run_dir}",
+        "Start it yourself: .venv/bin/toolkit launch cpu-eldr",
     ]
 
 
