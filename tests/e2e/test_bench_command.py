@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.e2e import calls
 from tests.e2e.commands import bench
+from tests.unit.html_page import Page
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.target import discover
 from toolkit.bench.workload import Item, Workload
@@ -85,9 +87,14 @@ def test_a_comparison_prints_ratios_and_restores_the_policies(
     done = bench(
         *("--url", deployment.router_url, "--num-requests", "12", "--max-tokens", "4"),
         *("--compare", "late:random,concurrent:round_robin", "--rounds", "3"),
-        *("--output", str(output)),
+        *("--output", str(output), "--page", str(tmp_path / "page.html")),
     )
     assert done.returncode == 0, done.stderr
+    assert f"page: {tmp_path / 'page.html'}" in done.stdout
+    page = " ".join(Page((tmp_path / "page.html").read_text()).words)
+    for words in ("late:random", "concurrent:round_robin", "time to the first token", "3 rounds"):
+        assert words in page
+    assert "1/3 late:random" in done.stderr, "each play is told as it ends"
     comparison = json.loads(output.read_text())["comparison"]
     assert comparison["arms"] == ["late:random", "concurrent:round_robin"]
     assert [len(rounds) for rounds in comparison["rounds"].values()] == [3, 3]
@@ -102,6 +109,42 @@ def test_a_comparison_prints_ratios_and_restores_the_policies(
     assert again.returncode == 0, again.stderr
     result = json.loads(output.read_text())
     assert (result["dispatch"], result["policies"]["decode"]) == ("late", "shortest_queue")
+
+
+def test_ones_own_prompts_are_sent_as_they_are(deployment: Running, tmp_path: Path) -> None:
+    """Each once, with its own number of tokens; a chat with all its roles."""
+    prompts, output = tmp_path / "mine.jsonl", tmp_path / "result.json"
+    system = {"role": "system", "content": "Answer in one word."}
+    chats = [[system, {"role": "user", "content": f"What is {n} and {n}?"}] for n in range(4)]
+    rows: list[dict[str, Any]] = [{"messages": m, "max_tokens": 3 + n} for n, m in enumerate(chats)]
+    rows.append(
+        {"body": {"messages": chats[0][1:], "max_tokens": 9}, "url": "/v1/chat/completions"}
+    )
+    rows.append(
+        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]}
+    )
+    prompts.write_text("\n".join(map(json.dumps, rows)))
+    done = bench(
+        *("--url", deployment.router_url, "--prompts", str(prompts), "--endpoint", "chat"),
+        *("--warmup", "0", "--concurrency", "1", "--output", str(output)),
+        *("--page", str(tmp_path / "page.html")),
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(output.read_text())
+    assert result["output_lens"][:5] == [3, 4, 5, 6, 9] and len(result["output_lens"]) == 6
+    lengths = result["input_lens"]
+    assert min(lengths[:4]) > lengths[4], "the system's message is sent, too"
+    assert "mine.jsonl" in (tmp_path / "page.html").read_text()
+    assert "Answer in one word" not in (tmp_path / "page.html").read_text() + output.read_text()
+
+
+def test_a_wrong_line_of_ones_own_prompts_is_named(deployment: Running, tmp_path: Path) -> None:
+    prompts = tmp_path / "mine.jsonl"
+    prompts.write_text('{"prompt": "fine"}\n{"question": "not fine"}\n')
+    done = bench("--url", deployment.router_url, "--prompts", str(prompts))
+    assert done.returncode == 1
+    assert f"{prompts}:2: no prompt in it (it has question)" in done.stderr
+    assert '"prompt", "text", "messages"' in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_steps_and_times_of_the_workers_are_those_of_the_requests(
@@ -171,6 +214,9 @@ def test_a_mix_that_switches_is_told_by_phase(deployment: Running, tmp_path: Pat
         (("--compare", "random"), "two or more"),
         (("--domains", "poetry"), "unknown domain"),
         (("--trace", "/nowhere.csv"), "cannot read the trace"),
+        (("--prompts", "/nowhere.txt"), "cannot read the prompts"),
+        (("--prompts", "{trace}", "--label", "cell"), "no domains"),
+        (("--page", "/dev/null/page.html"), "cannot write the page"),
     ],
 )
 def test_wrong_options_are_errors_in_plain_words(

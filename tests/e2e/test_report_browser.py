@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import browser
+from tests.unit import bench_pages
 from tests.unit.profile import sample
 from tests.unit.simulate import pages
+from toolkit.bench.page import write
 from toolkit.profile.report import render
 
 pytestmark = pytest.mark.e2e
@@ -107,6 +109,29 @@ def test_simulation(
     assert page.evaluate("document.querySelectorAll('figure').length") == 4
     assert page.complaints() == []
     page.screenshot(screenshots / f"simulation-{width}-{scheme}.png")
+
+
+BENCHES = {
+    "comparison": bench_pages.compared,
+    "three": lambda: bench_pages.compared(arms=3, rounds=24),
+    "run": bench_pages.single,
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", BENCHES)
+def test_benchmark(
+    page: browser.Page, tmp_path: Path, screenshots: Path, kind: str, scheme: str, width: int
+) -> None:
+    path = tmp_path / "bench.html"
+    write(path, BENCHES[kind]())
+    page.open(path, width=width, dark=scheme == "dark")
+    assert page.evaluate(LOOK) == []
+    assert page.evaluate("document.querySelectorAll('figure').length") >= 1
+    assert page.requests() == [path.resolve().as_uri()]
+    assert page.complaints() == []
+    page.screenshot(screenshots / f"bench-{kind}-{width}-{scheme}.png")
 
 
 def test_read_out_of_a_cell(page: browser.Page, report: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.bench import arrivals, mix, traces
+from toolkit.bench import arrivals, mix, prompts, traces
 from toolkit.bench.errors import BenchError
 from toolkit.bench.phases import Phase
 from toolkit.bench.synthetic import TokenPool
@@ -18,31 +18,39 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SPARE = 32  # tokens of the context left free, for a chat template
-PROMPT_TOKENS = 32  # output tokens of the project's prompts when --max-tokens is not given
+REQUESTS = 64
+WHY_TOKENIZER = "--prompts needs the model's tokenizer to count tokens"
+PROMPT_TOKENS = 32  # output tokens of a prompt when neither --max-tokens nor its row says them
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to send. `trace` None: the project's prompts.
+    """What to send: the project's prompts, those of the file `prompts`, or what `trace` recorded.
 
-    `rate` in requests/s, None: trace arrivals (or none at all for prompts). `scale` multiplies
-    lengths, None: as much as it takes for the longest request to fit the model's context.
+    `num_requests` None: each prompt of the file once, else REQUESTS. `rate` in requests/s, None:
+    trace arrivals (or none at all for prompts). `scale` multiplies lengths, None: as much as it
+    takes for the longest request to fit the model's context. `chat`: the endpoint takes messages.
     `phases`, one after the other, take the place of `num_requests`, `domains` and `languages`.
     """
 
-    num_requests: int = 64
+    num_requests: int | None = None
     seed: int = 0
     max_tokens: int | None = None
     domains: str = "all"
     languages: str = "all"
+    prompts: Path | None = None
     trace: Path | None = None
     scale: float | None = 1.0
     max_input: int | None = None
     rate: float | None = None
     speedup: float = 1.0
     tokenizer: Path | None = None
-    as_text: bool = False
+    chat: bool = False
     phases: tuple[Phase, ...] = ()
+
+    @property
+    def requests(self) -> int:
+        return REQUESTS if self.num_requests is None else self.num_requests
 
 
 def build(source: Source, target: Target, open_loop: bool) -> Workload:
@@ -50,16 +58,19 @@ def build(source: Source, target: Target, open_loop: bool) -> Workload:
 
     Raises BenchError for options that do not go together or files that are not usable.
     """
-    if source.num_requests < 1:
+    if source.requests < 1:
         raise BenchError("--num-requests must be at least 1")
     stamps: list[float] | None = None
-    if source.trace is None:
+    if source.prompts is not None:
+        items = _own_items(source.prompts, source, target)
+        name = source.prompts.name
+    elif source.trace is None:
         items = _prompt_items(source)
         name = "prompts " + ", then ".join(phase.mix for phase in _phases(source))
     elif source.phases:
         raise BenchError("--phase is for the project's prompts; a --trace has no domains")
     else:
-        rows = fit(traces.load(source.trace, source.num_requests), source, target.context)
+        rows = fit(traces.load(source.trace, source.requests), source, target.context)
         items = _trace_items(rows, source, target)
         name = source.trace.name
         known = [row.stamp_s for row in rows if row.stamp_s is not None]
@@ -115,21 +126,72 @@ def _times(source: Source, stamps: list[float] | None, items: Sequence[Item]) ->
 
 def _phases(source: Source) -> tuple[Phase, ...]:
     """The phases, or all of an even run as one."""
-    even = Phase(source.num_requests, source.domains, source.languages)
+    even = Phase(source.requests, source.domains, source.languages)
     return source.phases or (even,)
 
 
 def _prompt_items(source: Source) -> list[Item]:
-    prompts = project_prompts()
-    deck = mix.Deck(prompts, source.seed)
+    known = project_prompts()
+    deck = mix.Deck(known, source.seed)
     items = []
     for number, phase in enumerate(_phases(source)):
-        domains = mix.parse_mix(phase.domains, (p.domain for p in prompts), "domain")
-        languages = mix.parse_mix(phase.languages, (p.language for p in prompts), "language")
+        domains = mix.parse_mix(phase.domains, (p.domain for p in known), "domain")
+        languages = mix.parse_mix(phase.languages, (p.language for p in known), "language")
         tokens = phase.max_tokens or source.max_tokens or PROMPT_TOKENS
         drawn = deck.draw(domains, languages, phase.requests, tokens)
         items += [replace(item, phase=number) for item in drawn]
     return items
+
+
+def _own_items(path: Path, source: Source, target: Target) -> list[Item]:
+    """The file's prompts in its order, again from its start where more are asked for."""
+    if source.trace is not None:
+        raise BenchError("give --prompts or --trace, not both")
+    if source.phases or source.domains != "all" or source.languages != "all":
+        raise BenchError(
+            "--phase, --domains and --languages are for the project's prompts; those of --prompts "
+            "have none"
+        )
+    found = prompts.load(path, source.num_requests)
+    chats = [prompt for prompt in found if prompt.is_chat]
+    if chats and not source.chat:
+        raise BenchError(
+            f"{chats[0].place}: {len(chats[0].messages)} messages are a chat: give --endpoint chat"
+        )
+    lengths = _own_lengths(found, source, target)
+    items = [
+        Item(prompt.text, made, messages=prompt.messages)
+        for prompt, made in zip(found, lengths, strict=True)
+    ]
+    return [items[n % len(items)] for n in range(source.num_requests or len(items))]
+
+
+def _own_lengths(found: Sequence[prompts.UserPrompt], source: Source, target: Target) -> list[int]:
+    """Output tokens of each prompt: as --max-tokens says, else its row, else as many as its
+    recorded answer has; at most what its context has room for."""
+    answers = source.max_tokens is None and any(p.answer and not p.max_tokens for p in found)
+    folder = source.tokenizer or target.model_path
+    if not answers and (folder is None or not (folder / "tokenizer.json").is_file()):
+        return [source.max_tokens or p.max_tokens or PROMPT_TOKENS for p in found]
+    tokenizer = load_tokenizer(folder, WHY_TOKENIZER)
+    lengths = []
+    for prompt in found:
+        asked = source.max_tokens or prompt.max_tokens
+        if asked is None and prompt.answer:
+            asked = len(tokenizer.encode(prompt.answer, add_special_tokens=False).ids)
+        made = max(1, asked or PROMPT_TOKENS)
+        given = len(tokenizer.encode(prompt.text, add_special_tokens=False).ids)
+        if target.context is not None:
+            room = target.context - SPARE - given
+            if room < 1:
+                raise BenchError(
+                    f"{prompt.place}: {given:,} tokens do not fit the model's context of "
+                    f"{target.context:,}, of which {SPARE} are left free: shorten the prompt or "
+                    "leave it out"
+                )
+            made = min(made, room)
+        lengths.append(made)
+    return lengths
 
 
 def _trace_items(rows: Sequence[traces.TraceRow], source: Source, target: Target) -> list[Item]:
@@ -138,7 +200,7 @@ def _trace_items(rows: Sequence[traces.TraceRow], source: Source, target: Target
     items = []
     for index, row in enumerate(rows):
         ids = pool.prompt(row, index, source.seed)
-        prompt = tokenizer.decode(list(ids)) if source.as_text else ids
+        prompt = tokenizer.decode(list(ids)) if source.chat else ids
         items.append(Item(prompt, row.output_tokens, domain="trace"))
     return items
 
@@ -150,14 +212,16 @@ def project_prompts() -> Sequence[Any]:
     return list(load_prompts())
 
 
-def load_tokenizer(folder: Path | None) -> Tokenizer:
+def load_tokenizer(
+    folder: Path | None, why: str = "a trace needs the model's tokenizer to make prompts"
+) -> Tokenizer:
     """The fast tokenizer of a model folder, without transformers (20 ms instead of 1 s)."""
     from tokenizers import Tokenizer
 
     if folder is None or not (folder / "tokenizer.json").is_file():
         raise BenchError(
-            f"no tokenizer.json in {folder or 'what the server names'}: a trace needs the model's "
-            "tokenizer to make prompts; pass --tokenizer FOLDER"
+            f"no tokenizer.json in {folder or 'what the server names'}: {why}; pass "
+            "--tokenizer FOLDER"
         )
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 

@@ -85,7 +85,8 @@ def payload(
     if endpoint == "completions":
         body["prompt"] = item.prompt
     elif isinstance(item.prompt, str):
-        body["messages"] = [{"role": "user", "content": item.prompt}]
+        said = item.messages or (("user", item.prompt),)
+        body["messages"] = [{"role": role, "content": content} for role, content in said]
     else:
         raise ValueError("the chat endpoint needs prompts as text")
     return body

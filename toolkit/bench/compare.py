@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.bench.decode import SERIES
 from toolkit.bench.errors import BenchError
 from toolkit.bench.metrics import LATENCIES, Slo, summarise
+from toolkit.bench.progress import Progress
 from toolkit.bench.runner import Load, Outcome, check, play
 from toolkit.bench.stats import Ratio, orders, paired_ratio
 from toolkit.bench.target import Target, flush_caches, get_json, set_policy
@@ -138,7 +139,8 @@ async def compare(
     """Play every round once an arm, prefix caches emptied before each, in balanced random order.
 
     `loads`: how the workload is played to single arms, by their text, where not as `load` says.
-    `keep` gets the outcome of each arm and round. Restores the router's policies at the end.
+    `keep` gets the outcome of each arm and round, `report` the
+    lines of a table that grows. Restores the router's policies at the end.
     Raises BenchError on the first play that is no result, naming its arm and round.
     """
     if load.label is None and any(LABELLED in arm.body["decode"] for arm in arms):
@@ -148,6 +150,7 @@ async def compare(
         raise BenchError("--compare needs this project's router: GET /workers is missing here")
     urls = [worker["url"] for worker in state["workers"]]
     result = Comparison(arms, [[] for _ in arms])
+    progress = Progress([arm.text for arm in arms], len(rounds))
     try:
         for arm in arms:  # a policy that the router refuses is an error now, not in mid-run
             await set_policy(session, target.url, arm.body)
@@ -161,7 +164,8 @@ async def compare(
                 keep(index, number, outcome)
                 result.remarks += [r for r in outcome.remarks() if r not in result.remarks]
                 result.rounds[index].append(metrics)
-                report(f"round {number + 1}/{len(rounds)} {arms[index].text}: {_line(metrics)}")
+                for line in progress.lines(index, number, metrics):
+                    report(line)
     finally:
         await set_policy(session, target.url, _restore(state))
     result.conclude()
@@ -182,15 +186,6 @@ def _judge(
         metrics["decode_workers"] = decode.by_worker()
         metrics["decode_by_batch"] = decode.by_batch()
     return metrics
-
-
-def _line(metrics: dict[str, Any]) -> str:
-    parts = [f"TTFT {metrics['median_ttft_ms']:.1f} ms, TPOT {metrics['median_tpot_ms']:.2f} ms"]
-    if (inside := metrics.get("median_worker_tpot_ms")) is not None:
-        parts.append(f"{inside:.2f} ms in the worker")
-    if (distinct := metrics.get("distinct_experts")) is not None:
-        parts.append(f"{distinct:.1f} distinct experts")
-    return ", ".join(parts)
 
 
 def _restore(state: dict[str, Any]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.bench.compare import STATISTICS, Comparison
 from toolkit.bench.report import latency_titles
 from toolkit.bench.stats import Ratio
+from toolkit.bench.verdict import findings, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,6 +50,40 @@ def arms_table(comparison: Comparison) -> Table:
             ratio = comparison.ratios.get(f"{first} / {arm.text}", {}).get(key)
             cells.append(shown if ratio is None else f"{shown}\n{_cell(ratio)}")
         table.add_row(label, *cells)
+    return table
+
+
+def medians_table(comparison: Comparison) -> Table:
+    """Every arm as a column, medians over the rounds alone."""
+    from rich.table import Table
+
+    table = Table(title=f"medians of {len(comparison.rounds[0])} rounds", title_justify="left")
+    table.add_column("")
+    for arm in comparison.arms:
+        table.add_column(arm.text, justify="right")
+    for key, label in _compact_rows(comparison).items():
+        middles = [comparison.median(index, key) for index in range(len(comparison.arms))]
+        table.add_row(label, *("-" if each is None else f"{each:.4g}" for each in middles))
+    return table
+
+
+def verdict_table(comparison: Comparison, other: int = 1) -> Table:
+    """The first arm against another one in a few figures: medians, change, and what that means."""
+    from rich.table import Table
+
+    ours, theirs = comparison.arms[0].text, comparison.arms[other].text
+    table = Table(
+        title=f"medians of {len(comparison.rounds[0])} rounds; change in %, 95 % interval",
+        title_justify="left",
+    )
+    table.add_column("")
+    for name in (ours, theirs, "change"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    for each in shown(findings(comparison, other)):
+        values = (f"{each.ours:.4g}", f"{each.other:.4g}")
+        change = each.change.replace(" % (", " %\n(")
+        table.add_row(each.metric.title, *values, change, each.word)
     return table
 
 

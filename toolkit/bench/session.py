@@ -57,8 +57,10 @@ async def measure(
 
     Raises BenchError when the run is no result; see `runner.check`.
     """
-    if settings.load.label is not None and settings.source.trace is not None:
-        raise BenchError("--label is for the project's prompts; a --trace has no domains")
+    if settings.load.label is not None:
+        other = "--trace" if settings.source.trace is not None else "--prompts"
+        if settings.source.trace is not None or settings.source.prompts is not None:
+            raise BenchError(f"--label is for the project's prompts; a {other} has no domains")
     async with new_session(settings.load.timeout_s, settings.api_key) as session:
         target = await discover(session, url.rstrip("/"))
         workload = build(settings.source, target, settings.load.open_loop)
@@ -149,7 +151,8 @@ def describe(
     """Enough to run it again, and to know what it ran on. Holds no prompt and no key."""
     source = asdict(settings.source)
     source = {
-        key: str(value) if key in ("trace", "tokenizer") else value for key, value in source.items()
+        key: str(value) if key in ("prompts", "trace", "tokenizer") else value
+        for key, value in source.items()
     }
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -24,6 +24,8 @@ class Item:
     """Which part of a workload whose mix changes it belongs to; see `phases.py`."""
     user: str = ""
     """Who sends it; "" for nobody in particular."""
+    messages: tuple[tuple[str, str], ...] = ()
+    """(role, content) for the chat endpoint; () makes the prompt one message of the user."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -61,8 +63,9 @@ class Workload:
         for item in self.items:
             prompt = item.prompt if isinstance(item.prompt, str) else repr(item.prompt)
             digest.update(f"{len(prompt)}:{prompt}".encode())
-            user = f"|{item.user}" if item.user else ""
-            digest.update(f"|{item.output_tokens}|{item.arrival_s:.6f}{user}\n".encode())
+            more = f"|{item.user}" if item.user else ""
+            more += f"|{item.messages!r}" if item.messages else ""
+            digest.update(f"|{item.output_tokens}|{item.arrival_s:.6f}{more}\n".encode())
         return digest.hexdigest()[:16]
 
     def rounds(self, count: int) -> list[Workload]:

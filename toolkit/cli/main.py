@@ -20,6 +20,7 @@ app = typer.Typer(
 
 # name -> module:function. A module that is missing or broken only takes its own command away.
 COMMANDS = {
+    "demo": "toolkit.cli.demo:demo",
     "launch": "toolkit.cli.launch:launch",
     "status": "toolkit.cli.status:status",
     "stop": "toolkit.cli.stop:stop",

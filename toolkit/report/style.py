@@ -77,6 +77,8 @@ h2::before{content:counter(part);color:var(--faint);font-weight:400;margin-right
 .lead,.reading,.small{max-width:78ch}
 .lead{color:var(--soft)}
 figure{margin:0 0 30px}
+.lead+figure{margin-top:14px}
+.said{padding-left:20px}
 .takeaway{max-width:70ch;font-size:1.06rem;margin-bottom:14px}
 .reading,.small,.readout{font-size:.82rem;line-height:1.5;color:var(--faint)}
 ul.small{padding-left:18px;margin-top:8px}
@@ -107,6 +109,7 @@ thead th{color:var(--faint);font-size:.78rem;border-top:0;vertical-align:bottom}
 .n{text-align:right}td.n{white-space:nowrap}
 tbody th{color:var(--soft)}
 .setting td{overflow-wrap:anywhere}
+.ratios tbody th{min-width:10em}
 .tables,.beside{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,430px),1fr));
  gap:8px 32px;align-items:start}
 .tables>*,.beside>*{min-width:0}

@@ -3,6 +3,7 @@
 rich shortens what does not fit a column to `354…`. Here each column gets at least the width of its
 longest number and of its longest header word; a table that is still too wide is printed in parts,
 each with the first column. A pipe or a file has no width: there a table is as wide as it is.
+`Lines` is a table whose rows come one by one, as a run goes on.
 """
 
 from __future__ import annotations
@@ -42,6 +43,33 @@ def show(to: Console, what: Any) -> None:
             to.print(part)
     else:
         to.print(what)
+
+
+class Lines:
+    """A table without a frame that is printed row by row, with the widths of its headers and of the
+    `widest` cells expected in each column. Where a row does not fit in `room` characters its first
+    column stands on a line of its own; a longer cell moves what follows, and nothing is cut."""
+
+    def __init__(self, headers: Sequence[str], widest: Sequence[str], room: int) -> None:
+        from rich.cells import cell_len
+
+        both = zip(headers, widest, strict=True)
+        self._widths = [max(cell_len(header), cell_len(cell)) for header, cell in both]
+        self._two = sum(self._widths) + 2 * (len(headers) - 1) > room
+        self.head = self.row(headers)
+
+    def row(self, cells: Sequence[str]) -> str:
+        """One row, or the headers: the first cell at the left, the others at the right."""
+        from rich.cells import cell_len
+
+        first, *others = cells
+        gaps = [width - cell_len(cell) for width, cell in zip(self._widths, cells, strict=True)]
+        aligned = "".join(
+            "  " + " " * max(0, gap) + cell for gap, cell in zip(gaps[1:], others, strict=True)
+        )
+        if self._two:
+            return f"{first}\n{aligned}"
+        return f"{first}{' ' * max(0, gaps[0])}{aligned}"
 
 
 def fitted(table: Table, to: Console) -> list[Table]:

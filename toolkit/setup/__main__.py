@@ -13,7 +13,7 @@ from toolkit.setup import checks, environment, layout, libraries, say, testing
 _DESCRIPTION = """\
 Sets the project up in .venv (quick the second time), then:
   demo   starts 1 prefill + 4 decode workers and the router on the CPU, shows requests being
-         answered and a benchmark table, and stops everything
+         answered, compares two policies, stops everything and names a page (`toolkit demo`)
   test   lint, types, unit and end-to-end tests; unknown arguments go to pytest
          --fast: no process with SGLang, in two minutes; --full: also what takes long and rarely
          breaks
@@ -86,7 +86,7 @@ def main(arguments: List[str]) -> int:
     if options.action == "test":
         return testing.run(place, options.unit_only, options.extra, options.scope)
     if options.action == "demo":
-        command = [str(place.python), "-m", "toolkit.demo", *options.extra]
+        command = [str(place.python), "-m", "toolkit", "demo", *options.extra]
         sys.stdout.flush()
         os.execve(command[0], command, layout.tool_environment())
     return 0

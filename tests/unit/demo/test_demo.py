@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,9 +17,15 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.bench_pages import compared
+from toolkit.bench.compare import Arm
+from toolkit.bench.verdict import findings
+from toolkit.cli.demo import demo as command
 from toolkit.demo.ask import Answer, DemoError, ask
 from toolkit.demo.chosen import SHOWN, choose, shortened
+from toolkit.demo.run import ARMS, Size, last_lines
 from toolkit.embedded import load_prompts
+from toolkit.policies import make_policy
 
 
 def test_one_prompt_of_each_wanted_domain_and_language() -> None:
@@ -99,3 +110,47 @@ def test_an_answer_without_tokens_is_an_error() -> None:
 def test_an_error_status_is_an_error_with_its_message() -> None:
     with pytest.raises(DemoError, match=r"503.*no worker"):
         _ask(Stub([], status=503), [])
+
+
+def test_the_last_lines_say_what_was_shown_and_name_the_page() -> None:
+    report = compared()
+    lines = last_lines(report, "~/demo.html", "~/runs/1")
+    assert len(lines) <= 10 and max(map(len, lines)) <= 80
+    assert report.comparison is not None
+    gain = next(f for f in findings(report.comparison) if f.metric.key == "distinct_experts")
+    assert gain.word == "gain" and f"  {gain.sentence}" in lines
+    assert "The page: ~/demo.html" in lines
+    assert "10 paired rounds" in lines[0]
+
+
+def test_it_compares_few_policies_in_enough_rounds() -> None:
+    assert 2 <= len(ARMS) <= 3 and Size().rounds >= 8
+    for name in ARMS:
+        assert make_policy(Arm.parse(name).body["decode"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [(("--rounds", "1"), "--rounds"), (("--requests", "0"), "--requests")],
+)
+def test_wrong_options_are_refused_before_anything_starts(
+    option: tuple[str, str], says: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit", "demo", *option], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and says in done.stderr and "Start" not in done.stdout
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit", "demo", "--page", str(tmp_path)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1 and "cannot write the page" in done.stderr
+    assert "Start" not in done.stdout
+
+
+def test_the_commands_defaults_are_the_demos() -> None:
+    given = {name: p.default for name, p in inspect.signature(command).parameters.items()}
+    assert {name: given[name] for name in asdict(Size())} == asdict(Size())

@@ -1,0 +1,78 @@
+"""Reports as `toolkit bench` makes them, of made-up figures, for what is written about them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from toolkit.bench.client import Sample
+from toolkit.bench.compare import Arm, Comparison
+from toolkit.bench.metrics import summarise
+from toolkit.bench.session import Report
+
+NAMES = ("eldr", "shortest_queue", "late:gimbal@0.9:0.1+composed@eldr+br0")
+
+
+def metrics(factor: float, source: random.Random) -> dict[str, Any]:
+    """One play: times and experts in proportion to `factor`, with some noise."""
+
+    def about(value: float) -> float:
+        return value * factor * source.uniform(0.96, 1.04)
+
+    samples = []
+    for _ in range(24):
+        first, each = about(0.35), about(0.02)
+        samples.append(
+            Sample(success=True, ttft=first, itl=[each] * 31, latency=first + 31 * each,
+                   output_len=32, prompt_len=120)
+        )  # fmt: skip
+    found = summarise(samples, about(4.0))
+    found |= {"worker_clock": "cpu", "decode_steps": 400, "distinct_experts": about(14.0)}
+    found |= {"mean_batch": 5.8, "mean_kv_tokens": 700.0, "kv_spread": about(310.0)}
+    found |= {"kv_max": 910.0, "kv_mean": 700.0, "kv_min": 600.0, "barrier_share": 0.2}
+    for name in ("worker_tpot", "worker_tpot_wall", "step", "step_wall"):
+        for stat in ("mean", "median", "p90", "p99"):
+            found[f"{stat}_{name}_ms"] = about(9.0)
+    return found
+
+
+def compared(arms: int = 2, rounds: int = 10, drift: float = 1.0) -> Report:
+    """The first arm is faster by a tenth; the last round is `drift` times slower than the first."""
+    source = random.Random(7)
+    played = [
+        [
+            metrics(factor * drift ** (number / max(1, rounds - 1)), source)
+            for number in range(rounds)
+        ]
+        for factor in (0.9, 1.0, 1.02)[:arms]
+    ]
+    comparison = Comparison([Arm.parse(name) for name in NAMES[:arms]], played)
+    comparison.conclude()
+    return Report(document() | {"comparison": comparison.as_json()}, comparison=comparison)
+
+
+def single() -> Report:
+    source = random.Random(9)
+    found = metrics(1.0, source)
+    times = [source.lognormvariate(-1.2, 0.5) for _ in range(64)]
+    more = {"ttfts": times, "e2e_latencies": [3 * each for each in times]}
+    workers = {f"decode-{n}": found | {"finished": 12} for n in range(2)}
+    remarks = ["a worker did not answer within 5 s"]
+    counts = {"prefill-0": 24, "decode-0": 12, "decode-1": 12}
+    return Report(document() | more, found, counts, workers, remarks=remarks)
+
+
+def document() -> dict[str, Any]:
+    """What `session.describe` says."""
+    return {
+        "date": "2026-01-31T12:00:00Z",
+        "versions": {"toolkit": "0.1", "python": "3.11.9", "sglang": "0.5.21", "torch": None},
+        "machine": {"cpus": 2, "load_average": 1.25, "system": "Linux-6.1-x86_64"},
+        "url": "http://127.0.0.1:31000",
+        "model": "embedded",
+        "workload": {"name": "prompts domains=all", "hash": "0123456789abcdef", "requests": 480},
+        "source": {"num_requests": 480, "seed": 0, "max_tokens": 32, "trace": "None"},
+        "load": {"endpoint": "generate", "open_loop": False, "concurrency": 24, "label": None},
+        "slo": {"ttft_ms": None, "tpot_ms": None},
+        "policies": {"prefill": "round_robin", "decode": "eldr"},
+    }
