@@ -1,0 +1,179 @@
+"""The preloaded process: wait for requests of the launcher that started it, and fork.
+
+The launcher must be the parent of what is forked: it waits for it, and the kernel ends it when the
+launcher ends. So the fork is a double one: the process between ends at once, and the launcher, which
+is the reaper of its descendants (`client`), inherits the child. The preloaded process may then die
+without harm to any of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import runpy
+import signal
+import socket
+import sys
+import time
+import types
+from collections.abc import Mapping
+from typing import NoReturn
+
+from toolkit.preloaded import message
+from toolkit.preloaded.reads import Reads
+
+PR_SET_PDEATHSIG = 1
+
+
+def serve(sock: socket.socket, reads: Reads) -> None:
+    """Fork what is asked for until the launcher closes its end. For a process with one thread."""
+    sock.send(message.READY)
+    while (request := message.receive(sock)) is not None:
+        start, output = request
+        try:
+            different = reads.different(start.environment)
+            answer = {"different": different} if different else {"pid": _fork(sock, start, output, reads)}
+        except OSError as error:
+            answer = {"error": error.strerror or str(error)}
+        finally:
+            os.close(output)
+        sock.send(json.dumps(answer).encode()[: message.LIMIT])
+
+
+def die_with(parent: int) -> None:
+    """End when `parent`, which must be the parent, ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _fork(sock: socket.socket, start: message.Start, output: int, reads: Reads) -> int:
+    """The process id of a new child of the launcher's, which leads a process group."""
+    read, write = os.pipe()
+    between = os.fork()
+    if between == 0:
+        mine = os.getpid()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            os.close(write)
+            sock.close()
+            _become(start, output, reads, mine)
+        with contextlib.suppress(OSError):
+            os.setpgid(child, child)
+        os.write(write, str(child).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(between, 0)  # now the child is the launcher's
+    if not said:
+        raise OSError(0, "the preloaded process cannot fork")
+    return int(said)
+
+
+def _become(start: message.Start, output: int, reads: Reads, between: int) -> NoReturn:
+    """Be `start`. Whatever the launcher would have given it by exec, it gets here."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        while os.getppid() == between:
+            time.sleep(0.001)
+        die_with(start.parent)
+        _descriptors(output)
+        _limits(start)
+        _set_environment(reads.environment(start.environment))
+        os.chdir(start.folder)
+        _title(start.command)
+        _reseed()
+        sys.argv = ["-m", *start.arguments]
+        # As `python -m`: multiprocessing finds the module's name there.
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            runpy._run_module_as_main(start.module)  # type: ignore[attr-defined]
+            status = 0
+        except SystemExit as ended:
+            status = _exit_status(ended.code)
+        except KeyboardInterrupt:
+            sys.excepthook(*sys.exc_info())
+            _finish()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        _finish()
+    finally:
+        os._exit(status)
+
+
+def _descriptors(output: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.closerange(3, max(null, output) + 1)
+
+
+def _limits(start: message.Start) -> None:
+    for number, soft, hard in start.limits:
+        if resource.getrlimit(number) != (soft, hard):
+            resource.setrlimit(number, (soft, hard))
+    os.umask(start.umask)
+    if os.getpriority(os.PRIO_PROCESS, 0) != start.nice:
+        os.setpriority(os.PRIO_PROCESS, 0, start.nice)
+    if set(start.cores) != os.sched_getaffinity(0):
+        os.sched_setaffinity(0, start.cores)
+
+
+def _set_environment(environment: Mapping[str, str]) -> None:
+    # Only what differs: setproctitle finds the arguments by the variables that lie beside them.
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment.items() - os.environ.items())
+
+
+def _title(command: tuple[str, ...]) -> None:
+    """What `ps` and `top` show. (The kernel's copy of the environment is that of the preloaded
+    process, which carries the run's mark too, or is overwritten by the title.)"""
+    with contextlib.suppress(ImportError):
+        from setproctitle import setproctitle
+
+        with open("/proc/self/comm") as comm:  # noqa: PTH123
+            short = comm.read()
+        setproctitle(" ".join(command))
+        with open("/proc/self/comm", "w") as comm, contextlib.suppress(OSError):  # noqa: PTH123
+            comm.write(short)
+
+
+def _reseed() -> None:
+    """Generators that were seeded by the system at import; Python's own does it by itself."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def _exit_status(code: object) -> int:
+    """As Python ends on `sys.exit(code)`."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _finish() -> None:
+    """What the interpreter does before it ends: threads, exit functions, buffers."""
+    import atexit
+    import threading
+
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
