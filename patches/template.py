@@ -52,6 +52,8 @@ LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_STACK)
 PARENT_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
+shared = False
+"""Whether this process was forked from one that had imported `MODULES` (`patches.preloaded`)."""
 _started = False
 
 
@@ -91,7 +93,8 @@ def start() -> None:
             _serve(parent, listener.detach(), alive_r)
         finally:
             os._exit(1)
-    gc.unfreeze()
+    if not shared:
+        gc.unfreeze()
     os.close(alive_r)
     listener.close()
     client._forkserver_alive_fd = alive_w  # the template ends when the last holder has

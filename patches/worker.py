@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
-from patches import on_cpu, template
-
-CPU_STUBS = Path(__file__).parent / "cpu_stubs"
+from patches import cpu_imports, on_cpu, template
 
 
 def prepare_process() -> None:
@@ -23,28 +20,7 @@ def prepare_process() -> None:
         template.die_with_parent()
         check_plugin_is_found()
     if on_cpu():
-        # The first request with a penalty, say, would have its scheduler wait for g++, half a
-        # minute on a busy machine, and all others with it.
-        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        sys.path.insert(0, str(CPU_STUBS))
-        declare_torchvision_operators()
-
-
-def declare_torchvision_operators() -> None:
-    """Declare the two operators that importing torchvision needs.
-
-    PyPI's torchvision is a CUDA build; beside a CPU build of torch its C extension does not load,
-    and `torchvision/_meta_registrations.py` fails on the undefined `torchvision::nms`.
-    """
-    if "_torchvision_library" in globals():
-        return
-    import torch
-
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    # The registration lives as long as this object.
-    globals()["_torchvision_library"] = library
+        cpu_imports.prepare()
 
 
 def check_plugin_is_found() -> None:

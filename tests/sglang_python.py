@@ -73,11 +73,10 @@ def _running() -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
-    from patches import template, worker
+    from patches import cpu_imports, template
 
     template.die_with_parent()
-    sys.path.insert(0, str(worker.CPU_STUBS))
-    worker.declare_torchvision_operators()
+    cpu_imports.prepare()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an import prints is no answer
     template.preload()

@@ -17,6 +17,8 @@ from typing import Any
 
 READY = b"ready"
 START = b"start"
+GO = b"go"
+"""The launcher knows the process id of what was forked, which may begin."""
 LIMIT = 1 << 16
 """Bytes of an answer."""
 

@@ -17,7 +17,6 @@ import runpy
 import signal
 import socket
 import sys
-import time
 import types
 from collections.abc import Mapping
 from typing import NoReturn
@@ -26,6 +25,8 @@ from toolkit.preloaded import message
 from toolkit.preloaded.reads import Reads
 
 PR_SET_PDEATHSIG = 1
+SHOWN = 20
+"""Names of variables in an answer."""
 
 
 def serve(sock: socket.socket, reads: Reads) -> None:
@@ -34,13 +35,19 @@ def serve(sock: socket.socket, reads: Reads) -> None:
     while (request := message.receive(sock)) is not None:
         start, output = request
         try:
-            different = reads.different(start.environment)
-            answer = {"different": different} if different else {"pid": _fork(sock, start, output, reads)}
+            if different := reads.different(start.environment):
+                answer: dict[str, object] = {"different": different[:SHOWN]}
+            else:
+                child, go = _fork(sock, start, output, reads)
+                answer = {"pid": child}
         except OSError as error:
             answer = {"error": error.strerror or str(error)}
-        finally:
-            os.close(output)
-        sock.send(json.dumps(answer).encode()[: message.LIMIT])
+        os.close(output)
+        sock.send(json.dumps(answer).encode())
+        if "pid" in answer:
+            if sock.recv(message.LIMIT) == message.GO:
+                os.write(go, message.GO)
+            os.close(go)
 
 
 def die_with(parent: int) -> None:
@@ -50,63 +57,79 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _fork(sock: socket.socket, start: message.Start, output: int, reads: Reads) -> int:
-    """The process id of a new child of the launcher's, which leads a process group."""
-    read, write = os.pipe()
+def _fork(sock: socket.socket, start: message.Start, output: int, reads: Reads) -> tuple[int, int]:
+    """The process id of a new child of the launcher's, which leads a process group, and what it
+    waits for: a word written there. It ends when that is closed instead."""
+    told, tell = os.pipe()
+    wait, go = os.pipe()
     between = os.fork()
     if between == 0:
-        mine = os.getpid()
         child = os.fork()
         if child == 0:
-            os.close(read)
-            os.close(write)
+            for each in (told, tell, go):
+                os.close(each)
             sock.close()
-            _become(start, output, reads, mine)
+            _become(start, output, reads, wait)
         with contextlib.suppress(OSError):
             os.setpgid(child, child)
-        os.write(write, str(child).encode())
+        os.write(tell, str(child).encode())
         os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
+    os.close(tell)
+    os.close(wait)
+    with os.fdopen(told) as pipe:
         said = pipe.read()
     os.waitpid(between, 0)  # now the child is the launcher's
     if not said:
+        os.close(go)
         raise OSError(0, "the preloaded process cannot fork")
-    return int(said)
+    return int(said), go
 
 
-def _become(start: message.Start, output: int, reads: Reads, between: int) -> NoReturn:
+def _become(start: message.Start, output: int, reads: Reads, wait: int) -> NoReturn:
     """Be `start`. Whatever the launcher would have given it by exec, it gets here."""
     status = 1
     try:
         os.setpgid(0, 0)
-        while os.getppid() == between:
-            time.sleep(0.001)
+        if os.read(wait, len(message.GO)) != message.GO:
+            os._exit(1)
         die_with(start.parent)
         _descriptors(output)
         _limits(start)
         _set_environment(reads.environment(start.environment))
-        os.chdir(start.folder)
+        _enter(start.folder)
         _title(start.command)
         _reseed()
         sys.argv = ["-m", *start.arguments]
         # As `python -m`: multiprocessing finds the module's name there.
         sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            runpy._run_module_as_main(start.module)  # type: ignore[attr-defined]
-            status = 0
-        except SystemExit as ended:
-            status = _exit_status(ended.code)
-        except KeyboardInterrupt:
-            sys.excepthook(*sys.exc_info())
-            _finish()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
+        status = _run(start.module)
         _finish()
     finally:
         os._exit(status)
+
+
+def _run(module: str) -> int:
+    try:
+        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+    except SystemExit as ended:
+        return _exit_status(ended.code)
+    except KeyboardInterrupt:
+        sys.excepthook(*sys.exc_info())
+        _finish()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as Python ends then
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _enter(folder: str) -> None:
+    """The working directory, which `python -m` has in its path."""
+    before = os.getcwd()  # noqa: PTH109 (a string)
+    if before != folder:
+        os.chdir(folder)
+        sys.path[:] = [folder if each == before else each for each in sys.path]
 
 
 def _descriptors(output: int) -> None:
