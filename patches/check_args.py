@@ -83,7 +83,7 @@ def main() -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from patches.worker import CPU_STUBS, declare_torchvision_operators
+    from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
 
     if _without_gpu():
         sys.path.insert(0, str(CPU_STUBS))

@@ -1,4 +1,4 @@
-"""What must be in place before SGLang is imported for the CPU, in whichever process that happens."""
+"""What must be in place before SGLang is imported for the CPU, in whichever process that is."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ COMMON = """
 import json, os, sys, threading, time
 from array import array
 from types import SimpleNamespace
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches.base import Process, enter
@@ -234,7 +234,7 @@ def test_without_a_policy_of_ours_it_is_sglangs_own_but_does_not_poll() -> None:
 COUNTED = """
 import sys
 from types import SimpleNamespace
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches.base import Process, enter
@@ -283,7 +283,7 @@ def test_a_scheduler_says_what_it_has_received(policy: str, expected: list[str])
 
 BROKEN = """
 import sys
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 {breakage}
@@ -328,7 +328,7 @@ def test_an_intact_controller_reports_its_patches() -> None:
 
 STARTER = """
 import sys
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 {breakage}

@@ -16,7 +16,7 @@ SYMBOLS = [(patch.name, symbol) for patch in ALL for symbol in patch.symbols]
 
 CONTRACT = """
 import sys
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches.base import PatchError, check_contract
@@ -63,7 +63,7 @@ def test_every_patch_says_why_and_names_a_symbol() -> None:
 
 BROKEN = """
 import sys
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 {breakage}
@@ -158,7 +158,7 @@ def test_worker_refuses_when_its_plugin_is_kept_out() -> None:
 
 CHECKED = """
 import sys
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches import signature
@@ -203,7 +203,7 @@ def test_a_worker_refuses_to_capture_wrong_experts_and_warns_of_none() -> None:
 LOADED = """
 import sys
 from types import SimpleNamespace
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import patches

@@ -14,7 +14,7 @@ SCENARIOS = r"""
 import json, random, sys
 from array import array
 from types import SimpleNamespace
-from patches.worker import CPU_STUBS, declare_torchvision_operators
+from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import patches

@@ -58,7 +58,9 @@ class Fleet:
         for m in self.processes.values():
             m.settle = self.logs.settle
         self.guard = Guard(run_id, scratch)
-        self.preloaded = preloaded(forkable, self.logs, self.guard, run_id, selector, changed)
+        self.preloaded = preloaded(
+            forkable, self.logs, self.guard, run_id, selector, changed, plan.timeouts.start
+        )
         self.stopping = False
         self.patient = False
         """Once the deployment was ready: a process that dies again and again rests, and is tried

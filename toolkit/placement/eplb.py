@@ -42,11 +42,10 @@ def _sglang() -> tuple[Callable[..., Any], Callable[..., Any]]:
     import torch
 
     if torch.version.cuda is None and "torchvision" not in sys.modules:
-        from patches import worker
+        from patches import cpu_imports
 
-        # What importing SGLang needs beside a CPU build of torch. A process can declare it once.
-        if not hasattr(worker, "_torchvision_library"):
-            worker.declare_torchvision_operators()
+        # What importing SGLang needs beside a CPU build of torch.
+        cpu_imports.declare_torchvision_operators()
     from sglang.srt.eplb.eplb_algorithms import compute_algorithm, rebalance_experts
 
     return compute_algorithm, rebalance_experts

@@ -1,8 +1,8 @@
 """The launcher's side: keep one preloaded process, and have workers forked from it.
 
-What is forked becomes a child of this process, as if it had been started here: this process asks the
-kernel for that (PR_SET_CHILD_SUBREAPER). It then inherits what its dying children leave behind, too;
-`reap` takes those out of the process table.
+What is forked becomes a child of this process, as if it had been started here: this process asks
+the kernel for that (PR_SET_CHILD_SUBREAPER). It then inherits what its dying children leave
+behind, too; `reap` takes those out of the process table.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from toolkit.preloaded import message
 PR_SET_CHILD_SUBREAPER = 36
 FORK_S = 10.0
 """How long a fork may take; it takes some 30 ms."""
-IMPORT_S = 180.0
-"""How long the imports may take."""
 TRIES = 2
 """How often it may end or hang while it imports; then workers are started without it."""
 
@@ -102,7 +100,10 @@ class Preloaded:
         ended: Callable[[int], None],
         selector: selectors.BaseSelector,
         changed: Callable[[str], None],
+        patience: float,
     ) -> None:
+        """`patience`: how many seconds the imports may take."""
+        self._patience = patience
         self._start = start
         self._ended = ended
         self._selector = selector
@@ -122,12 +123,12 @@ class Preloaded:
     @property
     def timer(self) -> float | None:
         """When (monotonic s) `tick` has something to do beside its turn."""
-        return self._since + IMPORT_S if self.state is State.IMPORTING else None
+        return self._since + self._patience if self.state is State.IMPORTING else None
 
     def tick(self, now: float) -> None:
         """Start one where there is none; give up on one that hangs."""
-        if self.state is State.IMPORTING and now - self._since > IMPORT_S:
-            self._drop(f"has not imported SGLang within {IMPORT_S:.0f} s")
+        if self.state is State.IMPORTING and now - self._since > self._patience:
+            self._drop(f"has not imported SGLang within {self._patience:.0f} s")
         if self.state is State.GONE:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:

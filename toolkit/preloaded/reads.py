@@ -60,7 +60,7 @@ class Reads:
         return sorted(name for name in names if environment.get(name) != self.before.get(name))
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """`environment` after the same imports: with what they set and without what they removed."""
+        """`environment` after the same imports, with what they set and removed."""
         changed = {k: v for k, v in self.after.items() if self.before.get(k) != v}
         removed = self.before.keys() - self.after.keys()
         return {k: v for k, v in {**environment, **changed}.items() if k not in removed}

@@ -1,9 +1,9 @@
 """The preloaded process: wait for requests of the launcher that started it, and fork.
 
 The launcher must be the parent of what is forked: it waits for it, and the kernel ends it when the
-launcher ends. So the fork is a double one: the process between ends at once, and the launcher, which
-is the reaper of its descendants (`client`), inherits the child. The preloaded process may then die
-without harm to any of them.
+launcher ends. So the fork is a double one: the process between ends at once, and the launcher,
+which is the reaper of its descendants (`client`), inherits the child. The preloaded process may
+then die without harm to any of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import socket
 import sys
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NoReturn
 
 from toolkit.preloaded import message
@@ -93,7 +94,7 @@ def _become(start: message.Start, output: int, reads: Reads, wait: int) -> NoRet
         if os.read(wait, len(message.GO)) != message.GO:
             os._exit(1)
         die_with(start.parent)
-        _descriptors(output)
+        _descriptors(output, wait)
         _limits(start)
         _set_environment(reads.environment(start.environment))
         _enter(start.folder)
@@ -132,12 +133,13 @@ def _enter(folder: str) -> None:
         sys.path[:] = [folder if each == before else each for each in sys.path]
 
 
-def _descriptors(output: int) -> None:
+def _descriptors(output: int, wait: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.closerange(3, max(null, output) + 1)
+    for each in {null, output, wait} - {0, 1, 2}:
+        os.close(each)
 
 
 def _limits(start: message.Start) -> None:
@@ -164,11 +166,11 @@ def _title(command: tuple[str, ...]) -> None:
     with contextlib.suppress(ImportError):
         from setproctitle import setproctitle
 
-        with open("/proc/self/comm") as comm:  # noqa: PTH123
-            short = comm.read()
+        comm = Path("/proc/self/comm")
+        short = comm.read_text()
         setproctitle(" ".join(command))
-        with open("/proc/self/comm", "w") as comm, contextlib.suppress(OSError):  # noqa: PTH123
-            comm.write(short)
+        with contextlib.suppress(OSError):
+            comm.write_text(short)
 
 
 def _reseed() -> None:
