@@ -9,25 +9,21 @@ from __future__ import annotations
 import gc
 import socket
 import sys
-from contextlib import suppress
 
 from patches import cpu_imports, template
 from toolkit.preloaded.reads import Reads
-from toolkit.preloaded.server import serve
+from toolkit.preloaded.server import serve, show_as
 
 
 def main() -> None:
     """Import, then fork until the launcher is gone."""
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
+    show_as("toolkit::preloaded")
     reads = Reads()
     with reads.recorded():
         cpu_imports.prepare()
         template.preload()
-    with suppress(ImportError):
-        from setproctitle import setproctitle
-
-        setproctitle("toolkit::preloaded")
     template.shared = True
     gc.collect()
     gc.freeze()  # or the first collection in a child would write to every page

@@ -25,7 +25,8 @@ from toolkit.preloaded.client import Different, Forked, Preloaded, State
 SERVER = """
 import socket, sys
 from toolkit.preloaded.reads import Reads
-from toolkit.preloaded.server import serve
+from toolkit.preloaded.server import serve, show_as
+show_as("stand-in")
 reads = Reads()
 with reads.recorded():
     import early
@@ -95,7 +96,7 @@ class Launcher:
         self.events: list[str] = []
         path = os.pathsep.join([str(source_root()), str(folder)])
         self.environment = {**os.environ, "PYTHONPATH": path, "EARLY_LEVEL": "3"}
-        self.server = [sys.executable, str(folder / "server.py")]
+        self.server = [sys.executable, "-m", "server"]
         self.preloaded = Preloaded(
             self.start, lambda _pid: None, self.selector, self.events.append, 60.0
         )
@@ -168,7 +169,7 @@ def test_a_forked_process_has_what_a_started_one_has(launcher: Launcher) -> None
         other = json.loads(plain.stdout.readline())
         forked, log = launcher.fork(*arguments, **extra)
         mine = said(log)
-        assert psutil.Process(forked.pid).cmdline()[0] == " ".join(command)
+        assert " ".join(psutil.Process(forked.pid).cmdline()).strip() == " ".join(command)
     finally:
         plain.kill()
         plain.wait()

@@ -98,7 +98,7 @@ def _become(start: message.Start, output: int, reads: Reads, wait: int) -> NoRet
         _limits(start)
         _set_environment(reads.environment(start.environment))
         _enter(start.folder)
-        _title(start.command)
+        show_as(" ".join(start.command))
         _reseed()
         sys.argv = ["-m", *start.arguments]
         # As `python -m`: multiprocessing finds the module's name there.
@@ -154,21 +154,21 @@ def _limits(start: message.Start) -> None:
 
 
 def _set_environment(environment: Mapping[str, str]) -> None:
-    # Only what differs: setproctitle finds the arguments by the variables that lie beside them.
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment.items() - os.environ.items())
 
 
-def _title(command: tuple[str, ...]) -> None:
-    """What `ps` and `top` show. (The kernel's copy of the environment is that of the preloaded
-    process, which carries the run's mark too, or is overwritten by the title.)"""
+def show_as(title: str) -> None:
+    """What `ps` and `top` show. For the first time before the environment is changed:
+    setproctitle finds the arguments by the variables that lie beside them. (It may overwrite the
+    kernel's copy of the environment, and with it the run's mark.)"""
     with contextlib.suppress(ImportError):
         from setproctitle import setproctitle
 
         comm = Path("/proc/self/comm")
         short = comm.read_text()
-        setproctitle(" ".join(command))
+        setproctitle(title)
         with contextlib.suppress(OSError):
             comm.write_text(short)
 
