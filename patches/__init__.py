@@ -7,38 +7,22 @@ installed, so it does nothing unless the environment says that the toolkit start
 
 from __future__ import annotations
 
-import os
-
-ENABLE_VARIABLE = "TOOLKIT_PATCHES"
-DEVICE_VARIABLE = "TOOLKIT_DEVICE"
-
-_installed: tuple[str, ...] = ()
-
-
-def enabled() -> bool:
-    """Whether the toolkit started this process (`TOOLKIT_PATCHES=1`)."""
-    return os.environ.get(ENABLE_VARIABLE) == "1"
-
-
-def on_cpu() -> bool:
-    """Whether this worker computes on CPU (`TOOLKIT_DEVICE=cpu`)."""
-    return os.environ.get(DEVICE_VARIABLE) == "cpu"
-
-
-def installed() -> tuple[str, ...]:
-    """Names of the patches that this process runs with; empty before `register`."""
-    return _installed
-
 
 def register() -> None:
     """Entry point of the SGLang plugin: apply what this process needs, or end the process."""
-    global _installed
-    if not enabled() or _installed:
+    from patches import environment
+
+    if not environment.enabled() or environment.installed():
         return
     from patches import base
     from patches.registry import patches_for
 
-    chosen = patches_for(base.current_process(), on_cpu=on_cpu())
+    on_cpu = environment.on_cpu()
+    chosen = patches_for(base.current_process(), on_cpu=on_cpu)
+    everywhere = {
+        process: frozenset(patch.name for patch in patches_for(process, on_cpu=on_cpu))
+        for process in base.Process
+    }
     try:
         base.install(chosen)
     except base.PatchError as error:
@@ -46,4 +30,4 @@ def register() -> None:
     except Exception as error:
         # SGLang's loader would log this and start without the patches.
         base.refuse(f"applying the patches failed: {type(error).__name__}: {error}")
-    _installed = tuple(patch.name for patch in chosen)
+    environment.applied(tuple(patch.name for patch in chosen), everywhere)

@@ -83,11 +83,10 @@ def main() -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+    from patches import stubs
 
     if _without_gpu():
-        sys.path.insert(0, str(CPU_STUBS))
-        declare_torchvision_operators()
+        stubs.put_on_path()
     questions = [json.loads(line) for line in sys.stdin if line.strip()]
     devices = {question["device"] for question in questions}
     if len(devices) > 1:

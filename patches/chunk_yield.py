@@ -3,7 +3,7 @@
 SGLang 0.5.21 (`srt/disaggregation/prefill.py:1256`) lets an optimistic chunked prefill give way
 to any waiting request whose decode is already known, throws its chunks away and counts an
 attempt. Under late binding no decode is known for anybody's prompt, so giving way only recomputes
-(`late_binding.md`, pitfall 1: 5 of 40 requests hung once their attempts were spent).
+(5 of 40 requests hung once their attempts were spent).
 """
 
 from __future__ import annotations

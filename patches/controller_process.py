@@ -11,9 +11,11 @@ patches did not apply, and puts their names into what the controller reports whe
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 from patches.base import Patch, PatchError, Process, enter, refuse, resolve
+from patches.environment import expected, installed
 
 ENGINE = "sglang.srt.entrypoints.engine"
 FUNCTION = "run_data_parallel_controller_process"
@@ -41,24 +43,22 @@ def run(
     enter(Process.CONTROLLER)
     from sglang.srt.plugins import load_plugins
 
-    import patches
-    from patches.registry import patches_for
-
     load_plugins()
-    wanted = {patch.name for patch in patches_for(Process.CONTROLLER, on_cpu=patches.on_cpu())}
-    missing = wanted - set(patches.installed())
-    if missing:
+    if not installed():
+        refuse("the DP controller runs without the patches: SGLang loaded no plugins there")
+    if missing := _lacking(installed()):
         refuse(f"the DP controller runs without the patches {', '.join(sorted(missing))}")
-    pipe = ReportingPipe(pipe_writer, patches.installed())
+    pipe = ReportingPipe(pipe_writer, installed())
     resolve(ORIGINAL)(server_args, port_args, pipe, run_scheduler_process_func)
 
 
-def missing_patches(scheduler_info: dict[str, Any], on_cpu: bool) -> set[str]:
+def missing_patches(scheduler_info: dict[str, Any]) -> frozenset[str]:
     """Patches that the controller should have reported and did not."""
-    from patches.registry import patches_for
+    return _lacking(scheduler_info.get(REPORT, ()))
 
-    wanted = {patch.name for patch in patches_for(Process.CONTROLLER, on_cpu=on_cpu)}
-    return wanted - set(scheduler_info.get(REPORT, ()))
+
+def _lacking(names: Iterable[str]) -> frozenset[str]:
+    return expected(Process.CONTROLLER) - set(names)
 
 
 def _replace() -> None:

@@ -18,7 +18,7 @@ import threading
 from typing import Any
 
 from patches.base import Hook, Patch, Process
-from toolkit.launch.variables import BACKGROUND_VARIABLE
+from toolkit.contract.variables import BACKGROUND_VARIABLE
 
 NICE = 10
 """A tenth of a core that another thread wants too."""

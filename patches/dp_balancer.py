@@ -12,7 +12,6 @@ from patches.dp_loads import NAME, RankLoads, Snapshot
 from patches.dp_request import request_view
 from toolkit.policies import make_policy
 from toolkit.policies.base import Policy, RequestView
-from toolkit.policies.composed import eldr_of
 
 log = logging.getLogger("toolkit.dp")
 
@@ -40,18 +39,13 @@ class Balancer:
         self.name = name
         self.loads = RankLoads(ranks, side, reserve)
         self.policy = policy or make_policy(name)
-        self.inflight: Any = getattr(self.policy, "inflight", None)
-        locality = eldr_of(self.policy)
-        self.residents: Any = None if locality is None else locality.residents
+        self.following = self.policy.follow()
         self.placed = [0] * ranks
         self.named = 0
         """Requests that came with a rank of their own."""
         self._salt = os.urandom(16)
-        self._hash = getattr(self.policy, "needs_hash", False)
         self._generated: dict[str, int] = {}
-        """Of the requests in flight, for a policy that is told of them; `_homes` their rank and
-        signature."""
-        self._homes: dict[str, tuple[int, Any]] = {}
+        """Of the requests in flight, for a policy that is told of them."""
         self._idle_since: dict[int, float] = {}
         self._logged = 0.0
 
@@ -60,7 +54,7 @@ class Balancer:
         for rank in self.loads.read(snapshots, now):
             log.warning("DP rank %d has restarted", rank)
             self._lost(rank)
-        if self._homes:
+        if self._generated:
             self._forget_unseen_ends(now)
         if now - self._logged >= LOG_S and sum(self.placed) + self.named:
             self._logged = now
@@ -70,7 +64,8 @@ class Balancer:
         self, req: Any, usable: Sequence[bool], now: float, signature: Any = None
     ) -> int | None:
         """The rank for a request; None when SGLang sends to none. It counts as sent."""
-        view = request_view(req, now, self._salt, self.policy.needs_blocks, self._hash)
+        needs = self.policy.needs
+        view = request_view(req, now, self._salt, needs.blocks, needs.hash)
         view = replace(view, signature=signature)
         decision = self.policy.choose(self.loads.views(usable, now), view)
         if decision is None:
@@ -93,16 +88,14 @@ class Balancer:
                 continue
             if generated > before:
                 self._generated[rid] = generated
-                if self.inflight is not None:
-                    self.inflight.counted(rid, generated - before)
+                self.following.counted(rid, generated - before)
             if ended:
-                if self.inflight is not None:
-                    self.inflight.ended(rid, ended == "finished")
-                self._leave(rid)
+                del self._generated[rid]
+                self.following.ended(rid, ended == "finished")
 
     def describe(self) -> dict[str, Any]:
         """Plain data for the log."""
-        counters = getattr(self.policy, "counters", None)
+        counters = self.policy.counters
         return {
             "policy": self.name,
             "placed": self.placed,
@@ -114,33 +107,16 @@ class Balancer:
 
     def _sent(self, req: Any, rank: int, view: RequestView) -> None:
         self.loads.sent(rank, view.prompt_tokens, view.now)
-        told = self.inflight is not None or self.residents is not None
-        if not told or str(req.rid).startswith(HEALTH_CHECK):
+        if not self.policy.needs.following or str(req.rid).startswith(HEALTH_CHECK):
             return
-        self._leave(req.rid)  # nobody stops a client from using an id twice
-        known = self.residents is not None and view.signature is not None
-        signature = view.signature if known and not isinstance(view.signature, str) else None
         self._idle_since.pop(rank, None)
-        self._generated[req.rid] = 0
-        self._homes[req.rid] = (rank, signature)
-        if self.inflight is not None:
-            self.inflight.sent(req.rid, (NAME, rank), view)
-        if signature is not None:
-            self.residents.add((NAME, rank), signature)
-
-    def _leave(self, rid: str) -> None:
-        if rid not in self._homes:
-            return
-        rank, signature = self._homes.pop(rid)
-        del self._generated[rid]
-        if signature is not None:
-            self.residents.remove((NAME, rank), signature)
+        self._generated[req.rid] = 0  # nobody stops a client from using an id twice
+        key = (NAME, rank)
+        self.following.sent(req.rid, key, key, view)
 
     def _lost(self, rank: int) -> None:
-        if self.inflight is not None:
-            self.inflight.lost((NAME, rank))
-        for rid in [rid for rid, (at, _) in self._homes.items() if at == rank]:
-            self._leave(rid)
+        for rid in self.following.lost((NAME, rank)):
+            del self._generated[rid]
 
     def _forget_unseen_ends(self, now: float) -> None:
         for rank in range(len(self.placed)):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from patches.base import Hook, Patch, Process, refuse
@@ -23,11 +24,12 @@ from patches.dp_balancer import Balancer
 from patches.dp_hold import Released
 from patches.dp_loads import reserved_tokens
 from patches.dp_locality import DpLocality
-from patches.dp_method import RECORD_VARIABLE, chosen
+from patches.dp_method import chosen
 from patches.dp_progress import Progressed
 from patches.dp_register import Register, announce
-from toolkit.launch.dp_policy import PROFILE_VARIABLE, by_signature
+from toolkit.contract.variables import DP_PROFILE_VARIABLE, DP_RECORD_VARIABLE
 from toolkit.policies.base import Policy
+from toolkit.policies.dp_method import by_signature
 
 log = logging.getLogger("toolkit.dp")
 
@@ -66,7 +68,7 @@ def _start(original: Any, controller: Any) -> None:
 def _locality(mode: str, ranks: int) -> DpLocality | None:
     from sglang.srt.runtime_context import get_parallel
 
-    folder = os.environ.get(PROFILE_VARIABLE)
+    folder = os.environ.get(DP_PROFILE_VARIABLE)
     if not folder or mode != "decode" or not by_signature(chosen()):
         return None
     if get_parallel().enable_dp_attention:
@@ -86,15 +88,14 @@ def _policy(name: str, locality: DpLocality | None) -> Policy:
     from toolkit.policies import make_policy
 
     policy = make_policy(name)
+    path = os.environ.get(DP_RECORD_VARIABLE)
+    if path:
+        from toolkit.decisions import recorded
+
+        policy = recorded(policy, Path(path))
     if locality is not None:
         locality.attach(policy)
-        return policy  # without its centroids a recording could not be played
-    path = os.environ.get(RECORD_VARIABLE)
-    if not path:
-        return policy
-    from toolkit.decisions import Recorded
-
-    return Recorded(policy, open(path, "a", encoding="utf-8"))  # open while we live
+    return policy
 
 
 def _look(controller: Any, balancer: Balancer) -> None:

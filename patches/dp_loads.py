@@ -8,12 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from toolkit.policies.base import Load, WorkerView
+from toolkit.waiting_work import STALE_S, waiting_tokens
 
-STALE_S = 3.0
-"""A rank that has published nothing new for this long is silent. SGLang's schedulers publish after
-every step, and when idle in every round of their loop, which `--sleep-on-idle` stretches to 1 s
-(`scheduler.py:on_idle`, `idle_sleeper.py`): an idle rank is heard three times in it. One that is
-longer in a single step, is paused or hangs is not a rank to send more to."""
 LOST_S = 30.0
 """A request that a rank still has not received in a snapshot published this long after it was sent
 never came there: it was sent to a life that had ended."""
@@ -59,11 +55,7 @@ class RankLoads:
     - restart: the rank has received less than before; what was on its way to its former life is
       lost. Both are in `counters`, with the impossible ones.
     - `reserve` is every view's.
-    - `side` decides what waits (tokens). decode: `num_total_tokens - num_used_tokens`, which are
-      the requests without KV yet (preallocation and retracted queues); those in transfer have
-      theirs already, and `num_waiting_uncached_tokens` is 0 there. plain: the latter, the prompt
-      tokens left to compute. prefill: whichever is more, for a request that waits for its decode
-      worker is only in the former, the rest of a chunked prompt only in the latter.
+    - `side` decides what waits: see `waiting_tokens`.
     """
 
     def __init__(self, ranks: int, side: str = "plain", reserve: int = 0) -> None:
@@ -102,12 +94,13 @@ class RankLoads:
 
 
 def waiting(snapshot: Snapshot, side: str) -> int:
-    """Tokens that wait on the rank; see `RankLoads`."""
-    queued = snapshot.num_total_tokens - snapshot.num_used_tokens
-    uncached = snapshot.num_waiting_uncached_tokens
-    if side == "decode":
-        return queued
-    return max(queued, uncached) if side == "prefill" else uncached
+    """Tokens that wait on the rank."""
+    return waiting_tokens(
+        side,
+        snapshot.num_used_tokens,
+        snapshot.num_total_tokens,
+        snapshot.num_waiting_uncached_tokens,
+    )
 
 
 def reserved_tokens(settings: Any) -> int:

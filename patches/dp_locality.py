@@ -17,13 +17,10 @@ from patches.dp_hold import HOLD_S, Holding, Released
 from patches.dp_loads import NAME
 from patches.dp_register import counterpart
 from patches.prefill_news import PrefillNews
-from toolkit.launch.dp_policy import PROFILE_VARIABLE
+from toolkit.contract.variables import DP_HOLD_VARIABLE, DP_PROFILE_VARIABLE
 from toolkit.policies.base import Policy
-from toolkit.policies.composed import eldr_of
 
 log = logging.getLogger("toolkit.dp")
-
-HOLD_VARIABLE = "TOOLKIT_DP_HOLD_S"
 
 
 class DpLocality:
@@ -32,26 +29,26 @@ class DpLocality:
     def __init__(self, folder: str, ranks: int) -> None:
         from toolkit.policies.eldr import Centroids
         from toolkit.policies.residents import Residents
-        from toolkit.router.calibrated import calibrated
-        from toolkit.router.config import ConfigError
-        from toolkit.router.signature_reader import SignatureReader
+        from toolkit.profile_folder.errors import ProfileError
+        from toolkit.signatures.calibrated import calibrated
         from toolkit.signatures.clusters import balanced_kmeans
+        from toolkit.signatures.reader import SignatureReader
 
         try:
             known = calibrated(folder)
-        except ConfigError as error:
-            raise ValueError(f"{PROFILE_VARIABLE}={folder}: {error}") from error
+        except ProfileError as error:
+            raise ValueError(f"{DP_PROFILE_VARIABLE}={folder}: {error}") from error
         rows = known.centroids
         if len(rows) != ranks:
             rows = balanced_kmeans(known.requests.fitted, ranks).centroids
         self._centroids = Centroids(rows, {(NAME, rank): rank for rank in range(ranks)})
         self._residents = Residents(known.space.dimensions)
         self.news = PrefillNews(SignatureReader(known.profile, known.space))
-        self.holding = Holding(float(os.environ.get(HOLD_VARIABLE) or HOLD_S))
+        self.holding = Holding(float(os.environ.get(DP_HOLD_VARIABLE) or HOLD_S))
 
     def attach(self, policy: Policy) -> None:
         """Give the policy, which follows experts, what it compares signatures with."""
-        locality = eldr_of(policy)
+        locality = policy.locality
         assert locality is not None
         locality.centroids, locality.residents = self._centroids, self._residents
 

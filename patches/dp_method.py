@@ -14,12 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from patches.base import refuse
-from toolkit.launch.dp_policy import PROFILE_VARIABLE, SGLANGS, by_signature, check_method
+from toolkit.contract.variables import DP_POLICY_VARIABLE, DP_PROFILE_VARIABLE
+from toolkit.policies.dp_method import SGLANGS, by_signature, check_method
 
-METHOD_VARIABLE = "TOOLKIT_DP_POLICY"
-RECORD_VARIABLE = "TOOLKIT_DP_RECORD"
-"""A file to which the DP controller writes its decisions with all that led to them
-(`toolkit.decisions`); for tests and questions, as it grows without a bound."""
 FLAG = "--load-balance-method"
 STANDS_FOR_OURS = "total_tokens"
 INTERVAL = "--load-snapshot-publish-interval"
@@ -30,21 +27,19 @@ SIDES = {"prefill": "prefill", "decode": "decode"}
 
 def chosen() -> str | None:
     """Our policy that this worker's DP controller is to use; None for SGLang's own method."""
-    return os.environ.get(METHOD_VARIABLE) or None
+    return os.environ.get(DP_POLICY_VARIABLE) or None
 
 
 def has_profile() -> bool:
     """Whether this worker's DP controller may read signatures."""
-    return bool(os.environ.get(PROFILE_VARIABLE))
+    return bool(os.environ.get(DP_PROFILE_VARIABLE))
 
 
 def follows_requests(name: str | None) -> bool:
     """Whether the policy is told of tokens and ends (`patches.dp_progress`)."""
     from toolkit.policies import make_policy
 
-    if name is None:
-        return False
-    return by_signature(name) or getattr(make_policy(name), "inflight", None) is not None
+    return name is not None and make_policy(name).needs.following
 
 
 def take_method(argv: Sequence[str], profile: bool = True) -> tuple[list[str], str | None]:
@@ -80,7 +75,7 @@ def check_server(server_args: Any, name: str) -> None:
         )
     if server_args.load_balance_method != STANDS_FOR_OURS:
         raise ValueError(
-            f"{METHOD_VARIABLE}={name} needs {FLAG} {STANDS_FOR_OURS}, not "
+            f"{DP_POLICY_VARIABLE}={name} needs {FLAG} {STANDS_FOR_OURS}, not "
             f"{server_args.load_balance_method}: name the policy by {FLAG} itself"
         )
     if (server_args.tokenizer_worker_num or 1) > 1 and follows_requests(name):
@@ -96,13 +91,13 @@ def check_server(server_args: Any, name: str) -> None:
 
 def check_profile(folder: str) -> None:
     """Whether signatures can be read by this profile. ValueError: why not."""
-    from toolkit.router.calibrated import calibrated
-    from toolkit.router.config import ConfigError
+    from toolkit.profile_folder.errors import ProfileError
+    from toolkit.signatures.calibrated import calibrated
 
     try:
         calibrated(folder)
-    except ConfigError as error:
-        raise ValueError(f"{PROFILE_VARIABLE}: {error}") from error
+    except ProfileError as error:
+        raise ValueError(f"{DP_PROFILE_VARIABLE}: {error}") from error
 
 
 def adopt(argv: Sequence[str]) -> list[str]:
@@ -112,7 +107,7 @@ def adopt(argv: Sequence[str]) -> list[str]:
     except ValueError as error:
         refuse(str(error))
     if name is not None:
-        os.environ[METHOD_VARIABLE] = name
+        os.environ[DP_POLICY_VARIABLE] = name
     return flags
 
 
@@ -124,6 +119,6 @@ def check_worker(server_args: Any) -> None:
     try:
         check_server(server_args, name)
         if by_signature(name):
-            check_profile(os.environ[PROFILE_VARIABLE])
+            check_profile(os.environ[DP_PROFILE_VARIABLE])
     except ValueError as error:
         refuse(str(error))

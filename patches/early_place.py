@@ -22,9 +22,9 @@ import logging
 from collections import deque
 from typing import Any
 
-from patches import on_cpu
 from patches.base import Hook, Patch, Process
-from toolkit.launch.variables import EARLY_PLACE_VARIABLE
+from patches.environment import on_cpu
+from toolkit.contract.variables import EARLY_PLACE_VARIABLE
 
 log = logging.getLogger("toolkit.decode")
 

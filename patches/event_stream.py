@@ -1,6 +1,6 @@
 """A worker tells its router what happens, over one long HTTP response: `GET /toolkit/events`.
 
-One JSON object a line (application/x-ndjson): `hello` first, then `prefill_done` the moment a
+One JSON object a line (`toolkit.contract.events`): `hello` first, then `prefill_done` the moment a
 prefill forward has finished, `kv_transfer` when its KV has moved, `load` per DP rank when it
 changed (at most every 20 ms, from the snapshots that the schedulers leave in shared memory after
 every step), `down` when one of its processes died, and `ping` after a second of silence. The
@@ -10,25 +10,31 @@ router needs no polling, and a dead worker shows as a broken stream at once.
 from __future__ import annotations
 
 import asyncio
-import json
-from base64 import b64encode
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
 from patches.controller_process import missing_patches
 from patches.dp_loads import reserved_tokens
-from patches.kv_transfer import KvTransferred
-from patches.late_binding import PrefillDone
+from patches.environment import expected, installed
+from patches.model_experts import expert_count
 from patches.signature import wanted_layers
-from toolkit import run_id
+from toolkit.contract import VERSION, run_id
+from toolkit.contract.events import (
+    Down,
+    Event,
+    Experts,
+    Hello,
+    KvTransfer,
+    LoadReading,
+    Ping,
+    PrefillDone,
+    Records,
+    encode,
+)
+from toolkit.contract.paths import EVENTS
 
-if TYPE_CHECKING:
-    from toolkit.signatures.wire import WireSignature
-
-PATH = "/toolkit/events"
 APP = "sglang.srt.entrypoints.http_server.app"
 LOAD_INTERVAL_S = 0.02
 IDLE_LOAD_INTERVAL_S = 0.25
@@ -36,6 +42,7 @@ STILL_S = 2.0
 """A busy worker says so often, too, that a rank's load has not changed, if the rank lives: the
 router must be able to tell a rank that has lost a request from one that is stuck in a step."""
 PING_AFTER_S = 1.0
+PING = encode(Ping())
 FAREWELL_S = 0.1
 """Time for the last event to leave before SGLang's crash handler blocks the event loop."""
 MAX_BACKLOG = 10_000
@@ -56,37 +63,20 @@ class EventHub:
 
     def __init__(self) -> None:
         self._queues: set[asyncio.Queue[bytes | None]] = set()
-        self._loads: dict[int, dict[str, int]] = {}
+        self._loads: dict[int, LoadReading] = {}
         self._as_of: dict[int, float] = {}
         self._load_task: asyncio.Task[None] | None = None
 
-    def publish(self, event: dict[str, Any]) -> None:
-        """Send one event to everybody who listens now."""
-        line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
+    def publish(self, event: Event) -> None:
+        """Send one event to everybody who listens now. Also the handler of those that come from a
+        scheduler."""
+        line = encode(event)
         for queue in list(self._queues):
             if queue.qsize() >= MAX_BACKLOG:
                 self._queues.discard(queue)
                 queue.put_nowait(None)
             else:
                 queue.put_nowait(line)
-
-    def publish_prefill_done(self, done: PrefillDone) -> None:
-        """Handler of the scheduler's message."""
-        self.publish(
-            {
-                "type": "prefill_done",
-                "rid": done.rid,
-                "dp_rank": done.dp_rank,
-                "prompt_tokens": done.prompt_tokens,
-                "cached_tokens": done.cached_tokens,
-                "signature": done.signature and _plain(done.signature),
-                "room": done.room,
-            }
-        )
-
-    def publish_kv_transferred(self, done: KvTransferred) -> None:
-        """Handler of the scheduler's message."""
-        self.publish({"type": "kv_transfer"} | asdict(done))
 
     async def subscribe(self) -> AsyncIterator[bytes]:
         """Lines for one subscriber, from `hello` until it goes away."""
@@ -95,14 +85,14 @@ class EventHub:
         if self._load_task is None or self._load_task.done():
             self._load_task = asyncio.create_task(self._watch_load())
         try:
-            yield json.dumps(_hello()).encode() + b"\n"
-            for rank, load in self._loads.items():
-                yield json.dumps({"type": "load", "dp_rank": rank} | load).encode() + b"\n"
+            yield encode(_hello())
+            for load in self._loads.values():
+                yield encode(load)
             while True:
                 try:
                     line = await asyncio.wait_for(queue.get(), PING_AFTER_S)
                 except TimeoutError:
-                    line = b'{"type":"ping"}\n'
+                    line = PING
                 if line is None:
                     return
                 yield line
@@ -114,12 +104,15 @@ class EventHub:
         while self._queues:
             busy = bool(manager.rid_to_state)
             for snapshot in manager.load_snapshot_reader.read_all():
-                load = {name: getattr(snapshot, field) for name, field in LOAD_FIELDS.items()}
                 rank, as_of = snapshot.dp_rank, snapshot.timestamp
+                load = LoadReading(
+                    dp_rank=rank,
+                    **{name: int(getattr(snapshot, field)) for name, field in LOAD_FIELDS.items()},
+                )
                 still = busy and as_of - self._as_of.get(rank, as_of) >= STILL_S
                 if still or self._loads.get(rank) != load:
                     self._loads[rank], self._as_of[rank] = load, as_of
-                    self.publish({"type": "load", "dp_rank": rank} | load)
+                    self.publish(load)
             await asyncio.sleep(LOAD_INTERVAL_S if busy else IDLE_LOAD_INTERVAL_S)
 
 
@@ -130,42 +123,40 @@ def _manager() -> Any:
     return resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
 
 
-def _hello() -> dict[str, Any]:
+def _hello() -> Hello:
     from importlib.metadata import version
-
-    from patches import installed
 
     state = resolve("sglang.srt.entrypoints.http_server.get_global_state")()
     manager = state.tokenizer_manager
     resolved = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args)
     snapshots = manager.load_snapshot_reader.read_all()
-    return {
-        "type": "hello",
-        "role": resolved.disaggregation_mode,
-        "run": run_id.own(),
-        "sglang": version("sglang"),
-        "device": resolved.device,
-        "machine": _machine(resolved.device),
-        "architecture": next(iter(manager.model_config.hf_config.architectures or ()), ""),
-        "dtype": str(manager.model_config.dtype).removeprefix("torch."),
-        "tp_size": resolved.tp_size,
-        "transfer": resolved.disaggregation_transfer_backend,
-        "dp_size": resolved.dp_size,
-        "dp_attention": bool(resolved.enable_dp_attention),
-        "model": manager.served_model_name,
-        "model_path": manager.model_config.model_path,
-        "fingerprint": _fingerprint(manager.model_config.model_path),
-        "experts": _experts(manager.model_config.hf_text_config, resolved),
-        "signature": _signature(manager.model_config.hf_text_config, resolved),
-        "optimistic_prefill": bool(resolved.optimistic_prefill_attempts),
-        "vocab_size": manager.model_config.vocab_size,
-        "context_length": manager.model_config.context_len,
-        "max_total_tokens": state.scheduler_info["max_total_num_tokens"],
-        "max_running_requests": max((each.max_running_requests for each in snapshots), default=0),
-        "reserved_tokens": reserved_tokens(resolved),
-        "page_size": resolved.page_size,
-        "patches": list(installed()),
-    }
+    return Hello(
+        contract=VERSION,
+        role=resolved.disaggregation_mode,
+        run=run_id.own(),
+        sglang=version("sglang"),
+        device=resolved.device,
+        machine=_machine(resolved.device),
+        architecture=next(iter(manager.model_config.hf_config.architectures or ()), ""),
+        dtype=str(manager.model_config.dtype).removeprefix("torch."),
+        tp_size=resolved.tp_size,
+        transfer=resolved.disaggregation_transfer_backend,
+        dp_size=resolved.dp_size,
+        dp_attention=bool(resolved.enable_dp_attention),
+        model=manager.served_model_name,
+        model_path=manager.model_config.model_path,
+        fingerprint=_fingerprint(manager.model_config.model_path),
+        experts=_experts(manager.model_config.hf_text_config, resolved),
+        signature=_signature(manager.model_config.hf_text_config, resolved),
+        optimistic_prefill=bool(resolved.optimistic_prefill_attempts),
+        vocab_size=manager.model_config.vocab_size,
+        context_length=manager.model_config.context_len,
+        max_total_tokens=state.scheduler_info["max_total_num_tokens"],
+        max_running_requests=max((each.max_running_requests for each in snapshots), default=0),
+        reserved_tokens=reserved_tokens(resolved),
+        page_size=resolved.page_size,
+        patches=installed(),
+    )
 
 
 @cache
@@ -190,46 +181,31 @@ def _machine(device: str) -> str:
     return f"{len(names)} x {names[0]}" if names else "CPU"
 
 
-def expert_count(config: Any) -> int:
-    """Routed experts of a MoE layer by the model's config; 0 for a model without."""
-    names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
-    return int(next((value for name in names if (value := getattr(config, name, None))), 0))
-
-
-def _experts(config: Any, server_args: Any) -> dict[str, Any]:
+def _experts(config: Any, server_args: Any) -> Experts:
     """How many experts the model has and whether this worker keeps what tokens were routed to."""
-    return {
-        "count": expert_count(config),
-        "top_k": int(getattr(config, "num_experts_per_tok", 0) or 0),
-        "layers": int(config.num_hidden_layers),
-        "captured": bool(server_args.enable_return_routed_experts),
-    }
+    return Experts(
+        count=expert_count(config),
+        top_k=int(getattr(config, "num_experts_per_tok", 0) or 0),
+        layers=int(config.num_hidden_layers),
+        captured=bool(server_args.enable_return_routed_experts),
+    )
 
 
-def _signature(config: Any, server_args: Any) -> dict[str, Any] | None:
+def _signature(config: Any, server_args: Any) -> Records | None:
     """What this worker's signatures are made of; None where it makes none."""
     if server_args.disaggregation_mode != "prefill" or not wanted_layers():
         return None
-    return {"layers": wanted_layers(), "experts": expert_count(config)}
-
-
-def _plain(signature: WireSignature) -> dict[str, Any]:
-    return asdict(signature) | {"counts": b64encode(signature.counts).decode()}
+    return Records(list(wanted_layers()), expert_count(config))
 
 
 def _dispatch_prefill_done(original: Any, manager: Any) -> None:
     original(manager)
     manager._result_dispatcher += type(manager._result_dispatcher)(
-        [
-            (PrefillDone, HUB.publish_prefill_done),
-            (KvTransferred, HUB.publish_kv_transferred),
-        ]
+        [(PrefillDone, HUB.publish), (KvTransfer, HUB.publish)]
     )
 
 
 def _describe_scheduler(original: Any, scheduler: Any) -> dict[str, Any]:
-    from patches import installed
-
     info: dict[str, Any] = original(scheduler)
     info["toolkit_patches"] = installed()
     return info
@@ -237,17 +213,14 @@ def _describe_scheduler(original: Any, scheduler: Any) -> dict[str, Any]:
 
 def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
     """The schedulers have reported ready: go on only if they run with the same patches."""
-    from patches import on_cpu
-    from patches.registry import patches_for
-
     dp = state.tokenizer_manager.server_args.dp_size > 1
-    expected = {patch.name for patch in patches_for(Process.SCHEDULER, on_cpu=on_cpu())}
+    wanted = expected(Process.SCHEDULER)
     # A DP controller forwards only what it knows of its schedulers' reports; their processes
     # were checked by `patches.worker` before they imported anything.
-    missing = expected - set(state.scheduler_info.get("toolkit_patches", expected if dp else ()))
+    missing = wanted - set(state.scheduler_info.get("toolkit_patches", wanted if dp else ()))
     if missing:
         refuse(f"the scheduler runs without the patches {', '.join(sorted(missing))}")
-    if dp and (missing := missing_patches(state.scheduler_info, on_cpu())):
+    if dp and (missing := missing_patches(state.scheduler_info)):
         refuse(f"the DP controller runs without the patches {', '.join(sorted(missing))}")
     original(state)
 
@@ -256,7 +229,7 @@ def _announce_death(
     original: Any, handler: Any, signum: int | None = None, frame: Any = None
 ) -> None:
     """A scheduler died. SGLang now blocks for seconds of diagnostics; the router hears it first."""
-    HUB.publish({"type": "down", "reason": "one of its processes died"})
+    HUB.publish(Down("one of its processes died"))
     loop = handler.tokenizer_manager.event_loop
     loop.call_later(FAREWELL_S, original, handler, signum, frame)
 
@@ -267,7 +240,7 @@ def _add_route() -> None:
     async def events() -> StreamingResponse:
         return StreamingResponse(HUB.subscribe(), media_type="application/x-ndjson")
 
-    resolve(APP).add_api_route(PATH, events, methods=["GET"])
+    resolve(APP).add_api_route(EVENTS, events, methods=["GET"])
 
 
 PATCH = Patch(

@@ -3,8 +3,8 @@
 SGLang's routed-experts capturer (`--enable-return-routed-experts`) keeps the logical top-k ids of
 every KV slot in host memory. Under PD it never hands them out on the prefill side, and what the
 decode side returns for prompt rows is garbage (those slots were filled by a KV transfer). So a
-request whose ticket (`toolkit.ticket`) asks for it has its prompt rows sent by the prefill worker
-and its generated rows by the decode worker, each the rows it computed itself.
+request whose ticket (`toolkit.contract.ticket`) asks for it has its prompt rows sent by the prefill
+worker and its generated rows by the decode worker, each the rows it computed itself.
 
 Buffers start as -1 instead of 0: a layer that never writes (dense layers, top-k backends that
 bypass the capturer) then shows, instead of counting for expert 0. So do slots whose KV hierarchical
@@ -20,7 +20,7 @@ from typing import Any
 from patches.base import EITHER, Hook, Patch
 from patches.loaded_kv import on_load
 from patches.tickets import ticket_of
-from toolkit.ticket import TicketError
+from toolkit.contract.ticket import TicketError
 
 _ROWS = "_toolkit_captured_rows"
 

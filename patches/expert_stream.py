@@ -1,12 +1,7 @@
 """Hand captured experts and step rows to whoever listens: `GET /toolkit/experts`.
 
-A response of frames: one line of JSON that says what follows and how many bytes, then the bytes.
-
-    {"type": "experts", "rid", "phase", "dp_rank", "start", "shape", "prompt_tokens",
-     "cached_tokens", "whole", "end", "bytes"}\n  int16 [rows, layers, top_k]
-    {"type": "steps", "dp_rank", "origin", "fields", "shape", "bytes"}\n   float32 [rows, columns]
-    {"type": "finished", "dp_rank", "origin", "fields", "shape", "bytes"}\n  float32, of requests
-    {"type": "ping", "bytes": 0}\n
+A response of frames (`toolkit.contract.frames`): a line of JSON that says what follows and how many
+bytes, then the bytes.
 
 Experts come for requests that asked for them. With `?share=0.1` a tenth of all requests is asked
 for as long as somebody listens so: the choice is by request id, so that prefill and decode workers
@@ -17,7 +12,6 @@ to the event stream too (`patches.step_summary`). Neither text nor token ids eve
 from __future__ import annotations
 
 import asyncio
-import json
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -29,10 +23,12 @@ from patches.request_times import FIELDS as FINISHED_FIELDS
 from patches.step_log import FIELDS, StepBlock
 from patches.step_summary import SUMMARY
 from patches.tickets import add_capture
+from toolkit.contract.frames import ExpertsHead, FinishedHead, Head, PingHead, StepsHead, encode
+from toolkit.contract.paths import EXPERTS
 
-PATH = "/toolkit/experts"
 APP = "sglang.srt.entrypoints.http_server.app"
 PING_AFTER_S = 1.0
+PING = encode(PingHead())
 MAX_BACKLOG = 2_000
 """Frames that a listener may leave unread before it is cut off: they are held in memory."""
 SHARES = 10_000
@@ -53,8 +49,8 @@ class ExpertHub:
         """Whether this request is in the share. The same answer on every worker."""
         return zlib.crc32(rid.encode()) % SHARES < self.share * SHARES
 
-    def publish(self, head: dict[str, Any], body: bytes) -> None:
-        frame = json.dumps(head | {"bytes": len(body)}).encode() + b"\n" + body
+    def publish(self, head: Head, body: bytes) -> None:
+        frame = encode(head, body)
         for queue in list(self._queues):
             if queue.qsize() >= MAX_BACKLOG:
                 del self._queues[queue]
@@ -67,32 +63,30 @@ class ExpertHub:
         if self._queues:
             head = asdict(captured)
             ids = head.pop("ids")
-            self.publish({"type": "experts"} | head, ids)
+            self.publish(ExpertsHead(**head), ids)
 
     def publish_steps(self, block: StepBlock) -> None:
         """Handler of the scheduler's message."""
         SUMMARY.add(block)
         if not self._queues:
             return
-        head = {"dp_rank": block.dp_rank, "origin": block.origin}
-        steps = {"type": "steps", "fields": FIELDS, "shape": block.shape}
-        self.publish(steps | head, block.rows)
+        rank, origin = block.dp_rank, block.origin
+        self.publish(StepsHead(rank, origin, FIELDS, block.shape), block.rows)
         if block.finished:
             shape = (len(block.finished) // (4 * len(FINISHED_FIELDS)), len(FINISHED_FIELDS))
-            finished = {"type": "finished", "fields": FINISHED_FIELDS, "shape": shape}
-            self.publish(finished | head, block.finished)
+            self.publish(FinishedHead(rank, origin, FINISHED_FIELDS, shape), block.finished)
 
     async def subscribe(self, share: float) -> AsyncIterator[bytes]:
         """Frames for one listener until it goes away."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._queues[queue] = share
         try:
-            yield b'{"type": "ping", "bytes": 0}\n'
+            yield PING
             while True:
                 try:
                     frame = await asyncio.wait_for(queue.get(), PING_AFTER_S)
                 except TimeoutError:
-                    frame = b'{"type": "ping", "bytes": 0}\n'
+                    frame = PING
                 if frame is None:
                     return
                 yield frame
@@ -126,7 +120,7 @@ def _add_route() -> None:
     async def experts(share: float = Query(0.0, ge=0.0, le=1.0)) -> StreamingResponse:
         return StreamingResponse(HUB.subscribe(share), media_type="application/octet-stream")
 
-    resolve(APP).add_api_route(PATH, experts, methods=["GET"])
+    resolve(APP).add_api_route(EXPERTS, experts, methods=["GET"])
 
 
 PATCH = Patch(

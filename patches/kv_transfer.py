@@ -9,27 +9,12 @@ sees the transfer succeed, so it contains at most one scheduler loop beside the 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from toolkit.contract.events import KvTransfer
 
 _MARK = "_toolkit_send_began"
-
-
-@dataclass(frozen=True, slots=True)
-class KvTransferred:
-    """One request's KV is on its decode worker.
-
-    `tokens` of prompt, `bytes` moved by this rank (all layers, keys and values), `seconds` from the
-    first pages handed to the engine to the transfer's success as the scheduler saw it.
-    """
-
-    rid: str
-    dp_rank: int
-    tokens: int
-    bytes: int
-    seconds: float
 
 
 def mark_first_send(req: Any) -> None:
@@ -55,7 +40,7 @@ def _report_finished(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -
             continue
         moved = req.disagg_kv_sender.get_transfer_metric().transfer_total_bytes
         scheduler.ipc_channels.send_to_tokenizer.send_output(
-            KvTransferred(
+            KvTransfer(
                 rid=req.rid,
                 dp_rank=get_parallel().dp_rank or 0,
                 tokens=len(req.origin_input_ids),

@@ -9,31 +9,11 @@ stream (`patches.event_stream`); the router then chooses the decode worker.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.signature import take
-
-if TYPE_CHECKING:
-    from toolkit.signatures.wire import WireSignature
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillDone:
-    """One request whose prefill forward has finished.
-
-    `prompt_tokens` and `cached_tokens` count tokens; the latter came from the prefix cache.
-    `signature`: the prompt's experts (`patches.signature`), None where this worker keeps none.
-    `room`: the bootstrap room, by which a decode worker knows the same request.
-    """
-
-    rid: str
-    dp_rank: int
-    prompt_tokens: int
-    cached_tokens: int
-    signature: WireSignature | None = None
-    room: int | None = None
+from toolkit.contract.events import PrefillDone
 
 
 def newly_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> list[Any]:

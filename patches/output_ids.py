@@ -13,8 +13,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve
+from toolkit.contract.headers import IDS
 
-HEADER = b"x-toolkit-ids"
+HEADER = IDS.encode()
 PATHS = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})
 APP = "sglang.srt.entrypoints.http_server.app"
 

@@ -15,17 +15,19 @@ import time
 from collections import OrderedDict
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from patches.worker_key import header
+from toolkit.contract.events import Down, Hello, PrefillDone, decode
+from toolkit.contract.paths import EVENTS
+from toolkit.contract.variables import LAYERS_VARIABLE
 
 if TYPE_CHECKING:
-    from toolkit.router.signature_reader import Sample, SignatureReader
+    from toolkit.signatures.reader import Sample, SignatureReader
 
 log = logging.getLogger("toolkit.dp")
 
 SERVER_INFO = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
-EVENTS = "/toolkit/events"
 SILENT_S = 5.0
 """Streams say something every second."""
 PAUSES_S = (0.05, 1.0)
@@ -93,37 +95,37 @@ class PrefillNews:
         try:
             stream = _get(worker, EVENTS)
             while line := stream.readline():
-                start = line[:40]
-                if b"hello" in start:
-                    self._greet(bootstrap, json.loads(line))
-                elif b"prefill_done" in start:
-                    self._done(bootstrap, json.loads(line))
-                elif b"down" in start:
-                    break
+                match decode(line):
+                    case Hello() as hello:
+                        self._greet(bootstrap, hello)
+                    case PrefillDone() as done:
+                        self._done(bootstrap, done)
+                    case Down():
+                        break
         finally:
             worker.close()
         return "its event stream ended"
 
-    def _greet(self, bootstrap: str, hello: dict[str, Any]) -> None:
+    def _greet(self, bootstrap: str, hello: Hello) -> None:
         self._reader.greet(bootstrap, "prefill", hello)
-        self._up[bootstrap] = bool(hello["signature"] and hello["optimistic_prefill"])
+        self._up[bootstrap] = bool(hello.signature and hello.optimistic_prefill)
         if self._up[bootstrap]:
             log.info("signatures come from the prefill worker at %s", bootstrap)
         else:
             log.error(
                 "prefill worker %s sends no signatures before its decode is known: give it "
                 "--optimistic-prefill-attempts 1000, --enable-return-routed-experts and "
-                "TOOLKIT_SIGNATURE_LAYERS (`toolkit launch` does)",
+                "%s (`toolkit launch` does)",
                 bootstrap,
+                LAYERS_VARIABLE,
             )
 
-    def _done(self, bootstrap: str, event: dict[str, Any]) -> None:
-        room = event["room"]
-        if room is None:
+    def _done(self, bootstrap: str, event: PrefillDone) -> None:
+        if event.room is None:
             return
-        sample = self._reader.read(bootstrap, event)
+        sample = self._reader.read(bootstrap, event.signature)
         with self._lock:
-            self._rooms[int(room)] = sample
+            self._rooms[event.room] = sample
             while len(self._rooms) > MOST_ROOMS:
                 self._rooms.popitem(last=False)
 

@@ -10,7 +10,8 @@ import gc
 import socket
 import sys
 
-from patches import cpu_imports, template
+from patches import template
+from patches.worker import prepare_imports
 from toolkit.preloaded.reads import Reads
 from toolkit.preloaded.server import serve, show_as
 
@@ -22,7 +23,7 @@ def main() -> None:
     show_as("toolkit::preloaded")
     reads = Reads()
     with reads.recorded():
-        cpu_imports.prepare()
+        prepare_imports()
         template.preload()
     template.shared = True
     gc.collect()

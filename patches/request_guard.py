@@ -24,7 +24,7 @@ from typing import Any
 
 from patches.base import Hook, Patch, Process
 from patches.request_values import Limits, wrong
-from toolkit.ticket import TicketError
+from toolkit.contract.ticket import TicketError
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Go on with a generation whose decode worker died.
 
 The router sends the request again with the output tokens that its client already has, in a signed
-ticket (`toolkit.ticket`), to a prefill and to a decode worker:
+ticket (`toolkit.contract.ticket`), to a prefill and to a decode worker:
 
 - prefill treats them as the tail of the prompt, so KV and the next token are those of the
   undisturbed run;
@@ -26,7 +26,7 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.tickets import ticket_of
-from toolkit.ticket import TicketError
+from toolkit.contract.ticket import TicketError
 
 
 def _check_ids(scheduler: Any, recv_req: Any, ids: tuple[int, ...]) -> None:

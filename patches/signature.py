@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 from patches.base import EITHER, Hook, Patch, PatchError, refuse
 from patches.loaded_kv import on_load
+from patches.model_experts import expert_count
 from patches.signature_cache import SignatureCache
 from patches.step_log import CAPTURER
-from toolkit.launch.variables import LAYERS_VARIABLE
+from toolkit.contract.variables import LAYERS_VARIABLE
 
 if TYPE_CHECKING:
     import torch
 
-    from toolkit.signatures.wire import WireSignature
+    from toolkit.contract.events import Signature
 
 log = logging.getLogger("toolkit.signature")
 
@@ -78,7 +79,7 @@ def check_worker(server_args: Any) -> None:
     from sglang.srt.arg_groups.overrides import model_config_of
 
     from patches.check_args import resolved
-    from toolkit.launch.capturing import worker_problems
+    from toolkit.contract.capturing import worker_problems
 
     server_args.resolve_once()
     count = model_config_of(server_args).hf_text_config.num_hidden_layers
@@ -105,7 +106,7 @@ class Counted:
     tokens: list[int]
     counts: torch.Tensor
 
-    def wire(self) -> dict[str, WireSignature]:
+    def wire(self) -> dict[str, Signature]:
         """By request id. The counts must be on the host."""
         from toolkit.signatures.wire import pack
 
@@ -180,8 +181,6 @@ def _speaks() -> bool:
 
 
 def _experts(config: Any) -> int:
-    from patches.event_stream import expert_count
-
     return expert_count(config)
 
 

@@ -1,11 +1,10 @@
 """Sums over a worker's decode steps, for its router: what ELDR promises, as it happens.
 
-    {"type": "steps", "dp_rank", "steps", "requests", "kv_tokens", "seconds", "distinct"}
-
-On the event stream of `patches.event_stream`, at most four times a second a rank. All values but
-the rank are sums over the decode steps since the event before: `requests` of batch sizes,
-`seconds` of step times (wall), `distinct` of the mean over MoE layers of distinct experts; it is 0
-where experts are not captured (a step with a token uses at least top_k of them).
+`toolkit.contract.events.Steps` on the event stream of `patches.event_stream`, at most four times a
+second a rank. All values but the rank are sums over the decode steps since the event before:
+`requests` of batch sizes, `seconds` of step times (wall), `distinct` of the mean over MoE layers of
+distinct experts; it is 0 where experts are not captured (a step with a token uses at least top_k of
+them).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from patches.step_log import FIELDS, StepBlock
+from toolkit.contract.events import Steps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ INTERVAL_S = 0.25
 SUMS = ("steps", "requests", "kv_tokens", "seconds", "distinct")
 
 
-def _publish(event: dict[str, Any]) -> None:
+def _publish(event: Steps) -> None:
     from patches.event_stream import HUB
 
     HUB.publish(event)
@@ -63,7 +63,7 @@ class StepSummary:
 
     def __init__(
         self,
-        publish: Callable[[dict[str, Any]], None] = _publish,
+        publish: Callable[[Steps], None] = _publish,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publish = publish
@@ -94,9 +94,10 @@ class StepSummary:
             rank.timer = None
         rank.published = self._clock()
         sums, rank.sums = rank.sums, [0.0] * len(SUMS)
-        named = dict(zip(SUMS, sums, strict=True))
-        named |= {name: int(named[name]) for name in ("steps", "requests", "kv_tokens")}
-        self._publish({"type": "steps", "dp_rank": dp_rank} | named)
+        steps, requests, kv_tokens, seconds, distinct = sums
+        self._publish(
+            Steps(int(steps), int(requests), int(kv_tokens), seconds, distinct, dp_rank=dp_rank)
+        )
 
 
 SUMMARY = StepSummary()

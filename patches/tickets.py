@@ -1,4 +1,5 @@
-"""What the toolkit itself asks in a request (`toolkit.ticket`), as a worker's processes read it."""
+"""What the toolkit itself asks in a request, as a worker's processes read it
+(`toolkit.contract.ticket`)."""
 
 from __future__ import annotations
 
@@ -6,10 +7,8 @@ import os
 import secrets
 from typing import Any
 
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
-from toolkit.ticket import TICKET_KEY, Ticket, TicketError, read, sign
-
-_OWN_KEY_VARIABLE = "TOOLKIT_OWN_KEY"
+from toolkit.contract.ticket import TICKET_KEY, Ticket, TicketError, read, sign
+from toolkit.contract.variables import OWN_KEY_VARIABLE, WORKER_KEY_VARIABLE
 
 
 def ticket_key() -> str:
@@ -17,7 +16,7 @@ def ticket_key() -> str:
     that it can sign what it asks of its own schedulers, and accepts nobody else's tickets."""
     key = os.environ.get(WORKER_KEY_VARIABLE)
     # The main process asks first, before it starts the others, which inherit it.
-    return key or os.environ.setdefault(_OWN_KEY_VARIABLE, secrets.token_hex(32))
+    return key or os.environ.setdefault(OWN_KEY_VARIABLE, secrets.token_hex(32))
 
 
 def ticket_of(request: Any) -> Ticket:

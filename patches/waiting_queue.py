@@ -34,7 +34,8 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch, PatchError, refuse
 from patches.waiting_order import WaitingOrder, arrived
-from toolkit.launch.waiting import VARIABLE, Waiting
+from toolkit.contract.variables import WAITING_VARIABLE
+from toolkit.contract.waiting import Waiting
 from toolkit.policies.sjf import ShortestFirst
 
 log = logging.getLogger("toolkit.waiting")
@@ -65,13 +66,13 @@ STATE = State()
 
 def wanted() -> Waiting:
     """The order that the launcher asked for. PatchError: the variable is none of `Waiting.text`."""
-    text = os.environ.get(VARIABLE, "")
+    text = os.environ.get(WAITING_VARIABLE, "")
     try:
         return Waiting.read(text)
     except ValueError as error:
         raise PatchError(
-            f"{VARIABLE}={text} must be sjf:AGE_S or sjf:AGE_S:CLASS_AGE_S, ages in seconds of at "
-            "least 0, such as sjf:5"
+            f"{WAITING_VARIABLE}={text} must be sjf:AGE_S or sjf:AGE_S:CLASS_AGE_S, ages in "
+            "seconds of at least 0, such as sjf:5"
         ) from error
 
 
@@ -84,15 +85,19 @@ def check_worker(server_args: Any) -> None:
     if chosen.order == "fcfs":
         return
     if server_args.disaggregation_mode == "decode":
-        refuse(f"{VARIABLE}: a decode worker prefills nothing: set it for prefill (or plain) ones")
+        refuse(
+            f"{WAITING_VARIABLE}: a decode worker prefills nothing: set it for prefill (or "
+            "plain) ones"
+        )
     if server_args.schedule_policy != "fcfs":
         refuse(
-            f"{VARIABLE} and --schedule-policy {server_args.schedule_policy} both order the "
-            "waiting requests: leave one of them out"
+            f"{WAITING_VARIABLE} and --schedule-policy {server_args.schedule_policy} both order "
+            "the waiting requests: leave one of them out"
         )
     if server_args.pp_size > 1:
         refuse(
-            f"{VARIABLE} is unproven with --pp-size {server_args.pp_size}: leave one of them out"
+            f"{WAITING_VARIABLE} is unproven with --pp-size {server_args.pp_size}: leave one of "
+            "them out"
         )
 
 

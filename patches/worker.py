@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import sys
 
-from patches import cpu_imports, on_cpu, template
+from patches import stubs, template
+from patches.environment import installed, on_cpu
+from toolkit.contract.variables import PATCHES_VARIABLE
 
 
 def prepare_process() -> None:
@@ -20,7 +22,15 @@ def prepare_process() -> None:
         template.die_with_parent()
         check_plugin_is_found()
     if on_cpu():
-        cpu_imports.prepare()
+        prepare_imports()
+
+
+def prepare_imports() -> None:
+    """What must be in place before SGLang is imported for the CPU."""
+    # The first request with a penalty, say, would have its scheduler wait for g++, half a minute on
+    # a busy machine, and all others with it.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    stubs.put_on_path()
 
 
 def check_plugin_is_found() -> None:
@@ -46,7 +56,7 @@ def check_plugin_is_found() -> None:
 
 def main() -> None:
     """Load the plugin, parse SGLang's own flags and serve until told to stop."""
-    os.environ.setdefault("TOOLKIT_PATCHES", "1")
+    os.environ.setdefault(PATCHES_VARIABLE, "1")
     check_plugin_is_found()
     if on_cpu():
         template.start()
@@ -57,12 +67,11 @@ def main() -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
-    import patches
     from patches import dp_method, signature, waiting_queue
     from patches.base import refuse
 
     load_plugins()
-    if not patches.installed():
+    if not installed():
         refuse("SGLang loaded its plugins without applying the toolkit's patches")
     server_args = prepare_server_args(dp_method.adopt(sys.argv[1:]))
     dp_method.check_worker(server_args)

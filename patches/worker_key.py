@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, PatchError, Process, resolve
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 
 SERVER = "sglang.srt.entrypoints.http_server"
 UNAUTHORIZED = b'{"error":"Unauthorized: this worker takes requests of its own run only"}'

@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import settings
 
-from tests import kernels, numeric
+from tests import kernels, numeric, record, scope
 
 # A proxy of the machine's must not stand between a test and its own loopback servers.
 os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
@@ -30,3 +30,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         path = item.path.relative_to(config.rootpath).as_posix()
         if numeric.is_numeric(path, getattr(item, "originalname", item.name)):
             item.add_marker("numeric")
+        if scope.needs_sglang(item):
+            item.add_marker("sglang")
+    left_out = [item for item in items if scope.leaves_out(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Where tests run in several processes, their parent is told of all: each writes its own."""
+    if "PYTEST_XDIST_WORKER" in os.environ or not hasattr(report, "node"):
+        record.test(record.name(report.nodeid), report.duration)

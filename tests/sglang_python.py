@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests import scope
+
 PROJECT = Path(__file__).resolve().parents[1]
 
 CPU_ENVIRONMENT = {
@@ -37,6 +39,7 @@ def run_python(
     code: str, arguments: Sequence[str] = (), given: str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """As `python -c code arguments...` with `given` on standard input, in the project's folder."""
+    scope.refuse_sglang()
     with tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder) / name for name in ("given", "stdout", "stderr")}
         for name, file in files.items():
@@ -73,10 +76,10 @@ def _running() -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
-    from patches import cpu_imports, template
+    from patches import stubs, template
 
     template.die_with_parent()
-    cpu_imports.prepare()
+    stubs.put_on_path()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an import prints is no answer
     template.preload()

@@ -1,56 +1,67 @@
-"""Decisions on record: what a policy was shown and what it answered, to be played again.
+"""Decisions on record: what a policy was shown and told and what it answered, to be played again.
 
-A recording is JSON lines. The first names the policy, `{"policy", "seed"}` (one further down is a
-process that was started again); each other one is something that the policy was told, in order:
+A recording is JSON lines. The first names the policy, `{"policy", "seed", "tau"}` (one further down
+is another policy, or a process that was started again); each other one is what it went through:
 
 - `{"choose": {"workers": [...], "request": {...}}, "index": 1, "reason": "..."}`, a decision, with
   `index` null where there was none
-- `{"sent": [rid, [name, dp rank], {request}, generated]}`, `{"counted": [rid, tokens]}`,
-  `{"ended": [rid, finished]}`, `{"lost": [name, dp rank]}`: what BR-H's lengths were told
+- `{"assign": {"workers": [...], "waiting": [...]}, "made": [[request, worker, reason], ...]}`, a
+  round
+- `{"sent": [rid, [name, dp rank], {request}, generated, group]}`, `{"counted": [rid, tokens]}`,
+  `{"stepped": [[name, dp rank], tokens]}`, `{"ended": [rid, finished]}`, `{"lost": [name, dp
+  rank]}`: what was in flight (`toolkit.policies.following`)
+- `{"centroids": {"rows": [...], "owner": [[group, row], ...]}, "residents": D}`: what ELDR got to
+  compare signatures with, null for nothing
 
 Policies have no clock and no other input, so whoever plays a recording on a fresh policy gets the
-same answers: the router and SGLang's DP controller both wrap theirs in `Recorded`.
+same answers. Every home wraps its policies in `recorded` where it is asked to: the router by the
+variable TOOLKIT_ROUTER_RECORD (`toolkit.router.decisions`), SGLang's DP controller by
+TOOLKIT_DP_RECORD (`patches.dp_method`), tests and simulations by hand. What was in flight when a
+recording of ELDR began is not in it: let the home be idle then.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple, Protocol, TextIO
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
 
-from toolkit.policies import make_policy
-from toolkit.policies.base import Decision, Load, Policy, RequestView, WorkerView
+from toolkit.policies.assign import Assigner, Assignment
+from toolkit.policies.base import Decision, Group, Policy, RequestView, WorkerView
+from toolkit.policies.following import Following, Key
 
-Key = tuple[str, int]
-
-
-class Lengths(Protocol):
-    """What BR-H is told of requests in flight (`toolkit.policies.inflight_lengths`)."""
-
-    def sent(self, rid: str, key: Key, request: RequestView, generated: int = 0) -> None: ...
-    def counted(self, rid: str, tokens: int = 1) -> None: ...
-    def ended(self, rid: str, finished: bool = True) -> None: ...
-    def lost(self, key: Key) -> list[str]: ...
+Write = Callable[[dict[str, Any]], None]
 
 
-class Recorded:
-    """A policy that writes what happens to it. `sink`: an open text file; flushed at each line."""
+def recorded(
+    policy: Policy, sink: TextIO | Path, seed: int = 0, tau: float | None = None
+) -> Policy:
+    """The policy, with what happens to it written to a text file, open or to be appended to, and
+    flushed at each line. `seed`, `tau`: those that it was made with."""
+    if isinstance(sink, Path):
+        sink = sink.open("a", encoding="utf-8")  # as long as the policy lives
+    kind = RecordedRounds if isinstance(policy, Assigner) else Recorded
+    return kind(policy, sink, seed, tau)
 
-    def __init__(self, policy: Policy, sink: TextIO, seed: int = 0) -> None:
+
+class Recorded(Policy):
+    """A policy that writes what happens to it; see `recorded`."""
+
+    def __init__(self, policy: Policy, sink: TextIO, seed: int, tau: float | None) -> None:
         self._policy = policy
         self._sink = sink
-        self.name = policy.name
-        self.needs_blocks = policy.needs_blocks
-        self.needs_user = getattr(policy, "needs_user", False)
-        self.needs_hash = getattr(policy, "needs_hash", False)
-        inner = getattr(policy, "inflight", None)
-        self.inflight: Lengths | None = None if inner is None else _RecordedLengths(inner, self)
-        self.write({"policy": policy.name, "seed": seed})
+        self.name, self.needs = policy.name, policy.needs
+        self.inflight, self.locality = policy.inflight, policy.locality
+        self.write({"policy": policy.name, "seed": seed, "tau": tau})
+        if self.locality is not None:
+            self.locality.on_change = self._changed
 
     @property
     def counters(self) -> Any:
-        return getattr(self._policy, "counters", None)
+        return self._policy.counters
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         decision = self._policy.choose(workers, request)
@@ -63,81 +74,66 @@ class Recorded:
         )
         return decision
 
+    def follow(self) -> Following:
+        return _RecordedFollowing(self._policy, self.write)
+
     def write(self, line: dict[str, Any]) -> None:
         """Put one line on record."""
         self._sink.write(json.dumps(line, separators=(",", ":")) + "\n")
         self._sink.flush()
 
+    def _changed(self) -> None:
+        assert self.locality is not None
+        known, residents = self.locality.centroids, self.locality.residents
+        shown = known and {
+            "rows": known.rows.tolist(),
+            "owner": [[list(group), row] for group, row in known.owner.items()],
+        }
+        self.write({"centroids": shown, "residents": residents and residents.dimensions})
 
-class _RecordedLengths:
-    def __init__(self, lengths: Lengths, record: Recorded) -> None:
-        self._lengths = lengths
-        self._record = record
 
-    def sent(self, rid: str, key: Key, request: RequestView, generated: int = 0) -> None:
-        self._record.write({"sent": [rid, list(key), plain(request), generated]})
-        self._lengths.sent(rid, key, request, generated)
+class RecordedRounds(Recorded, Assigner):
+    """One that assigns."""
+
+    def assign(
+        self, workers: Sequence[WorkerView], waiting: Sequence[RequestView]
+    ) -> list[Assignment]:
+        assert isinstance(self._policy, Assigner)
+        shown = {"workers": [asdict(w) for w in workers], "waiting": [plain(r) for r in waiting]}
+        made = self._policy.assign(workers, waiting)
+        self.write({"assign": shown, "made": [list(each) for each in made]})
+        return made
+
+
+class _RecordedFollowing(Following):
+    def __init__(self, policy: Policy, write: Write) -> None:
+        super().__init__(policy)
+        self._write = write
+
+    def sent(
+        self, rid: str, key: Key, group: Group, request: RequestView, generated: int = 0
+    ) -> None:
+        self._write({"sent": [rid, list(key), plain(request), generated, list(group)]})
+        super().sent(rid, key, group, request, generated)
 
     def counted(self, rid: str, tokens: int = 1) -> None:
-        self._record.write({"counted": [rid, tokens]})
-        self._lengths.counted(rid, tokens)
+        self._write({"counted": [rid, tokens]})
+        super().counted(rid, tokens)
+
+    def counter(self, rid: str) -> Callable[[int], None] | None:
+        return partial(self.counted, rid) if self.lengths else None
+
+    def stepped(self, key: Key, tokens: int) -> None:
+        self._write({"stepped": [list(key), tokens]})
+        super().stepped(key, tokens)
 
     def ended(self, rid: str, finished: bool = True) -> None:
-        self._record.write({"ended": [rid, finished]})
-        self._lengths.ended(rid, finished)
+        self._write({"ended": [rid, finished]})
+        super().ended(rid, finished)
 
     def lost(self, key: Key) -> list[str]:
-        self._record.write({"lost": list(key)})
-        return self._lengths.lost(key)
-
-
-class Replayed(NamedTuple):
-    """One decision as it was recorded and as it comes out now."""
-
-    line: int
-    recorded: Decision | None
-    now: Decision | None
-
-
-def replay(lines: Iterable[str], policy: Policy | None = None) -> list[Replayed]:
-    """Play a recording on `policy`, by default on a fresh one of the recorded name for each life.
-
-    ValueError: not a recording, with the number of the line.
-    """
-    found: list[Replayed] = []
-    playing = policy
-    for number, text in enumerate(lines, 1):
-        try:
-            line = json.loads(text)
-            if "policy" in line:
-                playing = policy or make_policy(line["policy"], line["seed"])
-            elif playing is None:
-                raise ValueError("the policy is not named before it decides")
-            else:
-                _play(line, number, playing, found)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"line {number} is no line of a recording: {error}") from error
-    return found
-
-
-def _play(line: dict[str, Any], number: int, policy: Policy, found: list[Replayed]) -> None:
-    if "choose" in line:
-        shown = line["choose"]
-        now = policy.choose([_worker(w) for w in shown["workers"]], _request(shown["request"]))
-        index = line["index"]
-        recorded = None if index is None else Decision(index, line["reason"])
-        found.append(Replayed(number, recorded, now))
-        return
-    inflight: Lengths = policy.inflight  # type: ignore[attr-defined]
-    if "sent" in line:
-        rid, key, request, generated = line["sent"]
-        inflight.sent(rid, (key[0], key[1]), _request(request), generated)
-    elif "counted" in line:
-        inflight.counted(*line["counted"])
-    elif "ended" in line:
-        inflight.ended(*line["ended"])
-    else:
-        inflight.lost((line["lost"][0], line["lost"][1]))
+        self._write({"lost": list(key)})
+        return super().lost(key)
 
 
 def plain(request: RequestView) -> dict[str, Any]:
@@ -147,17 +143,3 @@ def plain(request: RequestView) -> dict[str, Any]:
     if signature is not None and not isinstance(signature, str):
         data["signature"] = signature.tolist()
     return data
-
-
-def _request(data: dict[str, Any]) -> RequestView:
-    signature = data["signature"]
-    if isinstance(signature, list):
-        import numpy as np
-
-        signature = np.array(signature, dtype=np.float32)
-    return RequestView(**data | {"blocks": tuple(data["blocks"]), "signature": signature})
-
-
-def _worker(data: dict[str, Any]) -> WorkerView:
-    load = data["load"]
-    return WorkerView(**data | {"load": None if load is None else Load(**load)})

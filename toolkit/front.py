@@ -8,8 +8,8 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-VARIABLE = "TOOLKIT_FRONT"
-"""Descriptors of listening sockets that a router inherits: their numbers with commas."""
+from toolkit.contract.variables import FRONT_VARIABLE
+
 BACKLOG = 1024
 
 
@@ -41,6 +41,6 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def inherited() -> list[socket.socket]:
-    """Those that VARIABLE names; it is taken out of the environment."""
-    numbers = [int(number) for number in os.environ.pop(VARIABLE, "").split(",") if number]
+    """Those that FRONT_VARIABLE names; it is taken out of the environment."""
+    numbers = [int(number) for number in os.environ.pop(FRONT_VARIABLE, "").split(",") if number]
     return [socket.socket(fileno=number) for number in numbers]

@@ -7,12 +7,14 @@ import re
 import stat
 from pathlib import Path
 
+from toolkit.errors import ToolkitError
+
 LINE = re.compile(r"(?:(?P<name>[A-Za-z0-9._-]+):[ \t]+)?(?P<key>[\x21-\x7e]+)")
 EXPOSED = stat.S_IRWXO | stat.S_IWGRP
 """Whoever else may read or change the file has the keys, or gives them."""
 
 
-class KeysError(ValueError):
+class KeysError(ToolkitError, ValueError):
     """A key cannot be had; the message says what to change, and holds no key."""
 
 

@@ -22,11 +22,11 @@ from typing import Any
 
 from tests.benchmarks.common import Result, arguments, interval
 from tests.e2e.worker_process import worker
+from toolkit.contract.ticket import TICKET_KEY, sign
 from toolkit.profile.calibrate import Settings, request
 from toolkit.profile.measure import new_session
 from toolkit.profile.prompts import Prompt, own_prompts
 from toolkit.profile.tap import PHASES, Tap
-from toolkit.ticket import TICKET_KEY, sign
 
 WAVE = 8
 KEY = secrets.token_hex(32)

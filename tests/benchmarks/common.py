@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import platform
+import shlex
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 RECIPE = Path(__file__).resolve().parents[2] / "launch" / "cpu-demo.yaml"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def arguments(doc: str | None, *extra: tuple[str, dict[str, Any]]) -> argparse.Namespace:
@@ -24,13 +30,21 @@ def arguments(doc: str | None, *extra: tuple[str, dict[str, Any]]) -> argparse.N
         action="store_true",
         help="a short run: under a minute, without the start of real workers",
     )
+    parser.add_argument(
+        "--record", action="store_true", help="also append the result to results/NAME.jsonl"
+    )
     for name, options in extra:
         parser.add_argument(name, **options)
-    return parser.parse_args()
+    given = parser.parse_args()
+    Result.recorded = given.record
+    return given
 
 
 class Result:
     """Collects keys; `emit` prints the one JSON object that ends a benchmark's output."""
+
+    recorded = False
+    """`--record` was given: `emit` also keeps the line in `results/`."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -39,7 +53,30 @@ class Result:
     def emit(self, samples: int) -> None:
         """Print the keys with `seconds` (whole benchmark) and `samples`. NaN becomes null."""
         keys = {**self.keys, "seconds": time.perf_counter() - self._start, "samples": samples}
-        print(json.dumps({name: _rounded(value) for name, value in keys.items()}), flush=True)
+        figures = {name: _rounded(value) for name, value in keys.items()}
+        print(json.dumps(figures), flush=True)
+        if self.recorded:
+            name = Path(sys.argv[0]).stem
+            command = shlex.join([f"tests.benchmarks.{name}", *sys.argv[1:]])
+            record(name, figures, command, RESULTS)
+
+
+def record(name: str, figures: dict[str, Any], command: str, folder: Path) -> None:
+    """Append one result to `folder`/NAME.jsonl; the results page is made from these files."""
+    here = Path(__file__).parent
+    asked = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    line = {
+        "benchmark": name,
+        "figures": figures,
+        "command": command,
+        "commit": commit or None,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{name}.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def _rounded(value: Any) -> Any:

@@ -51,10 +51,10 @@ class Consecutive:
 
 def spread(name: str, options: Any, lengths: Sequence[Lengths], delay: int) -> float:
     """Mean over steps of max - min KV tokens, the mean of all seeds."""
+    from tests.one_by_one import OneByOne
     from tests.unit.policies.closed_loop import ClosedLoop
     from toolkit.policies import make_policy
     from toolkit.policies.assign import Assigner
-    from toolkit.policies.one_by_one import OneByOne
 
     found = []
     for seed in range(options.seeds):
@@ -62,7 +62,7 @@ def spread(name: str, options: Any, lengths: Sequence[Lengths], delay: int) -> f
         assigner: Assigner = policy if isinstance(policy, Assigner) else OneByOne(policy)
         loop = ClosedLoop(
             assigner, Consecutive(lengths), options.ranks, options.slots, 8 * options.ranks, delay,
-            seed, getattr(policy, "inflight", None),
+            seed, policy.inflight,
         )  # fmt: skip
         loop.run(options.steps, options.steps // 4)
         found += loop.spreads

@@ -13,8 +13,8 @@ import numpy as np
 from tests.benchmarks.eldr_rounds import PROFILE
 from toolkit import signatures
 from toolkit.bench.mix import parse_mix
-from toolkit.profile import store
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder import store
+from toolkit.profile_folder.schema import Profile
 
 Arrays = dict[str, np.ndarray]
 BY_REQUEST = (

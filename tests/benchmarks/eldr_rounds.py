@@ -30,7 +30,7 @@ WARM_UP = 32
 def unseen() -> list[Any]:
     """The project's prompts whose experts no fit of the shipped profile has seen."""
     from toolkit.embedded import load_prompts
-    from toolkit.profile.store import read
+    from toolkit.profile_folder.store import read
 
     profile, arrays = read(PROFILE)
     rows = zip(profile.requests, arrays["held_out"], strict=True)

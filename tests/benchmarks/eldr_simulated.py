@@ -33,7 +33,7 @@ from tests.benchmarks.common import Result, arguments
 from tests.benchmarks.composed_simulated import cost
 from tests.benchmarks.gimbal_simulated import told
 from toolkit.bench.stats import paired_ratio
-from toolkit.profile import store
+from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir
 from toolkit.signatures.space import SignatureSpace
 from toolkit.simulate.experts import Experts, Mixture

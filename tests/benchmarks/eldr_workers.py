@@ -61,7 +61,7 @@ def workers(profile: Path | None = None) -> Iterator[Workers]:
     BenchError: a worker was restarted meanwhile. LaunchError: they do not come up.
     """
     from toolkit.launch.deployment import load_deployment
-    from toolkit.launch.plan import resolve
+    from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
 
     deployment = load_deployment(RECIPE)
@@ -85,7 +85,7 @@ def check_centroids(state: Mapping[str, Any], profile: Path) -> None:
     """BenchError unless a router's `GET /workers` shows that it serves this profile's centroids as
     they are: row k on decode worker k, no refit, and the mean cosine that the profile's requests
     have to these very rows."""
-    from toolkit.router.calibrated import calibrated
+    from toolkit.signatures.calibrated import calibrated
     from toolkit.signatures.nearness import nearness
 
     known, eldr = calibrated(str(profile)), state["eldr"]

@@ -29,7 +29,6 @@ played again once, and said here.
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
 import tempfile
 from collections.abc import Mapping
@@ -39,6 +38,7 @@ from typing import Any
 
 from tests.benchmarks.common import Result, arguments
 from tests.benchmarks.eldr_rounds import ratio, say, warm_up
+from tests.dp_recipe import SETS, SLOTS, recipe
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.ending import FLAG
@@ -50,10 +50,7 @@ from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import Target, discover
 from toolkit.bench.traces import TraceRow, load
 from toolkit.bench.workload import Item, Workload
-from toolkit.launch.document import read_document
-from toolkit.resources import recipes_dir
 
-RECIPE = recipes_dir() / "cpu-dp.yaml"
 BASELINES = ("random", "round_robin", "shortest_queue", "power_of_two")
 PARTS = "composed@filter+level@0+user"
 OURS = {
@@ -64,14 +61,6 @@ OURS = {
     "composed": PARTS,
 }
 ARMS = (*OURS.values(), "br0", "brh", "level", "composed", *BASELINES, "least_tokens")
-SETS: dict[str, dict[str, Any]] = {
-    "attention": {"tp": 2, "dp": 2, "dp_attention": True},
-    "plain": {"tp": 1, "dp": 4, "dp_attention": False},
-}
-SLOTS = 32
-RESERVED = 96
-"""KV tokens kept free for each running request, in place of SGLang's 512: with those 32 requests a
-rank do not fit in a pool of 16,384."""
 WAITING = 8
 """Requests in flight for each rank beyond its slots."""
 LONGEST = (2000, 512)
@@ -80,21 +69,6 @@ SHOWN = (
     "median_step_wall_ms", "median_worker_tpot_wall_ms", "p99_worker_tpot_wall_ms",
     "median_ttft_ms", "p99_ttft_ms", "output_throughput", "window_throughput",
 )  # fmt: skip
-
-
-def recipe(kind: str, folder: Path, slots: int = SLOTS) -> Path:
-    """The recipe with this kind of ranks, and workers that can hide lengths."""
-    document, _ = read_document(RECIPE)
-    ranks = SETS[kind]
-    # With DP attention the limit is the server's, else each rank's.
-    limit = slots * ranks["dp"] if ranks["dp_attention"] else slots
-    document["decode"] |= ranks | {"max_running": limit}
-    for role in ("prefill", "decode"):
-        document[role].setdefault("args", {})[FLAG] = True
-    document["decode"]["args"]["num-reserved-decode-tokens"] = RESERVED
-    path = folder / f"{kind}.yaml"
-    path.write_text(json.dumps(document))  # JSON is YAML
-    return path
 
 
 def workload(

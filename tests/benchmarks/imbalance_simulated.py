@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.benchmarks.common import Result, arguments
-from tests.benchmarks.imbalance import BASELINES, LONGEST, RESERVED, SLOTS, WAITING
+from tests.benchmarks.imbalance import BASELINES, LONGEST, SLOTS, WAITING
+from tests.dp_recipe import RESERVED
 from toolkit.bench.lengths import draw, of_trace, scaled
 from toolkit.bench.traces import TraceRow, load
 from toolkit.launch.deployment import load_deployment

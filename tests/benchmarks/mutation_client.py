@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 
 from tests.benchmarks.mutation_bodies import Mutation
+from tests.told import told
 
 LIMIT_S = 10.0
 """An answer that is not whole by then is a hang."""
@@ -46,17 +45,3 @@ async def post(
         return Outcome("refused", message=str(error), seconds=time.perf_counter() - begin)
     except (aiohttp.ClientError, OSError) as error:
         return Outcome("closed", message=repr(error), seconds=time.perf_counter() - begin)
-
-
-def told(status: int, raw: bytes) -> tuple[int, str]:
-    """Status and message of an answer; an error within a stream counts as the answer's."""
-    if status != 200:
-        return status, raw[:500].decode(errors="replace")
-    for line in raw.split(b"\n"):
-        if line.startswith(b"data: {") and b'"error"' in line:
-            try:
-                error: Any = json.loads(line[6:])["error"]
-                return int(error.get("code") or 500), str(error.get("message"))[:500]
-            except (ValueError, KeyError, AttributeError, TypeError):
-                continue
-    return 200, ""

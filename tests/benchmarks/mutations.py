@@ -147,7 +147,7 @@ def _target(options: Any, folder: Path) -> Iterator[Target]:
             yield server
         return
     from toolkit.launch.deployment import load_deployment
-    from toolkit.launch.plan import resolve
+    from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
 
     with running(resolve(load_deployment(RECIPE)), folder / "run") as up:

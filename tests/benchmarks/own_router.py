@@ -13,11 +13,11 @@ from typing import Any
 
 from tests.ports import free_port
 from toolkit.bench.errors import BenchError
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import readiness
 from toolkit.launch.keys import headers_at
 from toolkit.launch.plan import RUN_DIR, RouterPlan
 from toolkit.launch.process import Managed
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 UP_S = 60.0
 END_S = 15.0

@@ -25,8 +25,8 @@ from tests.benchmarks.eldr_simulated import BASE, MI300X
 from tests.benchmarks.gimbal_simulated import told
 from toolkit import placement
 from toolkit.bench.stats import paired_ratio
-from toolkit.profile import store
 from toolkit.profile.placing import traffic
+from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir
 from toolkit.simulate.experts import Experts, Mixture
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet

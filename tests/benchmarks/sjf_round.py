@@ -78,7 +78,7 @@ def _queue() -> tuple[Any, list[Any]]:
 
 def main() -> None:
     """Print the three figures as JSON."""
-    from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+    from patches.stubs import CPU_STUBS, declare_torchvision_operators
 
     sys.path.insert(0, str(CPU_STUBS))
     declare_torchvision_operators()

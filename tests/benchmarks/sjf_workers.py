@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.benchmarks.own_router import own_router
 from toolkit.bench.errors import BenchError
+from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.launch.plan import RouterPlan
-from toolkit.launch.waiting import VARIABLE
 
 PREFILL = {"sjf": "prefill-0", "fcfs": "prefill-1"}
 
@@ -40,13 +40,13 @@ def arms(age_s: float, chunk: int) -> Iterator[dict[str, str]]:
     BenchError: a router does not come up, or a worker was restarted. LaunchError: no worker does.
     """
     from toolkit.launch.deployment import Deployment
-    from toolkit.launch.plan import resolve
+    from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
 
     plan = resolve(Deployment.model_validate(recipe(age_s, chunk)))
     assert plan.router is not None
     workers = tuple(
-        replace(worker, env={k: v for k, v in worker.env.items() if k != VARIABLE})
+        replace(worker, env={k: v for k, v in worker.env.items() if k != WAITING_VARIABLE})
         if worker.name == PREFILL["fcfs"]
         else worker
         for worker in plan.workers

@@ -1,20 +1,45 @@
-"""One deployment of real CPU workers for all end-to-end tests: starting one takes a minute. And
-what their answers are compared with."""
+"""The deployments and workers that end-to-end tests share: starting one takes most of a minute.
+And what their answers are compared with."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e import evidence
+from tests.dp_recipe import recipe
+from tests.e2e import evidence, groups
+from tests.e2e.deployments import Shared, deployed
 from tests.e2e.reference import Reference
-from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
-from toolkit.launch.running import Running, running
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
+from tests.e2e.worker_process import worker
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
+from toolkit.launch.running import Running
 from toolkit.resources import recipes_dir
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that hands tests out makes the place where the others say which go together."""
+    if config.getvalue("dist") == "loadgroup":
+        folder = tempfile.TemporaryDirectory(prefix="toolkit-groups-")
+        config.add_cleanup(folder.cleanup)
+        os.environ[groups.VARIABLE] = str(Path(folder.name) / "groups.json")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> groups.Scheduling | None:
+    """Tests of one deployment go to one process (`groups`)."""
+    if groups.VARIABLE in os.environ and config.getvalue("dist") == "loadgroup":
+        return groups.Scheduling(config, log)
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ours = [item for item in items if item.get_closest_marker("e2e")]
+    items[:] = [item for item in items if item not in set(ours)] + groups.order(ours)
+    groups.publish(items)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -29,18 +54,61 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, Any, Any
 
 
 @pytest.fixture(scope="session")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def cpu_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """launch/cpu-demo.yaml, for `deployment`."""
+    with deployed(recipes_dir() / "cpu-demo.yaml", tmp_path_factory.mktemp("cpu-demo")) as up:
+        yield Shared(up)
+
+
+@pytest.fixture(scope="session")
+def deployment(cpu_demo: Shared) -> Iterator[Running]:
     """launch/cpu-demo.yaml, up: .router_url, .router_pid, .workers (name, role, url, pid).
 
     A test that kills a process waits before it ends until it is back:
-    `deployment.wait_ready(worker.name, worker.restarts + 1)`.
+    `deployment.wait_ready(worker.name, worker.restarts + 1)`. Policies need not be put back.
     """
-    plan = resolve(load_deployment(recipes_dir() / "cpu-demo.yaml"))
-    folder = tmp_path_factory.mktemp("cpu-demo")
-    with running(plan, folder) as up, pytest.MonkeyPatch.context() as environment:
+    with pytest.MonkeyPatch.context() as environment:
         # This run is not among the user's, where commands of the toolkit look for its key.
-        environment.setenv(WORKER_KEY_VARIABLE, up.worker_key)
-        yield up
+        environment.setenv(WORKER_KEY_VARIABLE, cpu_demo.up.worker_key)
+        yield cpu_demo.up
+
+
+@pytest.fixture(scope="session")
+def cpu_dp_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """launch/cpu-dp.yaml, for `cpu_dp`."""
+    folder = tmp_path_factory.mktemp("cpu-dp")
+    with deployed(recipe("attention", folder), folder) as up:
+        yield Shared(up)
+
+
+@pytest.fixture(scope="session")
+def cpu_dp(cpu_dp_shared: Shared) -> Running:
+    """launch/cpu-dp.yaml with workers that can hide lengths (`tests.dp_recipe`), up."""
+    return cpu_dp_shared.up
+
+
+@pytest.fixture(autouse=True)
+def left_well(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whoever uses a shared deployment leaves it whole, whatever comes next."""
+    used: list[Shared] = [
+        request.getfixturevalue(name)
+        for name in ("cpu_demo", "cpu_dp_shared")
+        if name in request.fixturenames
+    ]
+    yield
+    for shared in used:
+        wrong = shared.restore()
+        assert not wrong, f"the test has left the deployment so: {wrong}"
+
+
+@pytest.fixture(scope="session")
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A plain SGLang server of the model, without a prefix cache; prompts above 512 tokens take
+    several forwards."""
+    log = tmp_path_factory.mktemp("plain") / "worker.log"
+    flags = ("--served-model-name", "embedded", "--sleep-on-idle", "--disable-radix-cache")
+    with worker(*flags, "--chunked-prefill-size", "512", log=log) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.e2e import calls
-from tests.e2e.worker_process import worker
 from toolkit.launch.running import Running
 
 pytestmark = pytest.mark.e2e
@@ -85,13 +83,6 @@ CASES: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    log = tmp_path_factory.mktemp("plain") / "worker.log"
-    with worker("--served-model-name", "embedded", "--sleep-on-idle", log=log) as url:
-        yield url
-
-
 def answer(url: str, path: str, body: Any) -> tuple[int, str]:
     """(status, message without what differs from request to request)."""
 
@@ -123,9 +114,9 @@ def _message(raw: bytes) -> str:
 
 @pytest.mark.parametrize(("path", "body"), CASES, ids=lambda v: str(v)[:60])
 def test_the_answer_is_the_plain_servers(
-    deployment: Running, plain: str, path: str, body: Any
+    deployment: Running, plain_server: str, path: str, body: Any
 ) -> None:
-    assert answer(deployment.router_url, path, body) == answer(plain, path, body)
+    assert answer(deployment.router_url, path, body) == answer(plain_server, path, body)
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT, NATIVE])

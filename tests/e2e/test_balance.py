@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -14,10 +13,9 @@ from typing import Any
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.deployments import deployed as started
 from tests.e2e.reference import Reference
-from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
-from toolkit.launch.running import Running, running
+from toolkit.launch.running import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -43,10 +41,8 @@ def deployed(decode: dict[str, Any], folder: Path) -> Iterator[Running]:
         "decode": decode,
         "router": router,
     }
-    file = folder / "balance.yaml"
-    file.write_text(json.dumps(recipe))  # JSON is YAML
-    with running(resolve(load_deployment(file)), folder) as deployment:
-        yield deployment
+    with started(recipe, folder) as up:
+        yield up
 
 
 @pytest.fixture(scope="module", params=["dp attention", "dp"])

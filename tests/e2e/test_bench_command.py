@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.commands import bench
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.target import discover
 from toolkit.bench.workload import Item, Workload
@@ -34,17 +32,6 @@ MOONCAKE = "\n".join(
     )
     for n in range(8)
 )
-
-
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "toolkit", "bench", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "COLUMNS": "120"},
-    )
 
 
 @pytest.mark.parametrize("endpoint", ["generate", "chat", "completions"])

@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-import urllib.request
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.worker_process import worker
-from toolkit.embedded import load_prompts, model_path
+from tests.e2e.outputs import PROMPTS, generate, outputs, post
+from tests.e2e.worker_process import TWO_RANKS, worker
+from toolkit.embedded import model_path
 
 pytestmark = pytest.mark.e2e
-
-PROMPTS = [prompt.text for prompt in load_prompts()[::20]][:8]
-NEW_TOKENS = 16
-TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
-
-
-def generate(url: str, text: str, **extra: Any) -> dict[str, Any]:
-    sampling = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
-    body = json.dumps({"text": text, "sampling_params": sampling} | extra).encode()
-    request = urllib.request.Request(f"{url}/generate", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as response:
-        answer: dict[str, Any] = json.load(response)
-        return answer
-
-
-def outputs(url: str) -> list[list[int]]:
-    """Greedy token ids of every prompt, four in flight so that batches and ranks mix."""
-    with ThreadPoolExecutor(4) as pool:
-        return [answer["output_ids"] for answer in pool.map(lambda t: generate(url, t), PROMPTS)]
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +21,12 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plain(logs: Path) -> Iterator[list[list[int]]]:
-    with worker("--sleep-on-idle", log=logs / "plain.log") as url:
-        found = outputs(url)
+def plain(plain_server: str) -> list[list[int]]:
+    found = outputs(plain_server)
     assert len({tuple(ids) for ids in found}) > len(found) // 2, (
         "the model answers everything alike"
     )
-    yield found
+    return found
 
 
 def shuffled_placement(folder: Path) -> Path:
@@ -93,8 +70,3 @@ def test_routed_experts_and_the_recorder(plain: list[list[int]], logs: Path) -> 
     counts = torch.load(dump, weights_only=False)["logical_count"]
     assert counts.shape[-1] == config["num_experts"]
     assert int(counts.sum()) > 0
-
-
-def post(url: str, path: str) -> None:
-    with urllib.request.urlopen(urllib.request.Request(url + path, b""), timeout=60) as response:
-        assert response.status == 200

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from tests.e2e import calls
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import readiness
 from toolkit.launch.running import Running
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

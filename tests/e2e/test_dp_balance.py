@@ -6,22 +6,19 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from patches.cpu_background import NICE
-from tests.benchmarks.imbalance import recipe
 from tests.e2e import calls
+from tests.e2e.commands import bench
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.target import discover, set_policy
 from toolkit.bench.workload import Item, Workload
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import trees
-from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
-from toolkit.launch.running import Running, running
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
+from toolkit.launch.running import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -29,13 +26,6 @@ ITEMS = tuple(
     Item(tuple(calls.prompt(f"balance-{n}", 10 + 23 * n)), 2 + 7 * n, user=f"u{n % 3}")
     for n in range(10)
 )
-
-
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("cpu-dp")
-    with running(resolve(load_deployment(recipe("attention", folder))), folder) as deployment:
-        yield deployment
 
 
 def played(url: str, policy: str, load: Load) -> Outcome:
@@ -48,8 +38,8 @@ def played(url: str, policy: str, load: Load) -> Outcome:
 
 
 @pytest.mark.parametrize("policy", ["composed", "brh@learned:0", "br0@0", "round_robin"])
-def test_answers_end_where_only_the_client_knew(up: Running, policy: str) -> None:
-    outcome = played(up.router_url, policy, Load(concurrency=5, hidden=True))
+def test_answers_end_where_only_the_client_knew(cpu_dp: Running, policy: str) -> None:
+    outcome = played(cpu_dp.router_url, policy, Load(concurrency=5, hidden=True))
     check(outcome, len(ITEMS))
     made = {sample.prompt_len: sample.output_len for sample in outcome.samples}
     assert made == {len(item.prompt): item.output_tokens for item in ITEMS}
@@ -63,14 +53,14 @@ def test_answers_end_where_only_the_client_knew(up: Running, policy: str) -> Non
     assert 0 <= metrics["barrier_share_cpu"] <= 0.5
 
 
-def test_one_request_alone_leaves_a_rank_empty(up: Running) -> None:
+def test_one_request_alone_leaves_a_rank_empty(cpu_dp: Running) -> None:
     """What is measured, on a case whose answer is known: the other rank holds nothing, and waits
     for half of all time that two ranks spend."""
     one = Workload("one", (Item(tuple(calls.prompt("balance-alone", 300)), 40),))
 
     async def run() -> Outcome:
         async with new_session(120.0) as session:
-            return await play(session, await discover(session, up.router_url), one, Load())
+            return await play(session, await discover(session, cpu_dp.router_url), one, Load())
 
     outcome = asyncio.run(run())
     check(outcome, 1)
@@ -83,23 +73,21 @@ def test_one_request_alone_leaves_a_rank_empty(up: Running) -> None:
 
 
 def test_toolkit_bench_prints_it(
-    up: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cpu_dp: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.e2e.test_bench_command import bench
-
-    monkeypatch.setenv(WORKER_KEY_VARIABLE, up.worker_key)
+    monkeypatch.setenv(WORKER_KEY_VARIABLE, cpu_dp.worker_key)
     output = tmp_path / "result.json"
-    done = bench("--url", up.router_url, "--num-requests", "8", "--output", str(output))
+    done = bench("--url", cpu_dp.router_url, "--num-requests", "8", "--output", str(output))
     assert done.returncode == 0, done.stderr
     assert "max - min" in done.stdout
     assert "share at the barrier" in done.stdout
     assert json.loads(output.read_text())["metrics"]["kv_spread"] > 0
 
 
-def test_only_the_thread_that_computes_steps_back(up: Running) -> None:
+def test_only_the_thread_that_computes_steps_back(cpu_dp: Running) -> None:
     """`background` in the recipe: KV is received, and requests are, while a step runs."""
     ranks = {"prefill": Counter[int](), "decode": Counter[int]()}
-    for worker in up.workers:
+    for worker in cpu_dp.workers:
         assert worker.pid is not None
         leader = trees.look(worker.pid)
         assert leader is not None

@@ -18,16 +18,15 @@ import psutil
 import pytest
 
 from patches.dp_locality import DpLocality
-from patches.dp_method import RECORD_VARIABLE
 from tests.e2e import calls
+from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
-from toolkit.decisions import Replayed, replay
-from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
-from toolkit.launch.running import Running, running
-from toolkit.policies import make_policy
+from toolkit.contract.variables import DP_RECORD_VARIABLE
+from toolkit.launch.running import Running
+from toolkit.policies import Decision, make_policy
+from toolkit.replay import Replayed, replay
 from toolkit.resources import profiles_dir
-from toolkit.router.calibrated import calibrated
+from toolkit.signatures.calibrated import calibrated
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -47,20 +46,18 @@ class Served(NamedTuple):
 def start(folder: Path, **fields: Any) -> Any:
     """A deployment of these fields, up."""
     recipe = {"name": "dp-policy", "device": "cpu", "model": "embedded"} | fields
-    file = folder / "dp.yaml"
-    file.write_text(json.dumps(recipe))  # JSON is YAML
-    return running(resolve(load_deployment(file)), folder)
+    return deployed(recipe, folder)
 
 
 def recording(role: dict[str, Any], folder: Path, name: str) -> dict[str, Any]:
     """The role, with its decisions written to a file of that name."""
-    return role | {"env": {RECORD_VARIABLE: str(folder / f"{name}.jsonl")}}
+    return role | {"env": {DP_RECORD_VARIABLE: str(folder / f"{name}.jsonl")}}
 
 
 def decisions(folder: Path, name: str) -> list[Replayed]:
     """What was recorded, played again."""
     played = replay((folder / f"{name}.jsonl").read_text().splitlines())
-    assert [each for each in played if each.recorded != each.now] == []
+    assert [each for each in played if each.differs] == []
     return played
 
 
@@ -132,7 +129,7 @@ def test_short_requests_go_to_the_rank_without_the_long_one(balanced: Running) -
     assert Counter(each.rank for each in short) == {1 - long.rank: 6}
     # The decisions are those of the policy, and the requests ran where it said.
     made = decisions(balanced.run_dir, "plain")[before:]
-    said = [each.recorded.index for each in made if each.recorded is not None]
+    said = [each.recorded.index for each in made if isinstance(each.recorded, Decision)]
     assert said == [long.rank, *(each.rank for each in short)]
 
 
@@ -241,7 +238,7 @@ def test_behind_sglangs_router_prefill_and_decode_have_policies(
 
 
 def ranks_of(made: list[Replayed]) -> set[int]:
-    return {each.recorded.index for each in made if each.recorded is not None}
+    return {each.recorded.index for each in made if isinstance(each.recorded, Decision)}
 
 
 def nearest(reference: Reference, asked: list[list[int]], ranks: int) -> list[int]:

@@ -8,7 +8,6 @@ controller and a rank runs again.
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +18,9 @@ import pytest
 import zmq
 
 from tests.e2e import calls
+from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
-from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
-from toolkit.launch.running import Running, running
+from toolkit.launch.running import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -42,9 +40,7 @@ def up(
     roles = {"prefill": ONE_RANK, "decode": ONE_RANK} | {request.param: TWO_RANKS}
     router = {"prefill_policy": "round_robin", "decode_policy": "round_robin", "lost_s": LOST_S}
     recipe = {"name": "dp", "device": "cpu", "model": "embedded", **roles, "router": router}
-    file = folder / "dp.yaml"
-    file.write_text(json.dumps(recipe))  # JSON is YAML
-    with running(resolve(load_deployment(file)), folder) as deployment:
+    with deployed(recipe, folder) as deployment:
         yield deployment
 
 

@@ -4,37 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.e2e import calls
 from tests.e2e.reference import Reference
-from tests.e2e.test_faults import events, settled
+from tests.e2e.workers import LEG_TOKENS, events, leg, prefilled, settled
 from toolkit.launch.running import Running
 
 pytestmark = pytest.mark.e2e
 
-TOKENS = 4
 LONG = 2000
 """One chunk (2048 tokens here): between two of them SGLang looks by itself."""
-
-
-def leg(deployment: Running, name: str, room: int, length: int) -> dict[str, Any]:
-    """A request as the router sends it to both workers."""
-    port = next(w.bootstrap_port for w in deployment.plan.workers if w.role == "prefill")
-    body = calls.greedy(calls.prompt(name, length), TOKENS, stream=True)
-    room_of = {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room}
-    return body | room_of | {"rid": name}
-
-
-async def prefilled(stream: AsyncIterator[dict[str, Any]], rid: str) -> float:
-    """When the worker said so."""
-    async for event in stream:
-        if event["type"] == "prefill_done" and event["rid"] == rid:
-            return time.monotonic()
-    raise AssertionError("the event stream ended")
 
 
 def test_kv_does_not_wait_for_the_forward_of_another_prompt(
@@ -63,7 +45,7 @@ def test_kv_does_not_wait_for_the_forward_of_another_prompt(
             answer = send(short, decode.url, lambda count: first.append(time.monotonic()))
             done = await prefilled(stream, long["rid"])
             legs.append(send(long, decode.url))
-            assert (await answer).ids == reference.greedy(short["input_ids"], TOKENS)
+            assert (await answer).ids == reference.greedy(short["input_ids"], LEG_TOKENS)
             assert [(await each).error for each in legs] == [""] * 3
         return first[0] - began, done - began
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e import calls
-from tests.e2e.worker_process import worker
 from toolkit.launch.running import Running
 from toolkit.policies import policy_names
 
@@ -15,11 +14,10 @@ pytestmark = pytest.mark.e2e
 
 TOKENS = 16
 CONCURRENCY = 8
-CHUNK = 512  # --chunked-prefill-size of the plain server; longer prompts take several forwards
 
 
 def prompts() -> list[list[int]]:
-    """Fifty prompts: short, longer than a prefill chunk, sharing prefixes, and repeated."""
+    """Fifty prompts: short, longer than a prefill chunk (512), sharing prefixes, and repeated."""
     short = [calls.prompt(f"short-{n}", 3 + 2 * n) for n in range(20)]
     long = [calls.prompt(f"long-{n}", 900 + 300 * n) for n in range(5)]
     shared = calls.prompt("shared", 250)
@@ -28,12 +26,10 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
+def expected(plain_server: str) -> list[list[int]]:
     """What a plain server answers to each prompt, one at a time and without a prefix cache."""
-    log = tmp_path_factory.mktemp("plain") / "worker.log"
     bodies = [calls.greedy(ids, TOKENS, stream=False) for ids in prompts()]
-    with worker("--disable-radix-cache", "--chunked-prefill-size", str(CHUNK), log=log) as url:
-        answers = calls.run(calls.all_of(url, bodies, concurrency=1))
+    answers = calls.run(calls.all_of(plain_server, bodies, concurrency=1))
     assert [answer.error for answer in answers] == [""] * len(bodies)
     assert all(len(answer.ids) == TOKENS for answer in answers)
     assert len({tuple(answer.ids) for answer in answers}) > 30, "a degenerate model proves nothing"

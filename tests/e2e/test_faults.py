@@ -8,18 +8,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.workers import events, settled, state, victim
 from tests.ports import free_port
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 pytestmark = pytest.mark.e2e
 
@@ -38,37 +38,12 @@ def bodies() -> list[dict[str, Any]]:
     return [calls.greedy(ids, TOKENS, stream=True) for ids in prompts]
 
 
-async def state(url: str) -> dict[str, Any]:
-    async with calls.session() as http, http.get(url + "/workers") as answer:
-        return await answer.json()
-
-
 @pytest.fixture(scope="module")
 def undisturbed(deployment: Running) -> list[list[int]]:
     """What the requests give when nobody is killed."""
     answers = calls.run(calls.all_of(deployment.router_url, bodies(), CONCURRENCY))
     assert [answer.error for answer in answers] == [""] * REQUESTS
     return [answer.ids for answer in answers]
-
-
-async def settled(deployment: Running) -> None:
-    """Until every worker is up and the router knows it."""
-
-    async def up() -> bool:
-        rows = (await state(deployment.router_url))["workers"]
-        return all(row["healthy"] and not row["inflight"] for row in rows)
-
-    await calls.until(up, "all workers are healthy again")
-
-
-def victim(deployment: Running, name: str, process: str) -> int:
-    """The pid to kill: the worker's HTTP server, or the scheduler below it."""
-    pid = deployment.worker(name).pid
-    assert pid is not None
-    if process == "server":
-        return pid
-    children = psutil.Process(pid).children(recursive=True)
-    return next(child.pid for child in children if "scheduler" in " ".join(child.cmdline()))
 
 
 class Streams:
@@ -141,19 +116,6 @@ def test_a_killed_worker_loses_nothing_and_comes_back(
     calls.run(settled(deployment))
     assert deployment.worker(name).restarts == restarts + 1
     assert deployment.worker(name).pid != pid
-
-
-@asynccontextmanager
-async def events(worker_url: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-    """The worker's own event stream."""
-
-    async def lines(response: Any) -> AsyncIterator[dict[str, Any]]:
-        async for line in response.content:
-            yield json.loads(line)
-
-    async with calls.session() as http, http.get(worker_url + "/toolkit/events") as response:
-        assert response.status == 200
-        yield lines(response)
 
 
 def test_a_kv_transfer_is_reported(deployment: Running) -> None:

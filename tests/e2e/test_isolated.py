@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from tests import record
 from tests.e2e import calls
-from tests.e2e.test_launch_command import environment, everything, toolkit
+from tests.e2e.commands import environment, everything, toolkit
+from tests.namespaces import needs_namespaces
 from tests.unit.launch_stand_ins import wait_gone
-from tests.unit.test_launch_isolation import needs_namespaces
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.state import read_state
@@ -33,9 +34,13 @@ def run(tmp_path: Path) -> Iterator[Path]:
     file.write_text(json.dumps({"name": "alone", "isolate": True}))
     command = [sys.executable, "-m", "toolkit", "launch", str(file), "--no-check", "--detach"]
     try:
-        started = subprocess.run(
-            [*command, "--run-dir", str(folder)], cwd=source_root(), capture_output=True, text=True
-        )
+        with record.starting("toolkit launch, isolated: prefill-0, decode-0"):
+            started = subprocess.run(
+                [*command, "--run-dir", str(folder)],
+                cwd=source_root(),
+                capture_output=True,
+                text=True,
+            )
         assert started.returncode == 0, started.stderr
         yield folder
     finally:

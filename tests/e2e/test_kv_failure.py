@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
-from tests.e2e.test_faults import state, victim
+from tests.e2e.workers import state, victim
 from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
-from toolkit.launch.running import Running, running
+from toolkit.launch.running import Running
 from toolkit.resources import recipes_dir
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -39,7 +39,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """launch/cpu-demo.yaml, with a prefill worker that gives up early."""
     deployment = load_deployment(recipes_dir() / "cpu-demo.yaml")
     deployment = deployment.model_copy(update={"env": IMPATIENT})
-    with running(resolve(deployment), tmp_path_factory.mktemp("impatient")) as up:
+    with deployed(deployment, tmp_path_factory.mktemp("impatient")) as up:
         yield up
 
 

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import record
+from tests.e2e.commands import environment, everything, toolkit
 from tests.unit.launch_stand_ins import wait_gone
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.state import read_state
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -52,33 +54,18 @@ def launched(tmp_path: Path) -> Iterator[Launched]:
     assert said is not None
     try:
         lines = []
-        for line in said:
-            lines.append(line)
-            if "] ready:" in line:
-                break
-        else:
-            pytest.fail("".join(lines))
+        with record.starting("toolkit launch: worker-0"):
+            for line in said:
+                lines.append(line)
+                if "] ready:" in line:
+                    break
+            else:
+                pytest.fail("".join(lines))
         yield process, run
     finally:
         process.kill()
         process.wait()
         said.close()
-
-
-def everything(run: Path) -> list[trees.Process]:
-    state = read_state(run)
-    rows = [*state["workers"], state["router"]]
-    found = trees.members({r["pid"]: r["start_ticks"] for r in rows}, state["run_id"])
-    assert len(found) >= 4  # server, scheduler, detokenizer, router
-    guard = trees.look(state["guard_pid"])
-    assert guard is not None
-    return [*found, guard]
-
-
-def environment(pid: int) -> dict[str, str]:
-    """What a process has in its environment."""
-    lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def stream(run: Path, tokens: int) -> HTTPResponse:
@@ -90,16 +77,6 @@ def stream(run: Path, tokens: int) -> HTTPResponse:
     response: HTTPResponse = urllib.request.urlopen(request, timeout=300)
     assert response.readline().startswith(b"data: ")
     return response
-
-
-def toolkit(run: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "toolkit", *arguments, "--run", str(run)],
-        cwd=source_root(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 def test_status_then_ctrl_c_drains(launched: Launched) -> None:
@@ -131,13 +108,14 @@ def test_detached_with_an_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("DETACHED_ADMIN", "detached-secret-5678")
     command = [sys.executable, "-m", "toolkit", "launch", str(tmp_path / "one.yaml"), "--no-check"]
     try:
-        started = subprocess.run(
-            [*command, "--detach", "--run-dir", str(run)],
-            cwd=source_root(),
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        with record.starting("toolkit launch --detach: worker-0"):
+            started = subprocess.run(
+                [*command, "--detach", "--run-dir", str(run)],
+                cwd=source_root(),
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
         assert started.returncode == 0, started.stderr
         assert "one is ready: http://127.0.0.1:" in started.stdout
         assert f"toolkit stop --run {run} ends it" in started.stdout

@@ -21,8 +21,8 @@ import pytest
 from toolkit.launch import command, keys, readiness
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.flags import _ask
-from toolkit.launch.plan import resolve
 from toolkit.launch.ports import FreePorts
+from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running
 from toolkit.launch.state import read_state
 from toolkit.resources import recipes_dir

@@ -10,11 +10,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.benchmarks.mutation_client import told
 from tests.e2e import calls, worker_key
-from tests.e2e.test_resume import with_ticket
+from tests.e2e.worker_key import with_ticket
+from tests.told import told
+from toolkit.contract.ticket import sign
 from toolkit.launch.running import Running
-from toolkit.ticket import sign
 
 pytestmark = pytest.mark.e2e
 

@@ -13,15 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.worker_process import worker
+from tests.e2e import calls
+from tests.e2e.outputs import outputs, post
+from tests.e2e.worker_process import TWO_RANKS, worker
 from toolkit.launch.command import source_root
 from toolkit.launch.running import Running
-from toolkit.profile.store import read
+from toolkit.placement import Topology, judge, load_placement
+from toolkit.profile_folder.store import read
+from toolkit.resources import profiles_dir
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 OPTIONS = ("--limit", "120", "--output-tokens", "24", "--concurrency", "8", "--k", "2")
 PLACED = ("--ep", "2", "--redundant", "2")
+PLACED_ALIKE = (("gimbal", 0), ("milp", 0), ("joint", 2))
 
 
 def command(*arguments: str) -> list[str]:
@@ -106,6 +111,10 @@ def test_show_diff_and_check(made: Path, tmp_path: Path) -> None:
     assert "4" in wrong.stderr and "2" in wrong.stderr and "--k" in wrong.stderr
     compared = toolkit("diff", str(made), str(tmp_path / "four"))
     assert compared.returncode == 0, compared.stderr
+    placement = tmp_path / "placement.json"
+    placed = toolkit("place", str(made), "--ep", "2", "--redundant", "2", "--out", str(placement))
+    assert placed.returncode == 0, placed.stderr
+    assert load_placement(placement, 48, 2).redundant == 2
     data = json.loads((made / "profile.json").read_text())
     text = json.dumps(data).replace('"experts": 48', '"experts": 47')
     (tmp_path / "four" / "profile.json").write_text(text)
@@ -122,23 +131,25 @@ def test_no_such_router_is_a_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def unplaced(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
-    from tests.e2e.test_cpu_shims import outputs
-
-    log = tmp_path_factory.mktemp("plain") / "worker.log"
-    with worker("--sleep-on-idle", log=log) as url:
-        return outputs(url)
+def unplaced(plain_server: str) -> list[list[int]]:
+    return outputs(plain_server)
 
 
+# What a kind decides is judged without workers (tests/unit/placement). Here is seen that SGLang
+# takes such a file, once with replicas and once without.
 @pytest.mark.parametrize(
-    ("kind", "redundant"), [("eplb", 2), ("gimbal", 0), ("milp", 0), ("joint", 0), ("joint", 2)]
+    ("kind", "redundant"),
+    [
+        ("eplb", 2),
+        ("joint", 0),
+        *(pytest.param(*each, marks=pytest.mark.full) for each in PLACED_ALIKE),
+    ],
 )
 def test_a_placement_on_real_ranks(
-    made: Path, unplaced: list[list[int]], tmp_path: Path, kind: str, redundant: int
+    unplaced: list[list[int]], tmp_path: Path, kind: str, redundant: int
 ) -> None:
     """Two EP ranks: the unplaced model's tokens, and hops that cross ranks as predicted."""
-    from tests.e2e.test_cpu_shims import TWO_RANKS, outputs, post
-
+    made = profiles_dir() / "embedded"
     path = tmp_path / "placement.json"
     extra = ("--time-limit", "20") if kind == "milp" else ()
     placed = toolkit(
@@ -182,8 +193,6 @@ def crossing(ranks: np.ndarray) -> float:
 
 def prediction(path: Path, slots: np.ndarray) -> float:
     """What `judge` says of the placement, from the logical ids of the same tokens."""
-    from toolkit.placement import Topology, judge, load_placement
-
     placement = load_placement(path, 48, 2)
     table = placement.physical_to_logical
     logical = table[np.arange(len(table))[None, :, None], slots]
@@ -204,7 +213,6 @@ def test_live_traffic_is_sampled_without_text(deployment: Running, tmp_path: Pat
         text=True,
         env={**os.environ, "COLUMNS": "200"},
     )  # fmt: skip
-    from tests.e2e import calls
 
     async def traffic() -> None:
         from toolkit.embedded import load_prompts

@@ -12,8 +12,8 @@ import pytest
 from patches.base import REFUSED_EXIT_CODE
 from tests.e2e.worker_process import STARTUP_DEADLINE_S, prefill_mode, start
 from tests.ports import free_port
+from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch import trees
-from toolkit.launch.variables import LAYERS_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(STARTUP_DEADLINE_S + 60)]
 
@@ -46,7 +46,15 @@ def in_memory_of(leaders: dict[int, int]) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("case", CASES)
+# What is wrong with the other values is found by the same function before anything is started
+# (tests/unit/test_signature_cache.py); that a worker then ends well is seen with these two.
+STARTED = ("the capturer is off", "a layer that the model lacks")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [name if name in STARTED else pytest.param(name, marks=pytest.mark.full) for name in CASES],
+)
 def test_the_worker_refuses_and_says_how_to_mend_it(case: str, tmp_path: Path) -> None:
     layers, flags, said = CASES[case]
     log = tmp_path / "worker.log"

@@ -16,9 +16,10 @@ import aiohttp
 import pytest
 
 from tests.e2e import calls, worker_key
+from tests.e2e.worker_key import with_ticket
+from toolkit.contract.ticket import sign
 from toolkit.embedded import load_prompts
 from toolkit.launch.running import Running
-from toolkit.ticket import TICKET_KEY, sign
 
 pytestmark = pytest.mark.e2e
 
@@ -32,14 +33,6 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "minimum": {"min_new_tokens": 20, "ignore_eos": False},
     "grammar": {"regex": "(ab|cd|ef){10,40}", "ignore_eos": False},
 }
-
-
-def with_ticket(body: dict[str, Any], ticket: dict[str, Any]) -> dict[str, Any]:
-    """The body with a ticket where each endpoint has its `custom_params`."""
-    custom = {"custom_params": {TICKET_KEY: ticket}}
-    if "sampling_params" in body:
-        return body | {"sampling_params": body["sampling_params"] | custom}
-    return body | custom
 
 
 class Pair:

@@ -4,7 +4,6 @@ changes. Plain workers, tensor parallel ones, and prefill workers with late disp
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +13,9 @@ import aiohttp
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
-from tests.e2e.worker_process import worker
-from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
-from toolkit.launch.running import running
+from tests.e2e.worker_process import TWO_RANKS, worker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -115,13 +112,11 @@ def test_short_ones_first_and_long_ones_do_not_starve(tmp_path: Path, reference:
 
 
 def test_without_the_variable_the_order_is_that_of_arrival(
-    tmp_path: Path, reference: Reference
+    plain_server: str, reference: Reference
 ) -> None:
-    with worker(*CHUNKS, log=tmp_path / "fcfs.log") as url:
-        assert place_of_the_short_one(url, "waits", reference) >= 6
+    assert place_of_the_short_one(plain_server, "waits", reference) >= 6
 
 
-TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 SETTINGS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "tp2": (("--tp-size", "2", "--enable-priority-scheduling", "--sleep-on-idle"), TWO_RANKS),
     "dp": (
@@ -132,7 +127,7 @@ SETTINGS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", ["tp2", "dp", pytest.param("bare", marks=pytest.mark.full)])
 def test_every_token_is_what_it_was(setting: str, tmp_path: Path, reference: Reference) -> None:
     """Ranks whose orders differed would hang, or mix up the requests."""
     flags, env = SETTINGS[setting]
@@ -173,9 +168,7 @@ def test_prefill_workers_with_late_dispatch(tmp_path: Path, reference: Reference
         "decode": {"kv_tokens": 16384, "max_running": 32},
         "router": {"dispatch": "late"},
     }
-    file = tmp_path / "sjf.yaml"
-    file.write_text(json.dumps(recipe))  # JSON is YAML
-    with running(resolve(load_deployment(file)), tmp_path) as up:
+    with deployed(recipe, tmp_path) as up:
         url = up.router_url
         assert place_of_the_short_one(url, "late", reference) <= 4
         asked = mixed("late-mixed", 30)

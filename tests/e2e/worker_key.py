@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from toolkit.contract.ticket import TICKET_KEY
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 
 def of(deployment: Running) -> str:
@@ -21,3 +23,11 @@ def of(deployment: Running) -> str:
 def headers(deployment: Running) -> dict[str, str]:
     """What a worker asks of its callers."""
     return {"Authorization": f"Bearer {of(deployment)}"}
+
+
+def with_ticket(body: dict[str, Any], ticket: dict[str, Any]) -> dict[str, Any]:
+    """The body with a ticket where each endpoint has its `custom_params`."""
+    custom = {"custom_params": {TICKET_KEY: ticket}}
+    if "sampling_params" in body:
+        return body | {"sampling_params": body["sampling_params"] | custom}
+    return body | custom

@@ -12,16 +12,18 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from tests import record
 from tests.ports import free_port
+from toolkit.contract.variables import DEVICE_VARIABLE, PATCHES_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.embedded import model_path
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 STARTUP_DEADLINE_S = 300
 
 CPU_ENVIRONMENT = {
-    "TOOLKIT_PATCHES": "1",
-    "TOOLKIT_DEVICE": "cpu",
+    PATCHES_VARIABLE: "1",
+    DEVICE_VARIABLE: "cpu",
     "SGLANG_USE_CPU_ENGINE": "1",
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
@@ -29,6 +31,9 @@ CPU_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "SGLANG_HOST_IP": "127.0.0.1",
 }
+
+TWO_RANKS: dict[str, Any] = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+"""For a worker of two ranks: a core for each."""
 
 
 def prefill_mode() -> tuple[str, ...]:
@@ -65,9 +70,11 @@ def start(port: int, *flags: str, log: Path, **environment: str) -> subprocess.P
 def worker(*flags: str, log: Path, **environment: str) -> Iterator[str]:
     """Start a worker with extra SGLang `flags`; yields its URL once it answers."""
     port = free_port()
+    begin = time.monotonic()
     process = start(port, *flags, log=log, **environment)
     try:
         _wait_until_ready(process, f"http://127.0.0.1:{port}/toolkit/events", log)
+        record.start(f"worker {' '.join(flags)}", time.monotonic() - begin)
         yield f"http://127.0.0.1:{port}"
     finally:
         if process.poll() is None:

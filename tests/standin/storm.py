@@ -51,15 +51,24 @@ class Traffic:
         self._limit = aiohttp.ClientTimeout(limit_s)
         self.checked = Checked()
 
-    async def run(self, count: int | None, lanes: int, until_s: float | None = None) -> Checked:
-        """So many requests, or as many as go until then, `lanes` at a time in a closed loop."""
+    async def run(
+        self,
+        count: int | None,
+        lanes: int,
+        until_s: float | None = None,
+        over: asyncio.Event | None = None,
+    ) -> Checked:
+        """So many requests, or as many as go until then or until `over`, `lanes` at a time in a
+        closed loop."""
         began = perf_counter()
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector, timeout=self._limit) as session:
 
             async def lane() -> None:
-                while (count is None or self.checked.sent < count) and (
-                    until_s is None or perf_counter() - began < until_s
+                while (
+                    (count is None or self.checked.sent < count)
+                    and (until_s is None or perf_counter() - began < until_s)
+                    and not (over is not None and over.is_set())
                 ):
                     self.checked.sent += 1
                     await self._one(session)
@@ -154,9 +163,10 @@ class Storm:
         self._stopped: set[int] = set()
         self.faults: dict[str, int] = dict.fromkeys(FAULTS, 0)
 
-    async def run(self) -> None:
+    async def run(self, faults: int | None = None) -> None:
+        """So many faults, or one after another until it is cancelled."""
         turn = 0
-        while True:
+        while faults is None or turn < faults:
             fault = FAULTS[turn % len(FAULTS)]
             victim = self._random.choice(self._victims)
             turn += 1

@@ -35,7 +35,8 @@ from tests.standin.faults import MODES, Faults
 from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, prompt_of, resumed_ids, seed_of, token_id
-from toolkit import run_id
+from toolkit.contract import VERSION, events, headers, run_id
+from toolkit.contract.paths import EVENTS
 
 HEAD_STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
@@ -79,8 +80,8 @@ class Server:
         assert step is not None
         step.set_result(None)
 
-    def publish(self, event: dict[str, Any]) -> None:
-        line = orjson.dumps(event) + b"\n"
+    def publish(self, event: events.Event) -> None:
+        line = events.encode(event)
         for protocol in list(self.subscribers):
             protocol.chunk(line)
 
@@ -89,59 +90,44 @@ class Server:
         if not self.args.mute:
             self.publish(self.load())
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> events.LoadReading:
         count = len(self.running)
-        return {
-            "type": "load",
-            "dp_rank": 0,
-            "running": count,
-            "waiting": 0,
-            "used_tokens": count * 16,
-            "total_tokens": 16384,
-            "waiting_tokens": 0,
-        }
+        return events.LoadReading(running=count, used_tokens=count * 16, total_tokens=16384)
 
-    def signature(self) -> dict[str, Any] | None:
+    def signature(self) -> events.Records | None:
         if not self.layers or self.role != "prefill":
             return None
-        return {"layers": self.layers, "experts": self.args.experts}
+        return events.Records(self.layers, self.args.experts)
 
     def publish_steps(self) -> None:
         """A token is taken for a step of all that run, of 16 KV tokens and 4 experts each."""
         if not self.stepped:
             return
-        event = {
-            "type": "steps",
-            "dp_rank": 0,
-            "steps": self.stepped,
-            "requests": self.batched,
-            "kv_tokens": self.batched * 16,
-            "seconds": self.stepped / 1e3,
-            "distinct": self.stepped * 4.0,
-        }
+        event = events.Steps(
+            steps=self.stepped,
+            requests=self.batched,
+            kv_tokens=self.batched * 16,
+            seconds=self.stepped / 1e3,
+            distinct=self.stepped * 4.0,
+        )
         self.stepped = self.batched = 0
         self.publish(event)
 
     def hello(self) -> bytes:
-        return (
-            orjson.dumps(
-                {
-                    "type": "hello",
-                    "role": self.role,
-                    "run": run_id.own(),
-                    "dp_size": 1,
-                    **({"dp_attention": True} if self.args.dp_attention else {}),
-                    "model": "standin",
-                    "context_length": 8192,
-                    "max_total_tokens": 16384,
-                    "max_running_requests": self.args.slots,
-                    "page_size": 1,
-                    "patches": ["step_log"] if self.args.steps else [],
-                    "fingerprint": self.args.fingerprint,
-                    "signature": self.signature(),
-                }
+        return events.encode(
+            events.Hello(
+                contract=self.args.contract,
+                role=self.role,
+                run=run_id.own(),
+                dp_attention=True if self.args.dp_attention else None,
+                model="standin",
+                context_length=8192,
+                max_total_tokens=16384,
+                max_running_requests=self.args.slots,
+                patches=("step_log",) if self.args.steps else (),
+                fingerprint=self.args.fingerprint,
+                signature=self.signature(),
             )
-            + b"\n"
         )
 
 
@@ -190,9 +176,9 @@ class Protocol(asyncio.Protocol):
         self.attempt = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"x-toolkit-ids":
+        if name.lower() == headers.IDS.encode():
             self.ids = True
-        elif name.lower() == b"x-toolkit-attempt":
+        elif name.lower() == headers.ATTEMPT.encode():
             self.attempt = int(value)
 
     def on_body(self, body: bytes) -> None:
@@ -214,7 +200,7 @@ class Protocol(asyncio.Protocol):
 
     async def answer(self) -> None:
         server, path = self.server, self.path
-        if path == "/toolkit/events":
+        if path == EVENTS:
             await self.events()
         elif path in ("/health", "/health_generate"):
             self.json({})
@@ -263,11 +249,11 @@ class Protocol(asyncio.Protocol):
         )
         self.chunk(self.server.hello())
         if not self.server.args.mute:
-            self.chunk(orjson.dumps(self.server.load()) + b"\n")
+            self.chunk(events.encode(self.server.load()))
         self.server.subscribers.add(self)
         while True:
             await asyncio.sleep(0.25 if self.server.args.steps else 0.5)
-            self.chunk(b'{"type":"ping"}\n')
+            self.chunk(events.encode(events.Ping()))
             self.server.publish_steps()
 
     async def generate(self) -> None:
@@ -282,7 +268,7 @@ class Protocol(asyncio.Protocol):
             return
         if body.get("poison") == server.role:
             if body.get("announced"):
-                server.publish({"type": "down", "reason": "one of its processes died"})
+                server.publish(events.Down("one of its processes died"))
             later = 0.02 if body.get("announced") else 0.0
             asyncio.get_running_loop().call_later(later, os.kill, os.getpid(), signal.SIGKILL)
             return
@@ -325,14 +311,11 @@ class Protocol(asyncio.Protocol):
         prompt = prompt_of(body)
         resumed = resumed_ids(body)
         server.publish(
-            {
-                "type": "prefill_done",
-                "rid": rid,
-                "dp_rank": 0,
-                "prompt_tokens": _tokens(prompt) + len(resumed),
-                "cached_tokens": 0,
-                "signature": signature_event(body, len(server.layers) * server.args.experts),
-            }
+            events.PrefillDone(
+                rid,
+                prompt_tokens=_tokens(prompt) + len(resumed),
+                signature=signature_event(body, len(server.layers) * server.args.experts),
+            )
         )
         if body.get("lose_kv"):
             await asyncio.sleep(0.05)
@@ -342,14 +325,7 @@ class Protocol(asyncio.Protocol):
             await asyncio.sleep(server.args.transfer_ms / 1e3)
         took = args_ms / 1e3 if (args_ms := server.args.transfer_ms) else 1e-4
         server.publish(
-            {
-                "type": "kv_transfer",
-                "rid": rid,
-                "dp_rank": 0,
-                "tokens": len(str(prompt)),
-                "bytes": 1024,
-                "seconds": took,
-            }
+            events.KvTransfer(seconds=took, bytes=1024, tokens=len(str(prompt)), rid=rid)
         )
         meta = {"input_token_logprobs": [[-0.5, 1, None]], "prompt_tokens": 1}
         logprobs = {
@@ -458,6 +434,7 @@ def main() -> None:
     parser.add_argument("--prefill-ms", type=float, default=0.0)
     parser.add_argument("--transfer-ms", type=float, default=0.0)
     parser.add_argument("--no-events", action="store_true")
+    parser.add_argument("--contract", type=int, default=VERSION)
     parser.add_argument("--fingerprint", default="sha256:1", help="of the model, in hello")
     parser.add_argument("--signature-layers", default="", help="of the model, as in 0,3,5")
     parser.add_argument("--experts", type=int, default=8)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patches.step_log import FIELDS
-from tests.unit.test_bench_decode import decode, rank, step
+from tests.unit.bench_steps import decode, rank, step
 from toolkit.bench.balance import Levels, Track, balance
 
 # (gap before it, how long it takes, KV tokens): whole seconds, so that a second is a moment.

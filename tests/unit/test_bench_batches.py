@@ -6,7 +6,7 @@ import pytest
 
 from patches import request_times
 from tests.benchmarks.eldr_batches import APART_S, batches
-from tests.unit.test_bench_decode import decode, rank
+from tests.unit.bench_steps import decode, rank
 from toolkit.bench.client import Sample
 from toolkit.bench.decode import Rank
 from toolkit.bench.errors import BenchError

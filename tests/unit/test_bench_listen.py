@@ -20,13 +20,15 @@ from aiohttp import web
 from patches import request_times
 from patches.expert_stream import ExpertHub
 from patches.step_log import FIELDS, StepBlock
-from tests.unit.test_bench_decode import done, step
+from tests.unit.bench_steps import done, step
 from toolkit.bench import listen
 from toolkit.bench.listen import DecodeWatch
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.session import Settings, measure
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
+from toolkit.contract import VERSION
+from toolkit.contract.events import Hello, encode
 
 
 class FakeServer:
@@ -80,7 +82,7 @@ class FakeServer:
             await self.cut.wait()
         response = web.StreamResponse()
         await response.prepare(request)
-        await response.write(b'{"type": "hello", "device": "cpu"}\n')
+        await response.write(encode(Hello(contract=VERSION, device="cpu")))
         await self.cut.wait()
         return response
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from patches.step_log import FIELDS
-from tests.unit.test_bench_decode import decode, done, rank, step
+from tests.unit.bench_steps import decode, done, rank, step
 from toolkit.bench.client import Sample
 from toolkit.bench.decode import Decode, Rank
 from toolkit.bench.runner import FEW_STEPS, Load, Outcome

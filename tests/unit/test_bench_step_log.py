@@ -19,6 +19,8 @@ from patches import request_times, step_log
 from patches.expert_stream import ExpertHub
 from patches.step_log import FIELDS, StepBlock
 from patches.step_summary import INTERVAL_S, StepSummary
+from toolkit.contract.events import Steps
+from toolkit.contract.frames import FinishedHead, Head, StepsHead
 
 NOW, CPU = 1000.0, 50.0
 
@@ -267,35 +269,29 @@ def block(rows: list[list[float]], rank: int = 0) -> StepBlock:
 
 
 def test_the_router_gets_sums_of_decode_steps_and_dense_layers_do_not_count() -> None:
-    events: list[dict[str, Any]] = []
+    events: list[Steps] = []
     summary = StepSummary(events.append, Clock().monotonic)
     summary.add(block([[1, 8, 400, 0, 10, 20], [0, 1, 99, 0, 40, 40], [1, 6, 300, 0, 12, 10]], 3))
     [event] = events
-    assert event == {
-        "type": "steps",
-        "dp_rank": 3,
-        "steps": 2,
-        "requests": 14,
-        "kv_tokens": 700,
-        "seconds": pytest.approx(0.04),
-        "distinct": pytest.approx(15 + 11),
-    }
+    assert (event.dp_rank, event.steps, event.requests, event.kv_tokens) == (3, 2, 14, 700)
+    assert event.seconds == pytest.approx(0.04)
+    assert event.distinct == pytest.approx(15 + 11)
 
 
 def test_without_captured_experts_the_rest_is_summed() -> None:
-    events: list[dict[str, Any]] = []
+    events: list[Steps] = []
     StepSummary(events.append, Clock().monotonic).add(block([[1, 8, 400]]))
-    assert (events[0]["requests"], events[0]["distinct"]) == (8, 0.0)
+    assert (events[0].requests, events[0].distinct) == (8, 0.0)
 
 
 def test_a_prefill_worker_sends_no_sums() -> None:
-    events: list[dict[str, Any]] = []
+    events: list[Steps] = []
     StepSummary(events.append, Clock().monotonic).add(block([[0, 1, 99, 4.0]]))
     assert events == []
 
 
 def test_sums_go_out_four_times_a_second_and_none_is_lost() -> None:
-    events: list[tuple[float, dict[str, Any]]] = []
+    events: list[tuple[float, Steps]] = []
 
     async def main() -> None:
         summary = StepSummary(lambda event: events.append((time.monotonic(), event)))
@@ -307,9 +303,9 @@ def test_sums_go_out_four_times_a_second_and_none_is_lost() -> None:
 
     asyncio.run(main())
     for rank, distinct in ((0, 4.0), (1, 5.0)):
-        mine = [(when, event) for when, event in events if event["dp_rank"] == rank]
-        assert sum(event["steps"] for _, event in mine) == 60
-        assert sum(event["distinct"] for _, event in mine) == pytest.approx(60 * distinct)
+        mine = [(when, event) for when, event in events if event.dp_rank == rank]
+        assert sum(event.steps for _, event in mine) == 60
+        assert sum(event.distinct for _, event in mine) == pytest.approx(60 * distinct)
         gaps = [after[0] - before[0] for before, after in pairwise(mine)]
         assert min(gaps) >= 0.9 * INTERVAL_S
 
@@ -318,12 +314,12 @@ def test_finished_rows_go_out_as_a_frame_of_their_own() -> None:
     done = np.arange(12, dtype=np.float32)
     whole = StepBlock(2, 5.0, (1, len(FIELDS)), bytes(4 * len(FIELDS)), done.tobytes())
     hub = ExpertHub()
-    frames: list[tuple[dict[str, Any], bytes]] = []
+    frames: list[tuple[Head, bytes]] = []
     hub._queues[None] = 0.0  # type: ignore[index]  # somebody listens
     hub.publish = lambda head, body: frames.append((head, body))  # type: ignore[method-assign]
     hub.publish_steps(whole)
-    assert [head["type"] for head, _ in frames] == ["steps", "finished"]
+    assert [type(head) for head, _ in frames] == [StepsHead, FinishedHead]
     head, body = frames[1]
-    assert head["shape"] == (2, len(request_times.FIELDS))
-    assert (head["fields"], head["dp_rank"], head["origin"]) == (request_times.FIELDS, 2, 5.0)
+    assert head.shape == (2, len(request_times.FIELDS))
+    assert (head.fields, head.dp_rank, head.origin) == (request_times.FIELDS, 2, 5.0)
     assert body == done.tobytes()

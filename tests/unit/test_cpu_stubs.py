@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches.cpu_imports import CPU_STUBS
+from patches.stubs import CPU_STUBS
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import io
 import random
 from array import array
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,35 +16,15 @@ from patches.dp_balancer import FORGET_S, HEALTH_CHECK, Balancer
 from patches.dp_loads import NAME
 from patches.dp_progress import how
 from patches.dp_request import request_view
-from tests.unit.test_dp_loads import EPOCH, Snapshot
-from toolkit.decisions import Recorded, replay
+from tests.unit.dp_stand_ins import EPOCH, Req, Sampling, Snapshot
+from toolkit.contract.events import LoadReading
+from toolkit.decisions import recorded
 from toolkit.policies import make_policy
+from toolkit.replay import replay
 from toolkit.router.config import RouterConfig
 from toolkit.router.worker import Fleet, Rank
 
 POOL = 4096
-
-
-@dataclass
-class Sampling:
-    max_new_tokens: int | None = 128
-    min_new_tokens: int = 0
-    ignore_eos: bool = False
-
-
-@dataclass
-class Req:
-    """The fields of SGLang's `TokenizedGenerateReqInput` that are looked at."""
-
-    rid: str = "r"
-    input_ids: Any = field(default_factory=lambda: array("q", range(10)))
-    input_embeds: Any = None
-    sampling_params: Sampling = field(default_factory=Sampling)
-    routing_key: str | None = None
-    session_id: str | None = None
-    session_params: Any = None
-    extra_key: str | None = None
-    routed_dp_rank: int | None = None
 
 
 def ids(count: int, seed: int = 0) -> array[int]:
@@ -127,7 +107,7 @@ def test_how_a_request_ended() -> None:
 def test_br_h_hears_of_tokens_and_ends() -> None:
     balancer = Balancer("brh@survival", "decode", 2)
     balancer.look([Snapshot(dp_rank=rank) for rank in range(2)], 0.0)
-    lengths = balancer.inflight
+    lengths = balancer.policy.inflight
     rank = balancer.choose(Req(rid="a", input_ids=ids(100)), [True, True], 0.1)
     assert lengths.tokens((NAME, rank)) == 100
     balancer.progressed([("a", 1, ""), ("a", 5, ""), ("a", 5, ""), ("unknown", 9, "finished")])
@@ -141,7 +121,7 @@ def test_br_h_hears_of_tokens_and_ends() -> None:
 def test_probes_are_load_but_have_no_length() -> None:
     balancer = Balancer("brh", "plain", 2)
     assert balancer.choose(Req(rid=f"{HEALTH_CHECK}_1"), [True, True], 0.0) is not None
-    assert len(balancer.inflight) == 0
+    assert len(balancer.policy.inflight) == 0
     assert sum(balancer.placed) == 1
 
 
@@ -156,8 +136,8 @@ def test_requests_whose_end_was_not_seen_are_forgotten_when_their_rank_is_idle()
         snapshot = Snapshot(EPOCH + now, num_running_reqs=int(busy), received=1)
         balancer.look([snapshot], now)
         if now <= idle + 1 + FORGET_S:
-            assert len(balancer.inflight) == 1, now
-    assert len(balancer.inflight) == 0
+            assert len(balancer.policy.inflight) == 1, now
+    assert len(balancer.policy.inflight) == 0
     assert balancer.describe()["in flight"] == 0
 
 
@@ -166,9 +146,9 @@ def test_a_rank_that_restarts_has_lost_its_requests() -> None:
     balancer.look([Snapshot(EPOCH, dp_rank=rank, received=5) for rank in range(2)], 0.0)
     for n in range(4):
         balancer.choose(Req(rid=f"r{n}"), [True, True], 0.1)
-    assert len(balancer.inflight) == 4
+    assert len(balancer.policy.inflight) == 4
     balancer.look([Snapshot(EPOCH + 1, dp_rank=1, received=1)], 1.0)
-    assert len(balancer.inflight) == balancer.placed[0] < 4
+    assert len(balancer.policy.inflight) == balancer.placed[0] < 4
     assert balancer.describe()["readings"] == {"restart": 1}
 
 
@@ -199,16 +179,16 @@ class Server:
         return snapshots, ended
 
 
-def event_of(snapshot: Snapshot) -> dict[str, int]:
+def event_of(snapshot: Snapshot) -> LoadReading:
     """The same reading as `patches.event_stream` gives it to the router."""
-    return {
-        "running": snapshot.num_running_reqs,
-        "waiting": snapshot.num_waiting_reqs,
-        "used_tokens": snapshot.num_used_tokens,
-        "total_tokens": snapshot.num_total_tokens,
-        "waiting_tokens": snapshot.num_waiting_uncached_tokens,
-        "capacity_tokens": snapshot.max_total_num_tokens,
-    }
+    return LoadReading(
+        running=snapshot.num_running_reqs,
+        waiting=snapshot.num_waiting_reqs,
+        used_tokens=snapshot.num_used_tokens,
+        total_tokens=snapshot.num_total_tokens,
+        waiting_tokens=snapshot.num_waiting_uncached_tokens,
+        capacity_tokens=snapshot.max_total_num_tokens,
+    )
 
 
 HOMES = ["br0", "brh@survival", "gimbal", "gimbal@0.3:0.05:100", "shortest_queue", "least_tokens",
@@ -226,9 +206,9 @@ def test_router_and_controller_decide_alike(name: str) -> None:
         books: list[Rank] = fleet.workers[0].ranks
         fleet.workers[0].slots = 16
         routers = make_policy(name)
-        inflight = getattr(routers, "inflight", None)
+        inflight = routers.inflight
         sink = io.StringIO()
-        controller = Balancer(name, "plain", ranks, Recorded(make_policy(name), sink))
+        controller = Balancer(name, "plain", ranks, recorded(make_policy(name), sink))
         server, now, chosen = Server(ranks), 0.0, []
         generated: dict[str, int] = {}
         for tick in range(120):
@@ -268,4 +248,4 @@ def test_router_and_controller_decide_alike(name: str) -> None:
     # And a third home, which has only what was written down.
     played = replay(recording)
     assert [each.now.index for each in played if each.now is not None] == chosen
-    assert [each for each in played if each.recorded != each.now] == []
+    assert [each for each in played if each.differs] == []

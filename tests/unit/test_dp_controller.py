@@ -8,16 +8,15 @@ import json
 import pytest
 
 from patches.base import REFUSED_EXIT_CODE
-from patches.dp_method import METHOD_VARIABLE
 from tests.sglang_python import run_python
-from toolkit.launch.dp_policy import PROFILE_VARIABLE
+from toolkit.contract.variables import DP_POLICY_VARIABLE, DP_PROFILE_VARIABLE
 from toolkit.resources import profiles_dir
 
 COMMON = """
 import json, os, sys, threading, time
 from array import array
 from types import SimpleNamespace
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches.base import Process, enter
@@ -129,7 +128,7 @@ time.sleep(0.1)
 ask("level", 10)
 say(level=answer())
 # Rank 0 is silent, and nearly empty by its last word; rank 1 publishes on and is fuller.
-for n in range(16):
+for n in range(24):
     publish_load(1, 5, used=4000 + n)
     time.sleep(0.25)
 silent = []
@@ -142,7 +141,7 @@ say(silent=silent, placed=controller.toolkit_balancer.placed,
 
 
 def test_the_policy_decides_and_a_named_rank_wins() -> None:
-    burst, named, after, level, silent = said(CONTROLLER + POLICY, **{METHOD_VARIABLE: "br0"})
+    burst, named, after, level, silent = said(CONTROLLER + POLICY, **{DP_POLICY_VARIABLE: "br0"})
     # Whichever socket is read first: by the order in which they were asked.
     got = {rid: rank for rank, rid in burst["burst"]}  # type: ignore[attr-defined]
     assert [got[f"r{n}"] for n in range(3)] == [1, 1, 1]
@@ -179,7 +178,7 @@ def test_among_ranks_that_share_their_experts_no_request_waits_for_its_signature
 ) -> None:
     code = as_decode(CONTROLLER, "--tp 2 --enable-dp-attention" if attention else "")
     profile = str(profiles_dir() / "embedded")
-    environment = {METHOD_VARIABLE: "composed", PROFILE_VARIABLE: profile}
+    environment = {DP_POLICY_VARIABLE: "composed", DP_PROFILE_VARIABLE: profile}
     done = run_python(code + SHARED + "\nsys.stdout.flush(); os._exit(0)", **environment)
     assert done.returncode == 0, done.stderr[-3000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("say ")]
@@ -197,7 +196,7 @@ publish_load(1, 0)
 time.sleep(0.1)
 ask("a", 100)
 rank, _ = answer()
-lengths = controller.toolkit_balancer.inflight
+lengths = controller.toolkit_balancer.policy.inflight
 sock_send(requests, Progressed((("a", 7, ""),)))
 time.sleep(0.2)
 say(tokens=lengths.tokens(("dp", rank)))
@@ -208,7 +207,7 @@ say(tokens=len(lengths))
 
 
 def test_br_h_hears_of_tokens_over_the_socket() -> None:
-    found = said(CONTROLLER + PROGRESS, **{METHOD_VARIABLE: "brh@survival"})
+    found = said(CONTROLLER + PROGRESS, **{DP_POLICY_VARIABLE: "brh@survival"})
     assert found == [{"tokens": 107.0}, {"tokens": 0}]
 
 
@@ -228,13 +227,13 @@ say(got=answer(), ours=hasattr(controller, "toolkit_balancer"), sleeps=idle_s < 
 
 def test_without_a_policy_of_ours_it_is_sglangs_own_but_does_not_poll() -> None:
     expected = {"got": [1, "a"], "ours": False, "sleeps": True}
-    assert said(CONTROLLER + SGLANGS, **{METHOD_VARIABLE: ""}) == [expected]
+    assert said(CONTROLLER + SGLANGS, **{DP_POLICY_VARIABLE: ""}) == [expected]
 
 
 COUNTED = """
 import sys
 from types import SimpleNamespace
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches.base import Process, enter
@@ -274,7 +273,7 @@ print("say", snapshot_decoder.decode(raw) == plain)
     ],
 )
 def test_a_scheduler_says_what_it_has_received(policy: str, expected: list[str]) -> None:
-    done = run_python(COUNTED, **{METHOD_VARIABLE: policy})
+    done = run_python(COUNTED, **{DP_POLICY_VARIABLE: policy})
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("say ")]
     # Every other reader of the snapshot passes over the count.
@@ -283,7 +282,7 @@ def test_a_scheduler_says_what_it_has_received(policy: str, expected: list[str])
 
 BROKEN = """
 import sys
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 {breakage}
@@ -306,7 +305,7 @@ controller_process.run(None, None, Pipe(), None)
         ),
         (
             "import sglang.srt.plugins as p\np.load_plugins = lambda: None",
-            "the DP controller runs without the patches dp_controller",
+            "the DP controller runs without the patches: SGLang loaded no plugins",
         ),
     ],
     ids=["symbol gone", "plugins not loaded"],
@@ -328,7 +327,7 @@ def test_an_intact_controller_reports_its_patches() -> None:
 
 STARTER = """
 import sys
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 {breakage}

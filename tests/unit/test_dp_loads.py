@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, nan
 from types import SimpleNamespace
 from typing import Any
@@ -13,26 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patches.dp_loads import LOST_S, MOST_SENT, STALE_S, RankLoads, reserved_tokens, waiting
+from tests.unit.dp_stand_ins import EPOCH, POOL, Snapshot
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.base import WorkerView
-
-POOL = 8192
-EPOCH = 1_700_000_000.0
-"""Snapshots have the wall clock of their rank, the controller its own monotonic one."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    timestamp: float = EPOCH
-    dp_rank: int = 0
-    num_running_reqs: int = 0
-    num_waiting_reqs: int = 0
-    num_waiting_uncached_tokens: int = 0
-    num_used_tokens: int = 0
-    num_total_tokens: int = 0
-    max_total_num_tokens: int = POOL
-    max_running_requests: int = 16
-    received: int = 0
 
 
 def view(loads: RankLoads, now: float, rank: int = 0) -> WorkerView:

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from patches.dp_method import METHOD_VARIABLE, check_server, take_method
+from patches.dp_method import check_server, take_method
 from tests.unit.launch_stand_ins import tiny_model
+from toolkit.contract.variables import DP_POLICY_VARIABLE
 from toolkit.launch.deployment import load_deployment
-from toolkit.launch.dp_policy import SGLANGS, check_method
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.locality import locality
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
+from toolkit.launch.resolve import resolve
+from toolkit.policies.dp_method import SGLANGS, check_method
 
 FLAG = "--load-balance-method"
 
@@ -89,7 +91,7 @@ def test_a_server_that_can_use_it() -> None:
     ("name", "changed", "said"),
     [
         ("br0", {"dp_size": 1}, "this worker has one: add --dp 2"),
-        ("br0", {"load_balance_method": "round_robin"}, f"{METHOD_VARIABLE}=br0 needs"),
+        ("br0", {"load_balance_method": "round_robin"}, f"{DP_POLICY_VARIABLE}=br0 needs"),
         ("br0", {"disaggregation_mode": "prefill"}, "unknown prefill policy"),
         ("brh", {"tokenizer_worker_num": 2}, "use br0, or --tokenizer-worker-num 1"),
         ("eldr", {}, "which only decode workers are sent"),

@@ -6,9 +6,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
 from types import SimpleNamespace
@@ -22,14 +20,15 @@ from hypothesis import strategies as st
 from patches.dp_balancer import Balancer
 from patches.dp_hold import GONE, HOLD_S, LATE, Holding
 from patches.dp_loads import NAME
-from patches.dp_locality import HOLD_VARIABLE, DpLocality
+from patches.dp_locality import DpLocality
 from patches.prefill_news import MOST_ROOMS
-from tests.unit.test_dp_balancer import Req
-from tests.unit.test_dp_loads import EPOCH, Snapshot
+from tests.unit.dp_stand_ins import EPOCH, Req, Snapshot
+from toolkit.contract import VERSION
+from toolkit.contract.events import Hello, PrefillDone, Records, encode
+from toolkit.contract.variables import DP_HOLD_VARIABLE
 from toolkit.policies import make_policy
-from toolkit.policies.composed import eldr_of
 from toolkit.resources import profiles_dir
-from toolkit.router.calibrated import calibrated
+from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.wire import pack
 
 FAKE = "2.2.2.2"
@@ -97,7 +96,7 @@ def test_nobody_is_held_beyond_the_bound_nor_released_twice(
 class Prefill:
     """A prefill worker as far as news go: bootstrap server and event stream on one port."""
 
-    def __init__(self, hello: dict[str, Any]) -> None:
+    def __init__(self, hello: Hello) -> None:
         self.hello = hello
         self.lines: Queue[bytes | None] = Queue()
         self.streams = 0
@@ -118,7 +117,7 @@ class Prefill:
                 self.send_response(200)
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
-                self._chunk(json.dumps(outer.hello).encode() + b"\n")
+                self._chunk(encode(outer.hello))
                 while (line := outer.lines.get()) is not None:
                     self._chunk(line)
                 self.close_connection = True
@@ -138,13 +137,8 @@ class Prefill:
 
     def tell(self, room: int, counts: np.ndarray | None, tokens: int = 50) -> None:
         """A `prefill_done` as `patches.event_stream` writes it."""
-        signature = None
-        if counts is not None:
-            wire = pack(counts, tokens, complete=True)
-            signature = asdict(wire) | {"counts": b64encode(wire.counts).decode()}
-        event = {"type": "prefill_done", "rid": "p", "dp_rank": 0, "prompt_tokens": tokens,
-                 "cached_tokens": 0, "signature": signature, "room": room}  # fmt: skip
-        self.lines.put(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        signature = None if counts is None else pack(counts, tokens, complete=True)
+        self.lines.put(encode(PrefillDone("p", 0, tokens, 0, signature, room)))
 
     def close(self) -> None:
         self.lines.put(None)
@@ -152,16 +146,16 @@ class Prefill:
         self.server.server_close()
 
 
-def hello(**changed: Any) -> dict[str, Any]:
+def hello(**changed: Any) -> Hello:
     model = calibrated(PROFILE).profile
     layers = [model.model.layers[index] for index in sorted(model.rho.mask)]
     known: dict[str, Any] = {
-        "type": "hello",
+        "contract": VERSION,
         "fingerprint": model.model.fingerprint,
-        "signature": {"layers": layers, "experts": model.model.experts},
+        "signature": Records(layers, model.model.experts),
         "optimistic_prefill": True,
     }
-    return known | changed
+    return Hello(**(known | changed))
 
 
 def counts_like(centroid: int) -> np.ndarray:
@@ -238,12 +232,12 @@ def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill, name: str)
         for req, signature in released
     }
     assert chosen == {room: room for room in range(ranks)}
-    eldr = eldr_of(policy)
+    eldr = policy.locality
     assert eldr is not None and eldr.counters.fallbacks == {}
     # What runs on a rank makes it near, until it has ended.
-    assert [balancer.residents.count((NAME, rank)) for rank in range(ranks)] == [1] * ranks
+    assert [eldr.residents.count((NAME, rank)) for rank in range(ranks)] == [1] * ranks
     balancer.progressed([("r0", 5, ""), ("r0", 9, "finished"), ("r1", 2, "aborted")])
-    assert [balancer.residents.count((NAME, rank)) for rank in range(2)] == [0, 0]
+    assert [eldr.residents.count((NAME, rank)) for rank in range(2)] == [0, 0]
 
 
 def test_news_that_come_before_the_request_are_kept_but_not_all(prefill: Prefill) -> None:
@@ -310,6 +304,6 @@ def test_another_number_of_ranks_gets_centroids_of_its_own() -> None:
 def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="TOOLKIT_DP_PROFILE=/nowhere"):
         DpLocality("/nowhere", 2)
-    monkeypatch.setenv(HOLD_VARIABLE, "-3")
+    monkeypatch.setenv(DP_HOLD_VARIABLE, "-3")
     with pytest.raises(ValueError, match="give 0 s or more"):
         DpLocality(PROFILE, 2)

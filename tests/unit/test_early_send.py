@@ -9,7 +9,7 @@ from tests.sglang_python import run_python
 CODE = """
 import json, sys, threading
 from types import SimpleNamespace
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import torch

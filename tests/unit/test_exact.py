@@ -208,6 +208,7 @@ def decisions(kernels: Kernels) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(ASKED in os.environ, reason="compares all kernels itself")
 def test_every_kernel_decides_the_same_to_the_last_bit() -> None:
     known = available(cpu_flags())

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.launch_stand_ins import deployment, tiny_model
 from toolkit.launch.agreement import agreement
-from toolkit.launch.plan import resolve
+from toolkit.launch.resolve import resolve
 
 SAME = {"page_size": 1, "dtype": "float32", "kv_cache_dtype": "auto", "max_total_tokens": 100}
 

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from toolkit.contract.capturing import BYPASS, worker_problems
 from toolkit.embedded import model_path
 from toolkit.launch import checks
-from toolkit.launch.capturing import BYPASS, capturing, worker_problems
+from toolkit.launch.capturing import capturing
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import Deployment
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
+from toolkit.launch.resolve import resolve
 
 RANKS = {"tp": 2, "dp": 2, "dp_attention": True}
 GOOD: dict[str, Any] = {
@@ -117,6 +119,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Plan, d
     return {a["name"]: (plans[a["name"]], {"prefill-0": a["resolved"]}) for a in answers}
 
 
+@pytest.mark.sglang
 @pytest.mark.parametrize("name", [*CASES, *WINDOWS])
 def test_what_sglang_makes_of_the_flags_is_judged(name: str, settled: Any) -> None:
     flag = {**CASES, **WINDOWS}[name][1]

@@ -19,8 +19,9 @@ from toolkit.launch import checks, claims, trees
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
 from toolkit.launch.ports import FreePorts
+from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
 from toolkit.launch.state import STATE, new_run_dir
 from toolkit.launch.supervisor import Supervisor

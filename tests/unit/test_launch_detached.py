@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.launch_runs import LAUNCHER
 from tests.unit.launch_stand_ins import wait_gone
-from tests.unit.test_launch_supervisor import LAUNCHER
 from toolkit.launch import trees
 from toolkit.launch.command import python_env, source_root
 from toolkit.launch.detached import Detached
@@ -41,6 +41,7 @@ def detach(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_an_old_ready_does_not_count(tmp_path: Path) -> None:
     """Neither that of a launcher that was killed nor that of one that lives."""
     me = trees.look(os.getpid())

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.unit.launch_runs import Events, toolkit
 from tests.unit.launch_stand_ins import SERVER, plan, two_workers, wait_gone, worker
-from tests.unit.test_launch_supervisor import Events, toolkit
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import LogFiles, Restart
@@ -114,6 +114,7 @@ def ask(url, **body):
         return answer.status
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_a_dead_worker_do_not_end_the_deployment(launcher):
     before = rows(launcher.run)
     launcher.limit(resource.RLIMIT_FSIZE, 0)  # every write to a file fails, as on a full disk
@@ -141,6 +142,7 @@ def test_a_full_disk_and_a_dead_worker_do_not_end_the_deployment(launcher):
     ]
 
 
+@pytest.mark.slow
 def test_a_removed_run_folder_is_made_again(launcher):
     before = rows(launcher.run)
     shutil.rmtree(launcher.run)
@@ -153,6 +155,7 @@ def test_a_removed_run_folder_is_made_again(launcher):
     assert toolkit("stop", "--run", str(launcher.run)).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_removed_run_folder_is_seen_while_nothing_happens(launcher):
     shutil.rmtree(launcher.run)
     launcher.wait_for("were removed; made them again")

@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launch_stand_ins import SERVER, deployment, plan, routed, worker
+from toolkit.contract.headers import RUN as HEADER
+from toolkit.contract.variables import RUN_ID_VARIABLE as VARIABLE
 from toolkit.launch import drain, identity, readiness
 from toolkit.launch.command import sglang_router_command, source_root
 from toolkit.launch.deployment import Restart
@@ -28,7 +30,6 @@ from toolkit.launch.progress import Quiet
 from toolkit.launch.running import running
 from toolkit.launch.state import STATE
 from toolkit.launch.supervisor import Supervisor
-from toolkit.run_id import HEADER, VARIABLE
 
 NEVER = "import time; time.sleep(600)"
 """A worker that has not taken its port yet."""

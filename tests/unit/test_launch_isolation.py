@@ -12,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.namespaces import front_only, heard, needs_namespaces
 from tests.ports import free_port
 from tests.unit.launch_stand_ins import plan, worker
 from toolkit.launch import isolation
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.plan import resolve
+from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
 
 INSIDE = """
 import ctypes, encodings.idna, json, os, socket, sys
 from pathlib import Path
-from tests.unit.test_launch_isolation import front_only
+from tests.namespaces import front_only
 from toolkit.launch import isolation
 if int(sys.argv[3]):
     os.setgroups([])
@@ -44,19 +45,6 @@ sys.stdin.read()
 """
 
 
-def front_only(host: str, port: int) -> object:
-    """As much of a plan as `begin` looks at."""
-    from types import SimpleNamespace
-
-    return SimpleNamespace(router=SimpleNamespace(host=host, port=port))
-
-
-def allowed() -> bool:
-    code = "from toolkit.launch import isolation; isolation.enter_new()"
-    return subprocess.run([sys.executable, "-c", code], cwd=source_root()).returncode == 0
-
-
-needs_namespaces = pytest.mark.skipif(not allowed(), reason="the kernel allows no namespace here")
 Inside = tuple["subprocess.Popen[str]", int, int]
 
 
@@ -83,14 +71,9 @@ def inside(request: pytest.FixtureRequest) -> Iterator[Inside]:
         process.communicate()
 
 
-def heard(port: int) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), 5) as client:
-        return client.recv(9)
-
-
 ENTER = """
 import sys
-from tests.unit.test_launch_isolation import heard
+from tests.namespaces import heard
 from toolkit.launch import isolation
 isolation.enter(int(sys.argv[1]))
 print(heard(int(sys.argv[2])).decode())

@@ -14,14 +14,15 @@ import aiohttp
 import pytest
 
 from tests.unit.launch_stand_ins import deployment, plan, tiny_model, two_workers, worker
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import checks, doors, keys, readiness
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
 from toolkit.launch.ports import FreePorts
+from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
 from toolkit.launch.state import read_state
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.resources import recipes_dir
 
 HOSTS = {"a": {"address": "10.1.0.1"}, "b": {"address": "10.1.0.2"}}

@@ -13,15 +13,16 @@ import pytest
 from patches import signature
 from tests.unit.launch_stand_ins import tiny_model
 from toolkit.cli.profile import to_measure
+from toolkit.contract.capturing import BYPASS
+from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch import checks, show
-from toolkit.launch.capturing import BYPASS
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.locality import locality
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
 from toolkit.launch.recording import RULES
-from toolkit.launch.variables import LAYERS_VARIABLE
-from toolkit.profile import store
+from toolkit.launch.resolve import resolve
+from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir, recipes_dir
 from toolkit.router.config import RouterConfig
 

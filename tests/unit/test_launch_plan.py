@@ -17,8 +17,9 @@ from toolkit.launch.deployment import Router, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.locality import locality
 from toolkit.launch.placement import Request, place
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
 from toolkit.launch.ports import CountedPorts, FreePorts
+from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
 from toolkit.router.config import RouterConfig
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.unit.launch_runs import Events
 from tests.unit.launch_stand_ins import SERVER, plan, worker
-from tests.unit.test_launch_supervisor import Events
 from toolkit.launch.deployment import Restart
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import RouterPlan

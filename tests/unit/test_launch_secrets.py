@@ -21,8 +21,8 @@ from tests.unit.launch_stand_ins import deployment, plan, tiny_model, worker
 from toolkit.launch import checks, command, reserved
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.masking import MASK, masked, masked_argv
-from toolkit.launch.plan import resolve
 from toolkit.launch.ports import FreePorts
+from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
 
 SECRET = "s3cr3t-0815-value"

@@ -14,52 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.unit.launch_runs import LAUNCHER, Events, toolkit
 from tests.unit.launch_stand_ins import plan, two_workers, wait_gone, worker
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import Restart
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.ports import FreePorts
-from toolkit.launch.progress import Quiet
 from toolkit.launch.running import running
 from toolkit.launch.scratch import scratch, variables
 from toolkit.launch.state import read_state
 from toolkit.launch.supervisor import Supervisor
-
-LAUNCHER = """
-import sys
-from pathlib import Path
-from tests.unit.launch_stand_ins import two_workers
-from toolkit.cli.launch import _stop_on_signals
-from toolkit.launch.progress import Lines
-from toolkit.launch.supervisor import Supervisor
-class Report(Lines):
-    def event(self, text):
-        print(text, flush=True)
-supervisor = Supervisor(two_workers(), Path(sys.argv[1]), Report())
-_stop_on_signals(supervisor)
-supervisor.run()
-"""
-
-
-class Events(Quiet):
-    """Lets a test wait for an event instead of sleeping."""
-
-    def __init__(self):
-        self.seen = []
-        self._changed = threading.Condition()
-
-    def event(self, text):
-        with self._changed:
-            self.seen.append(text)
-            self._changed.notify_all()
-
-    def wait_for(self, part, count=1, timeout=60):
-        with self._changed:
-            found = self._changed.wait_for(
-                lambda: sum(part in text for text in self.seen) >= count, timeout
-            )
-        assert found, f"no {part!r} in {self.seen}"
 
 
 @pytest.fixture
@@ -133,16 +98,6 @@ def test_a_signal_stops_everything(launcher, tmp_path, signum):
     assert "no process is left" in out
     wait_gone(everything)
     assert read_state(tmp_path)["phase"] == "stopped"
-
-
-def toolkit(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "toolkit", *arguments],
-        cwd=source_root(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 def test_status_logs_and_stop_commands(launcher, tmp_path):

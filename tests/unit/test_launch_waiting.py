@@ -9,11 +9,14 @@ import pytest
 
 from patches.waiting_queue import wanted
 from tests.unit.launch_stand_ins import deployment, tiny_model
+from toolkit.contract.variables import WAITING_VARIABLE
+from toolkit.contract.waiting import Waiting
 from toolkit.launch import checks
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.plan import Plan, resolve
-from toolkit.launch.waiting import PARKED, VARIABLE, Waiting, waiting
+from toolkit.launch.plan import Plan
+from toolkit.launch.resolve import resolve
+from toolkit.launch.waiting import PARKED, waiting
 
 
 @pytest.fixture(scope="module")
@@ -41,28 +44,28 @@ def test_prefill_workers_are_told_and_read_the_same(
     model: Path, monkeypatch: pytest.MonkeyPatch, value: Any, text: str
 ) -> None:
     prefill, decode = resolve(deployment(model, prefill={"waiting": value})).workers
-    assert prefill.env.get(VARIABLE, "") == text
-    assert VARIABLE not in decode.env
-    monkeypatch.setenv(VARIABLE, text)
+    assert prefill.env.get(WAITING_VARIABLE, "") == text
+    assert WAITING_VARIABLE not in decode.env
+    monkeypatch.setenv(WAITING_VARIABLE, text)
     assert wanted() == Waiting.read(text)
     assert wanted().text == text
 
 
 def test_by_default_it_is_sglangs_own(model: Path) -> None:
     plan = resolve(deployment(model))
-    assert not any(VARIABLE in worker.env for worker in plan.workers)
+    assert not any(WAITING_VARIABLE in worker.env for worker in plan.workers)
     assert parked(plan) is None and waiting(plan) == []
 
 
 def test_plain_workers_can_too(model: Path) -> None:
     plan = resolve(deployment(model, mode="plain", worker={"waiting": "sjf"}))
-    assert [worker.env[VARIABLE] for worker in plan.workers] == ["sjf:5"]
+    assert [worker.env[WAITING_VARIABLE] for worker in plan.workers] == ["sjf:5"]
     assert parked(plan) is None, "only prefill workers have that limit"
 
 
 def test_the_same_on_the_other_device(model: Path) -> None:
     file = deployment(model, prefill={"waiting": {"order": "sjf", "age_s": 3}})
-    assert resolve(file.on_device("cuda")).workers[0].env[VARIABLE] == "sjf:3"
+    assert resolve(file.on_device("cuda")).workers[0].env[WAITING_VARIABLE] == "sjf:3"
 
 
 def test_a_worker_gets_enough_to_choose_from_unless_told_otherwise(model: Path) -> None:

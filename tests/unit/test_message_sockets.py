@@ -12,7 +12,7 @@ from tests.sglang_python import run_python
 CODE = """
 import json, socket, sys, time
 from functools import partial
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import zmq

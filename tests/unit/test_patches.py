@@ -16,7 +16,7 @@ SYMBOLS = [(patch.name, symbol) for patch in ALL for symbol in patch.symbols]
 
 CONTRACT = """
 import sys
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches.base import PatchError, check_contract
@@ -63,13 +63,14 @@ def test_every_patch_says_why_and_names_a_symbol() -> None:
 
 BROKEN = """
 import sys
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 {breakage}
 import patches
+from patches.environment import installed
 patches.register()
-print("started", patches.installed())
+print("started", installed())
 """
 
 
@@ -114,7 +115,8 @@ def test_an_intact_worker_reports_every_patch() -> None:
 def test_without_the_toolkit_the_plugin_leaves_sglang_alone() -> None:
     code = (
         "import patches, sys; patches.register()\n"
-        "print(patches.installed(), 'torch' in sys.modules)"
+        "from patches.environment import installed\n"
+        "print(installed(), 'torch' in sys.modules)"
     )
     command = [sys.executable, "-c", code]
     environment = os.environ | {"TOOLKIT_PATCHES": "0"}
@@ -158,7 +160,7 @@ def test_worker_refuses_when_its_plugin_is_kept_out() -> None:
 
 CHECKED = """
 import sys
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches import signature
@@ -203,7 +205,7 @@ def test_a_worker_refuses_to_capture_wrong_experts_and_warns_of_none() -> None:
 LOADED = """
 import sys
 from types import SimpleNamespace
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import patches

@@ -109,7 +109,7 @@ def test_zeromq_binds_to_the_worker_s_address(monkeypatch: pytest.MonkeyPatch) -
 
 OPENED = """
 import datetime, json, os, sys
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 from patches.base import Process, enter

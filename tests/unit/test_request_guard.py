@@ -14,8 +14,8 @@ from patches import request_guard, resume, tickets
 from patches.expert_capture import capture_name
 from patches.request_answers import MistakesMiddleware
 from patches.request_guard import RequestError
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
-from toolkit.ticket import TICKET_KEY, TicketError, sign
+from toolkit.contract.ticket import TICKET_KEY, TicketError, sign
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 
 KEY = "workers' key"
 FORGED: list[Any] = [

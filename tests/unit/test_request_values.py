@@ -97,7 +97,7 @@ PASSED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 CHECK = """
 import sys
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import json

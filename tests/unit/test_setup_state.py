@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from toolkit.setup import environment, lockfile, say, stamp, testing, verify
+from toolkit.setup import environment, kernels, lockfile, say, stamp, testing, verify
 from toolkit.setup.layout import Layout, here
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,5})?", fullmatch=True)
@@ -169,27 +170,39 @@ def test_all_problems_are_told_at_once(place: Layout, monkeypatch: pytest.Monkey
         environment.ensure(place)
 
 
-def test_steps_end_with_the_slowest_tests_and_the_extra_words() -> None:
-    steps = testing.steps(here(), False, ["-k", "router"])
-    kernels = "numeric tests under other kernels"
-    names = ["ruff check", "ruff format", "mypy", kernels, "unit tests", "end-to-end tests"]
+KERNELS = "numeric tests under other kernels"
+
+
+def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> None:
+    lint = [name for name, _ in testing.lint_steps(here())]
+    assert lint == ["ruff check", "ruff format", "import contracts", "documents", "mypy"]
+    steps = testing.test_steps(here(), False, testing.DEFAULT, ["-k", "router"])
+    names = ["unit tests", KERNELS, "end-to-end tests"]
     assert [name for name, _ in steps] == names
-    assert steps[3][1][-5:] == ["-m", "toolkit.setup.kernels", "tests/unit", "-k", "router"]
-    assert steps[4][1][-3:] == ["tests/unit", "-k", "router"] and "-n" in steps[4][1]
-    assert steps[5][1][-3:] == ["tests/e2e", "-k", "router"] and "loadfile" in steps[5][1]
-    assert [name for name, _ in testing.steps(here(), True, [])] == names[:-1]
+    unit, kernels, end = (command for _, command in steps)
+    assert unit[-3:] == ["tests/unit", "-k", "router"] and "-n" in unit
+    assert kernels[-5:] == ["-m", "toolkit.setup.kernels", "tests/unit", "-k", "router"]
+    assert end[-3:] == ["tests/e2e", "-k", "router"] and "loadgroup" in end
+    for unit_only, scope, kept in (
+        (True, testing.DEFAULT, names[:-1]),
+        (False, testing.FAST, names[:1]),
+        (False, testing.FULL, names),
+    ):
+        assert [name for name, _ in testing.test_steps(here(), unit_only, scope, [])] == kept
+    (every,) = (c for n, c in testing.test_steps(here(), True, testing.FULL, []) if n == KERNELS)
+    assert every[-2:] == ["--every", "tests/unit"]
 
 
 def test_named_tests_take_the_place_of_all() -> None:
     file = "tests/unit/test_setup_state.py"
-    command = testing.steps(here(), False, [f"{file}::test_x"])[-1][1]
+    command = testing.test_steps(here(), False, testing.DEFAULT, [f"{file}::test_x"])[-1][1]
     assert command[-1] == f"{file}::test_x" and "tests/e2e" not in command
 
 
 def kernel_runs(*extra: str) -> list[list[str]]:
     """The words that the step of other kernels hands to pytest; nothing where it is left out."""
-    steps = testing.steps(here(), True, extra)
-    return [command[3:] for name, command in steps if "kernels" in name]
+    steps = testing.test_steps(here(), True, testing.DEFAULT, extra)
+    return [command[3:] for name, command in steps if name == KERNELS]
 
 
 def test_other_kernels_get_the_named_unit_tests_alone() -> None:
@@ -202,24 +215,67 @@ def test_other_kernels_get_the_named_unit_tests_alone() -> None:
     assert kernel_runs("-m", "e2e") == []
 
 
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run these lint and test steps in place of the project's; the exit status."""
+
+    def run(lint: list[testing.Step], tests: list[testing.Step]) -> int:
+        monkeypatch.setattr(testing, "lint_steps", lambda *_: lint)
+        monkeypatch.setattr(testing, "test_steps", lambda *_: tests)
+        monkeypatch.setattr(testing.libraries, "ensure_browser", lambda: None)
+        return testing.run(here(), False, [])
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("unit", "end_to_end", "status"), [(5, 0, 0), (0, 5, 0), (5, 5, 1), (5, 1, 1)]
 )
 def test_words_that_choose_tests_of_one_kind_only_are_fine(
-    monkeypatch: pytest.MonkeyPatch, unit: int, end_to_end: int, status: int
+    stand_in: Callable[..., int], unit: int, end_to_end: int, status: int
 ) -> None:
     kinds = {testing.UNIT: unit, testing.END_TO_END: end_to_end}
     steps = [(name, ["sh", "-c", f"exit {code}", "pytest"]) for name, code in kinds.items()]
-    monkeypatch.setattr(testing, "steps", lambda *_: steps)
-    monkeypatch.setattr(testing.libraries, "ensure_browser", lambda: None)
-    assert testing.run(here(), False, []) == status
+    assert stand_in([], steps) == status
 
 
-def test_a_failing_step_fails_the_run_but_not_the_later_steps(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_failing_tests_fail_the_run_but_not_the_later_steps(
+    stand_in: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    steps = [("first", ["false"]), ("second", ["echo", "ran"])]
-    monkeypatch.setattr(testing, "steps", lambda *_: steps)
-    assert testing.run(here(), False, []) == 1
+    assert stand_in([], [("first", ["false"]), ("second", ["echo", "ran"])]) == 1
     said = capfd.readouterr().out
     assert "ran" in said and "FAILED: first (exit 1)" in said
+
+
+def test_what_lint_finds_ends_the_run(
+    stand_in: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    lint = [("types", ["false"]), ("later", ["echo", "went on"])]
+    assert stand_in(lint, [("tests", ["echo", "went on"])]) == 1
+    said = capfd.readouterr().out
+    assert "went on" not in said and "FAILED: types (exit 1); mend this first" in said
+
+
+def test_at_the_end_it_says_where_the_time_went(
+    stand_in: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Tests in several processes write to one file; a line that a kill cut short is no matter."""
+    say = (
+        "from tests import record; record.test('t::slow', 3); record.test('t::slow', 2.5);"
+        "record.test('t::quick', 0.1); record.start('cpu-demo: prefill-0', 41)"
+    )
+    python = str(here().python)
+    cut = ["sh", "-c", 'printf \'{"test": "t::cut\' >> "$TOOLKIT_TEST_RECORD"']
+    assert stand_in([], [("tests", [python, "-c", say]), ("cut", cut)]) == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert "1 starts of real workers, 41 s in all: setup: 41.0 s cpu-demo: prefill-0" in said
+    assert "the slowest of 2 tests, with their fixtures: setup: 5.5 s t::slow setup: 0.1 s" in said
+    assert "s tests setup:" in said and "s in all" in said
+
+
+@pytest.mark.parametrize(("own", "left"), [("Haswell", 2), ("Zen", 3), ("", 3)])
+def test_kernels_that_this_cpu_takes_by_itself_are_left_to_the_other_tests(
+    own: str, left: int
+) -> None:
+    assert len(kernels.without(own, kernels.KERNELS)) == left
+    assert kernels.without("Katmai", kernels.KERNELS[2:]) == [kernels.KERNELS[2]], "never none"

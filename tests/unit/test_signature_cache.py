@@ -160,6 +160,7 @@ def test_layers_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     for text, layers in (("3,0, 5", [0, 3, 5]), ("", []), ("7", [7])):
         monkeypatch.setenv("TOOLKIT_SIGNATURE_LAYERS", text)
         assert wanted_layers() == layers
-    monkeypatch.setenv("TOOLKIT_SIGNATURE_LAYERS", "all")
-    with pytest.raises(PatchError, match="layer numbers"):
-        wanted_layers()
+    for text in ("all", "0,five", "-1"):
+        monkeypatch.setenv("TOOLKIT_SIGNATURE_LAYERS", text)
+        with pytest.raises(PatchError, match=f"{text} must be layer numbers with commas"):
+            wanted_layers()

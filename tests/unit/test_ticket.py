@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit import ticket
-from toolkit.ticket import MAX_RESUMED_IDS, TICKET_KEY, Ticket, TicketError, read, sign
+from toolkit.contract import ticket
+from toolkit.contract.ticket import MAX_RESUMED_IDS, TICKET_KEY, Ticket, TicketError, read, sign
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 KEYS = st.text("aZ9 é☃", min_size=1)

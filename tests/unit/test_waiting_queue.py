@@ -14,10 +14,11 @@ SCENARIOS = r"""
 import json, random, sys
 from array import array
 from types import SimpleNamespace
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import patches
+from patches.environment import installed
 patches.register()
 import torch
 from patches import waiting_queue
@@ -152,7 +153,7 @@ for number in range(60):
     reordered += [rid for rid, _ in one] != sorted(rid for rid, _ in one)
 found["ranks"] = [same, ranks[0].done == ranks[1].done, reordered]
 found["evicted"] = sum(each.num_tokens_evicted for each in ranks[0].evicted)
-found["installed"] = "waiting_queue" in patches.installed()
+found["installed"] = "waiting_queue" in installed()
 print(json.dumps(found))
 """
 

@@ -12,7 +12,7 @@ from patches.base import Process
 from patches.registry import patches_for
 from patches.worker_key import PATCH, SCHEDULER_PATCH, KeyCheck
 from tests.sglang_python import run_python
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 
 KEY = "the-run's-own"
 
@@ -73,7 +73,7 @@ def test_only_a_worker_with_a_key_asks_for_it(monkeypatch: pytest.MonkeyPatch) -
 
 SERVED = """
 import asyncio, json, os, sys, threading, http.server, urllib.error, urllib.request
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import patches

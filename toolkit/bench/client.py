@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from toolkit.bench.ending import Ending, processor
 from toolkit.bench.workload import Item
+from toolkit.contract.headers import LABEL as LABEL_HEADER
 
 if TYPE_CHECKING:
     import aiohttp
@@ -23,7 +24,6 @@ PATHS: dict[str, str] = {
     "chat": "/v1/chat/completions",
     "completions": "/v1/completions",
 }
-LABEL_HEADER = "x-toolkit-label"
 USER_HEADER = "x-smg-routing-key"
 _COUNT = b'"completion_tokens":'
 _ABORTS = (b'"type":"abort"', b'"type": "abort"', b'"finish_reason":"abort"')

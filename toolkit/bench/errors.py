@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from toolkit.errors import ToolkitError
 
-class BenchError(Exception):
+
+class BenchError(ToolkitError):
     """The run says nothing about speed: no tokens, lost requests, a lost worker, or bad input.
 
     The message tells what went wrong and, where something can be done about it, what to do.

@@ -22,7 +22,7 @@ def hosted(path: Path, run_dir: Path | None = None) -> Iterator[Running]:
     """
     from toolkit.launch.deployment import load_deployment
     from toolkit.launch.errors import LaunchError
-    from toolkit.launch.plan import resolve
+    from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
 
     try:

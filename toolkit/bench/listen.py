@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.decode import Decode, Rank
 from toolkit.bench.watch import key
-from toolkit.profile.errors import ProfileError
+from toolkit.profile_folder.errors import ProfileError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -105,6 +105,6 @@ def heard(tap: Tap, names: Mapping[tuple[str, int], str]) -> Decode:
         blocks = tap.heard.finished.get(rank)
         done = np.concatenate(blocks) if blocks else np.zeros((0, len(finished_columns)))
         ranks.append(Rank(name, steps, ours(rank, done, finished_columns)))
-    cpu = all(hello.get("device") == "cpu" for hello in tap.hellos.values())
+    cpu = all(hello.device == "cpu" for hello in tap.hellos.values())
     cpu = cpu and (not columns or "cpu_seconds" in columns)  # workers of an older toolkit have none
     return Decode(tuple(ranks), columns, finished_columns, "cpu" if cpu else "wall")

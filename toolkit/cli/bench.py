@@ -216,8 +216,6 @@ def _measure(url: str, settings: Settings) -> Report:
 def _show(report: Report, output: Path | None) -> None:
     import time
 
-    from rich.console import Console
-
     from toolkit.bench.ratios import arms_table, ratio_tables
     from toolkit.bench.report import (
         balance_lines,
@@ -227,21 +225,23 @@ def _show(report: Report, output: Path | None) -> None:
         summary_lines,
         write_json,
     )
+    from toolkit.report.terminal import console as made
+    from toolkit.report.terminal import show
 
-    console = Console()
+    console = made()
     if report.metrics is not None:
-        console.print(metrics_table(report.metrics, report.document["workload"]["name"]))
+        show(console, metrics_table(report.metrics, report.document["workload"]["name"]))
         for line in summary_lines(report.metrics, report.workers):
             console.print(line, highlight=False)
         if report.decode is not None:
-            console.print(decode_table(report.metrics, report.decode))
+            show(console, decode_table(report.metrics, report.decode))
             for line in balance_lines(report.metrics):
                 console.print(line, highlight=False)
         if report.phases is not None:
-            console.print(phase_table(report.phases))
+            show(console, phase_table(report.phases))
     if report.comparison is not None:
         for table in (*ratio_tables(report.comparison), arms_table(report.comparison)):
-            console.print(table)
+            show(console, table)
         if not report.comparison.flushed:
             console.print("note: a worker did not empty its prefix cache between the rounds")
     for remark in report.remarks:

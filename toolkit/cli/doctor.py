@@ -43,20 +43,20 @@ def _print_json(findings: list[Finding], verdicts: list[Verdict]) -> None:
 
 
 def _show(findings: list[Finding], verdicts: list[Verdict]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=140)
+    from toolkit.report.terminal import console as made
+    from toolkit.report.terminal import show
+
+    console = made()
     table = Table(title="This machine", title_justify="left")
     for heading in ("", "", "found", "what to do"):
         table.add_column(heading)
     for finding in findings:
         mark = _MARKS[finding.level]
         table.add_row(finding.topic, mark, escape(finding.what), escape(finding.mend))
-    console.print(table)
+    show(console, table)
     recipes = Table(title="Recipes (toolkit launch NAME)", title_justify="left")
     for heading in ("recipe", "device", "runs here", "why not"):
         recipes.add_column(heading)
@@ -64,5 +64,5 @@ def _show(findings: list[Finding], verdicts: list[Verdict]) -> None:
         name = verdict.recipe.removesuffix(".yaml")
         mark = "[yellow]no[/]" if verdict.why else "[green]yes[/]"
         recipes.add_row(name, verdict.device, mark, escape("; ".join(verdict.why)))
-    console.print(recipes)
+    show(console, recipes)
     console.print("Every recipe's `--dry-run` shows its plan, also where it cannot run.")

@@ -26,7 +26,8 @@ def launch(
 ) -> None:
     """Start a deployment and supervise it until Ctrl-C (twice: at once)."""
     from toolkit.launch import checks, doors, isolation, show
-    from toolkit.launch.plan import resolve
+    from toolkit.launch.resolve import resolve
+    from toolkit.report import terminal
 
     if detach and not dry_run:
         _detached(file, device, host, run_dir, no_check)
@@ -38,7 +39,7 @@ def launch(
     if as_json:
         _print_json(plan.to_json())
     else:
-        wide_console().print(show.summary(plan))
+        terminal.show(terminal.console(), show.summary(plan))
         if dry_run:
             print(show.commands(plan))
             print(f"\n{doors.told(plan)}")
@@ -129,14 +130,6 @@ def _print_json(data: Any) -> None:
     import json
 
     print(json.dumps(data, indent=1, default=str))
-
-
-def wide_console() -> Any:
-    from rich.console import Console
-
-    # A pipe has no width: do not fold the table there.
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=160)
 
 
 def _stderr() -> Any:

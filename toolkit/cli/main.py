@@ -67,10 +67,9 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        from toolkit.launch.errors import LaunchError
-        from toolkit.profile.errors import ProfileError
+        from toolkit.errors import ToolkitError
 
-        if not isinstance(error, LaunchError | ProfileError):
+        if not isinstance(error, ToolkitError):
             raise
         print(error, file=sys.stderr)
         sys.exit(1)

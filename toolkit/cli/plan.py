@@ -62,12 +62,8 @@ def plan(
     """
     from dataclasses import replace
 
-    from toolkit.bench.errors import BenchError
-    from toolkit.launch.errors import LaunchError
-    from toolkit.plan.errors import PlanError
+    from toolkit.errors import ToolkitError
     from toolkit.plan.planner import make
-    from toolkit.profile.errors import ProfileError
-    from toolkit.simulate.errors import SimulateError
 
     arriving = common.Arriving(
         trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale
@@ -82,7 +78,7 @@ def plan(
         made = make(task, lambda text: typer.secho(text, err=True, dim=True))
         _show(made)
         files.write(made, deployment)
-    except (BenchError, LaunchError, PlanError, ProfileError, SimulateError, ValueError) as error:
+    except (ToolkitError, ValueError) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
     if not made.met:
@@ -157,13 +153,13 @@ def _task(
 
 
 def _show(made: Planned) -> None:
-    from toolkit.cli.launch import wide_console
     from toolkit.plan.tables import prediction, refusal, sentences, settings
+    from toolkit.report import terminal
 
-    console = wide_console()
-    console.print(prediction(made))
+    console = terminal.console()
+    terminal.show(console, prediction(made))
     if made.effects:
-        console.print(settings(made))
+        terminal.show(console, settings(made))
     for text in sentences(made):
         console.print(text, markup=False)
     console.print(f"{made.simulations} simulations", markup=False)

@@ -51,10 +51,7 @@ def simulate(
     """
     from dataclasses import replace
 
-    from toolkit.bench.errors import BenchError
-    from toolkit.launch.errors import LaunchError
-    from toolkit.profile.errors import ProfileError
-    from toolkit.simulate.errors import SimulateError
+    from toolkit.errors import ToolkitError
     from toolkit.simulate.session import run
 
     arriving = common.Arriving(
@@ -67,7 +64,7 @@ def simulate(
         slo = common.limits(slo_ttft_ms, slo_tpot_ms)
         setting = replace(setting, seeds=seeds, in_flight=concurrency, slo=slo)
         outcome = run(setting, lambda text: typer.secho(text, err=True, dim=True))
-    except (BenchError, LaunchError, ProfileError, SimulateError, ValueError) as error:
+    except (ToolkitError, ValueError) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
     _show(outcome, output)
@@ -119,14 +116,14 @@ def _setting(
 def _show(outcome: Outcome, output: Path | None) -> None:
     import json
 
-    from rich.console import Console
-
+    from toolkit.report.terminal import console as made
+    from toolkit.report.terminal import show
     from toolkit.simulate.tables import figures, ratios
 
-    console = Console()
-    console.print(figures(outcome))
+    console = made()
+    show(console, figures(outcome))
     if len(outcome.arms) > 1:
-        console.print(ratios(outcome))
+        show(console, ratios(outcome))
     console.print(f"{len(outcome.figures[0])} seeds, {outcome.seconds:.1f} s")
     if output is not None:
         found = dict(zip(outcome.arms, outcome.figures, strict=True))

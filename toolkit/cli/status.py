@@ -143,8 +143,9 @@ def _memory(process: dict[str, Any]) -> int | None:
 
 
 def _show(folder: Path, state: dict[str, Any], phase: str, rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from toolkit.report import terminal
 
     table = Table(title=f"{state['name']}: {phase}, {state['router_url']}", title_justify="left")
     columns = "name,status,healthy,pid,restarts,memory_mib,inflight,completed,url,note"
@@ -153,5 +154,4 @@ def _show(folder: Path, state: dict[str, Any], phase: str, rows: list[dict[str, 
     for row in rows:
         table.add_row(*("" if row[h] is None else str(row[h]) for h in columns.split(",")))
     table.caption = str(folder)
-    console = Console(highlight=False)
-    (console if console.is_terminal else Console(highlight=False, width=160)).print(table)
+    terminal.show(terminal.console(), table)

@@ -9,6 +9,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+from toolkit.errors import ToolkitError
 from toolkit.launch.running import Running
 
 TOKENS = 48
@@ -26,14 +27,10 @@ def main() -> int:
     if min(options.requests, options.concurrency, options.rounds) < 1:
         parser.error("--requests, --concurrency and --rounds are at least 1")
 
-    from toolkit.bench.errors import BenchError
-    from toolkit.demo.ask import DemoError
-    from toolkit.launch.errors import LaunchError
-
     _interrupt_on_terminate()
     try:
         _demo(options.requests, options.concurrency, options.rounds)
-    except (LaunchError, DemoError, BenchError) as error:
+    except ToolkitError as error:
         print(f"\nthe demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -53,22 +50,20 @@ def _interrupt_on_terminate() -> None:
 
 
 def _demo(requests: int, concurrency: int, rounds: int) -> None:
-    from rich.console import Console
 
     from toolkit.launch.deployment import load_deployment
-    from toolkit.launch.plan import resolve
     from toolkit.launch.progress import reporter_for
+    from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
     from toolkit.launch.show import summary
+    from toolkit.report import terminal
     from toolkit.resources import recipes_dir
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=110)
+    console = terminal.console()
     recipe = recipes_dir() / "cpu-eldr.yaml"
     plan = resolve(load_deployment(recipe))
     _title(f"1. Start {recipe.name}: five real SGLang workers (100 s on two cores)")
-    console.print(summary(plan))
+    terminal.show(console, summary(plan))
     start = time.monotonic()
     with running(plan, reporter=reporter_for()) as deployment:
         print(f"up in {time.monotonic() - start:.0f} s: {deployment.router_url}")
@@ -124,6 +119,7 @@ def _compare(
     from toolkit.bench.ratios import arms_table
     from toolkit.bench.runner import Load
     from toolkit.bench.session import Settings, measure
+    from toolkit.report import terminal
 
     assert isinstance(console, Console)
     settings = Settings(
@@ -140,7 +136,7 @@ def _compare(
     )
     report = asyncio.run(measure(deployment.router_url, settings, print))
     assert report.comparison is not None
-    console.print(arms_table(report.comparison))
+    terminal.show(console, arms_table(report.comparison))
     print(
         "TPOT in the worker is the time that a step's thread computes: five workers share the\n"
         "cores of this machine, which no fleet does, so the client's times contain the waiting."

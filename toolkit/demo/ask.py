@@ -9,13 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolkit.errors import ToolkitError
+
 if TYPE_CHECKING:
     import aiohttp
 
 COUNTED_WITHIN_S = 2.0
 
 
-class DemoError(Exception):
+class DemoError(ToolkitError):
     """The deployment did not answer as it must."""
 
 

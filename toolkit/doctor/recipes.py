@@ -8,7 +8,8 @@ from pathlib import Path
 from toolkit.launch import checks, hardware
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.plan import Plan, resolve
+from toolkit.launch.plan import Plan
+from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import claims, command, hardware
 from toolkit.launch.acting import LIMITS
 from toolkit.launch.deployment import Deployment, Role
@@ -17,7 +18,6 @@ from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.waiting import PARKED
 
 

@@ -1,10 +1,4 @@
-"""Does SGLang's routed-experts capturer keep the right experts? Settings under which it does not.
-
-Signatures (`router.profile`) and profiles (`capture_experts`) both read what it keeps. Judged by
-what SGLang made of the flags: the launcher asks before a start, and the worker itself
-(`patches.signature.check_worker`), which alone knows its GPU. Checked against SGLang 0.5.21; files
-are those of `sglang/srt`.
-"""
+"""Does SGLang's routed-experts capturer keep the right experts? Asked of a whole plan."""
 
 from __future__ import annotations
 
@@ -12,18 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from toolkit.contract.capturing import worker_problems
 from toolkit.launch.errors import Problem
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan
-
-SCATTERED = ("deepep", "deepep_v2")
-"""--moe-a2a-backend: those under which a rank's tokens lie at the buffer's beginning
-(state_capturer/routed_experts.py)."""
-BYPASS = ("triton_kernel", "flashinfer_trtllm", "flashinfer_mxfp4", "experimental_sgl_trtllm")
-"""--moe-runner-backend: kernels that may choose the experts themselves (layers/moe/topk.py)."""
-
-_OR = "; or leave out router.profile and capture_experts"
 
 
 def capturing(plan: Plan, resolved: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
@@ -35,53 +22,4 @@ def capturing(plan: Plan, resolved: Mapping[str, Mapping[str, Any]]) -> list[Pro
         key = "worker" if role == "plain" else role
         found = worker_problems(resolved.get(worker.name, {}))
         problems += [replace(p, where=f"{key}.args.{p.where}") for p in found]
-    return problems
-
-
-def worker_problems(resolved: Mapping[str, Any]) -> list[Problem]:
-    """Problems of one worker by its `patches.check_args` values; `where` is a flag, a note is not
-    fatal. None where nothing is captured, or where SGLang refused the flags."""
-    if not resolved.get("enable_return_routed_experts"):
-        return []
-    problems = []
-    if resolved["enable_two_batch_overlap"]:
-        # state_capturer/base.py: each half of the batch writes the buffer's first rows.
-        what = "captured experts would be wrong: the second half of a batch overwrites the first's"
-        problems.append(Problem("enable-two-batch-overlap", what, f"leave it out{_OR}"))
-    mode = resolved["disaggregation_mode"]
-    if mode != "decode":
-        problems += _prompts(resolved)
-    if resolved["only_sliding_window"] and (mode != "prefill" or resolved["disable_radix_cache"]):
-        # managers/schedule_batch.py, maybe_evict_swa: the only pool there is.
-        what = "captured experts would be wrong: every layer of this model has a sliding window, "
-        what += "so that a slot gets another token before its request has ended"
-        problems.append(Problem("disable-hybrid-swa-memory", what, f"set it to true{_OR}"))
-    runner = resolved["moe_runner_backend"]
-    if runner in BYPASS:
-        what = f"{runner} may choose experts inside its kernel: then none are captured, all "
-        what += "requests go by load, and `toolkit profile` refuses the workers"
-        mend = "watch the router's fallbacks, or use --moe-runner-backend triton"
-        problems.append(Problem("moe-runner-backend", what, mend, fatal=False))
-    return problems
-
-
-def _prompts(resolved: Mapping[str, Any]) -> list[Problem]:
-    """What goes wrong in forwards of prompts only."""
-    problems = []
-    if resolved["chunked_prefill_size"] <= 0:
-        # state_capturer/routed_experts.py: the buffer has the rows of a chunk or of a decode batch.
-        what = "chunked prefill is off: a prompt longer than the capturer's buffer ends the worker"
-        mend = f"set it to a number of tokens, where the model allows it{_OR}"
-        problems.append(Problem("chunked-prefill-size", what, mend))
-    if (
-        resolved["enable_dp_attention"]
-        and resolved["moe_a2a_backend"] not in SCATTERED
-        and resolved["prefill_cuda_graph"] not in (None, "disabled")
-    ):
-        # layers/dp_attention.py, get_dp_local_slice_cpu: a rank's share is looked for by the batch
-        # size of the last *decode* graph, which a prefill worker does not have.
-        what = "under DP attention without DeepEP prefill CUDA graphs end the worker, or mix up the"
-        what += " ranks' captured experts"
-        mend = f"set it to true, and no other prefill backend for CUDA graphs{_OR}"
-        problems.append(Problem("disable-prefill-cuda-graph", what, mend))
     return problems

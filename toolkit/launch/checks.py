@@ -110,7 +110,9 @@ def secrets(plan: Plan, dry_run: bool = False) -> list[Problem]:
             else:
                 one_key(variable, path)
         except KeysError as error:
-            mend = f"export {variable}=... first" if variable else "see launch/README.md, Keys"
+            mend = (
+                f"export {variable}=... first" if variable else "see docs/pages/operations.md, Keys"
+            )
             problems.append(Problem(place, str(error), mend, fatal=not dry_run))
     exposed = [w.address for w in plan.workers if not is_loopback(w.address)]
     if not plan.keyed:

@@ -9,18 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.launch.capturing import SCATTERED
+from toolkit.contract.capturing import SCATTERED
+from toolkit.contract.variables import (
+    BACKGROUND_VARIABLE,
+    DEVICE_VARIABLE,
+    DP_PROFILE_VARIABLE,
+    EARLY_PLACE_VARIABLE,
+    LAYERS_VARIABLE,
+    PATCHES_VARIABLE,
+    WAITING_VARIABLE,
+)
 from toolkit.launch.deployment import Deployment, Role
-from toolkit.launch.dp_policy import PROFILE_VARIABLE, by_signature
+from toolkit.launch.dp_policy import by_signature
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.recording import RECORD
 from toolkit.launch.sglang_router import KEY_ENV
-from toolkit.launch.variables import (
-    BACKGROUND_VARIABLE,
-    EARLY_PLACE_VARIABLE,
-    LAYERS_VARIABLE,
-)
-from toolkit.launch.waiting import VARIABLE as WAITING_VARIABLE
 
 CPU_ENV = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -144,7 +147,7 @@ def worker_flags(
         and role.dp > 1
         and own.get("moe-a2a-backend") not in SCATTERED
     ):
-        # They and the capturer do not go together (`toolkit.launch.capturing`).
+        # They and the capturer do not go together (`toolkit.contract.capturing`).
         flags["disable-prefill-cuda-graph"] = True
     return flags | own
 
@@ -190,12 +193,12 @@ def worker_env(
     """Variables set on top of the launcher's environment. `signature_layers`: the model's layers
     whose experts the worker is to record; `profile`: the folder of the profile by which its DP
     controller reads what others have recorded."""
-    env = {"TOOLKIT_PATCHES": "1", "TOOLKIT_DEVICE": deployment.device, "SGLANG_HOST_IP": address}
+    env = {PATCHES_VARIABLE: "1", DEVICE_VARIABLE: deployment.device, "SGLANG_HOST_IP": address}
     env |= python_env() | CRASH_ENV
     if signature_layers:
         env[LAYERS_VARIABLE] = ",".join(map(str, signature_layers))
     if profile and by_signature(role.dp_policy):
-        env[PROFILE_VARIABLE] = profile
+        env[DP_PROFILE_VARIABLE] = profile
     if role.waiting.text:
         env[WAITING_VARIABLE] = role.waiting.text
     if role_name == "prefill":

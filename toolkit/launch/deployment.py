@@ -1,7 +1,8 @@
 """The deployment file: what a user writes. Strict: an unknown key is an error.
 
-Everything has a default but `name`; `plan.resolve` turns it into exact commands. The same file
-serves `device: cpu` and `device: cuda`: nothing in it is tied to the device unless put into `args`.
+Everything has a default but `name`; `toolkit.launch.resolve` turns it into exact commands. The
+same file serves `device: cpu` and `device: cuda`: nothing in it is tied to the device unless put
+into `args`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from pydantic import (
     model_validator,
 )
 
+from toolkit.contract.waiting import Waiting, from_yaml
 from toolkit.launch.acting import ROUTERS, check_mode, check_router_key, check_transfer
 from toolkit.launch.document import line_of, read_document
 from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.waiting import Waiting, from_yaml
 from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
 from toolkit.router.door.limits import ALLOWABLE
@@ -164,7 +165,8 @@ class Router(_Strict):
         default=False, description="strangers may use a front door that is not loopback"
     )
     allow: tuple[str, ...] = Field(
-        default=(), description="what clients may do beyond plain requests (router/README.md)"
+        default=(),
+        description="what clients may do beyond plain requests (see What clients may send)",
     )
     max_inflight: Count | None = None
     max_queue: Annotated[int, Field(ge=0)] | None = None

@@ -70,7 +70,9 @@ def firewall(plan: Plan) -> list[str]:
 
 def told(plan: Plan) -> str:
     """The doors as comment lines, for the dry run."""
-    lines = ["listens (launch/README.md, Ports); all but the router's on the address shown only:"]
+    lines = [
+        "listens (docs/pages/operations.md, Ports); all but the router's on the address shown only:"
+    ]
     for door in doors(plan):
         guard = f"; wants {door.guard}" if door.guard else ""
         lines.append(f"  {door.who}: {door.address}, port {door.ports}: {door.what}{guard}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 
+from toolkit.contract.headers import RUN as HEADER
 from toolkit.launch import identity, keys, readiness
 from toolkit.launch.plan import Plan
-from toolkit.run_id import HEADER
 
 PAUSE = 0.2
 

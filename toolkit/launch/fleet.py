@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from toolkit.front import VARIABLE as FRONT
+from toolkit.contract.variables import FRONT_VARIABLE as FRONT
 from toolkit.launch import identity, keys, trees
 from toolkit.launch.background import Background
 from toolkit.launch.backoff import next_start, without

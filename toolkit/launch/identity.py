@@ -2,7 +2,7 @@
 
 Of a process of this launcher (a router of either kind, a server of SGLang's, the small one of a
 higher node) the kernel says that it listens. Our router also says of which run it is
-(`toolkit.run_id.HEADER`): whoever gives it orders looks there.
+(`toolkit.contract.headers.RUN`): whoever gives it orders looks there.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.keys import KeysError, client_keys, from_environment, one_key
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan, RouterPlan

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.contract.variables import DP_PROFILE_VARIABLE
 from toolkit.launch.deployment import Deployment
-from toolkit.launch.dp_policy import PROFILE_VARIABLE
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.model import from_folder
 from toolkit.launch.recording import recording
@@ -15,7 +15,7 @@ from toolkit.policies import follows_experts
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan
-    from toolkit.profile.schema import Profile
+    from toolkit.profile_folder.schema import Profile
 
 KEY = "router.profile"
 
@@ -57,8 +57,8 @@ def read_locality(deployment: Deployment) -> Locality | None:
     text = deployment.router.profile
     if text is None:
         return None
-    from toolkit.profile.errors import ProfileError
-    from toolkit.profile.store import read
+    from toolkit.profile_folder.errors import ProfileError
+    from toolkit.profile_folder.store import read
     from toolkit.resources import profiles_dir
 
     folder = profiles_dir() / text if text == "embedded" else from_folder(deployment, text)
@@ -108,7 +108,7 @@ def _policy(plan: Plan) -> list[Problem]:
 
 def _readers(plan: Plan) -> list[Problem]:
     """Signatures that nobody uses are no error, yet hardly meant."""
-    if any(PROFILE_VARIABLE in worker.env for worker in plan.workers):
+    if any(DP_PROFILE_VARIABLE in worker.env for worker in plan.workers):
         return []  # decode workers' own DP controllers do
     kind = plan.router.kind if plan.router else "none"
     if kind != "toolkit":
@@ -125,7 +125,7 @@ def _choice(plan: Plan) -> list[Problem]:
     which is no error, since the policy goes by all else that it looks at."""
     decode = [w for w in plan.workers if w.role == "decode" and w.url]
     config = (plan.router.config if plan.router else None) or {}
-    if any(PROFILE_VARIABLE in w.env for w in decode):  # each server's own DP controller chooses
+    if any(DP_PROFILE_VARIABLE in w.env for w in decode):  # each server's own DP controller chooses
         where, k = "decode.dp_policy", decode[0].centroids
     elif follows_experts(str(config.get("decode_policy"))):
         where, k = "router.decode_policy", decode_centroids(plan)
@@ -144,7 +144,7 @@ def _choice(plan: Plan) -> list[Problem]:
 def _fit(plan: Plan, found: Locality) -> list[Problem]:
     """The profile against the model and the number of decode workers."""
     from toolkit.fingerprint import model_fingerprint
-    from toolkit.profile.check import problems
+    from toolkit.profile_folder.check import problems
 
     fingerprint = None
     if plan.model.weights_here:

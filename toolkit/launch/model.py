@@ -45,7 +45,7 @@ class ModelFacts:
     @property
     def experts(self) -> int | None:
         """Routed experts of a MoE layer; None where the config does not tell."""
-        # As `patches.event_stream.expert_count` finds them in the worker.
+        # As `patches.model_experts` finds them in the worker.
         names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
         return next((int(self._text[name]) for name in names if self._text.get(name)), None)
 

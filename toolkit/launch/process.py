@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from toolkit.contract.variables import DEVICE_VARIABLE
 from toolkit.launch import trees
 from toolkit.preloaded.client import Different, Forked, Preloaded
 
@@ -96,7 +97,7 @@ class Managed:
         by the same Python and computes on the CPU. (CUDA does not survive a fork.)"""
         return (
             tuple(self.command[:3]) == (sys.executable, "-m", WORKER)
-            and self.env.get("TOOLKIT_DEVICE") == "cpu"
+            and self.env.get(DEVICE_VARIABLE) == "cpu"
             and not self.passed
         )
 

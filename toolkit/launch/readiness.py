@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from toolkit import run_id
+from toolkit.contract.headers import RUN
 from toolkit.keys import KeysError
 from toolkit.launch import keys
 from toolkit.launch.plan import Plan
@@ -140,10 +140,10 @@ def _ask(request: urllib.request.Request, timeout: float) -> Seen:
         request.add_header(name, value)
     try:
         with _opener.open(request, timeout=timeout) as response:
-            return Seen(response.status, response.read(), response.headers.get(run_id.HEADER))
+            return Seen(response.status, response.read(), response.headers.get(RUN))
     except urllib.error.HTTPError as error:
         with error:
-            return Seen(error.code, error.read(), error.headers.get(run_id.HEADER))
+            return Seen(error.code, error.read(), error.headers.get(RUN))
     except (OSError, ValueError) as error:
         return Seen(0, str(error).encode(), None)
     except Exception as error:  # http.client raises several kinds for a broken answer

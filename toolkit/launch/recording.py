@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from toolkit.launch.capturing import SCATTERED
+from toolkit.contract.capturing import SCATTERED
+from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch.errors import Problem
-from toolkit.launch.variables import LAYERS_VARIABLE
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan, WorkerPlan

@@ -45,10 +45,9 @@ def locality(plan: Plan) -> str:
     name = str(config.get("decode_policy", "the router's default"))
     text = f"expert locality: decode policy {name}"
     from toolkit.policies import make_policy
-    from toolkit.policies.composed import eldr_of
     from toolkit.policies.parts import follows_experts
 
-    part = eldr_of(make_policy(name, tau=config.get("tau"))) if follows_experts(name) else None
+    part = make_policy(name, tau=config.get("tau")).locality if follows_experts(name) else None
     if part is not None:
         refit = "follow drift" if config.get("refit_on_drift", True) else "stay (refit_on_drift)"
         text += f", tau {part.tau:g}, centroids {refit}"

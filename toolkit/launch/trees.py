@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.run_id import VARIABLE as RUN_ID
+from toolkit.contract.variables import RUN_ID_VARIABLE as RUN_ID
 
 
 class Process(NamedTuple):

@@ -42,10 +42,9 @@ def _sglang() -> tuple[Callable[..., Any], Callable[..., Any]]:
     import torch
 
     if torch.version.cuda is None and "torchvision" not in sys.modules:
-        from patches import cpu_imports
+        from patches import stubs
 
-        # What importing SGLang needs beside a CPU build of torch.
-        cpu_imports.declare_torchvision_operators()
+        stubs.declare_torchvision_operators()
     from sglang.srt.eplb.eplb_algorithms import compute_algorithm, rebalance_experts
 
     return compute_algorithm, rebalance_experts

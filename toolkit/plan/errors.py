@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from toolkit.errors import ToolkitError
 
-class PlanError(Exception):
+
+class PlanError(ToolkitError):
     """A deployment, an objective or a budget that nothing can be planned for; says how to mend."""
 
 

@@ -24,8 +24,8 @@ def check(deployment: Deployment, *profiles: str | None) -> None:
 
 
 def _compare(deployment: Deployment, text: str, folder: Path) -> None:
-    from toolkit.profile.check import problems
-    from toolkit.profile.store import read
+    from toolkit.profile_folder.check import problems
+    from toolkit.profile_folder.store import read
 
     profile, _ = read(folder)
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from toolkit.contract.waiting import Waiting, from_yaml
 from toolkit.launch.waiting import PARKED as SHORTEST_PARKED
-from toolkit.launch.waiting import Waiting, from_yaml
 from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.document import Document, arg_key, get, put
@@ -219,7 +219,7 @@ def _chunk(own: Candidate, now: int) -> Knob:
 
 
 def _waiting(own: Candidate) -> Knob:
-    """`fcfs`, or `sjf:AGE_S` (`toolkit.launch.waiting`)."""
+    """`fcfs`, or `sjf:AGE_S` (`toolkit.contract.waiting`)."""
 
     def read(document: Document) -> str:
         found = Waiting.model_validate(from_yaml(get(document, "prefill", "waiting") or "fcfs"))

@@ -12,6 +12,7 @@ from toolkit.policies.brh import BrHPolicy, check_brh
 from toolkit.policies.composed import ComposedPolicy
 from toolkit.policies.eldr import EldrPolicy, check_tau
 from toolkit.policies.gimbal import GimbalPolicy, Thresholds
+from toolkit.policies.kv_shortest_queue import KvShortestQueuePolicy
 from toolkit.policies.label_oracle import LabelOraclePolicy
 from toolkit.policies.least_tokens import LeastTokensPolicy
 from toolkit.policies.level import LevelPolicy
@@ -58,6 +59,7 @@ POLICIES: dict[str, Known] = {
     "random": Known(RandomPolicy),
     "round_robin": Known(RoundRobinPolicy),
     "shortest_queue": Known(ShortestQueuePolicy),
+    "kv_shortest_queue": Known(KvShortestQueuePolicy),
     "power_of_two": Known(PowerOfTwoPolicy),
     "least_tokens": Known(LeastTokensPolicy),
     "prefix_affinity": Known(PrefixAffinityPolicy, ("prefill",)),

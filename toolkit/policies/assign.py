@@ -2,16 +2,16 @@
 
 A `Policy` answers one request; an `Assigner` sees the whole pool of finished prefills, once a
 decode step or at once when a prefill is done while a slot is free. The router, SGLang's DP
-controller, the simulator and the tests call the same object; every policy can take part through
-`OneByOne`.
+controller, the simulator and the tests call the same object.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
-from toolkit.policies.base import RequestView, WorkerView
+from toolkit.policies.base import Policy, RequestView, WorkerView
 
 
 class Assignment(NamedTuple):
@@ -22,9 +22,8 @@ class Assignment(NamedTuple):
     reason: str
 
 
-@runtime_checkable
-class Assigner(Protocol):
-    """`(workers, waiting) -> assignments`. State, such as a rotation, lives in the object.
+class Assigner(Policy):
+    """A policy that also answers `(workers, waiting) -> assignments`; its `needs` say `pool`.
 
     `workers` are decode ranks as they are now, `waiting` finished prefills in order of arrival.
     Every request is assigned at most once, to a healthy rank with a free slot and free KV for it;
@@ -33,8 +32,7 @@ class Assigner(Protocol):
     counts as.
     """
 
-    name: str
-
+    @abstractmethod
     def assign(
         self, workers: Sequence[WorkerView], waiting: Sequence[RequestView]
     ) -> list[Assignment]:

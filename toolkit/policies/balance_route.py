@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolkit.policies.assign import Assignment
-from toolkit.policies.base import Decision, RequestView, WorkerView
+from toolkit.policies.assign import Assigner, Assignment
+from toolkit.policies.base import Decision, Needs, RequestView, WorkerView
 from toolkit.policies.readings import Ranks, kv_sizes, kv_tokens, read_ranks
 from toolkit.policies.two_stage import PATIENCE, R_MAX, Counters, Envelope, Near, TwoStage
 
@@ -36,11 +36,10 @@ class Weighed:
         return self.envelope.across(self.size)
 
 
-class BalanceRoute(ABC):
-    """An `Assigner` that is a `Policy` too. A subclass says what a placement is worth."""
+class BalanceRoute(Assigner):
+    """Rounds, and one request at a time. A subclass says what a placement is worth."""
 
-    name = ""
-    needs_blocks = False
+    needs = Needs(pool=True)
 
     def __init__(
         self,
@@ -51,10 +50,7 @@ class BalanceRoute(ABC):
     ) -> None:
         """`seed` as every policy takes it; nothing is drawn here. The others: `TwoStage`."""
         self._stages = TwoStage(s_greedy, r_max, patience)
-
-    @property
-    def counters(self) -> Counters:
-        return self._stages.counters
+        self.counters: Counters = self._stages.counters
 
     @abstractmethod
     def _envelope(self, ranks: Ranks) -> Envelope:

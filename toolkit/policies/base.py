@@ -5,12 +5,17 @@ The router builds the views; the simulator and the tests build the same ones.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from toolkit.policies.eldr import EldrPolicy
+    from toolkit.policies.following import Following
+    from toolkit.policies.inflight_lengths import InflightLengths
 
 Side = Literal["prefill", "decode"]
 Group = tuple[str, int | None]
@@ -32,8 +37,6 @@ class Load:
     waiting_tokens: int
     sent_requests: int = 0
     sent_tokens: int = 0
-    throughput: float = 0.0
-    """Generated tokens per second where the worker reports it, else 0."""
 
     @property
     def requests(self) -> int:
@@ -90,7 +93,7 @@ class RequestView:
     """What is known of a request. After the prefill, `prompt_tokens` is exact.
 
     `blocks` are chained hashes of the prompt's leading blocks (block i covers blocks 0..i), filled
-    only for a policy with `needs_blocks`. `signature` is a unit float32 vector [D] of the experts
+    only for a policy that needs `blocks`. `signature` is a unit float32 vector [D] of the experts
     that the prefill used, or the words that say why there is none. `label` is the client's own name
     for the kind of request (a domain), where it gave one. `max_new_tokens` and `min_new_tokens`
     bound what it may generate, 0 where it does not say; who ignores the end of the text has both
@@ -119,19 +122,54 @@ class Decision:
     reason: str
 
 
-@runtime_checkable
-class Policy(Protocol):
-    """`(workers, request) -> decision`. State, such as a rotation, lives in the object.
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a policy wants from its home beside loads; each home reads it before it makes a view.
 
-    A policy that looks at `RequestView.user` or `.prompt_hash` says so with `needs_user` or
-    `needs_hash` = True: a digest of each request is made only then.
+    Of each request: `blocks`, `user`, `hash` (`RequestView.prompt_hash`), `signature`. `pool`: it
+    assigns in rounds (`toolkit.policies.assign.Assigner`). To be told of what is in flight
+    (`Policy.follow`): `lengths`, the tokens and ends; `residents`, whose signatures are where.
     """
 
-    name: str
-    needs_blocks: bool
+    blocks: bool = False
+    user: bool = False
+    hash: bool = False
+    signature: bool = False
+    pool: bool = False
+    lengths: bool = False
+    residents: bool = False
 
+    def __or__(self, other: Needs) -> Needs:
+        """What the two need together."""
+        return Needs(*(getattr(self, f.name) or getattr(other, f.name) for f in fields(Needs)))
+
+    @property
+    def following(self) -> bool:
+        """Whether it is to be told of what is in flight."""
+        return self.lengths or self.residents
+
+
+class Policy(ABC):
+    """`(workers, request) -> decision`. State, such as a rotation, lives in the object."""
+
+    name: str
+    needs: Needs = Needs()
+    counters: Any = None
+    """A dataclass of what it counts of its decisions, for those who look."""
+    inflight: InflightLengths | None = None
+    """With the need `lengths`: what `Following` keeps for it."""
+    locality: EldrPolicy | None = None
+    """With the need `residents`: who wants centroids and residents, itself or a part of it."""
+
+    @abstractmethod
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         """Pick a healthy worker; None when there is none."""
+
+    def follow(self) -> Following:
+        """Whom its home tells what is sent, and what becomes of it."""
+        from toolkit.policies.following import Following
+
+        return Following(self)
 
 
 def group_of(key: tuple[str, int], shares_experts: bool) -> Group:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.policies.balance_route import BalanceRoute, check_s_greedy
+from toolkit.policies.base import Needs
 from toolkit.policies.inflight_lengths import InflightLengths
 from toolkit.policies.predictors import check_predictor, make_predictor
 from toolkit.policies.readings import Ranks
@@ -137,16 +138,9 @@ class BrHPolicy(BalanceRoute):
         self.beta = beta
         if inflight is None:
             inflight = InflightLengths(make_predictor(predictor))
-        self.inflight = inflight
+        self.inflight: InflightLengths = inflight
+        self.needs = self.needs | Needs(lengths=True) | inflight.predictor.needs
         self.gamma = gamma
-
-    @property
-    def needs_user(self) -> bool:
-        return getattr(self.inflight.predictor, "needs_user", False)
-
-    @property
-    def needs_hash(self) -> bool:
-        return getattr(self.inflight.predictor, "needs_hash", False)
 
     def _envelope(self, ranks: Ranks) -> MarginAhead:
         beta = BETA_PER_RANK * len(ranks.load) if self.beta is None else self.beta

@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from toolkit.policies.assign import Assignment
+from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.balance_route import BalanceRoute, Weighed
-from toolkit.policies.base import Decision, Policy, RequestView, WorkerView
-from toolkit.policies.brh import BrHPolicy
+from toolkit.policies.base import Decision, Needs, RequestView, WorkerView
 from toolkit.policies.eldr import Band, Centroids, EldrPolicy
-from toolkit.policies.inflight_lengths import InflightLengths
+from toolkit.policies.given_out import readable, with_sent
 from toolkit.policies.near_ranks import NearRanks
-from toolkit.policies.one_by_one import readable, with_sent
 from toolkit.policies.parts import BARRIERS, Parts
 from toolkit.policies.readings import Ranks, kv_sizes, kv_tokens, read_ranks
 from toolkit.policies.rotation import Rotation
@@ -58,7 +56,7 @@ Part = Callable[[Case, list[int]], list[int]]
 """Which of some workers (by index, at least one) it leaves, at least one."""
 
 
-class ComposedPolicy:
+class ComposedPolicy(Assigner):
     """What a decode step costs, in the order in which it can be bought: KV room, then distinct
     experts, then the wait at the barrier, then a user's prefix.
 
@@ -96,7 +94,6 @@ class ComposedPolicy:
     """
 
     name = "composed"
-    needs_blocks = False
 
     def __init__(
         self,
@@ -112,6 +109,10 @@ class ComposedPolicy:
         self.locality = EldrPolicy(seed, tau, centroids) if parts.eldr else None
         self.barrier = _barrier(seed, parts)
         self.users = UserMap(capacity, expiry) if parts.user else None
+        self.needs = Needs(pool=True, user=parts.user)
+        for part in (self.locality, self.barrier):
+            self.needs |= Needs() if part is None else part.needs
+        self.inflight = None if self.barrier is None else self.barrier.inflight
         self.counters = Counters()
         self._rotation = Rotation()
         steps: list[tuple[str, bool, Part]] = [
@@ -122,18 +123,6 @@ class ComposedPolicy:
             ("user", parts.user, self._home),
         ]
         self._steps = [(name, narrow) for name, on, narrow in steps if on]
-
-    @property
-    def needs_user(self) -> bool:
-        return self.users is not None or getattr(self.barrier, "needs_user", False)
-
-    @property
-    def needs_hash(self) -> bool:
-        return getattr(self.barrier, "needs_hash", False)
-
-    @property
-    def inflight(self) -> InflightLengths | None:
-        return self.barrier.inflight if isinstance(self.barrier, BrHPolicy) else None
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         ranks = read_ranks(workers)
@@ -250,13 +239,6 @@ class ComposedPolicy:
     def _remember(self, request: RequestView, worker: WorkerView) -> None:
         if self.users is not None and request.user:
             self.users.store(request.user, worker.key, request.now)
-
-
-def eldr_of(policy: Policy) -> EldrPolicy | None:
-    """What in a policy wants centroids and residents: itself, a part of it, or nothing."""
-    if isinstance(policy, ComposedPolicy):
-        return policy.locality
-    return policy if isinstance(policy, EldrPolicy) else None
 
 
 def _barrier(seed: int, parts: Parts) -> BalanceRoute | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit import exact
-from toolkit.policies.base import Decision, Group, RequestView, WorkerView, one_group
+from toolkit.policies.base import Decision, Group, Needs, Policy, RequestView, WorkerView, one_group
 from toolkit.policies.residents import Residents
 from toolkit.policies.rotation import Rotation
 
@@ -63,18 +63,6 @@ class Band(NamedTuple):
     width: int = 0
 
 
-def located(
-    workers: Sequence[WorkerView],
-    indices: list[int],
-    near: dict[int, float],
-    own: dict[int, float],
-    best: float,
-) -> Band:
-    """The band of a request of which is known how near the workers are."""
-    width = len({workers[i].group for i in indices})
-    return Band(indices, f"band of {width}", near, own, best, width=width)
-
-
 @dataclass
 class Counters:
     """What the decisions were. `band` sums the band's width, in workers with experts of their own,
@@ -101,7 +89,7 @@ def check_tau(tau: float | str) -> float:
     return value
 
 
-class EldrPolicy:
+class EldrPolicy(Policy):
     """Locality band, then the shortest queue inside it.
 
     Formula: s_k = cos(signature, centroid_k), or the cosine with the mean signature of what is in
@@ -130,7 +118,7 @@ class EldrPolicy:
     """
 
     name = "eldr"
-    needs_blocks = False
+    needs = Needs(signature=True, residents=True)
 
     def __init__(
         self,
@@ -143,10 +131,33 @@ class EldrPolicy:
             raise ValueError(f"overload = {overload:g} must be above 1")
         self.tau = check_tau(tau)
         self.overload = overload
-        self.centroids = centroids
-        self.residents: Residents | None = None
+        self.on_change: Callable[[], None] | None = None
+        """Called when centroids or residents were given to it; for who records it."""
+        self._centroids = centroids
+        self._residents: Residents | None = None
         self.counters = Counters()
+        self.locality = self
         self._rotation = Rotation()
+
+    @property
+    def centroids(self) -> Centroids | None:
+        return self._centroids
+
+    @centroids.setter
+    def centroids(self, centroids: Centroids | None) -> None:
+        self._centroids = centroids
+        if self.on_change is not None:
+            self.on_change()
+
+    @property
+    def residents(self) -> Residents | None:
+        return self._residents
+
+    @residents.setter
+    def residents(self, residents: Residents | None) -> None:
+        self._residents = residents
+        if self.on_change is not None:
+            self.on_change()
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         queues = {i: worker.requests for i, worker in enumerate(workers) if worker.healthy}
@@ -168,11 +179,34 @@ class EldrPolicy:
         if isinstance(found, str):
             return Band(list(queues), f"by load ({found})", fallback=found)
         own, near = found
-        scores = self._less_crowded(workers, queues, near)
+        return self._within(workers, self._less_crowded(workers, queues, near), own, near)
+
+    def band_before_crowding(
+        self,
+        workers: Sequence[WorkerView],
+        among: Sequence[int],
+        signature: np.ndarray | str | None,
+    ) -> Band:
+        """The same of the workers `among`, for who waits for a slot in any case."""
+        found = self.cosines(workers, among, signature)
+        if isinstance(found, str):
+            return Band(list(among), found, fallback=found)
+        own, near = found
+        return self._within(workers, near, own, near)
+
+    def _within(
+        self,
+        workers: Sequence[WorkerView],
+        scores: dict[int, float],
+        own: dict[int, float],
+        near: dict[int, float],
+    ) -> Band:
+        """Those with s_k >= s* - tau."""
         best = max(scores.values())
         least = best - self.tau
         indices = [i for i, score in scores.items() if score >= least]
-        return located(workers, indices, near, own, best)
+        width = len({workers[i].group for i in indices})
+        return Band(indices, f"band of {width}", near, own, best, width=width)
 
     def shortest(self, queues: dict[int, int], band: Band, among: list[int]) -> list[int]:
         """Those of `among` with the fewest requests; at tau < 1 of equal ones the nearest."""
@@ -242,7 +276,7 @@ class EldrPolicy:
         """The signature, or the reason why it says nothing of how near the workers are."""
         import numpy as np
 
-        known = self.centroids
+        known = self._centroids
         if known is None:
             return "no centroids"
         if isinstance(signature, str):
@@ -255,7 +289,7 @@ class EldrPolicy:
 
     def _similarities(self, groups: Mapping[int, Group], signature: np.ndarray) -> dict[int, float]:
         """Cosine with the centroid, by worker index, of those who have one."""
-        known = self.centroids
+        known = self._centroids
         assert known is not None
         row_of = known.owner.get
         rows = [(i, row_of(group)) for i, group in groups.items()]
@@ -266,9 +300,9 @@ class EldrPolicy:
         self, groups: Mapping[int, Group], own: dict[int, float], signature: np.ndarray
     ) -> dict[int, float]:
         """The same, or the cosine with what is in flight where that is greater."""
-        if self.residents is None or self.tau == 0:
+        if self._residents is None or self.tau == 0:
             return own
-        beside = self.residents.cosines(signature)
+        beside = self._residents.cosines(signature)
         near = own.copy()
         for i, score in own.items():
             other = beside.get(groups[i], 0.0)

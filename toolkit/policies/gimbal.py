@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.base import Decision, Needs, Policy, RequestView, WorkerView, healthy_indices
 from toolkit.policies.gimbal_reading import Reading, read
 from toolkit.policies.rotation import Rotation
 from toolkit.policies.user_map import UserMap
@@ -59,7 +59,7 @@ class Counters:
     readings: Counter[str] = field(default_factory=Counter)
 
 
-class GimbalPolicy:
+class GimbalPolicy(Policy):
     """The emptiest KV pool once one is overused, else the engine that has the user's prefix.
 
     Formula, with usage_i = (used + sent) / total KV tokens and load_i = used + waiting + sent
@@ -98,8 +98,7 @@ class GimbalPolicy:
     """
 
     name = "gimbal"
-    needs_blocks = False
-    needs_user = True
+    needs = Needs(user=True)
 
     def __init__(
         self,

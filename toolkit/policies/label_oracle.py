@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from toolkit.policies.base import Decision, Group, RequestView, WorkerView, healthy_indices
+from toolkit.policies.base import Decision, Group, Policy, RequestView, WorkerView, healthy_indices
 from toolkit.policies.rotation import Rotation
 
 
-class LabelOraclePolicy:
+class LabelOraclePolicy(Policy):
     """The decode worker that the request's label belongs to.
 
     Formula: home(label), fixed when a label is first seen: argmin over healthy workers of the
@@ -28,7 +28,6 @@ class LabelOraclePolicy:
     """
 
     name = "label_oracle"
-    needs_blocks = False
 
     def __init__(self, seed: int = 0, capacity: int = 1024) -> None:
         self._rotation = Rotation()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit.policies.base import RequestView, WorkerView, one_group
-from toolkit.policies.eldr import Band, EldrPolicy, located
+from toolkit.policies.eldr import Band, EldrPolicy
 
 
 class NearRanks:
@@ -40,14 +40,7 @@ class NearRanks:
     def _band(self, request: int) -> Band:
         band = self._bands.get(request)
         if band is None:
-            band = self._bands[request] = self._find(self._waiting[request])
+            band = self._bands[request] = self._locality.band_before_crowding(
+                self._workers, self._among, self._waiting[request].signature
+            )
         return band
-
-    def _find(self, request: RequestView) -> Band:
-        found = self._locality.cosines(self._workers, self._among, request.signature)
-        if isinstance(found, str):
-            return Band(list(self._among), found, fallback=found)
-        own, near = found
-        best = max(near.values())
-        indices = [i for i, cosine in near.items() if cosine >= best - self._locality.tau]
-        return located(self._workers, indices, near, own, best)

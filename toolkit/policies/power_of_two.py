@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.base import Decision, Policy, RequestView, WorkerView, healthy_indices
 
 
-class PowerOfTwoPolicy:
+class PowerOfTwoPolicy(Policy):
     """Two different healthy workers at random, then the one with fewer requests.
 
     Formula: argmin over {i, j} ~ uniform pairs of (running + waiting + sent), in requests. Two
@@ -21,7 +21,6 @@ class PowerOfTwoPolicy:
     """
 
     name = "power_of_two"
-    needs_blocks = False
 
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)

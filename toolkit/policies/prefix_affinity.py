@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.base import Decision, Needs, Policy, RequestView, WorkerView, healthy_indices
 from toolkit.policies.rotation import Rotation
 
 
-class PrefixAffinityPolicy:
+class PrefixAffinityPolicy(Policy):
     """The worker holding the longest known prefix, unless it is too busy (prefill side).
 
     Formula: argmax match_i over healthy workers, match_i = leading blocks of the prompt that
@@ -28,7 +28,7 @@ class PrefixAffinityPolicy:
     """
 
     name = "prefix_affinity"
-    needs_blocks = True
+    needs = Needs(blocks=True)
 
     def __init__(self, seed: int = 0, max_imbalance: int = 8, capacity: int = 100_000) -> None:
         self._rotation = Rotation()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.base import Decision, Policy, RequestView, WorkerView, healthy_indices
 
 
-class RandomPolicy:
+class RandomPolicy(Policy):
     """A healthy worker, uniformly.
 
     Formula: P(i) = 1 / healthy. Needs no load; the floor that other policies must beat, and a safe
@@ -17,7 +17,6 @@ class RandomPolicy:
     """
 
     name = "random"
-    needs_blocks = False
 
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)

@@ -24,6 +24,7 @@ class Residents:
 
         # Whole numbers (`exact`): a long-lived sum of additions and removals comes back to where it
         # was, and cosines are the same on every CPU.
+        self.dimensions = dimensions
         self._sums = np.zeros((0, dimensions), dtype=np.float64)
         self._rows = np.zeros((0, dimensions), dtype=np.float64)
         self._counts: list[int] = []

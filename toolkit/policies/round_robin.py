@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.base import Decision, Policy, RequestView, WorkerView, healthy_indices
 from toolkit.policies.rotation import Rotation
 
 
-class RoundRobinPolicy:
+class RoundRobinPolicy(Policy):
     """The healthy worker that was chosen the longest ago.
 
     Formula: argmin last_turn_i over healthy workers. With a fixed set this is plain rotation;
@@ -19,7 +19,6 @@ class RoundRobinPolicy:
     """
 
     name = "round_robin"
-    needs_blocks = False
 
     def __init__(self, seed: int = 0) -> None:
         self._rotation = Rotation()

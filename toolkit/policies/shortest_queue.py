@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
+from toolkit.policies.base import Decision, Policy, RequestView, WorkerView, healthy_indices
 from toolkit.policies.rotation import Rotation
 
 
-class ShortestQueuePolicy:
+class ShortestQueuePolicy(Policy):
     """The healthy worker with the fewest requests.
 
     Formula: argmin (running_i + waiting_i + sent_i), in requests. `running + waiting` is the
@@ -20,7 +20,6 @@ class ShortestQueuePolicy:
     """
 
     name = "shortest_queue"
-    needs_blocks = False
 
     def __init__(self, seed: int = 0) -> None:
         self._rotation = Rotation()

@@ -13,11 +13,11 @@ import numpy as np
 
 from toolkit import signatures
 from toolkit.profile import latency, tally
-from toolkit.profile.errors import ProfileError
 from toolkit.profile.measure import Measured
 from toolkit.profile.placing import Layout, place_all
 from toolkit.profile.prompts import Prompt
-from toolkit.profile.schema import (
+from toolkit.profile_folder.errors import ProfileError
+from toolkit.profile_folder.schema import (
     Activations,
     Affinity,
     Centroids,
@@ -81,7 +81,7 @@ def build(
     }
     say("latency: step time, KV transfer")
     columns = tuple(str(name) for name in shard.columns)
-    backend = str(measured.facts.first.get("transfer", ""))
+    backend = measured.facts.first.transfer
     profile = Profile(
         model=_model(measured),
         setting=_setting(measured, options),
@@ -128,13 +128,13 @@ def refit(profile: Profile, arrays: Arrays, k: int, seed: int) -> tuple[Profile,
 def _model(measured: Measured) -> Model:
     first = measured.facts.first
     return Model(
-        name=str(first["model"]).rstrip("/").rsplit("/", 1)[-1],
-        architecture=str(first.get("architecture", "")),
-        fingerprint=first["fingerprint"],
+        name=str(first.model).rstrip("/").rsplit("/", 1)[-1],
+        architecture=str(first.architecture),
+        fingerprint=first.fingerprint,
         layers=tuple(measured.layers),
         experts=measured.facts.experts,
         top_k=measured.facts.top_k,
-        hidden_layers=int(first["experts"]["layers"]),
+        hidden_layers=int(first.experts.layers),
     )
 
 
@@ -144,14 +144,14 @@ def _setting(measured: Measured, options: Options) -> Setting:
     first = measured.facts.first
     ranks = Counter[str]()
     for url, role in measured.roles.items():
-        ranks[role] += int(measured.facts.hellos[url].get("dp_size") or 1)
+        ranks[role] += measured.facts.hellos[url].dp_size
     letters = {"prefill": "P", "decode": "D", "plain": "plain"}
     return Setting(
-        sglang=str(first.get("sglang", "")),
-        device=str(first.get("device", "")),
-        machine=str(first.get("machine", "")),
+        sglang=str(first.sglang),
+        device=str(first.device),
+        machine=str(first.machine),
         workers=" + ".join(f"{n}{letters.get(role, role)}" for role, n in ranks.items()),
-        dtype=str(first.get("dtype", "")),
+        dtype=str(first.dtype),
         measured_at=time.strftime("%Y-%m-%d", time.gmtime()),
         toolkit=__version__,
         commands=options.commands,

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolkit.contract.events import Hello
+from toolkit.contract.headers import CAPTURE
 from toolkit.profile import tally
-from toolkit.profile.errors import ProfileError
 from toolkit.profile.prompts import Prompt
 from toolkit.profile.shards import Shard, Shards
 from toolkit.profile.tap import PHASES, Rows, Tap
 from toolkit.profile.waves import waves
+from toolkit.profile_folder.errors import ProfileError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 TOKENS_KEPT = 48
 """Of each request and phase at most this many tokens are kept with their ids."""
 STEPS_PATIENCE_S = 3.0
-CAPTURE = "x-toolkit-capture"
 """A router that may (`allow` has "capture") has the experts of such a request kept."""
 LOADS = ("requests", "prompt_tokens", "prompt_tokens_squared", "kv_tokens")
 """The columns of a step that are CascadeInfer's F_1 to F_4."""
@@ -44,31 +45,31 @@ class Settings:
 class Facts:
     """What the workers say of themselves, and agree on."""
 
-    hellos: dict[str, dict[str, Any]]
+    hellos: dict[str, Hello]
     experts: int
     top_k: int
 
     @property
-    def first(self) -> dict[str, Any]:
+    def first(self) -> Hello:
         return next(iter(self.hellos.values()))
 
 
-def facts(hellos: dict[str, dict[str, Any]]) -> Facts:
+def facts(hellos: dict[str, Hello]) -> Facts:
     """Check that these workers can be profiled.
 
     Raises:
         ProfileError: a dense model, workers that capture nothing, or workers that differ.
     """
-    found = {(h["experts"]["count"], h["experts"]["top_k"]) for h in hellos.values()}
-    prints = {h["fingerprint"] for h in hellos.values()}
+    found = {(h.experts.count, h.experts.top_k) for h in hellos.values()}
+    prints = {h.fingerprint for h in hellos.values()}
     if len(found) != 1 or len(prints) != 1:
         raise ProfileError(f"the workers serve different models: {', '.join(sorted(prints))}")
     experts, top_k = found.pop()
     if experts <= 1 or top_k < 1:
         raise ProfileError(
-            f"{next(iter(hellos.values()))['model']} is a dense model: it has no experts to profile"
+            f"{next(iter(hellos.values())).model} is a dense model: it has no experts to profile"
         )
-    blind = [url for url, hello in hellos.items() if not hello["experts"]["captured"]]
+    blind = [url for url, hello in hellos.items() if not hello.experts.captured]
     if blind:
         raise ProfileError(
             f"{', '.join(blind)} keep no experts: put `capture_experts: true` into the deployment "
@@ -129,7 +130,7 @@ class Calibration:
         """(seconds, rows by phase) of one request."""
         prompt, settings = self._prompts[index], self._settings
         rid = f"profile-{settings.seed}-{index}-{time.time_ns():x}"
-        path, body = request(prompt, settings, self._facts.first["model"], rid)
+        path, body = request(prompt, settings, self._facts.first.model, rid)
         begin = time.perf_counter()
         async with self._session.post(
             self._router + path, json=body, headers={CAPTURE: "1"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder.schema import Profile
 from toolkit.report.numbers import change, number
 
 if TYPE_CHECKING:

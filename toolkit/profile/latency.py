@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.profile.schema import Latency, LinearFit, Transfer
+from toolkit.profile_folder.schema import Latency, LinearFit, Transfer
 
 if TYPE_CHECKING:
     import numpy as np

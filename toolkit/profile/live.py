@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.profile.calibrate import Facts, facts, reduce
-from toolkit.profile.errors import ProfileError
 from toolkit.profile.measure import Measured, new_session
 from toolkit.profile.prompts import Prompt
 from toolkit.profile.shards import Shards
 from toolkit.profile.tap import PHASES, Rows, Tap, worker_urls
+from toolkit.profile_folder.errors import ProfileError
 
 PERIOD_S = 1.0
 FORGET_S = 600.0
@@ -47,7 +47,7 @@ async def listen(
         roles = await worker_urls(session, router)
         async with Tap(session, list(roles), share) as tap:
             known = facts(tap.hellos)
-            shards = Shards(folder, {"live": True, "fingerprint": known.first["fingerprint"]})
+            shards = Shards(folder, {"live": True, "fingerprint": known.first.fingerprint})
             if shards.done:
                 raise ProfileError(
                     f"{folder} holds another sample: finish or remove it (--restart)"
@@ -60,7 +60,7 @@ async def listen(
     if not prompts:
         raise ProfileError(
             f"no sampled request finished in {seconds:.0f} s: is there traffic? "
-            f"(share {share:g}; raise --share or --minutes)"
+            f"(share {share:g}; raise --share or --live)"
         )
     joined = shards.join()
     return Measured(prompts, joined, shards.affinity, shards.layers, known, roles)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.calibrate import Calibration, Facts, Settings, facts
-from toolkit.profile.errors import ProfileError
 from toolkit.profile.prompts import Prompt, check
 from toolkit.profile.shards import Shard, Shards, refuse_other
 from toolkit.profile.tap import Tap, worker_urls
+from toolkit.profile_folder.errors import ProfileError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -82,7 +82,7 @@ def check_before(folder: Path, prompts: list[Prompt], settings: Settings) -> Non
 
 
 def _meta(known: Facts, prompts: list[Prompt], settings: Settings) -> dict[str, Any]:
-    return {"fingerprint": known.first["fingerprint"], **_wanted(prompts, settings)}
+    return {"fingerprint": known.first.fingerprint, **_wanted(prompts, settings)}
 
 
 def _wanted(prompts: list[Prompt], settings: Settings) -> dict[str, Any]:

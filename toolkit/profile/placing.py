@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import placement
-from toolkit.profile.errors import ProfileError
-from toolkit.profile.schema import Placed, PlacementKind, Profile
+from toolkit.profile_folder.errors import ProfileError
+from toolkit.profile_folder.schema import Placed, PlacementKind, Profile
 
 Arrays = dict[str, np.ndarray]
 KINDS: tuple[PlacementKind, ...] = ("linear", "eplb", "gimbal", "milp", "joint")

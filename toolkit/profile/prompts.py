@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.profile.errors import ProfileError
+from toolkit.profile_folder.errors import ProfileError
 
 HELD_OUT_PERCENT = 25
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.profile import tally
-from toolkit.profile.errors import ProfileError
+from toolkit.profile_folder.errors import ProfileError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ PHASES = ("prefill", "decode")
 
 @dataclass
 class Shard:
-    """One wave of n requests, or all of them joined. See `toolkit.profile.schema` for shapes.
+    """One wave of n requests, or all of them joined; shapes as in `toolkit.profile_folder.schema`.
 
     `indices` [n] of the prompts, `token_owner` [t] the prompt of each sampled token, `loads`
     [n, 5] seconds by output token and the mean batch loads F_1..F_4, `columns` names of steps'.

@@ -9,7 +9,7 @@ from toolkit.profile.report.clusters import distinct_rows
 from toolkit.profile.report.mask import variants
 from toolkit.profile.report.placement import NAMES
 from toolkit.profile.report.tables import FITS
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder.schema import Profile
 from toolkit.report.numbers import (
     MISSING,
     change,

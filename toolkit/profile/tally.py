@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.profile.errors import ProfileError
+from toolkit.profile_folder.errors import ProfileError
 
 if TYPE_CHECKING:
     import numpy as np

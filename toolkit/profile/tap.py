@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from toolkit.contract.events import Hello, KvTransfer, OtherContract, decode
+from toolkit.contract.frames import ExpertsHead, FinishedHead, Head, StepsHead, decode_head
+from toolkit.contract.paths import EVENTS, EXPERTS
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.keys import headers_at
-from toolkit.launch.variables import WORKER_KEY_VARIABLE
-from toolkit.profile.errors import ProfileError
+from toolkit.profile_folder.errors import ProfileError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -82,7 +84,7 @@ class Tap:
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self.lost: str | None = None
         self.heard = Heard()
-        self.hellos: dict[str, dict[str, Any]] = {}
+        self.hellos: dict[str, Hello] = {}
 
     async def __aenter__(self) -> Tap:
         try:
@@ -123,10 +125,10 @@ class Tap:
 
         try:
             mine = headers_at(url)
-            events = await self._session.get(url + "/toolkit/events", headers=mine)
+            events = await self._session.get(url + EVENTS, headers=mine)
             self._responses.append(events)
             frames = await self._session.get(
-                url + "/toolkit/experts", params={"share": str(self._share)}, headers=mine
+                url + EXPERTS, params={"share": str(self._share)}, headers=mine
             )
             self._responses.append(frames)
             if 401 in (events.status, frames.status):
@@ -136,10 +138,15 @@ class Tap:
                 )
             if events.status != 200 or frames.status != 200:
                 raise ProfileError(
-                    f"{url} has no /toolkit/experts: it was not started by this toolkit's launcher"
+                    f"{url} has no {EXPERTS}: it was not started by this toolkit's launcher"
                 )
-            self.hellos[url] = json.loads(await events.content.readline())
+            greeting = decode(await events.content.readline())
+            if not isinstance(greeting, Hello):
+                raise ProfileError(f"the worker at {url} does not say who it is")
+            self.hellos[url] = greeting
             await anext(_frames(frames))  # its first ping: from here on nothing is missed
+        except OtherContract as error:
+            raise ProfileError(f"the worker at {url}: {error}") from None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ProfileError(f"no answer from the worker at {url}: {error}") from error
         except StopAsyncIteration:
@@ -153,22 +160,22 @@ class Tap:
     async def _follow_events(self, url: str, response: aiohttp.ClientResponse) -> None:
         try:
             async for line in response.content:
-                event = json.loads(line)
-                if event["type"] == "kv_transfer":
-                    moved = (event["tokens"], event["bytes"], event["seconds"])
-                    self.heard.transfers.append(moved)
+                event = decode(line)
+                if isinstance(event, KvTransfer):
+                    self.heard.transfers.append((event.tokens, event.bytes, event.seconds))
         finally:
             self._fail(f"the worker at {url} went away")
 
     async def _follow_frames(self, url: str, response: aiohttp.ClientResponse) -> None:
         try:
             async for head, body in _frames(response):
-                if head["type"] == "experts":
-                    self._take_experts(url, head, body)
-                elif head["type"] == "steps":
-                    self._take_steps(url, head, body)
-                elif head["type"] == "finished":
-                    self._take_finished(url, head, body)
+                match head:
+                    case ExpertsHead():
+                        self._take_experts(url, head, body)
+                    case StepsHead():
+                        self._take_steps(url, head, body)
+                    case FinishedHead():
+                        self._take_finished(url, head, body)
         finally:
             self._fail(f"the worker at {url} went away")
 
@@ -203,51 +210,51 @@ class Tap:
         moved = np.array(rows, dtype=np.float64).reshape(-1, 3)
         return np.column_stack([moved, np.full(len(moved), float(at_once))])
 
-    def _take_experts(self, url: str, head: dict[str, Any], body: bytes) -> None:
+    def _take_experts(self, url: str, head: ExpertsHead, body: bytes) -> None:
         import numpy as np
 
-        ids = np.frombuffer(body, dtype=np.int16).reshape(head["shape"])
+        ids = np.frombuffer(body, dtype=np.int16).reshape(head.shape)
         rows = Rows(
             ids=ids,
-            rank=(url, head["dp_rank"]),
-            end=head["end"],
-            prompt_tokens=head["prompt_tokens"],
-            cached_tokens=head["cached_tokens"],
-            whole=head["whole"],
+            rank=(url, head.dp_rank),
+            end=head.end,
+            prompt_tokens=head.prompt_tokens,
+            cached_tokens=head.cached_tokens,
+            whole=head.whole,
             heard=time.monotonic(),
         )
-        self.heard.experts.setdefault(head["rid"], {})[head["phase"]] = rows
-        future = self._waiting.get(head["rid"])
+        self.heard.experts.setdefault(head.rid, {})[head.phase] = rows
+        future = self._waiting.get(head.rid)
         if future is not None and not future.done():
             future.set_result(None)
 
-    def _take_steps(self, url: str, head: dict[str, Any], body: bytes) -> None:
-        rows, rank, heard = _rows(head, body), (url, head["dp_rank"]), self.heard
-        heard.columns = tuple(head["fields"])
+    def _take_steps(self, url: str, head: StepsHead, body: bytes) -> None:
+        rows, rank, heard = _rows(head, body), (url, head.dp_rank), self.heard
+        heard.columns = tuple(head.fields)
         heard.steps.setdefault(rank, []).append(rows)
         heard.steps_at[rank] = now = time.monotonic()
         behind = now - float(rows[:, heard.columns.index("end")].max())
         heard.behind[rank] = min(behind, heard.behind.get(rank, behind))
 
-    def _take_finished(self, url: str, head: dict[str, Any], body: bytes) -> None:
-        self.heard.finished_columns = tuple(head["fields"])
-        self.heard.finished.setdefault((url, head["dp_rank"]), []).append(_rows(head, body))
+    def _take_finished(self, url: str, head: FinishedHead, body: bytes) -> None:
+        self.heard.finished_columns = tuple(head.fields)
+        self.heard.finished.setdefault((url, head.dp_rank), []).append(_rows(head, body))
 
 
-def _rows(head: dict[str, Any], body: bytes) -> np.ndarray:
+def _rows(head: StepsHead | FinishedHead, body: bytes) -> np.ndarray:
     """A frame's float32 rows as float64, `end` absolute."""
     import numpy as np
 
-    rows = np.frombuffer(body, dtype=np.float32).reshape(head["shape"]).astype(np.float64)
-    rows[:, head["fields"].index("end")] += head["origin"]
+    rows = np.frombuffer(body, dtype=np.float32).reshape(head.shape).astype(np.float64)
+    rows[:, head.fields.index("end")] += head.origin
     return rows
 
 
-async def _frames(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
+async def _frames(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[Head, bytes]]:
     """(head, body) of each frame of `patches.expert_stream`, until the worker goes away."""
     while line := await response.content.readline():
-        head = json.loads(line)
-        yield head, await response.content.readexactly(head["bytes"])
+        head = decode_head(line)
+        yield head, await response.content.readexactly(head.bytes)
 
 
 async def worker_urls(session: aiohttp.ClientSession, router: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
+from toolkit.contract.headers import LABEL
 from toolkit.keys import KeysError
 from toolkit.policies.user import HEADER as ROUTING_KEY
 from toolkit.router import bodies, budget, identity, views
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolkit.router")
 
 DONE = b"data: [DONE]\n\n"
-LABEL = "x-toolkit-label"
 FORWARDED = ("traceparent", "tracestate", "x-request-id", ROUTING_KEY)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

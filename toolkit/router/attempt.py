@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from toolkit.contract.events import PrefillDone
+from toolkit.contract.headers import ATTEMPT, IDS
 from toolkit.policies.base import RequestView
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from toolkit.router.client import ClientStream
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.relay import Relay
-    from toolkit.router.signature_reader import Sample
+    from toolkit.signatures.reader import Sample
 
 log = logging.getLogger("toolkit.router")
 
@@ -44,12 +45,11 @@ PROBE_S = 10.0
 """A worker on probation is well again when an answer has run for so long, or to its end."""
 FULL = frozenset({429, 503})
 """What a worker answers that has no room: another one may have."""
-ATTEMPT_HEADER = "x-toolkit-attempt"
 _ABOUT_KV = re.compile(rb"\bKV|transfer|bootstrap", re.IGNORECASE)
 
 PREFILL_LINGER_S = 10.0
 """A prefill may answer this long after its decode has finished; then its call is closed."""
-IDS_HEADER = "x-toolkit-ids: 1\r\n"
+IDS_HEADER = f"{IDS}: 1\r\n"
 
 
 @dataclass(slots=True)
@@ -74,8 +74,6 @@ class _Leg:
     """Whether it is to show that its worker is well again."""
     proven: bool = False
     """The worker has computed something of it."""
-    leave: Callable[[], None] | None = None
-    """To be called when it has ended."""
 
 
 class Attempt:
@@ -105,7 +103,7 @@ class Attempt:
         self._credit: Rank | None = None
         self._booking: Booking | None = None
         """Of a decode that is chosen and not posted yet."""
-        self._news: asyncio.Future[dict[str, Any] | None] | None = None
+        self._news: asyncio.Future[PrefillDone | None] | None = None
         """Of the prefill being done."""
         self._loop = asyncio.get_running_loop()
         self._arrived = arrived
@@ -181,7 +179,7 @@ class Attempt:
             self._timing.decide = decided_at - self._done_at
         return await self._follow(decode_leg, prefill_leg)
 
-    async def _late_choice(self, leg: _Leg, done: asyncio.Future[dict[str, Any] | None]) -> Rank:
+    async def _late_choice(self, leg: _Leg, done: asyncio.Future[PrefillDone | None]) -> Rank:
         config = self._d.config
         await first_of((done, leg.call.done), config.prefill_wait_s)
         self._done_at = monotonic()
@@ -195,13 +193,13 @@ class Attempt:
                 self._check_prefill(leg)
         if event is not None:
             self._prove(leg)
-            tokens = int(event.get("prompt_tokens") or self._view.prompt_tokens)
+            tokens = event.prompt_tokens or self._view.prompt_tokens
             if self._number == 0:
                 self._single.prompt_tokens = tokens
             self._view = replace(
                 self._view,
                 prompt_tokens=tokens,
-                cached_tokens=int(event.get("cached_tokens") or 0),
+                cached_tokens=event.cached_tokens,
                 signature=self._signature(leg, event),
             )
         # Without an event (lost with its stream, or late beyond reason) bind at once: SGLang's
@@ -245,7 +243,7 @@ class Attempt:
         finally:
             pool.leave(waiter)
 
-    def _signature(self, leg: _Leg, event: dict[str, Any]) -> np.ndarray | str | None:
+    def _signature(self, leg: _Leg, event: PrefillDone) -> np.ndarray | str | None:
         locality = self._d.locality
         if locality is None or not locality.active:
             return None
@@ -260,7 +258,6 @@ class Attempt:
         locality, sample = self._d.locality, self._sample
         if locality is None or sample is None:
             return
-        leg.leave = locality.settle(leg.rank, sample.vector)
         # A prompt counts once, however often it is run, and however many samples are wanted.
         if self._number == 0 and self._single.first_sample:
             locality.observe(sample)
@@ -446,13 +443,13 @@ class Attempt:
         sink = self._relay.feed if decode and self._relay is not None else None
         headers = self._single.headers + (IDS_HEADER if sink is not None else "")
         if self._number:
-            headers += f"{ATTEMPT_HEADER}: {self._number}\r\n"
+            headers += f"{ATTEMPT}: {self._number}\r\n"
         call = rank.worker.post(self._single.path, segments(body), sink, headers)
         booking, self._booking = self._booking, None
         if booking is None:  # last: what was not sent is not counted
-            policy = self._d.policies["decode"] if decode else None
+            following = self._d.following if decode else None
             streams, generated = self._relay is not None, len(self._single.resume_ids)
-            booking = Booking(rank, self._view, policy, streams, generated)
+            booking = Booking(rank, self._view, following, streams, generated)
         now = monotonic()
         leg = _Leg(rank, call, booking, decode, now, rank.worker.record.posted(now))
         self._legs.append(leg)
@@ -521,5 +518,3 @@ def _end_later(leg: _Leg, _: asyncio.Future[bool]) -> None:
 def _end(leg: _Leg, generated: int = 0, finished: bool = False) -> None:
     ok = leg.call.answered and leg.call.status < 500
     leg.booking.end(ok, generated, finished)
-    if leg.leave is not None:
-        leg.leave()

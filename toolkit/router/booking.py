@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from toolkit.policies.base import Policy, RequestView
+from toolkit.policies.base import RequestView
 
 if TYPE_CHECKING:
-    from toolkit.policies.inflight_lengths import InflightLengths
+    from toolkit.policies.following import Following
     from toolkit.router.worker import Rank
 
 
 class Booking:
     """From the moment that a request is bound to a rank until it is gone from there.
 
-    `policy` is told of the request where it keeps `inflight`: when it goes, by tokens as they come
-    (`count`), and how it ended. An answer that does not stream is counted by the steps that the
-    rank says it did (`stepped`; nothing where it does not), and set right by its usage at the end.
-    `generated`: tokens that it had before, as part of the prompt.
+    `following`, where the policy needs one, is told when it goes, of tokens as they come (`count`),
+    and how it ended. An answer that does not stream is counted by the steps that the rank says it
+    did (`stepped`; nothing where it does not), and set right by its usage at the end. `generated`:
+    tokens that it had before, as part of the prompt.
     """
 
-    __slots__ = ("_counted", "_key", "_lease", "_lengths", "count", "rank", "tokens")
+    __slots__ = ("_counted", "_following", "_key", "_lease", "count", "rank", "tokens")
 
     def __init__(
         self,
         rank: Rank,
         view: RequestView,
-        policy: Policy | None = None,
+        following: Following | None = None,
         streams: bool = False,
         generated: int = 0,
     ) -> None:
@@ -39,43 +38,43 @@ class Booking:
         """To be called with the number of tokens that came; None where nobody wants to know."""
         self._lease = rank.begin(self.tokens, monotonic())
         self._counted = 0
-        self._lengths: InflightLengths | None = getattr(policy, "inflight", None)
-        if self._lengths is None:
+        self._following = following
+        if following is None:
             return
         # Not the rid: a client may use one twice at a time.
         self._key = f"{rank.worker.name}/{rank.dp_rank}/{self._lease}"
-        self._lengths.sent(self._key, rank.key, view, generated)
+        following.sent(self._key, rank.key, rank.group, view, generated)
         if streams:
-            self.count = partial(self._lengths.counted, self._key)
-        else:
+            self.count = following.counter(self._key)
+        elif following.lengths:
             rank.unstreamed[self._lease] = self
 
     @property
     def followed(self) -> bool:
         """Whether `end` wants to know of the tokens of an answer that did not stream."""
-        return self._lengths is not None and self.count is None
+        return self._following is not None and self._following.lengths and self.count is None
 
     def stepped(self, steps: int) -> None:
         """The rank did so many decode steps."""
-        assert self._lengths is not None
+        assert self._following is not None
         self._counted += steps
-        self._lengths.counted(self._key, steps)
+        self._following.counted(self._key, steps)
 
     def end(self, ok: bool, generated: int = 0, finished: bool = False) -> None:
         """It is gone. `generated` here, 0 where that is not known; `finished` by itself or by its
         limit, not aborted or lost."""
         self.rank.end(self._lease, self.tokens, ok, generated)
-        if self._lengths is None:
+        if self._following is None:
             return
-        if self.count is None:
+        if self.followed:
             self.rank.unstreamed.pop(self._lease, None)
             if generated:
-                self._lengths.counted(self._key, generated - self._counted)
-        self._lengths.ended(self._key, finished and generated > 0)
+                self._following.counted(self._key, generated - self._counted)
+        self._following.ended(self._key, finished and generated > 0)
 
     def cancel(self) -> None:
         """It was not sent after all."""
         self.rank.cancel(self._lease, self.tokens)
-        if self._lengths is not None:
+        if self._following is not None:
             self.rank.unstreamed.pop(self._lease, None)
-            self._lengths.ended(self._key, finished=False)
+            self._following.ended(self._key, finished=False)

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from toolkit.errors import ToolkitError
 from toolkit.keys import KeysError, from_environment
 from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
@@ -25,7 +26,7 @@ Role = Literal["prefill", "decode", "plain"]
 Dispatch = Literal["late", "concurrent"]
 
 
-class ConfigError(ValueError):
+class ConfigError(ToolkitError, ValueError):
     """The configuration cannot be used; the message says what to change."""
 
 

@@ -1,7 +1,7 @@
 """Which workers run a request, and what happens when one of them fails.
 
 `Dispatcher.run` repeats `Attempt`s: each has its own bootstrap room and rid, since the room of a
-failed transfer is dead and a decode posted to it hangs (`late_binding.md`, "Faults").
+failed transfer is dead and a decode posted to it hangs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from toolkit.policies import make_policy
-from toolkit.policies.assign import Assigner
-from toolkit.policies.base import Policy, RequestView
+from toolkit.policies.base import Needs, Policy, RequestView
+from toolkit.policies.following import Following
 from toolkit.router import resumable
 from toolkit.router.balance import Balance
 from toolkit.router.config import Dispatch, RouterConfig
+from toolkit.router.decisions import on_record
 from toolkit.router.ejection import usable as ejected_left_out
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.metrics import Metrics
@@ -57,6 +58,8 @@ class Dispatcher:
         self.reruns = Reruns(config, fleet, metrics)
         self.parked = 0
         self.policies: dict[str, Policy] = {}
+        self.following: Following | None = None
+        """Whom the decode policy has told of what is in flight; None where it needs nobody."""
         self.wanted = NOTHING
         self.pooling = False
         """Whether finished prefills wait in the pool: the decode policy assigns in rounds."""
@@ -69,17 +72,21 @@ class Dispatcher:
 
     def set_policy(self, side: str, name: str) -> None:
         """A fresh policy for `side`. ValueError names the known ones."""
-        policy = make_policy(name, self.config.seed, side, self.config.tau)
+        seed, tau = self.config.seed, self.config.tau
+        policy = on_record(make_policy(name, seed, side, tau), side, seed, tau)
         self.policies[side] = policy
-        both = self.policies.values()
+        needs = Needs()
+        for each in self.policies.values():
+            needs |= each.needs
         self.wanted = Wanted(
-            blocks=self.config.record is not None or any(each.needs_blocks for each in both),
-            users=any(getattr(each, "needs_user", False) for each in both),
-            hashes=any(getattr(each, "needs_hash", False) for each in both),
+            blocks=self.config.record is not None or needs.blocks,
+            users=needs.user,
+            hashes=needs.hash,
         )
         if side != "decode":
             return
-        self.pooling = self.pool is not None and isinstance(policy, Assigner)
+        self.pooling = self.pool is not None and policy.needs.pool
+        self.following = policy.follow() if policy.needs.following else None
         if self.locality is not None:
             self.locality.attach(policy)
         if self.pool is not None:
@@ -89,6 +96,7 @@ class Dispatcher:
         return Pool(
             self.fleet,
             policy=lambda: self.policies["decode"],
+            following=lambda: self.following,
             choose=partial(self.choose, "decode"),
             usable=partial(self.usable, "decode"),
             park_timeout_s=self.config.park_timeout_s,

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from toolkit.policies.eldr import Centroids
-from toolkit.router.calibrated import of_recent
 from toolkit.router.centroid_sets import Fit, Rows
 from toolkit.router.keeper import Keeper
 from toolkit.router.refit_history import Cause, RefitHistory, Result
 from toolkit.router.refit_queue import Job
 from toolkit.router.refits import Base, RefitError, in_thread, run_job
-from toolkit.router.signature_reader import Sample
+from toolkit.signatures.calibrated import of_recent
 from toolkit.signatures.drift import DriftWatch
 from toolkit.signatures.nearness import Nearness
+from toolkit.signatures.reader import Sample
 from toolkit.signatures.refits import Refit
 from toolkit.signatures.reservoir import Recent
 from toolkit.signatures.space import SignatureSpace

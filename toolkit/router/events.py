@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
-from typing import Any
 
-import orjson
-
+from toolkit.contract import events
+from toolkit.contract.paths import EVENTS
 from toolkit.router.config import RouterConfig
 from toolkit.router.errors import OutOfResources, UpstreamError
 from toolkit.router.identity import other_run
@@ -27,6 +25,7 @@ BACKOFF_S = (0.05, 1.0)
 TICK_S = 0.25
 POLL_S = 1.0
 OURS = -1
+LOAD = "load"
 LINE_MAX = 16 * 2**20
 """Bytes of one event; the longest are signatures, some hundred KiB."""
 
@@ -41,7 +40,8 @@ class Watcher:
         self._call: Call | None = None
         self._hello = False
         self._refused = ""
-        self._other_run: str | None = None
+        self._stranger: str | None = None
+        """Why the worker that answers there must not serve here."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -59,8 +59,8 @@ class Watcher:
             await asyncio.sleep(backoff)
 
     async def _watch_once(self) -> str:
-        self._buffer, self._hello, self._other_run = bytearray(), False, None
-        call = self._call = self.worker.pool.get("/toolkit/events", self._feed)
+        self._buffer, self._hello, self._stranger = bytearray(), False, None
+        call = self._call = self.worker.pool.get(EVENTS, self._feed)
         try:
             status = await self._first_answer(call)
             if status == 404 and (wrong := other_run(self.worker.config, None)):
@@ -70,7 +70,7 @@ class Watcher:
                 call.close()
                 return await self._poll_health()
             if status != 200:
-                return f"/toolkit/events answered {status or 'nothing'}"
+                return f"{EVENTS} answered {status or 'nothing'}"
             return await self._follow(call)
         finally:
             call.close()
@@ -83,11 +83,11 @@ class Watcher:
 
     async def _follow(self, call: Call) -> str:
         self.worker.has_events = True
-        if self._other_run is not None:
-            return self._keep_out(self._other_run)
+        if self._stranger is not None:
+            return self._keep_out(self._stranger)
         if not await self._warm(call):
             return "not warm"
-        wrong = self.worker.judge(str(self.worker.hello.get("fingerprint") or ""))
+        wrong = self.worker.judge(self.worker.hello.fingerprint)
         if wrong is not None:
             return self._keep_out(wrong)
         self._refused = ""
@@ -165,44 +165,60 @@ class Watcher:
             if not line.strip():
                 continue
             try:
-                event = orjson.loads(line)
-                self._take(event, now)
+                self._read(line, now)
             except Exception as error:  # whatever it holds: the stream and its worker go on
                 log.warning("worker %s sent a malformed event (%s)", self.worker.name, where(error))
         # A data connection that broke took the worker out; an event shows that it lives.
-        known = self._hello and self._other_run is None
+        known = self._hello and self._stranger is None
         if known and not self.worker.healthy and self.worker.down_since:
             self.worker.mark_up()
 
-    def _take(self, event: dict[str, Any], now: float) -> None:
-        kind = event.get("type")
-        if self._other_run is not None:
-            pass  # what a stranger says does not count
-        elif kind == "prefill_done":
-            self.worker.prefill_done(event)
-        elif kind == "kv_transfer":
-            self.worker.on_transfer(float(event["seconds"]), int(event["bytes"]))
-        elif kind == "load":
-            self._told(event, partial(Rank.read, now=now))
-        elif kind == "steps":
-            self._told(event, Rank.stepped)
-        elif kind == "down":
-            self._hello = False  # nothing that it still says brings it back
-            self.worker.died(crashed=True)
-            self.worker.mark_down(str(event.get("reason") or "it says that it is going down"))
-        elif kind == "hello":
+    def _read(self, line: bytes, now: float) -> None:
+        if self._stranger is not None:
+            return  # what a stranger says does not count
+        try:
+            event = events.decode(line)
+        except events.OtherContract as error:
+            if self._hello:  # it has said better before
+                log.warning("worker %s sent a malformed event (hello)", self.worker.name)
+                return
+            hello = events.greeting(line)
             self._hello = True
-            self._other_run = other_run(self.worker.config, event)
-            if self._other_run is None:
-                self.worker.greeted(event)
+            self._stranger = other_run(self.worker.config, hello.run if hello else "") or str(error)
+            return
+        except events.NotAnEvent as error:
+            if error.kind == LOAD and 0 <= error.rank < len(self.worker.ranks):
+                self.worker.ranks[error.rank].unreadable()
+            log.warning("worker %s sent a malformed event (%s)", self.worker.name, error)
+            return
+        self._take(event, now)
 
-    def _told(self, event: dict[str, Any], take: Callable[[Rank, dict[str, Any]], None]) -> None:
+    def _take(self, event: events.Event, now: float) -> None:
+        match event:
+            case events.LoadReading():
+                self._told(event.dp_rank, lambda rank: rank.read(event, now))
+            case events.PrefillDone():
+                self.worker.prefill_done(event)
+            case events.KvTransfer():
+                self.worker.on_transfer(event.seconds, event.bytes)
+            case events.Steps():
+                self._told(event.dp_rank, lambda rank: rank.stepped(event))
+            case events.Down():
+                self._hello = False  # nothing that it still says brings it back
+                self.worker.died(crashed=True)
+                self.worker.mark_down(event.reason or "it says that it is going down")
+            case events.Hello():
+                self._hello = True
+                self._stranger = other_run(self.worker.config, event.run)
+                if self._stranger is None:
+                    self.worker.greeted(event)
+
+    def _told(self, number: int, take: Callable[[Rank], None]) -> None:
         """What one rank says of itself."""
-        rank = event.get("dp_rank") or 0
-        if not isinstance(rank, int) or not 0 <= rank < len(self.worker.ranks):
+        if not 0 <= number < len(self.worker.ranks):
             return
         try:
-            take(self.worker.ranks[rank], event)
+            take(self.worker.ranks[number])
         except ValueError as error:
             log.warning("worker %s sent %s", self.worker.name, error)
 

@@ -8,9 +8,9 @@ and are known by the key that they share with this router.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from toolkit import run_id
+from toolkit.contract import headers, run_id
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -28,25 +28,25 @@ def mark(app: web.Application) -> None:
 
     async def say(request: web.Request, response: web.StreamResponse) -> None:
         if request.path in MARKED or request.path.startswith("/admin/"):
-            response.headers[run_id.HEADER] = own
+            response.headers[headers.RUN] = own
 
     app.on_response_prepare.append(say)
 
 
 def misdirected(request: web.Request) -> str | None:
     """Why a request that names a run is not for this router; None when it may be."""
-    wanted, own = request.headers.get(run_id.HEADER), run_id.own()
+    wanted, own = request.headers.get(headers.RUN), run_id.own()
     if not wanted or wanted == own:
         return None
     return f"this is the router of run {own or '(none)'}, not of {wanted}"
 
 
-def other_run(worker: WorkerConfig, hello: dict[str, Any] | None) -> str | None:
-    """Why a worker that says `hello` (None: it says nothing) must not serve here; None: it may."""
+def other_run(worker: WorkerConfig, theirs: object) -> str | None:
+    """Why a worker that says to be of run `theirs` (None: it has no event stream, and says nothing)
+    must not serve here; None: it may."""
     own = run_id.own()
     if not own or not worker.same_run:
         return None
-    if hello is None:
+    if theirs is None:
         return "it is not this run's: it has no event stream"
-    theirs = hello.get("run")
     return None if theirs == own else f"it is of run {theirs or '(none)'}, this is {own}"

@@ -6,13 +6,12 @@ from collections import deque
 from typing import NamedTuple
 
 from toolkit.policies.base import Load
+from toolkit.waiting_work import STALE_S
 
 GRACE_S = 0.03
 """A reading may have been taken before a request posted this shortly before it arrived."""
 SETTLED_S = 0.5
 """A worker publishes what changed within this time, even when it had been idle."""
-STALE_S = 5.0
-"""An older reading is dropped: policies then fall back on the router's own counts."""
 WINDOW_S = 1.0
 """A reading is not older than this when it comes: a decode step, and the publishing."""
 MOST_EVENTS = 64

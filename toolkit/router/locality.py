@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from toolkit.contract.events import PrefillDone
 from toolkit.policies.base import Policy
-from toolkit.policies.composed import eldr_of
 from toolkit.policies.eldr import Counters, EldrPolicy
 from toolkit.policies.residents import Residents
-from toolkit.router.calibrated import calibrated
+from toolkit.profile_folder.errors import ProfileError
 from toolkit.router.centroid_sets import Fit, Rows, in_order
-from toolkit.router.config import RouterConfig
+from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.drift_refits import DriftRefits
 from toolkit.router.keeper import Keeper
 from toolkit.router.refit_history import RefitHistory
 from toolkit.router.refit_queue import RefitQueue
 from toolkit.router.refits import Base
 from toolkit.router.roster import Roster, groups_of, shown
-from toolkit.router.signature_reader import Sample, SignatureReader
-from toolkit.router.worker import Fleet, Rank, Worker
-from toolkit.signatures.calibration import Floats
+from toolkit.router.worker import Fleet, Worker
+from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import nearness
+from toolkit.signatures.reader import Sample, SignatureReader
 from toolkit.signatures.space import SignatureSpace
 
 log = logging.getLogger("toolkit.router")
@@ -38,7 +37,10 @@ class Locality:
     """
 
     def __init__(self, config: RouterConfig, fleet: Fleet) -> None:
-        known = calibrated(str(config.profile))
+        try:
+            known = calibrated(str(config.profile))
+        except ProfileError as error:
+            raise ConfigError(f"profile: {error}") from error
         ranks = fleet.side("decode")
         groups = groups_of(ranks)
         near = nearness(known.requests.judged, known.centroids)
@@ -93,21 +95,15 @@ class Locality:
 
     def attach(self, policy: Policy) -> None:
         """The decode policy from now on. What in it is ELDR gets the centroids and the counters."""
-        self._policy = eldr_of(policy)
+        self._policy = policy.locality
         if self._policy is not None:
             self._policy.counters = self.counters
             self._policy.residents = self.residents
             self._policy.centroids = None if self.keeper.fit is None else self.keeper.fit.centroids
 
-    def read(self, worker: str, event: Mapping[str, Any]) -> Sample | str:
+    def read(self, worker: str, event: PrefillDone) -> Sample | str:
         """The sample of a `prefill_done` event, or in a few words why there is none."""
-        return self.reader.read(worker, event)
-
-    def settle(self, rank: Rank, vector: Floats) -> Callable[[], None]:
-        """A request with this signature runs on a decode rank until what is returned is called."""
-        group = rank.group
-        self.residents.add(group, vector)
-        return partial(self.residents.remove, group, vector)
+        return self.reader.read(worker, event.signature)
 
     def observe(self, sample: Sample) -> None:
         """A request that was routed by ELDR."""

@@ -29,7 +29,7 @@ class Count(NamedTuple):
 
 def counts(policy: Policy) -> list[Count]:
     """The fields of the policy's `counters`, if it has any."""
-    counters: Any = getattr(policy, "counters", None)
+    counters = policy.counters
     if not is_dataclass(counters):
         return []
     found = []
@@ -46,7 +46,7 @@ def prediction(policy: Policy) -> dict[str, float]:
     """How far the policy's predictor of output lengths was off; empty without one that was judged.
 
     Steps of a horizon of 80; see `toolkit.policies.predictors.errors`."""
-    inflight: Any = getattr(policy, "inflight", None)
+    inflight = policy.inflight
     if inflight is None or not inflight.predictor.errors.judged:
         return {}
     errors = inflight.predictor.errors

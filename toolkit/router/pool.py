@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import cast
 
 from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Policy, RequestView, WorkerView
+from toolkit.policies.following import Following
 from toolkit.policies.readings import kv_sizes, read_ranks
+from toolkit.policies.rounds import Rounds
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
 from toolkit.router.request import Single
@@ -19,10 +20,6 @@ from toolkit.router.worker import Fleet, Rank
 
 log = logging.getLogger("toolkit.router")
 
-TICK_S = 0.25
-"""A round takes place at least this often while somebody waits."""
-READING_PAUSE_S = 0.01
-"""Readings of many ranks come one after the other: one round looks at all of them."""
 BELIEVED_S = 1.0
 """A reading that says full and does not change, where nothing of ours runs, is believed so long."""
 
@@ -51,10 +48,9 @@ class Waiter:
 class Pool:
     """Rounds of `Assigner.assign` over all that wait, while the decode policy is one.
 
-    A round takes place in the turn of the event loop after the one in which a prefill was done, a
-    request on a decode rank ended or a worker came or went, and READING_PAUSE_S after a reading:
-    one round for all that is new by then. So nobody waits for longer than it takes to hear of a
-    free slot. Who is bound counts on the rank at once, and the next round sees it.
+    `Rounds` says when one is due; "at once" is the turn of the event loop after the news: nobody
+    waits for longer than it takes to hear of a free slot. Who is bound counts on the rank at once,
+    and the next round sees it.
 
     A request that failed on a worker is assigned among the others, before those who never failed,
     as long as there are others. Nobody waits for more than `park_timeout_s`, as its KV is locked on
@@ -67,6 +63,7 @@ class Pool:
         self,
         fleet: Fleet,
         policy: Callable[[], Policy],
+        following: Callable[[], Following | None],
         choose: Callable[[Single, RequestView], Rank | None],
         usable: Callable[[Single], list[bool]],
         park_timeout_s: float,
@@ -75,13 +72,14 @@ class Pool:
         self._ranks = fleet.side("decode")
         self._lanes = fleet.lanes
         self._policy = policy
+        self._following = following
         self._choose = choose
         self._usable = usable
         self._park_timeout_s = park_timeout_s
         self._on_bound = on_bound
         self._waiting: dict[Waiter, None] = {}
+        self._rounds = Rounds()
         self._next: asyncio.Handle | None = None
-        self._next_at = 0.0
         self._gone_at: float | None = None
         self.bound = 0
         self.expired = 0
@@ -99,7 +97,7 @@ class Pool:
         """A prefill is done: its request waits until `bound` is done or it is taken out."""
         waiter = Waiter(single, view, streams, generated)
         self._waiting[waiter] = None
-        self._plan(0.0)
+        self.news()
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
@@ -114,28 +112,28 @@ class Pool:
     def news(self) -> None:
         """Something has changed that may let somebody go."""
         if self._waiting:
-            self._plan(0.0)
+            now = asyncio.get_running_loop().time()
+            if self._rounds.news(now, len(self._waiting)):
+                self._arm(now)
 
     def reading(self) -> None:
         """A rank has published its load."""
         if self._waiting:
-            self._plan(READING_PAUSE_S)
+            now = asyncio.get_running_loop().time()
+            if self._rounds.reading(now, len(self._waiting)):
+                self._arm(now)
 
-    def _plan(self, delay_s: float) -> None:
-        """A round after so long, or earlier."""
-        loop = asyncio.get_running_loop()
-        at = loop.time() + delay_s
+    def _arm(self, now: float) -> None:
+        """The next round is due otherwise than it was."""
         if self._next is not None:
-            if self._next_at <= at:
-                return
             self._next.cancel()
-        self._next_at = at
-        self._next = (
-            loop.call_later(delay_s, self._round) if delay_s else loop.call_soon(self._round)
-        )
+        loop, due = asyncio.get_running_loop(), self._rounds.due
+        assert due is not None
+        self._next = loop.call_at(due, self._round) if due > now else loop.call_soon(self._round)
 
     def _round(self) -> None:
         self._next = None
+        self._rounds.begun()
         if not self._waiting:
             return
         try:
@@ -145,8 +143,9 @@ class Pool:
             name = self._policy().name
             log.error("policy %s failed in a round: %s", name, type(error).__name__)
             self._refuse(list(self._waiting), 500, f"policy {name} failed")
-        if self._waiting:
-            self._plan(TICK_S)
+        now = asyncio.get_running_loop().time()
+        if self._rounds.over(now, len(self._waiting)):
+            self._arm(now)
 
     def _bind_all(self, now: float) -> None:
         if not any(rank.worker.healthy for rank in self._ranks):
@@ -157,17 +156,17 @@ class Pool:
             return
         self._gone_at = None
         policy = self._policy()
-        assigns = isinstance(policy, Assigner)
+        assigner = policy if isinstance(policy, Assigner) else None
         for waiter in list(self._waiting):
             late = self._is_late(waiter.entered, now)
-            if assigns and not late:
+            if assigner is not None and not late:
                 break  # nor are those who came after it
             rank = self._choose(waiter.single, waiter.view)
             if rank is not None:
                 self.expired += late
-                self._bind(waiter, rank, policy)
-        if assigns:
-            self._assign(cast(Assigner, policy), now)
+                self._bind(waiter, rank)
+        if assigner is not None:
+            self._assign(assigner, now)
 
     def _is_late(self, since: float, now: float) -> bool:
         return now - since >= self._park_timeout_s
@@ -188,7 +187,7 @@ class Pool:
             waiter = waiters[made.request]
             if waiter not in self._waiting or not views[made.worker].healthy:
                 raise ValueError("an assignment that cannot be")
-            self._bind(waiter, self._ranks[made.worker], cast(Policy, policy))
+            self._bind(waiter, self._ranks[made.worker])
 
     def _views(self, wanted: Sequence[RequestView], single: Single, now: float) -> list[WorkerView]:
         """As the policy is to see them: whom the dispatcher leaves out is down, and one that is on
@@ -199,10 +198,10 @@ class Pool:
             views.append(replace(view, slots=1) if ok and rank.worker.record.out else view)
         return views
 
-    def _bind(self, waiter: Waiter, rank: Rank, policy: Policy) -> None:
+    def _bind(self, waiter: Waiter, rank: Rank) -> None:
         if waiter.single.record.suspect:
             self._lanes.take(rank.worker.name, waiter.single)
-        booking = Booking(rank, waiter.view, policy, waiter.streams, waiter.generated)
+        booking = Booking(rank, waiter.view, self._following(), waiter.streams, waiter.generated)
         del self._waiting[waiter]
         waiter.bound.set_result(booking)
         self.bound += 1

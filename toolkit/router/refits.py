@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.router.calibrated import Requests
 from toolkit.router.centroid_sets import Rows
 from toolkit.router.refit_job import UNFIT
+from toolkit.signatures.calibrated import Requests
 from toolkit.signatures.nearness import Nearness
 
 T = TypeVar("T")

@@ -16,13 +16,14 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
+from toolkit.contract.headers import CAPTURE
+from toolkit.contract.ticket import TICKET_KEY, sign
 from toolkit.policies.base import RequestView
 from toolkit.policies.user import user_of
 from toolkit.router.door.check import check
 from toolkit.router.door.limits import Limits
 from toolkit.router.errors import ApiError
 from toolkit.router.poison import Record
-from toolkit.ticket import TICKET_KEY, sign
 
 Endpoint = Literal["chat", "completions", "generate"]
 
@@ -39,8 +40,6 @@ BYTES_PER_TOKEN = 4
 
 HUGE = 2**40
 """No limit of tokens is that high."""
-CAPTURE = "x-toolkit-capture"
-"""With value 1: keep the experts of this request (`toolkit profile` sends it)."""
 MAX_LABEL = 64
 """Characters of a label that are looked at."""
 

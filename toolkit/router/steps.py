@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+
+from toolkit.contract.events import Steps
 
 
 @dataclass(slots=True)
@@ -21,15 +22,10 @@ class StepSums:
     seconds: float = 0.0
     distinct: float = 0.0
 
-    def add(self, event: dict[str, Any]) -> None:
-        """Take a `steps` event. ValueError when it is not one; nothing is added then."""
-        try:
-            steps, requests, kv_tokens = (
-                int(event[name]) for name in ("steps", "requests", "kv_tokens")
-            )
-            seconds, distinct = float(event["seconds"]), float(event["distinct"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"not a steps event: {error!r}") from error
+    def add(self, event: Steps) -> None:
+        """Take in an event. ValueError when its numbers cannot be; nothing is added then."""
+        steps, requests, kv_tokens = event.steps, event.requests, event.kv_tokens
+        seconds, distinct = event.seconds, event.distinct
         numbers = (steps, requests, kv_tokens, seconds, distinct)
         if min(numbers) < 0 or not math.isfinite(seconds + distinct):
             raise ValueError(f"not a steps event: {numbers}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from toolkit.contract.events import Hello, LoadReading, PrefillDone, Steps
 from toolkit.policies.base import Group, Load, WorkerView, group_of
 from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.ejection import Ejection
@@ -21,6 +22,7 @@ from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
 from toolkit.router.turnstile import Turnstile
 from toolkit.router.upstream import Call, Pool
+from toolkit.waiting_work import waiting_tokens
 
 if TYPE_CHECKING:
     from toolkit.router.booking import Booking
@@ -81,23 +83,22 @@ class Rank:
             self._posted[call] = None
             call.done.add_done_callback(lambda _: self._posted.pop(call, None))
 
-    def read(self, event: dict[str, Any], now: float) -> None:
-        """Take a published reading. ValueError when it is not one; there is none then."""
-        try:
-            reading = {key: int(event.get(key) or 0) for key in FIELDS}
-            capacity = int(event.get("capacity_tokens") or 0)
-        except (TypeError, ValueError, OverflowError) as error:
-            self.ledger.reading = None
-            raise ValueError(f"not a load event: {error}") from error
+    def read(self, event: LoadReading, now: float) -> None:
+        """Take a published reading."""
+        reading = {key: getattr(event, key) for key in FIELDS}
         # SGLang's num_total_tokens is what requests will use; the pool's size has its own field.
-        if "capacity_tokens" in event:
-            if self.worker.config.role == "decode":
-                # Waiting for the prefill to compute is nothing here; for KV to come is.
-                reading["waiting_tokens"] = reading["total_tokens"] - reading["used_tokens"]
-            reading["total_tokens"] = capacity
+        if event.capacity_tokens is not None:
+            reading["waiting_tokens"] = waiting_tokens(
+                self.worker.config.role, event.used_tokens, event.total_tokens, event.waiting_tokens
+            )
+            reading["total_tokens"] = event.capacity_tokens
         self.ledger.read(reading, now)
         self._give_up_lost(empty=not reading["running"] and not reading["waiting"], now=now)
         self.worker.on_reading(self)
+
+    def unreadable(self) -> None:
+        """It published something that is no reading: there is none until the next one."""
+        self.ledger.reading = None
 
     def _give_up_lost(self, empty: bool, now: float) -> None:
         """SGLang has no timer for a request that a rank never got: who sent it would wait for ever.
@@ -124,8 +125,8 @@ class Rank:
         """Since the last reading."""
         return now - self.ledger.read_at
 
-    def stepped(self, event: dict[str, Any]) -> None:
-        """Take a `steps` event of a decode rank. ValueError when it is not one."""
+    def stepped(self, event: Steps) -> None:
+        """Take a decode rank's sums. ValueError when they cannot be."""
         sums = self.steps or StepSums()
         before = sums.steps
         sums.add(event)
@@ -190,7 +191,7 @@ class Worker:
         self.name = config.name
         self.healthy = False
         self.has_events = True
-        self.hello: dict[str, Any] = {}
+        self.hello = Hello()
         self.slots = 0
         """Requests that one rank runs at a time at most; 0 where it does not say."""
         self.reserve = 0
@@ -224,7 +225,7 @@ class Worker:
         """Why a worker with this model's fingerprint must not serve here; None when it may."""
         self.on_death: Callable[[], None] = lambda: None
         """It went away, or hung, without a word."""
-        self._prefills: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
+        self._prefills: dict[str, asyncio.Future[PrefillDone | None]] = {}
         self._aborts: set[Call] = set()
 
     def post(
@@ -245,31 +246,32 @@ class Worker:
         call.done.add_done_callback(lambda _: self._aborts.discard(call))
         asyncio.get_running_loop().call_later(5.0, call.close)
 
-    def expect_prefill(self, rid: str) -> asyncio.Future[dict[str, Any] | None]:
+    def expect_prefill(self, rid: str) -> asyncio.Future[PrefillDone | None]:
         """Ends with the `prefill_done` event, or None when that event may have been missed."""
-        future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[PrefillDone | None] = asyncio.get_running_loop().create_future()
         self._prefills[rid] = future
         future.add_done_callback(partial(self._expected, rid))
         return future
 
-    def _expected(self, rid: str, future: asyncio.Future[dict[str, Any] | None]) -> None:
+    def _expected(self, rid: str, future: asyncio.Future[PrefillDone | None]) -> None:
         if self._prefills.get(rid) is future:
             del self._prefills[rid]
 
-    def greeted(self, hello: dict[str, Any]) -> None:
+    def greeted(self, hello: Hello) -> None:
         """The worker says what it is; it may have changed with a restart."""
         self.hello = hello
-        self.slots = int(hello.get("max_running_requests") or 0)
-        self.reserve = int(hello.get("reserved_tokens") or 0)
-        self.shares_experts = bool(hello.get("dp_attention", self.config.dp_attention))
+        self.slots = hello.max_running_requests
+        self.reserve = hello.reserved_tokens
+        says = hello.dp_attention
+        self.shares_experts = self.config.dp_attention if says is None else says
         self.down_since = 0.0
         for rank in self.ranks:
-            rank.silence.tells("step_log" in (hello.get("patches") or ()))
+            rank.silence.tells("step_log" in hello.patches)
         self.on_hello()
         self.on_news()
 
-    def prefill_done(self, event: dict[str, Any]) -> None:
-        future = self._prefills.get(event.get("rid", ""))
+    def prefill_done(self, event: PrefillDone) -> None:
+        future = self._prefills.get(event.rid)
         if future is not None and not future.done():
             future.set_result(event)
 
@@ -354,7 +356,7 @@ class Fleet:
     def _judge(self, worker: Worker, fingerprint: str) -> str | None:
         """KV of one model means nothing to another: all that serve at a time must be one."""
         for other in self.workers:
-            theirs = other.hello.get("fingerprint")
+            theirs = other.hello.fingerprint
             if other is worker or not other.healthy or not fingerprint or not theirs:
                 continue
             if theirs != fingerprint:
@@ -386,7 +388,7 @@ class Fleet:
 
     def vocabulary(self) -> int:
         """Token ids that every worker knows, as far as they say; 0 when none does."""
-        sizes = [int(worker.hello.get("vocab_size") or 0) for worker in self.workers]
+        sizes = [worker.hello.vocab_size for worker in self.workers]
         return min((size for size in sizes if size), default=0)
 
     def ready(self) -> bool:

@@ -12,9 +12,11 @@ from toolkit.setup import checks, environment, layout, libraries, say, testing
 
 _DESCRIPTION = """\
 Sets the project up in .venv (quick the second time), then:
-  demo   starts 1 prefill + 2 decode workers and the router on the CPU, shows requests being
+  demo   starts 1 prefill + 4 decode workers and the router on the CPU, shows requests being
          answered and a benchmark table, and stops everything
   test   lint, types, unit and end-to-end tests; unknown arguments go to pytest
+         --fast: no process with SGLang, in two minutes; --full: also what takes long and rarely
+         breaks
 """
 
 
@@ -28,6 +30,10 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     parser.add_argument("action", nargs="?", choices=["demo", "test"], help="see above")
     parser.add_argument("--check", action="store_true", help="only say what is missing here")
     parser.add_argument("--unit-only", action="store_true", help="test: no real workers")
+    scope = parser.add_mutually_exclusive_group()
+    for name, told in ((testing.FAST, "test: without SGLang"), (testing.FULL, "test: everything")):
+        scope.add_argument(f"--{name}", action="store_const", dest="scope", const=name, help=told)
+    parser.set_defaults(scope=testing.DEFAULT)
     known, extra = parser.parse_known_args(arguments)
     if extra and known.action is None:
         parser.error(f"unknown arguments: {' '.join(extra)}")
@@ -78,7 +84,7 @@ def main(arguments: List[str]) -> int:
         say.problem(str(error))
         return 1
     if options.action == "test":
-        return testing.run(place, options.unit_only, options.extra)
+        return testing.run(place, options.unit_only, options.extra, options.scope)
     if options.action == "demo":
         command = [str(place.python), "-m", "toolkit.demo", *options.extra]
         sys.stdout.flush()

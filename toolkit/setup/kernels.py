@@ -5,7 +5,9 @@ each can be told by the environment to take those of an older one. A `Kernels` t
 same; the tests' own conftest then asks OpenBLAS which kernels it took and ends the run if they are
 others. One that needs instructions which this CPU lacks is left out, by name.
 
-`python -m toolkit.setup.kernels [pytest arguments]`: the runs side by side, one a core.
+`python -m toolkit.setup.kernels [--every] [pytest arguments]`: the runs side by side, one a core.
+The kernels that OpenBLAS takes here by itself run with `--every` only: the other unit tests have
+tried them, with more examples.
 """
 
 from __future__ import annotations
@@ -113,6 +115,29 @@ def available(flags: Set[str]) -> List[Kernels]:
     return found
 
 
+_OWN = "from tests.kernels import taken; print('|'.join(sorted(set(taken().values()))))"
+
+
+def own() -> str:
+    """What OpenBLAS calls the kernels that it takes on this CPU when nobody asks for others; ""
+    where it does not say, or where numpy's and scipy's took different ones."""
+    said = subprocess.run(
+        [sys.executable, "-c", _OWN], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    return said.stdout.strip()
+
+
+def without(own: str, chosen: Sequence[Kernels]) -> List[Kernels]:
+    """Those that are not this CPU's own; a line for one that is left out. All, if none is left."""
+    others = [kernels for kernels in chosen if own not in kernels.called]
+    if not others:
+        return list(chosen)
+    for kernels in chosen:
+        if kernels not in others:
+            say.line(f"kernels {kernels.name}: this CPU's own, tried by the other unit tests")
+    return others
+
+
 def run_one(kernels: Kernels, command: Sequence[str]) -> int:
     """One run to its end; its output where it failed, else pytest's last line."""
     start = time.monotonic()
@@ -138,12 +163,16 @@ def run_one(kernels: Kernels, command: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Every set that this CPU has; 1 where one failed or none could run."""
+    """Every set that this CPU has (but its own); 1 where one failed or none could run."""
+    every = "--every" in arguments
+    words = [word for word in arguments if word != "--every"]
     chosen = available(cpu_flags())
     if not chosen:
         say.line("no kernels to run: this CPU is unknown (/proc/cpuinfo)")
         return 1
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "numeric", *arguments]
+    if not every:
+        chosen = without(own(), chosen)
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "numeric", *words]
     command += ["-p", "no:cacheprovider", "--durations=0", "--durations-min=30"]
     with ThreadPoolExecutor(max(1, min(len(chosen), os.cpu_count() or 1))) as pool:
         return max(pool.map(lambda kernels: run_one(kernels, command), chosen))

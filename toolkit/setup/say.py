@@ -7,8 +7,10 @@ import time
 from contextlib import contextmanager
 from typing import Iterator
 
+from toolkit.errors import ToolkitError
 
-class SetupError(Exception):
+
+class SetupError(ToolkitError):
     """Something that the user must mend; the message says what and how."""
 
 

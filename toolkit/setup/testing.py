@@ -1,50 +1,72 @@
-"""The README's second command: lint, types, numeric tests as other CPUs compute, then all tests."""
+"""The README's second command: lint and types, unit tests, numeric tests as other CPUs compute,
+end-to-end tests. What fails soonest comes first."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 from typing import List, Sequence, Tuple
 
-from toolkit.setup import libraries, say
+from toolkit.setup import libraries, say, timings
 from toolkit.setup.layout import Layout, tool_environment
 
 _CODE = ("toolkit", "patches", "tests", "setup.py")
-
 
 UNIT, END_TO_END = "unit tests", "end-to-end tests"
 NOTHING_TO_RUN = 5
 """pytest's exit status when it found no test: `-k` chose none of these."""
 
+SCOPE = "TOOLKIT_TEST_SCOPE"
+"""In the environment of the tests: how much runs. Without it (plain pytest) every test does."""
+FAST, DEFAULT, FULL = "fast", "default", "full"
+SCOPES = (FAST, DEFAULT, FULL)
+"""`fast`: no process with SGLang, and nothing slow. `default`: without what takes long and rarely
+breaks (tests marked `full`; kernels that this CPU takes by itself). `full`: everything."""
 
-def steps(layout: Layout, unit_only: bool, extra: Sequence[str]) -> List[Tuple[str, List[str]]]:
-    """(name, command) of each step; the slowest tests last.
+Step = Tuple[str, List[str]]
+
+
+def lint_steps(layout: Layout) -> List[Step]:
+    """What is wrong whatever the tests say: the first that fails ends the run.
+
+    A check of the whole checkout is one more line here, the quicker before the slower.
+    """
+    ruff = str(layout.venv / "bin" / "ruff")
+    code = [name for name in _CODE if (layout.root / name).exists()]
+    return [
+        ("ruff check", [ruff, "check", *code]),
+        ("ruff format", [ruff, "format", "--check", *code]),
+        ("import contracts", [str(layout.venv / "bin" / "lint-imports"), "--no-cache"]),
+        (
+            "documents",
+            [str(layout.python), "-m", "mkdocs", "build", "-q", "-s", "-f", "docs/mkdocs.yml"],
+        ),
+        ("mypy", [str(layout.python), "-m", "mypy"]),
+    ]
+
+
+def test_steps(layout: Layout, unit_only: bool, scope: str, extra: Sequence[str]) -> List[Step]:
+    """Every step runs, the later ones too when an earlier fails; the slowest tests last.
 
     `extra` goes to pytest as it is (`-k`, `-x`, paths ...). Unit tests run in as many processes as
-    there are cores; files of end-to-end tests two at a time, so that one uses the cores while the
-    other waits; tests named by path one after the other.
+    there are cores; end-to-end tests in two, so that one uses the cores while the other waits
+    (`tests/e2e/groups.py` says which go together); tests named by path one after the other.
     """
-    binaries = layout.venv / "bin"
-    code = [name for name in _CODE if (layout.root / name).exists()]
     given = _paths(layout, extra)
     pytest = [str(layout.python), "-m", "pytest"]
+    kernels = [] if scope == FAST else _other_kernels(layout, scope, extra, given)
     if given:
-        tests = [("named tests", [*pytest, *extra])]
-    else:
-        cores = str(max(2, len(os.sched_getaffinity(0))))
-        spread = ["-n", cores, "--dist", "worksteal"]
-        tests = [(UNIT, [*pytest, *spread, "tests/unit", *extra])]
-        if not unit_only and (layout.root / "tests" / "e2e").is_dir():
-            two = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-            tests.append((END_TO_END, [*pytest, *two, "tests/e2e", *extra]))
-    return [
-        ("ruff check", [str(binaries / "ruff"), "check", *code]),
-        ("ruff format", [str(binaries / "ruff"), "format", "--check", *code]),
-        ("mypy", [str(layout.python), "-m", "mypy"]),
-        *_other_kernels(layout, extra, given),
-        *tests,
-    ]
+        return [*kernels, ("named tests", [*pytest, *extra])]
+    cores = str(max(2, len(os.sched_getaffinity(0))))
+    spread = ["-n", cores, "--dist", "worksteal"]
+    steps = [(UNIT, [*pytest, *spread, "tests/unit", *extra]), *kernels]
+    if not unit_only and scope != FAST and (layout.root / "tests" / "e2e").is_dir():
+        two = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
+        steps.append((END_TO_END, [*pytest, *two, "tests/e2e", *extra]))
+    return steps
 
 
 def _paths(layout: Layout, extra: Sequence[str]) -> List[str]:
@@ -53,8 +75,8 @@ def _paths(layout: Layout, extra: Sequence[str]) -> List[str]:
 
 
 def _other_kernels(
-    layout: Layout, extra: Sequence[str], given: Sequence[str]
-) -> List[Tuple[str, List[str]]]:
+    layout: Layout, scope: str, extra: Sequence[str], given: Sequence[str]
+) -> List[Step]:
     """The step of `toolkit.setup.kernels`, with the user's own words.
 
     Left out where those choose tests by marker, or name only paths outside the unit tests.
@@ -69,33 +91,68 @@ def _other_kernels(
         return []
     words = [word for word in extra if word not in given or word in wanted]
     paths = [] if given else ["tests/unit"]
-    command = [str(layout.python), "-m", "toolkit.setup.kernels", *paths, *words]
+    every = ["--every"] if scope == FULL else []
+    command = [str(layout.python), "-m", "toolkit.setup.kernels", *every, *paths, *words]
     return [("numeric tests under other kernels", command)]
 
 
-def run(layout: Layout, unit_only: bool, extra: Sequence[str]) -> int:
-    """Runs every step, the later ones too when an earlier fails. Returns the exit status."""
-    if not unit_only:
+def run(layout: Layout, unit_only: bool, extra: Sequence[str], scope: str = DEFAULT) -> int:
+    """Run all steps and say where the time went. Returns the exit status."""
+    if not unit_only and scope != FAST:
         libraries.ensure_browser()
-    failed = []
-    empty = []
-    for name, command in steps(layout, unit_only, extra):
-        say.line(f"{name} ...")
-        start = time.monotonic()
-        status = subprocess.run(
-            command, cwd=layout.root, env=tool_environment(), stdin=subprocess.DEVNULL, check=False
-        ).returncode
-        word = "failed" if status else "passed"
-        if status == NOTHING_TO_RUN and "pytest" in command:
-            empty.append(name)
-            word = "had nothing to run"
-        elif status != 0:
-            failed.append(f"{name} (exit {status})")
-        # pytest's own closing line says that all passed.
-        if status or "pytest" not in command:
-            say.line(f"{name} {word} in {time.monotonic() - start:.1f} s")
-    if (UNIT in empty and (unit_only or END_TO_END in empty)) or "named tests" in empty:
-        failed.append("no test was chosen")
+    with tempfile.TemporaryDirectory(prefix="toolkit-tests-") as folder:
+        record = Path(folder) / "record.jsonl"
+        # Tests that the user names all run, however long they take.
+        chosen = FULL if _paths(layout, extra) else scope
+        environment = {**tool_environment(), timings.RECORD: str(record), SCOPE: chosen}
+        took: List[Tuple[str, float]] = []
+        failed = _run_all(layout, unit_only, extra, scope, environment, took)
+        timings.tell(record, took)
     if failed:
         say.line(f"FAILED: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def _run_all(
+    layout: Layout,
+    unit_only: bool,
+    extra: Sequence[str],
+    scope: str,
+    environment: dict,
+    took: List[Tuple[str, float]],
+) -> List[str]:
+    """What failed, in words. Adds the seconds of each step to `took`."""
+    for name, command in lint_steps(layout):
+        status = _run_one(layout, name, command, environment, took)
+        if status:
+            return [f"{name} (exit {status}); mend this first, the tests did not run"]
+    failed, empty = [], []
+    for name, command in test_steps(layout, unit_only, scope, extra):
+        status = _run_one(layout, name, command, environment, took)
+        if status == NOTHING_TO_RUN and "pytest" in command:
+            empty.append(name)
+        elif status:
+            failed.append(f"{name} (exit {status})")
+    only_unit = unit_only or scope == FAST
+    if (UNIT in empty and (only_unit or END_TO_END in empty)) or "named tests" in empty:
+        failed.append("no test was chosen")
+    return failed
+
+
+def _run_one(
+    layout: Layout,
+    name: str,
+    command: List[str],
+    environment: dict,
+    took: List[Tuple[str, float]],
+) -> int:
+    say.line(f"{name} ...")
+    start = time.monotonic()
+    status = subprocess.run(
+        command, cwd=layout.root, env=environment, stdin=subprocess.DEVNULL, check=False
+    ).returncode
+    took.append((name, time.monotonic() - start))
+    nothing = status == NOTHING_TO_RUN and "pytest" in command
+    word = "had nothing to run" if nothing else "failed" if status else "passed"
+    say.line(f"{name} {word} in {took[-1][1]:.1f} s")
+    return status

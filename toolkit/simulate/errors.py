@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from toolkit.errors import ToolkitError
 
-class SimulateError(Exception):
+
+class SimulateError(ToolkitError):
     """A trace, a fleet or a profile that cannot be simulated; says why and how to mend it."""

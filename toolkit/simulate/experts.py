@@ -67,7 +67,7 @@ class Experts:
     @classmethod
     def of_profile(cls, folder: str | Path) -> Experts:
         """Those of a profile, held out or not. ProfileError: it is none, or damaged."""
-        from toolkit.profile import store
+        from toolkit.profile_folder import store
         from toolkit.signatures.space import SignatureSpace
 
         profile, arrays = store.read(folder)

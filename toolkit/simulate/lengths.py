@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 from toolkit.policies.base import RequestView
-from toolkit.policies.inflight_lengths import InflightLengths
+from toolkit.policies.following import Following
 from toolkit.simulate.rank import Rank
 from toolkit.simulate.request import Request
 
 
 class Followed:
-    """Keeps `InflightLengths` as the router does by the streams, but looks at a rank's steps only
-    when somebody asks (`catch_up`)."""
+    """Tells `Following` of requests as the router does, but looks at a rank's steps only when
+    somebody asks (`catch_up`)."""
 
-    def __init__(self, lengths: InflightLengths) -> None:
-        self.lengths = lengths
+    def __init__(self, following: Following) -> None:
+        self._following = following
+        self._lengths = following.lengths
         self._told: dict[tuple[str, int], int] = {}
         self._since: dict[Request, int] = {}
 
     def sent(self, rank: Rank, request: Request, view: RequestView) -> None:
-        self._catch_up(rank)
-        self.lengths.sent(str(request.number), rank.key, view)
-        self._since[request] = self._told[rank.key]
+        if self._lengths:
+            self._catch_up(rank)
+            self._since[request] = self._told[rank.key]
+        self._following.sent(str(request.number), rank.key, rank.experts, view)
 
     def joined(self, rank: Rank, request: Request) -> None:
         """Its first token came: the rank's steps before that were not its own."""
+        if not self._lengths:
+            return
         self._catch_up(rank)
         told = self._told[rank.key]
-        self.lengths.counted(str(request.number), 1 + self._since[request] - told)
+        self._following.counted(str(request.number), 1 + self._since[request] - told)
         self._since[request] = told - 1
 
     def ended(self, rank: Rank, request: Request) -> None:
-        self._catch_up(rank)
-        counted = self._told[rank.key] - self._since.pop(request)
         rid = str(request.number)
-        self.lengths.counted(rid, request.output - counted)
-        self.lengths.ended(rid)
+        if self._lengths:
+            self._catch_up(rank)
+            counted = self._told[rank.key] - self._since.pop(request)
+            self._following.counted(rid, request.output - counted)
+        self._following.ended(rid)
 
     def catch_up(self, ranks: list[Rank]) -> None:
         """Count the steps that the ranks have done since."""
-        for rank in ranks:
+        for rank in ranks if self._lengths else ():
             self._catch_up(rank)
 
     def _catch_up(self, rank: Rank) -> None:
         done = rank.group.steps_of(rank)
         before = self._told.get(rank.key, done)
         if done > before:
-            self.lengths.stepped(rank.key, done - before)
+            self._following.stepped(rank.key, done - before)
         self._told[rank.key] = done

@@ -9,16 +9,13 @@ from typing import Literal
 from toolkit.policies import Policy
 from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Load, RequestView, WorkerView
-from toolkit.policies.composed import eldr_of
+from toolkit.policies.rounds import Rounds
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.lengths import Followed
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.rank import Rank
 from toolkit.simulate.request import Request
-
-TICK_S = 0.25
-"""As the router's pool: a round at least this often while somebody waits."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +102,12 @@ class Router:
         self._ranks = ranks
         self._seat = {rank.key: seat for rank, seat in zip(ranks, self.seats, strict=True)}
         self._at: dict[Request, PrefillWorker] = {}
-        lengths = getattr(decode_policy, "inflight", None)
-        self._followed = None if lengths is None else Followed(lengths)
-        self._locality = eldr_of(decode_policy)
+        needs = decode_policy.needs
+        self._followed = Followed(decode_policy.follow()) if needs.following else None
+        self._assigner = decode_policy if isinstance(decode_policy, Assigner) else None
         self._signatures = None if experts is None else experts.signatures
-        self._round_planned: Event | None = None
+        self._rounds = Rounds()
+        self._next: Event | None = None
         if times.report:
             events.at(0.0, self._read_all)
 
@@ -159,9 +157,9 @@ class Router:
             self.events.after(self.times.hop, self._decide, request)
 
     def _decide(self, request: Request) -> None:
-        if isinstance(self.decode_policy, Assigner):
+        if self._assigner is not None:
             self.pool.append(request)
-            self._plan_round(0.0)
+            self._news()
         else:
             self._bind(request, self._choose(request))
 
@@ -183,10 +181,6 @@ class Router:
             seat.sent.append(request.prompt)
         if self._followed is not None:
             self._followed.sent(seat.rank, request, request.view)
-        if self._locality is not None and self._locality.residents is not None:
-            vector = request.view.signature
-            if vector is not None and not isinstance(vector, str):
-                self._locality.residents.add(seat.rank.experts, vector)
         if self.dispatch == "late":
             self._at[request].credit += 1
         self.events.after(self.times.hop, seat.rank.group.arrive, seat.rank, request)
@@ -213,44 +207,41 @@ class Router:
         self._at.pop(request, None)
         if self._followed is not None:
             self._followed.ended(rank, request)
-        if self._locality is not None and self._locality.residents is not None:
-            vector = request.view.signature
-            if vector is not None and not isinstance(vector, str):
-                self._locality.residents.remove(rank.experts, vector)
-        if self.pool:
-            self._plan_round(0.0)
+        self._news()
 
     # ---- rounds ----
 
-    def _plan_round(self, after: float) -> None:
-        at = self.events.now + after
-        if self._round_planned is not None:
-            if self._round_planned.at <= at:
-                return
-            self._round_planned.cancel()
-        self._round_planned = self.events.at(at, self._round)
+    def _news(self) -> None:
+        if self._rounds.news(self.events.now, len(self.pool)):
+            self._arm()
+
+    def _arm(self) -> None:
+        """The next round is due otherwise than it was."""
+        if self._next is not None:
+            self._next.cancel()
+        assert self._rounds.due is not None
+        self._next = self.events.at(self._rounds.due, self._round)
 
     def _round(self) -> None:
-        self._round_planned = None
-        if not self.pool:
+        self._next = None
+        self._rounds.begun()
+        if not self.pool or self._assigner is None:
             return
         self.rounds += 1
-        policy = self.decode_policy
-        assert isinstance(policy, Assigner)
         views = [seat.view() for seat in self.seats]
         if self._followed is not None:
             self._followed.catch_up(self._ranks)
         waiting = list(self.pool)
         taken = set()
-        for made in policy.assign(views, [request.view for request in waiting]):
+        for made in self._assigner.assign(views, [request.view for request in waiting]):
             taken.add(made.request)
             self._bind(waiting[made.request], made.worker)
         if taken:
             kept = [r for i, r in enumerate(waiting) if i not in taken]
             late = list(self.pool)[len(waiting) :]
             self.pool = deque(kept + late)
-        if self.pool:
-            self._plan_round(TICK_S)
+        if self._rounds.over(self.events.now, len(self.pool)):
+            self._arm()
 
     def _read_all(self) -> None:
         for seat in self.seats:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import inf
 
 from toolkit.policies import make_policy
-from toolkit.policies.composed import eldr_of
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.residents import Residents
 from toolkit.simulate.costs.base import CostModel
@@ -78,7 +77,7 @@ class Simulation:
         router = fleet.router
         prefill_policy = make_policy(router.prefill_policy, seed, "prefill")
         decode_policy = make_policy(router.decode_policy, seed, "decode", router.tau)
-        locality = eldr_of(decode_policy)
+        locality = decode_policy.locality
         if locality is not None:
             if fleet.worker is not None:
                 raise ValueError(

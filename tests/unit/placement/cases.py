@@ -50,3 +50,10 @@ def cases(draw: st.DrawFn, most_layers: int = 4, replicas: bool = True) -> Case:
 def counted(layers: int, experts: int, k: int, seed: int) -> Traffic:
     """`count` of `routed`."""
     return count(routed(layers, experts, k, seed), experts)
+
+
+# README of github.com/deepseek-ai/EPLB: 2 layers x 12 experts, 16 replicas, 4 groups, 2 nodes of 4.
+WEIGHT = [
+    [90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86],
+    [20, 107, 104, 64, 19, 197, 187, 157, 172, 86, 16, 27],
+]

@@ -25,7 +25,7 @@ def test_slots_lie_on_gpus_as_sglang_has_it():
 
 
 @settings(max_examples=40, deadline=None)
-@given(cases(), st.sampled_from(["joint", "linear"]))
+@given(cases(), st.sampled_from(["eplb", "linear"]))
 def test_json_round_trip(tmp_path_factory: pytest.TempPathFactory, case: Case, name: str):
     placement = place(name, case.traffic, case.topology, case.redundant)
     path = tmp_path_factory.mktemp("location") / "x.json"

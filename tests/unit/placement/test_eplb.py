@@ -7,15 +7,11 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+from tests.unit.placement.cases import WEIGHT
 from toolkit.placement import Topology, Traffic, eplb
 
 pytestmark = pytest.mark.skipif(not find_spec("sglang"), reason="the baseline calls SGLang")
 
-# README of github.com/deepseek-ai/EPLB: 2 layers x 12 experts, 16 replicas, 4 groups, 2 nodes of 4.
-WEIGHT = [
-    [90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86],
-    [20, 107, 104, 64, 19, 197, 187, 157, 172, 86, 16, 27],
-]
 TABLE = [
     [5, 6, 5, 7, 8, 4, 3, 4, 10, 9, 10, 2, 0, 1, 11, 1],
     [7, 10, 6, 8, 6, 11, 8, 9, 2, 4, 5, 1, 5, 0, 3, 1],
@@ -26,6 +22,7 @@ def traffic(groups: int | None) -> Traffic:
     return Traffic(np.array(WEIGHT), np.zeros((1, 12, 12)), groups=groups)
 
 
+@pytest.mark.slow
 def test_deepseeks_published_example():
     assert eplb(traffic(4), Topology(8, 4), 4).physical_to_logical.tolist() == TABLE
 

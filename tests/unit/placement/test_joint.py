@@ -44,6 +44,7 @@ def cost(placement: Placement, case: Case, weights: Weights) -> float:
     return total
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(cases())
 def test_valid_balanced_and_no_worse_than_by_load_alone(case: Case):
@@ -92,6 +93,7 @@ def test_what_it_counts_as_saved_is_what_the_hops_cost(case: Case):
     assert problem.saved(problem.start) / scale == pytest.approx(saved, abs=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15), deadline=None)
 @given(cases())
 def test_the_same_for_the_same_seed(case: Case):
@@ -99,6 +101,7 @@ def test_the_same_for_the_same_seed(case: Case):
     assert (one.physical_to_logical == two.physical_to_logical).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redundant", [0, 8])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_beats_eplb_on_unseen_tokens(redundant: int, seed: int):
@@ -159,6 +162,7 @@ def test_one_layer_and_one_gpu_have_no_hops():
     assert judge(joint(traffic, Topology(1)), Topology(1), traffic).cross_gpu.tolist() == [0, 0]
 
 
+@pytest.mark.slow
 def test_small_problems_are_tried_from_several_starts():
     """A start where no exchange helps: pairs of layers agree, only another start gets out."""
     traffic = counted(4, 12, 3, 5)

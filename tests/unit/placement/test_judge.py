@@ -56,6 +56,7 @@ def test_without_replicas_it_is_counting():
     np.testing.assert_allclose(verdict.balance, loads.max(axis=1) / loads.mean(axis=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dispatch", ["random", "row", "nearest"])
 def test_expectations_are_what_many_draws_give(dispatch: str):
     """Tokens sent one by one through replicas that are picked as the mode has it."""
@@ -142,6 +143,7 @@ def test_row_is_sglangs_choice():
             assert gpu[row].tolist() == wanted.tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(cases(), st.sampled_from(["random", "row", "nearest"]))
 def test_shares_add_up_and_follow_the_replicas(case: Case, dispatch: str):
@@ -151,6 +153,7 @@ def test_shares_add_up_and_follow_the_replicas(case: Case, dispatch: str):
         assert not share[placement.held() == 0].any()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(cases())
 def test_no_placement_beats_the_floor(case: Case):

@@ -109,7 +109,7 @@ def test_a_layer_in_its_limits_stays_in_them():
 
 def test_packing_is_as_balanced_as_sglangs():
     """The start is EPLB's greedy; ties go another way in ours."""
-    from tests.unit.placement.test_eplb import WEIGHT
+    from tests.unit.placement.cases import WEIGHT
     from toolkit.placement import Topology, Traffic, eplb
 
     pytest.importorskip("torch")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.unit.plan.tasks import deployment_file
 from toolkit.cli.main import app
 from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
+from toolkit.launch.resolve import resolve
 from toolkit.simulate.of_deployment import fleet_of
 
 QUICK = ("--rate", "20", "--seconds", "6", "--seeds", "1", "--budget", "20", "--scale", "1")
@@ -27,6 +27,7 @@ def planned(folder: Path, *given: str, extra: str = "") -> tuple[int, str]:
     return command(str(file), *QUICK, "--cost", str(folder / "cost.yaml"), *given)
 
 
+@pytest.mark.slow
 def test_it_writes_a_file_that_launches_and_all_figures(tmp_path: Path) -> None:
     out, figures = tmp_path / "plan.yaml", tmp_path / "plan.json"
     code, printed = planned(tmp_path, "--out", str(out), "--json", str(figures))
@@ -43,6 +44,7 @@ def test_it_writes_a_file_that_launches_and_all_figures(tmp_path: Path) -> None:
     assert out.read_text().startswith(f"# From {tmp_path / 'four.yaml'} (whose comments")
 
 
+@pytest.mark.slow
 def test_limits_that_cannot_be_met_write_nothing_and_exit_3(tmp_path: Path) -> None:
     out = tmp_path / "plan.yaml"
     code, printed = planned(tmp_path, "--slo-tpot-ms", "5", "--out", str(out))
@@ -53,6 +55,7 @@ def test_limits_that_cannot_be_met_write_nothing_and_exit_3(tmp_path: Path) -> N
     assert code == 3 and load_deployment(out).name == "four"
 
 
+@pytest.mark.slow
 def test_costs_may_say_what_workers_of_one_machine_lose(tmp_path: Path) -> None:
     file, cost, figures = deployment_file(tmp_path, ""), tmp_path / "cost.yaml", tmp_path / "f.json"
     alone = cost.read_text()
@@ -67,6 +70,7 @@ def test_costs_may_say_what_workers_of_one_machine_lose(tmp_path: Path) -> None:
     assert tpots[1] > 1.05 * tpots[0]
 
 
+@pytest.mark.slow
 def test_a_closed_loop_with_experts_on_gpus(tmp_path: Path) -> None:
     figures = tmp_path / "f.json"
     given = ("--concurrency", "9", "--experts", "embedded", "--json", str(figures))
@@ -85,6 +89,7 @@ def test_a_closed_loop_with_experts_on_gpus(tmp_path: Path) -> None:
     assert 0.4 < found[1] / found[0] < 0.95, "each GPU loads its own half"
 
 
+@pytest.mark.slow
 def test_workers_can_be_another_number(tmp_path: Path) -> None:
     out = tmp_path / "plan.yaml"
     code, printed = planned(tmp_path, "--workers", "6", "--out", str(out))

@@ -27,6 +27,7 @@ def planned():
     return make(task(slo=SLO))
 
 
+@pytest.mark.slow
 def test_the_plan_is_better_than_the_baseline_by_paired_seeds(planned) -> None:
     assert planned.met and planned.needs is None
     router = planned.baseline.fleet.router
@@ -46,6 +47,7 @@ def test_the_plan_is_better_than_the_baseline_by_paired_seeds(planned) -> None:
     assert planned.plan.workers == 4
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_plans(planned) -> None:
     again = make(task(slo=SLO))
     assert again.plan.document == planned.plan.document
@@ -82,6 +84,7 @@ def test_the_router_lets_in_what_is_in_flight() -> None:
 # ---- closed loops ----
 
 
+@pytest.mark.slow
 def test_a_closed_loop_is_planned_for_so_many_at_a_time() -> None:
     made = make(task(120, 28.0, in_flight=12))
     assert made.met and made.after == trials(120, in_flight=12).all(made.plan, [1, 2])
@@ -95,6 +98,7 @@ def test_a_closed_loop_is_planned_for_so_many_at_a_time() -> None:
     assert make(task(120, 900.0, in_flight=12)).after == made.after, "times are not looked at"
 
 
+@pytest.mark.slow
 def test_how_many_at_a_time_are_served_holds() -> None:
     slo = Slo(0.4, 0.025)
     made = make(task(100, 1.0, slo=slo, in_flight=64).sized(2, None, 400, 100))
@@ -156,6 +160,7 @@ def test_knobs_without_a_simulation_left_are_named() -> None:
 # ---- what would be needed ----
 
 
+@pytest.mark.slow
 def test_more_workers_or_less_traffic_and_both_numbers_hold() -> None:
     """The rate and the workers that are named meet the objectives, a bit more and one fewer not."""
     slo = Slo(0.25, 0.025, 0.9)

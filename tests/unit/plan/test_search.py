@@ -35,6 +35,7 @@ def test_the_split_is_the_best_of_all_splits(workers, rate) -> None:
     assert played == len(all_) if workers == 6 else played < len(all_) * 0.8
 
 
+@pytest.mark.slow
 def test_policies_and_knobs_leave_the_baseline_behind() -> None:
     made = search()
     own = candidate()

@@ -6,13 +6,19 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.one_by_one import OneByOne
+from tests.unit.policies.pools import (
+    NAN,
+    fleets,
+    pools,
+    rank,
+)
 from toolkit.policies import Load, RequestView, WorkerView, make_policy
 from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.balance_route import BalanceRoute
@@ -22,7 +28,6 @@ from toolkit.policies.composed import ComposedPolicy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.inflight_lengths import InflightLengths
 from toolkit.policies.level import LevelPolicy
-from toolkit.policies.one_by_one import OneByOne
 from toolkit.policies.parts import Parts
 from toolkit.policies.predictors import Survival
 from toolkit.policies.readings import kv_tokens, read_ranks
@@ -62,52 +67,6 @@ MAKERS: dict[str, Callable[[], Assigner]] = {
 }
 BY_QUEUE = {"shortest queue", "composed, no barrier"}
 names = st.sampled_from(sorted(MAKERS))
-
-NAN: Any = math.nan
-sane = st.integers(0, 3000)
-impossible: st.SearchStrategy[Any] = st.sampled_from([-5, -(2**70), math.nan, math.inf, 2**60])
-numbers = sane | sane | sane | impossible
-loads = st.none() | st.builds(
-    Load,
-    running=st.integers(0, 8) | impossible,
-    waiting=st.integers(0, 2),
-    used_tokens=numbers,
-    total_tokens=st.sampled_from([0, 2000, 4000]) | impossible,
-    waiting_tokens=st.integers(0, 200),
-    sent_requests=st.integers(0, 2),
-    sent_tokens=numbers,
-)
-
-
-@st.composite
-def fleets(draw: st.DrawFn) -> list[WorkerView]:
-    return [
-        WorkerView(
-            f"w{at}",
-            dp_rank=draw(st.integers(0, 1)),
-            healthy=draw(st.booleans() | st.just(True)),
-            inflight=draw(st.integers(0, 8)),
-            inflight_tokens=draw(numbers),
-            load=draw(loads),
-            slots=draw(st.sampled_from([0, 4, 8])),
-            reserve=draw(st.sampled_from([0, 0, 100, 600])),
-        )
-        for at in range(draw(st.integers(0, 6)))
-    ]
-
-
-signatures = st.none() | st.lists(st.integers(0, 9), min_size=4, max_size=4).map(
-    lambda values: np.array(values, np.float32) / 18
-)
-pools = st.lists(
-    st.builds(
-        RequestView,
-        prompt_tokens=st.integers(0, 2500) | impossible,
-        signature=signatures,
-        user=st.sampled_from([None, "ada"]),
-    ),
-    max_size=12,
-)
 
 
 @settings(deadline=None)
@@ -164,12 +123,6 @@ def test_without_a_pool_a_healthy_rank_is_always_chosen(workers, tokens) -> None
             assert decision is not None and workers[decision.index].healthy
         else:
             assert decision is None
-
-
-def rank(at: int, tokens: int, running: int = 0, slots: int = 8, **more: int) -> WorkerView:
-    fields = {"waiting": 0, "total_tokens": 0, "waiting_tokens": 0} | more
-    load = Load(running=running, used_tokens=tokens, **fields)
-    return WorkerView("decode", dp_rank=at, load=load, slots=slots)
 
 
 def test_what_a_rank_keeps_free_for_its_requests_is_no_room() -> None:

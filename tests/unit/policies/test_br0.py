@@ -9,26 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.one_by_one import OneByOne
+from tests.unit.policies.br0_cases import cases, fleet, prompts
 from tests.unit.policies.brute_force import after, imbalance, optimum
-from toolkit.policies import Load, RequestView, WorkerView, make_policy
+from toolkit.policies import make_policy
 from toolkit.policies.assign import Assigner
 from toolkit.policies.br0 import Br0Policy, MarginNow
 from toolkit.policies.brh import BrHPolicy
-from toolkit.policies.one_by_one import OneByOne
 
 tokens = st.integers(0, 5000)
 rank_loads = st.lists(tokens, min_size=2, max_size=8)
-
-
-def fleet(loads: list[int], free: list[int], slots: int = 16) -> list[WorkerView]:
-    return [
-        WorkerView("decode", dp_rank=g, load=Load(slots - n, 0, load, 0, 0), slots=slots)
-        for g, (load, n) in enumerate(zip(loads, free, strict=True))
-    ]
-
-
-def prompts(sizes: list[int]) -> list[RequestView]:
-    return [RequestView(prompt_tokens=size) for size in sizes]
 
 
 def score(loads: list[int], g: int, size: int) -> float:
@@ -104,24 +94,6 @@ def test_a_request_alone_takes_the_rank_with_the_best_f(loads, size, data) -> No
 def test_one_rank_serves_in_order_of_arrival() -> None:
     made = Br0Policy().assign(fleet([700], [3]), prompts([50, 9, 3000, 1, 2]))
     assert [a.request for a in made] == [0, 1, 2]
-
-
-def cases(seed: int) -> list[tuple[list[int], list[int], list[int]]]:
-    """(loads, free slots, sizes) of small fleets in balance but for a request or two."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(150):
-        count = int(rng.integers(2, 4))
-        found.append(
-            (
-                rng.integers(4000, 8000, count).tolist(),
-                rng.integers(0, 4, count).tolist(),
-                np.clip(rng.lognormal(6.5, 1.0, int(rng.integers(1, 6))), 16, 8000)
-                .astype(int)
-                .tolist(),
-            )
-        )
-    return found
 
 
 def gaps(assigner: Assigner, seed: int = 7) -> np.ndarray:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.policies.br0_cases import cases, fleet, prompts
 from tests.unit.policies.brute_force import after, imbalance, optimum
-from tests.unit.policies.test_assign import fleets, pools, rank
-from tests.unit.policies.test_br0 import cases, fleet, prompts
+from tests.unit.policies.pools import fleets, pools, rank
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy, MarginAhead

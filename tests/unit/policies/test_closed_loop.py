@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.one_by_one import OneByOne
 from tests.unit.policies.closed_loop import ClosedLoop, conversation, unlimited
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.assign import Assigner
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.inflight_lengths import InflightLengths
-from toolkit.policies.one_by_one import OneByOne
 from toolkit.policies.predictors import Learned, Oracle, Survival
 
 BASELINES = ("shortest_queue", "round_robin", "power_of_two")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.one_by_one import OneByOne
 from tests.unit.policies.closed_loop import ClosedLoop, conversation
 from toolkit.policies import (
     EldrPolicy,
@@ -24,9 +25,8 @@ from toolkit.policies import (
 from toolkit.policies.assign import Assigner, Assignment
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
-from toolkit.policies.composed import ComposedPolicy, eldr_of
+from toolkit.policies.composed import ComposedPolicy
 from toolkit.policies.eldr import Centroids
-from toolkit.policies.one_by_one import OneByOne
 from toolkit.policies.parts import Parts
 from toolkit.policies.readings import read_ranks
 from toolkit.policies.residents import Residents
@@ -85,7 +85,7 @@ centroids = st.lists(vectors.map(unit), min_size=COUNT, max_size=COUNT).map(
 
 def prepared(policy: Policy, known: Centroids | None) -> Policy:
     """With centroids and something in flight, where it looks at them."""
-    part = eldr_of(policy)
+    part = policy.locality
     if part is not None and known is not None:
         part.centroids = known
         part.residents = Residents(D)
@@ -100,6 +100,7 @@ def same(one: Policy, two: Policy, played: list[tuple[list[WorkerView], RequestV
         assert (mine and mine.index) == (other and other.index)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(steps, centroids, st.sampled_from([0.0, 0.05, 0.3, 1.0]))
 def test_eldr_alone_is_eldr(played, known, tau) -> None:
@@ -120,6 +121,7 @@ def test_a_barrier_alone_is_that_policy(played, name) -> None:
     assert ours.barrier.counters == theirs.counters
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(rounds, st.sampled_from(["br0", "brh"]))
 def test_a_barrier_alone_plays_the_same_rounds(played, name) -> None:
@@ -130,12 +132,14 @@ def test_a_barrier_alone_plays_the_same_rounds(played, name) -> None:
         assert mine == [a[:2] for a in theirs.assign(workers, waiting)]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(steps)
 def test_nothing_is_the_shortest_queue(played) -> None:
     same(ComposedPolicy(0, Parts.parse("none")), ShortestQueuePolicy(0), played)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     steps,
@@ -175,6 +179,7 @@ def test_every_decision_counts_once_and_a_candidate_is_taken_while_there_is_one(
     assert policy.counters.changed["queue"] == 0
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(steps, centroids)
 def test_the_barrier_chooses_inside_the_band(played, known) -> None:
@@ -237,6 +242,7 @@ def beside(parts: tuple[str, str], known: Centroids) -> tuple[ComposedPolicy, Co
     return one, two
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(one_server, requests), max_size=10), centroids, pairs)
 def test_in_one_server_that_shares_its_experts_locality_decides_nothing(
@@ -251,6 +257,7 @@ def test_in_one_server_that_shares_its_experts_locality_decides_nothing(
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(one_server, st.lists(requests, max_size=20)), max_size=5), centroids, pairs
@@ -428,7 +435,7 @@ def test_with_a_pool_ranks_keep_their_kinds_and_are_level() -> None:
     near, spread = {}, {}
     for name in ("shortest_queue", "eldr", "br0", "composed@eldr+br0"):
         policy = make_policy(name)
-        part = eldr_of(policy)
+        part = policy.locality
         if part is not None:
             part.centroids = known
         watched = Watched(policy)

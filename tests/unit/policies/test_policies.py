@@ -28,7 +28,6 @@ loads = st.none() | st.builds(
     waiting_tokens=st.integers(0, 50_000),
     sent_requests=st.integers(0, 10),
     sent_tokens=st.integers(0, 10_000),
-    throughput=st.sampled_from([0.0, 500.0, 4000.0]),
 )
 
 
@@ -122,9 +121,6 @@ def reading(**changes: float) -> Load:
         # 2000 tokens at 2000/s = 1 s against 0.15 * 0.9 / 0.1 = 1.35 s of KV pressure
         (reading(waiting_tokens=2000), reading(used_tokens=900), 0),
         (reading(waiting_tokens=3000), reading(used_tokens=900), 1),
-        # the same work on a worker twice as fast
-        (reading(waiting_tokens=3000, throughput=1000.0),
-         reading(waiting_tokens=3000, throughput=2000.0), 1),
         # work sent since counts like work that waits
         (reading(sent_tokens=500), reading(waiting_tokens=400), 1),
         # no reading: 2 in flight * 1024 tokens / 2000 = 1.02 s

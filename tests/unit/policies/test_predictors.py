@@ -284,6 +284,7 @@ def test_the_nearest_centroid_stands_in_for_a_label() -> None:
     assert ask(learned, far)[0] < 0.1
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_and_rows_in_use_stay() -> None:
     learned = Learned(rows=16)
     standing = learned.place(RequestView(label="first", user="first"))

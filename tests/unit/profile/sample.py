@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.unit.profile import sample_fits as fits
-from toolkit.profile import schema
+from toolkit.profile_folder import schema
 
 Arrays = dict[str, NDArray]
 DOMAINS = ("code", "math", "medical", "legal", "general")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.profile import schema
+from toolkit.profile_folder import schema
 
 
 def idf(counts: NDArray) -> NDArray:

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.profile import latency
-from toolkit.profile.errors import ProfileError
 from toolkit.profile.prompts import Prompt, check, own_prompts, read_prompts
 from toolkit.profile.shards import Shard, Shards
 from toolkit.profile.waves import waves
+from toolkit.profile_folder.errors import ProfileError
 
 labels = st.sampled_from(["code", "math", ""])
 prompt_sets = st.lists(labels, min_size=1, max_size=120).map(

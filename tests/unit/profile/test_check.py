@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from tests.unit.profile import sample
 from toolkit.cli.main import app
-from toolkit.profile import check
-from toolkit.profile.errors import ProfileError
+from toolkit.profile_folder import check
+from toolkit.profile_folder.errors import ProfileError
 from toolkit.resources import profiles_dir
 
 PROFILE, _ = sample.build(sample.Size(requests=60))

@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from toolkit.contract.events import Experts, Hello
 from toolkit.profile.calibrate import Settings, facts, request
-from toolkit.profile.errors import ProfileError
 from toolkit.profile.measure import check_before
 from toolkit.profile.prompts import Prompt, own_prompts
 from toolkit.profile.shards import Shards
+from toolkit.profile_folder.errors import ProfileError
 
 
-def hello(**changes: Any) -> dict[str, Any]:
+def hello(**changes: Any) -> Hello:
     experts = {"count": 48, "top_k": 4, "layers": 6, "captured": True} | changes.pop("experts", {})
-    return {"model": "m", "fingerprint": "sha256:1", "experts": experts, **changes}
+    known = {"model": "m", "fingerprint": "sha256:1", "experts": Experts(**experts)}
+    return Hello(**(known | changes))
 
 
 def test_what_workers_agree_on() -> None:
@@ -32,7 +34,7 @@ def test_what_workers_agree_on() -> None:
         (hello(experts={"captured": False}), "b keep no experts: put `capture_experts: true`"),
     ],
 )
-def test_workers_that_differ_are_refused(other: dict[str, Any], words: str) -> None:
+def test_workers_that_differ_are_refused(other: Hello, words: str) -> None:
     with pytest.raises(ProfileError, match=words):
         facts({"a": hello(), "b": other})
 

@@ -15,8 +15,9 @@ SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path
 from tests.unit.profile import sample
-from toolkit.profile import store, swap
-from toolkit.profile.errors import ProfileError
+from toolkit.profile_folder import swap
+from toolkit.profile_folder import store
+from toolkit.profile_folder.errors import ProfileError
 
 target, mode = Path(sys.argv[1]), sys.argv[2]
 profile, arrays = sample.build()
@@ -60,6 +61,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["first", "exchange", "no-exchange"])
 def test_killed_anywhere(tmp_path: Path, mode: str) -> None:
     done = subprocess.run(

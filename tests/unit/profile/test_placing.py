@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.profile.errors import ProfileError
 from toolkit.profile.placing import Layout, write_placement
-from toolkit.profile.store import read
+from toolkit.profile_folder.errors import ProfileError
+from toolkit.profile_folder.store import read
 from toolkit.resources import profiles_dir
 
 SHIPPED = profiles_dir() / "embedded"
 
 
+@pytest.mark.slow
 def test_drift_trades_balance_for_traffic(tmp_path: Path) -> None:
     built, arrays = read(SHIPPED)
     rows = []

@@ -7,8 +7,8 @@ import numpy as np
 from toolkit import signatures
 from toolkit.embedded import model_path
 from toolkit.fingerprint import model_fingerprint
-from toolkit.profile.check import problems
-from toolkit.profile.store import read
+from toolkit.profile_folder.check import problems
+from toolkit.profile_folder.store import read
 from toolkit.resources import profiles_dir
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from tests.unit.profile import sample
-from tests.unit.profile.test_report import degenerate
+from tests.unit.profile.degenerate import degenerate
 from toolkit.profile.diff import diff, differences
 from toolkit.profile.show import show
 from toolkit.report.numbers import change, number, percent, quantity, spark

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.profile import sample
-from toolkit.profile import document, store, swap
-from toolkit.profile.errors import ProfileError
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder import document, store, swap
+from toolkit.profile_folder.errors import ProfileError
+from toolkit.profile_folder.schema import Profile
 
 PROFILE, ARRAYS = sample.build()
 
@@ -129,8 +129,8 @@ def test_refuses_what_is_not_a_profile(tmp_path: Path) -> None:
 AS_NOBODY = """
 import os, sys
 from tests.unit.profile import sample
-from toolkit.profile import store
-from toolkit.profile.errors import ProfileError
+from toolkit.profile_folder import store
+from toolkit.profile_folder.errors import ProfileError
 built = sample.build()
 if os.geteuid() == 0:
     os.setgid(65534); os.setuid(65534)  # root may write anywhere

@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from patches.cpu_imports import CPU_STUBS, declare_torchvision_operators
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
 from toolkit.router.door import content, rules, stop_regex
 from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.door.models import model

@@ -17,7 +17,7 @@ from tests.standin.cluster import Cluster
 from tests.standin.signatures import TOKENS
 from tests.unit.profile.sample import Size, build
 from tests.unit.router.cluster_calls import bodies, post
-from toolkit.profile import store
+from toolkit.profile_folder import store
 from toolkit.signatures import SignatureSpace, balanced_kmeans, idf_weights
 
 KINDS, EXPERTS, LAYERS, REQUESTS = 8, 32, 4, 120

@@ -22,6 +22,7 @@ from tests.unit.router.cluster_calls import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dispatch", ["late", "concurrent"])
 def test_every_endpoint_streaming_and_not(dispatch):
     async def check() -> None:

@@ -53,6 +53,7 @@ def test_a_request_that_cannot_come_in_is_answered_before_its_body():
     run(check())
 
 
+@pytest.mark.slow
 def test_unfinished_bodies_are_bounded_in_all_and_leave_room_for_small_ones():
     async def check() -> None:
         config = {"max_body_mib": 8, "max_body_total_mib": 24}
@@ -88,6 +89,7 @@ def test_unfinished_bodies_are_bounded_in_all_and_leave_room_for_small_ones():
     run(check())
 
 
+@pytest.mark.slow
 def test_what_is_still_to_come_of_a_refused_body_is_not_read_at_full_speed():
     async def check() -> None:
         async with Cluster(config={"max_body_mib": 2}) as cluster, Raw(cluster.port) as client:
@@ -181,6 +183,7 @@ async def _drip(client: Raw, size: int) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_connections_are_bounded_and_idle_ones_make_room():
     async def check() -> None:
         config = {"max_connections": 8}
@@ -230,6 +233,7 @@ MALFORMED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_is_not_http_gets_400_and_leaves_nothing_in_the_log():
     async def check() -> None:
         env = {"TEST_ROUTER_KEY": "secret-key"}

@@ -25,36 +25,31 @@ from tests.unit.router.eldr_cluster import (
     counts,
     write_profile,
 )
+from tests.unit.router.eldr_stand_ins import PREFILL, configured, decode
+from toolkit.contract.events import Hello, NotAnEvent, Records, Steps
+from toolkit.contract.events import decode as decode_event
+from toolkit.policies import RequestView, make_policy
 from toolkit.policies.eldr import Centroids
-from toolkit.router.calibrated import calibrated
+from toolkit.router.booking import Booking
 from toolkit.router.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.config import ConfigError, RouterConfig, load_config
 from toolkit.router.locality import Locality
 from toolkit.router.refits import Base, RefitError, fit_rows
 from toolkit.router.request import MAX_LABEL, parse
 from toolkit.router.roster import START_GRACE_S, Roster, names
-from toolkit.router.signature_reader import Sample, SignatureReader
 from toolkit.router.steps import StepSums
 from toolkit.router.worker import Fleet
+from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import Nearness
+from toolkit.signatures.reader import Sample, SignatureReader
 
-HELLO = {"fingerprint": FINGERPRINT, "signature": {"layers": [1, 5], "experts": EXPERTS}}
-PREFILL = {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 1}
+HELLO = Hello(fingerprint=FINGERPRINT, signature=Records([1, 5], EXPERTS))
 STEPS = {"steps": 3, "requests": 9, "kv_tokens": 90, "seconds": 0.5, "distinct": 12.0}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
-
-
-def decode(name: str, dp_size: int = 1, **more: object) -> dict:
-    url = "http://127.0.0.1:2"
-    return {"name": name, "role": "decode", "url": url, "dp_size": dp_size} | more
-
-
-def configured(*decodes: dict, **more: object) -> RouterConfig:
-    return RouterConfig.model_validate({"workers": [PREFILL, *decodes], **more})
 
 
 @pytest.fixture
@@ -67,7 +62,7 @@ def test_a_signature_is_the_profile_s_own_vector(folder, reader):
     known = calibrated(folder)
     reader.greet("p", "prefill", HELLO)
     kind = counts(1, np.random.default_rng(5))
-    sample = reader.read("p", {"signature": wire(kind.reshape(-1).tolist())})
+    sample = reader.read("p", wire(kind.reshape(-1).tolist()))
     assert isinstance(sample, Sample)
     whole = np.zeros((len(MODEL_LAYERS), EXPERTS), np.int64)
     whole[sorted(MASK)] = kind
@@ -92,7 +87,7 @@ def test_a_signature_is_the_profile_s_own_vector(folder, reader):
 )
 def test_no_signature_whatsoever_breaks_the_reader(signature):
     reader = SignatureReader(READER.profile, READER.space)
-    read = reader.read("p", {"signature": signature})
+    read = reader.read("p", signature)
     assert isinstance(read, str) and read
 
 
@@ -164,13 +159,13 @@ def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration():
     roster, worker = Roster(workers.side("decode")), workers.workers[1]
     apart, together = (("d0", 0), ("d0", 1)), (("d0", None),)
     assert roster.present(0.0) == apart
-    for hello, expected in (({"dp_attention": True}, together), ({}, apart)):
+    for hello, expected in ((Hello(dp_attention=True), together), (Hello(), apart)):
         worker.greeted(hello)
         assert roster.present(0.0) == expected
     worker = Fleet(sharing(2)).workers[1]
-    worker.greeted({"dp_attention": False})
+    worker.greeted(Hello(dp_attention=False))
     assert not worker.shares_experts
-    worker.greeted({})
+    worker.greeted(Hello())
     assert worker.shares_experts
 
 
@@ -180,10 +175,13 @@ def test_what_runs_on_one_rank_makes_all_that_share_its_experts_near(folder):
     locality = Locality(config, workers)
     first, second, *_ = workers.side("decode")
     vector = calibrated(folder).centroids[0]
-    gone = [locality.settle(rank, vector) for rank in (first, second)]
+    policy = make_policy("eldr")
+    locality.attach(policy)
+    following, view = policy.follow(), RequestView(signature=vector)
+    booked = [Booking(rank, view, following) for rank in (first, second)]
     assert locality.residents.count(("d0", None)) == 2
-    for leave in gone:
-        leave()
+    for booking in booked:
+        booking.end(ok=True)
     assert locality.residents.count(("d0", None)) == 0
     locality.keeper.close()
 
@@ -343,11 +341,16 @@ def test_a_label_is_cut_and_belongs_to_every_sample():
 
 def test_steps_add_up_and_nonsense_changes_nothing():
     sums = StepSums()
-    sums.add(STEPS)
-    for wrong in ({}, {"steps": None}, {"seconds": "x"}, {"distinct": float("nan")}, {"steps": -1}):
+    sums.add(Steps(**STEPS))
+    for wrong in ({"distinct": float("nan")}, {"seconds": float("inf")}, {"steps": -1}):
         with pytest.raises(ValueError, match="not a steps event"):
-            sums.add({**STEPS, **wrong} if wrong else {})
-    sums.add(STEPS)
+            sums.add(Steps(**{**STEPS, **wrong}))
+    for wrong in ({"steps": None}, {"seconds": "x"}, {"requests": [1]}):
+        with pytest.raises(NotAnEvent):
+            decode_event(json.dumps({"type": "steps", **STEPS, **wrong}).encode())
+    with pytest.raises(NotAnEvent):
+        decode_event(b'{"type":"steps"}')
+    sums.add(Steps(**STEPS))
     assert (sums.steps, sums.requests, sums.kv_tokens) == (6, 18, 180)
     assert (sums.seconds, sums.distinct) == (1.0, 24.0)
 

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from tests.unit.router.cluster_calls import run
+from tests.unit.router.eldr_children import children
 from tests.unit.router.eldr_cluster import TOKENS, counts, write_profile
-from tests.unit.router.test_eldr_parts import configured, decode
-from tests.unit.router.test_eldr_workers import children
+from tests.unit.router.eldr_stand_ins import configured, decode
 from toolkit.router import drift_refits
-from toolkit.router.calibrated import calibrated
 from toolkit.router.centroid_sets import Rows
 from toolkit.router.keeper import MOST_SETTLE_S, SETTLE_S
 from toolkit.router.locality import Locality
 from toolkit.router.refits import Base, RefitError
-from toolkit.router.signature_reader import Sample
 from toolkit.router.worker import Fleet
+from toolkit.signatures.calibrated import calibrated
+from toolkit.signatures.reader import Sample
 from toolkit.signatures.refits import refit_recent
 
 KNOWN, UNKNOWN = [0, 1, 2, 3], [4, 5, 6, 7]

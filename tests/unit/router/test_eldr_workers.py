@@ -15,6 +15,7 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.launch_stand_ins import wait_gone
 from tests.unit.router.cluster_calls import run
+from tests.unit.router.eldr_children import children
 from tests.unit.router.eldr_cluster import Traffic, admin, eldr_cluster, metrics, write_profile
 from toolkit.launch import trees
 
@@ -283,8 +284,3 @@ def maps(pid: int) -> str:
     with suppress(ProcessLookupError, FileNotFoundError):
         return Path(f"/proc/{pid}/maps").read_text()
     return ""
-
-
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(word) for word in text.split()]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, run, text_of
+from toolkit.contract.events import LoadReading
 from toolkit.router.config import RouterConfig
 from toolkit.router.upstream import Call
 from toolkit.router.worker import Fleet, Rank
@@ -69,7 +70,7 @@ class Clock:
 
     def reading(self, after: float, **what: int) -> None:
         self.now += after
-        self.rank.read(NOTHING | what, self.now)
+        self.rank.read(LoadReading(**NOTHING | what), self.now)
 
 
 def test_only_readings_after_it_was_posted_count() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, post, run
-from toolkit.run_id import HEADER, VARIABLE
+from toolkit.contract.headers import RUN as HEADER
+from toolkit.contract.variables import RUN_ID_VARIABLE as VARIABLE
 
 GENERATE = "/generate"
 

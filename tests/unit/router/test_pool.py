@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolkit.contract.events import Hello, LoadReading, Steps
+from toolkit.policies.assign import Assigner
 from toolkit.policies.base import Policy, RequestView
 from toolkit.router import pool as pool_module
 from toolkit.router.booking import Booking
@@ -55,7 +57,7 @@ class House:
         self.waiters: list[Waiter] = []
         self.running: list[tuple[Waiter, Booking]] = []
         for rank in self.ranks:
-            rank.worker.greeted({"max_running_requests": slots, "reserved_tokens": reserve})
+            rank.worker.greeted(Hello(max_running_requests=slots, reserved_tokens=reserve))
             rank.worker.mark_up()
             self.publish(rank)
 
@@ -65,7 +67,7 @@ class House:
         event = {"running": count, "used_tokens": tokens, "capacity_tokens": POOL}
         loop = asyncio.get_running_loop()
         rank.worker.last_event = loop.time()
-        rank.read({**event, "total_tokens": tokens} | other, loop.time())
+        rank.read(LoadReading(**{**event, "total_tokens": tokens} | other), loop.time())
 
     def enter(self, tokens: int = 100, avoid: tuple[str, ...] = ()) -> Waiter:
         view = RequestView(prompt_tokens=tokens)
@@ -265,9 +267,8 @@ def test_a_policy_that_fails_is_an_error_and_not_a_hang() -> None:
     async def check() -> None:
         house = House()
 
-        class Failing:
+        class Failing(Assigner):
             name = "failing"
-            needs_blocks = False
 
             def choose(self, workers: Any, request: Any) -> None:
                 raise KeyError("secret words")
@@ -289,7 +290,7 @@ def test_a_policy_that_fails_is_an_error_and_not_a_hang() -> None:
 def test_tokens_reach_the_predictor_until_the_request_has_ended() -> None:
     async def check() -> None:
         house = House(ranks=1, policy="brh@survival")
-        lengths = house.dispatcher.policies["decode"].inflight  # type: ignore[attr-defined]
+        lengths = house.dispatcher.policies["decode"].inflight
         house.enter(70)
         await turns()
         house.take()
@@ -309,11 +310,11 @@ def test_an_answer_that_does_not_stream_is_counted_by_the_rank_s_steps() -> None
     async def check() -> None:
         house = House(ranks=1, policy="brh@survival")
         policy, rank = house.dispatcher.policies["decode"], house.ranks[0]
-        booking = Booking(rank, RequestView(prompt_tokens=50), policy, streams=False)
-        lengths = policy.inflight  # type: ignore[attr-defined]
+        booking = Booking(rank, RequestView(prompt_tokens=50), house.dispatcher.following)
+        lengths = policy.inflight
         steps = {"requests": 1, "kv_tokens": 1, "seconds": 1.0, "distinct": 0.0}
-        rank.stepped({"steps": 4, **steps})
-        rank.stepped({"steps": 3, **steps})
+        rank.stepped(Steps(steps=4, **steps))
+        rank.stepped(Steps(steps=3, **steps))
         assert lengths.tokens(rank.key) == 57
         booking.end(ok=True, generated=6, finished=True)
         assert (len(lengths), rank.unstreamed) == (0, {})

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.contract.ticket import Ticket, read
 from toolkit.router.errors import ApiError
 from toolkit.router.request import BLOCK_BYTES, Wanted, new_room, parse, ticket_body
 from toolkit.router.resumable import why_not
-from toolkit.ticket import Ticket, read
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
+from toolkit.contract.events import LoadReading
 from toolkit.router.config import RouterConfig
 from toolkit.router.ledger import GRACE_S, SETTLED_S
 from toolkit.router.worker import Fleet, Rank
 
-READING = {"running": 1, "waiting": 0, "used_tokens": 9, "total_tokens": 9, "waiting_tokens": 0}
+READING = LoadReading(running=1, used_tokens=9, total_tokens=9)
 
 
 def rank() -> Rank:
@@ -60,7 +62,7 @@ def test_an_idle_worker_has_nothing_sent_to_it_for_ever():
 def test_the_pool_s_size_is_its_capacity():
     def check() -> None:
         r = rank()
-        r.read({**READING, "capacity_tokens": 90}, 1.0)
+        r.read(msgspec.structs.replace(READING, capacity_tokens=90), 1.0)
         assert r.load(1.0).usage == pytest.approx(0.1)
 
     in_loop(check)

@@ -149,6 +149,7 @@ def test_equal_layers_are_taken_in_order():
     assert greedy_mask(twice, space_of(twice)).order == (0, 1, 2)
 
 
+@pytest.mark.slow
 def test_the_sample_finds_nearly_what_all_pairs_find(monkeypatch):
     data = small(400, layers=12)
     sampled = greedy_mask(data, space_of(data))
@@ -156,6 +157,7 @@ def test_the_sample_finds_nearly_what_all_pairs_find(monkeypatch):
     assert sampled.rho > greedy_mask(data, space_of(data)).rho - 0.003
 
 
+@pytest.mark.slow
 def test_variants_on_requests_that_were_not_fitted():
     fitted, judged = small(150, seed=1), small(150, seed=2)
     found = {variant.name: variant for variant in compare_variants(fitted, judged)}

@@ -41,7 +41,7 @@ def test_over_the_wire_the_direction_hardly_moves(counts, weights, layers):
     found = space.of_kept(
         unpack(
             {
-                "counts": b64encode(wire.counts),
+                "counts": b64encode(wire.counts).decode(),
                 "scale": wire.scale,
                 "tokens": wire.tokens,
                 "complete": wire.complete,

@@ -17,6 +17,7 @@ def text() -> str:
     return pages.page()
 
 
+@pytest.mark.slow
 def test_it_is_whole_and_every_picture_has_a_name(text) -> None:
     page = Page(text)
     assert [name for name, count in page.ids.items() if count > 1] == []
@@ -38,6 +39,7 @@ def test_its_words_are_numbers_and_all_policies_are_named(text) -> None:
     assert "Simulated, not measured." in words
 
 
+@pytest.mark.slow
 def test_many_ranks_are_three_lines() -> None:
     few, many = (pages.page(dp, seconds=2.0) for dp in (4, 32))
     assert few.count("line thin") == 4 * len(pages.ARMS)

@@ -98,6 +98,7 @@ def test_every_request_ends_once_with_all_its_tokens(policy, loop, attention, ch
     assert set(checked.values()) == {1} and len(checked) == 250
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 1000),
     slots=st.integers(1, 8),

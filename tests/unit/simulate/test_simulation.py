@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.kernels import examples
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.placement import Topology, linear
-from toolkit.policies.composed import eldr_of
 from toolkit.policies.readings import possible
 from toolkit.resources import profiles_dir
 from toolkit.simulate import loop as loops
@@ -175,7 +174,7 @@ def test_in_one_server_that_shares_its_experts_locality_decides_nothing(
 def test_servers_whose_ranks_share_their_experts_have_one_centroid_each() -> None:
     kept, simulation = by_experts("composed", replicas=2, dp=2)
     assert simulation.fleet.centroids == 2 and simulation.fleet.decode_ranks == 4
-    locality = eldr_of(simulation.router.decode_policy)
+    locality = simulation.router.decode_policy.locality
     assert locality is not None and locality.centroids is not None
     assert locality.centroids.owner == {("decode-0", None): 0, ("decode-1", None): 1}
     assert {place[:2] for place in places(kept)} == {

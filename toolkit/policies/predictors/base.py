@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from toolkit.policies.base import RequestView
+from toolkit.policies.base import Needs, RequestView
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,6 +105,8 @@ class Predictor(Protocol):
     """Remaining output lengths. Learns from requests that have ended; memory is bounded."""
 
     name: str
+    needs: Needs
+    """Of each request, beside its lengths."""
     errors: Errors
 
     def place(self, request: RequestView) -> Placed:

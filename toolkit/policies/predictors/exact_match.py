@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from toolkit.policies.base import RequestView
+from toolkit.policies.base import Needs, RequestView
 from toolkit.policies.predictors.base import Flight, Outlook, Placed
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import MEMORY
@@ -38,7 +38,7 @@ class ExactMatch:
     """
 
     name = "exact_match"
-    needs_hash = True
+    needs = Needs(hash=True)
 
     def __init__(
         self, prompts: int = PROMPTS, spread: float = SPREAD, memory: float = MEMORY

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit import exact
-from toolkit.policies.base import RequestView
+from toolkit.policies.base import Needs, RequestView
 from toolkit.policies.predictors.base import LONGEST, Flight, Outlook, Placed
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import MEMORY, Lengths
@@ -101,7 +101,7 @@ class Learned:
     """
 
     name = "learned"
-    needs_user = True
+    needs = Needs(user=True)
 
     def __init__(
         self,

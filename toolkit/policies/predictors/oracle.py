@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from toolkit.policies.base import RequestView
+from toolkit.policies.base import Needs, RequestView
 from toolkit.policies.predictors.base import Flight, Outlook, Placed
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import Lengths
@@ -24,6 +24,7 @@ class Oracle:
     """
 
     name = "oracle"
+    needs = Needs()
 
     def __init__(self, length_of: Callable[[RequestView], int] = as_limited) -> None:
         self.errors = Errors()

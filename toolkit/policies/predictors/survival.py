@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.policies.base import RequestView
+from toolkit.policies.base import Needs, RequestView
 from toolkit.policies.predictors.base import Flight, Outlook, Placed
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import MEMORY, Lengths
@@ -18,6 +18,7 @@ class Survival:
     """
 
     name = "survival"
+    needs = Needs()
 
     def __init__(self, memory: float = MEMORY) -> None:
         self.errors = Errors()

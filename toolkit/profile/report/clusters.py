@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from toolkit.profile.report import projection, tables
-from toolkit.profile.schema import Distinct, Profile
+from toolkit.profile_folder.schema import Distinct, Profile
 from toolkit.report import bars, html, svg
 from toolkit.report.axes import Chart, around
 from toolkit.report.numbers import MISSING, change, number, plural

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from toolkit.profile.report import heat
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder.schema import Profile
 from toolkit.report import html, svg
 from toolkit.report.axes import Chart, around
 from toolkit.report.numbers import number

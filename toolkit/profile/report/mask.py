@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder.schema import Profile
 from toolkit.report import bars, html, svg
 from toolkit.report.axes import Chart, around
 from toolkit.report.numbers import MISSING, number

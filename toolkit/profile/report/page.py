@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder.schema import Profile
 from toolkit.report.document import document, heading
 from toolkit.report.html import escape
 from toolkit.report.numbers import change, count, number, percent, plural

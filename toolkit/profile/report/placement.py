@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from toolkit.profile.report import heat
-from toolkit.profile.schema import Placed, Profile
+from toolkit.profile_folder.schema import Placed, Profile
 from toolkit.report import bars, html, svg
 from toolkit.report.numbers import change, number, percent, quantity
 

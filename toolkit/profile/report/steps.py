@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.profile.report import tables
-from toolkit.profile.schema import Profile
+from toolkit.profile_folder.schema import Profile
 from toolkit.report import html, svg
 from toolkit.report.axes import Chart, around
 from toolkit.report.numbers import number, percent, quantity

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.profile.schema import LinearFit, Profile
+from toolkit.profile_folder.schema import LinearFit, Profile
 from toolkit.report import html
 from toolkit.report.numbers import count, number, percent, quantity
 

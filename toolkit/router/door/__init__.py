@@ -4,5 +4,5 @@
 or passed where the deployment allows it) and why; `check` applies it. SGLang itself is not
 imported: `tests/unit/router/test_door_contract.py` compares the table with the installed one, so
 that a release with another field or type fails there. `document` writes the table down for people
-(`toolkit/router/README.md`).
+(`docs/pages/requests.md`).
 """

@@ -1,18 +1,14 @@
-"""The door's table for people: `python -m toolkit.router.door.document` writes it into the README.
+"""The door's table for people: the documents contain it, and this module prints it.
 
 Rows that are the same at several endpoints are one row there.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from toolkit.router.door.field import Field, Policy
 from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.door.tables import SAMPLING, TABLES
 
-README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- door: begin -->", "<!-- door: end -->"
 SHORT = {"chat": "chat", "completions": "text", "generate": "generate"}
 
 
@@ -44,10 +40,8 @@ def _row(field: Field) -> tuple[str, str, str, str]:
 
 
 def main() -> None:
-    """Write the table between its marks."""
-    text = README.read_text()
-    before, rest = text.split(BEGIN)
-    README.write_text(f"{before}{BEGIN}\n{document()}{END}{rest.split(END)[1]}")
+    """Print the table."""
+    print(document(), end="")
 
 
 if __name__ == "__main__":

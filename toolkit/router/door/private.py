@@ -1,10 +1,10 @@
 """The toolkit's own names, which no client may use.
 
 What the router asks of a worker's patches stands under `toolkit` in `custom_params` (signed, see
-`toolkit.ticket`). Clients' keys of that name, in every spelling, are taken out where such things
-are read: at the top, in `custom_params`, in sampling parameters and in fields that SGLang does not
-know, at any depth. They stay in what people write (messages, tools, schemas): a tool may well have
-a parameter called toolkit_version.
+`toolkit.contract.ticket`). Clients' keys of that name, in every spelling, are taken out where such
+things are read: at the top, in `custom_params`, in sampling parameters and in fields that SGLang
+does not know, at any depth. They stay in what people write (messages, tools, schemas): a tool may
+well have a parameter called toolkit_version.
 """
 
 from __future__ import annotations

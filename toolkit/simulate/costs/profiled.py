@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolkit.profile import store
-from toolkit.profile.schema import LinearFit
+from toolkit.profile_folder import store
+from toolkit.profile_folder.schema import LinearFit
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
 from toolkit.simulate.errors import SimulateError
 

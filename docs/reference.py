@@ -1,0 +1,247 @@
+"""The parts of the documents that are made from the code and from `results/`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_origin
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Key(NamedTuple):
+    """One key of a deployment file."""
+
+    path: str
+    type: str
+    default: str
+    meaning: str
+
+
+def deployment_keys() -> list[Key]:
+    """Every key of a deployment file; keys of the three roles are listed once, under `ROLE`."""
+    from toolkit.launch.deployment import Deployment
+
+    return list(_keys(Deployment, ""))
+
+
+def _keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
+    from toolkit.launch.meanings import MEANINGS
+
+    for name, field in model.model_fields.items():
+        if field.exclude:
+            continue
+        path = f"{prefix}{name}"
+        shown = "" if field.is_required() else _default(field)
+        meaning = field.description or MEANINGS.get(path, "")
+        inner = _inner_model(field.annotation)
+        if inner is None:
+            router = _router_default(name) if prefix == "router." and shown == "unset" else ""
+            yield Key(path, _type(field), router or shown or "required", meaning)
+            continue
+        role = path in ("prefill", "decode", "worker")
+        mapping = get_origin(field.annotation) is dict
+        yield Key(path, "mapping", "", meaning)
+        if path in ("decode", "worker"):
+            continue  # the same keys as prefill's
+        yield from _keys(inner, "ROLE." if role else f"{path}.NAME." if mapping else f"{path}.")
+
+
+def _inner_model(annotation: Any) -> type[BaseModel] | None:
+    for part in (annotation, *get_args(annotation)):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part
+    return None
+
+
+def _router_default(name: str) -> str:
+    from toolkit.router.config import RouterConfig
+
+    field = RouterConfig.model_fields.get(name)
+    return _default(field) if field is not None else ""
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return ""
+    if value is None:
+        return "unset"
+    return {"True": "true", "False": "false", "()": "none", "{}": "none"}.get(
+        str(value), str(value)
+    )
+
+
+def _type(field: FieldInfo) -> str:
+    words = re.sub(
+        r"typing\.|Annotated\[(.*?), .*?\]$|<class '(.*?)'>", r"\1\2", _plain(field.annotation)
+    )
+    return words.replace(" | None", "").replace("NoneType", "")
+
+
+def _plain(annotation: Any) -> str:
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if str(origin) == "typing.Literal":
+        return ", ".join(str(word) for word in arguments)
+    if str(origin) in ("typing.Union", "<class 'types.UnionType'>"):
+        return " or ".join(_plain(part) for part in arguments if part is not type(None))
+    if hasattr(annotation, "__metadata__"):
+        return _plain(arguments[0])
+    names = {str: "text", int: "integer", float: "number", bool: "true or false"}
+    if annotation in names:
+        return names[annotation]
+    if origin in (list, tuple):
+        return f"list of {_plain(arguments[0])}"
+    return "mapping" if origin is dict else str(getattr(annotation, "__name__", annotation))
+
+
+def keys() -> str:
+    """The table of deployment keys, a section for each top-level mapping."""
+    groups: dict[str, list[Key]] = {}
+    for key in deployment_keys():
+        head = key.path.split(".")[0] if "." in key.path else ""
+        groups.setdefault(head, []).append(key)
+    lines = []
+    for head, entries in groups.items():
+        title = {"": "Top level", "ROLE": "`prefill`, `decode`, `worker`"}.get(head, f"`{head}`")
+        rows = [
+            (
+                f"`{_last(key.path, head)}`",
+                key.type,
+                f"`{key.default}`" if key.default else "",
+                key.meaning,
+            )
+            for key in entries
+        ]
+        lines += [f"## {title}", "", *_table(("key", "type", "default", "meaning"), rows), ""]
+    return "\n".join(lines)
+
+
+def _last(path: str, head: str) -> str:
+    return path.removeprefix(f"{head}.") if head else path
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    cells = [tuple(_cell(cell) for cell in row) for row in rows]
+    lines = [head, tuple("---" for _ in head), *cells]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+class Option(NamedTuple):
+    """One option or argument of a command."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+def commands() -> dict[str, tuple[str, list[Option]]]:
+    """Command -> its help text and options, in the order of `toolkit --help`."""
+    from toolkit.cli.main import app
+
+    found: dict[str, tuple[str, list[Option]]] = {}
+
+    def walk(command: Any, name: str) -> None:
+        found[name] = (inspect.cleandoc(command.help or ""), [_option(p) for p in command.params])
+        for word, inner in getattr(command, "commands", {}).items():
+            walk(inner, f"{name} {word}")
+
+    walk(typer.main.get_command(app), "toolkit")
+    return found
+
+
+def _option(parameter: Any) -> Option:
+    if parameter.param_type_name == "argument":
+        name, meaning = (parameter.name or "").upper(), getattr(parameter, "help", "") or ""
+    else:
+        name = ", ".join([*parameter.opts, *parameter.secondary_opts])
+        meaning = parameter.help or ""
+    default = parameter.default
+    plain = default is not None and not callable(default) and isinstance(default, str | int | float)
+    return Option(name, _type_of(parameter), str(default) if plain else "", meaning)
+
+
+def _type_of(parameter: Any) -> str:
+    """The name of an option's type, as its help shows it."""
+    kind = getattr(parameter, "type", None)  # typer up to 0.28
+    return str(kind.name if kind else parameter.bare_type())
+
+
+def cli() -> str:
+    """Every command with its options."""
+    lines = []
+    for name, (text, options) in commands().items():
+        lines += [f"## {name}", "", text, ""]
+        rows = [
+            (f"`{o.name}`", o.type, f"`{o.default}`" if o.default else "", o.meaning)
+            for o in options
+        ]
+        if rows:
+            lines += [*_table(("option", "type", "default", "meaning"), rows), ""]
+    return "\n".join(lines)
+
+
+def policies() -> str:
+    """The registry, with the docstring of each policy's file."""
+    from toolkit.policies import POLICIES
+
+    lines = []
+    for name, known in POLICIES.items():
+        text = inspect.getdoc(sys.modules[known.make.__module__]) or ""  # type: ignore[attr-defined]
+        sides = " and ".join(known.sides)
+        after = (
+            f" `{name}@{known.parameter.upper()}` sets its parameter." if known.parameter else ""
+        )
+        lines += [f"### `{name}`", "", f"Side: {sides}.{after}", "", "```text", text, "```", ""]
+    return "\n".join(lines)
+
+
+def fields() -> str:
+    """What the door does with every field of a request."""
+    from toolkit.router.door.document import document
+
+    return document()
+
+
+def records() -> list[dict[str, Any]]:
+    """All lines of `results/*.jsonl`, older files first."""
+    files = sorted((ROOT / "results").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines() if line]
+
+
+def results() -> str:
+    """Every recorded result, a section for each benchmark."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records():
+        groups.setdefault(record["benchmark"], []).append(record)
+    lines = []
+    for name, entries in groups.items():
+        rows = []
+        for entry in entries:
+            figures = entry.get("result") or ", ".join(
+                f"{key} {value}" for key, value in entry["figures"].items()
+            )
+            origin = entry.get("source") or f"{entry['commit']}, {entry['date']}"
+            what = entry.get("what", "")
+            rows.append((what, figures, f"`{entry['command']}`", f"{origin}; {entry['machine']}"))
+        lines += [f"## {name}", "", *_table(("what", "result", "command", "from"), rows), ""]
+    return "\n".join(lines)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results
+}  # fmt: skip

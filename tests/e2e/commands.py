@@ -1,0 +1,49 @@
+"""Commands of the toolkit as a user runs them, and what a launched run consists of."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from toolkit.launch import trees
+from toolkit.launch.command import source_root
+from toolkit.launch.state import read_state
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit", "bench", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+
+
+def everything(run: Path) -> list[trees.Process]:
+    state = read_state(run)
+    rows = [*state["workers"], state["router"]]
+    found = trees.members({r["pid"]: r["start_ticks"] for r in rows}, state["run_id"])
+    assert len(found) >= 4  # server, scheduler, detokenizer, router
+    guard = trees.look(state["guard_pid"])
+    assert guard is not None
+    return [*found, guard]
+
+
+def environment(pid: int) -> dict[str, str]:
+    """What a process has in its environment."""
+    lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def toolkit(run: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit", *arguments, "--run", str(run)],
+        cwd=source_root(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )

@@ -1,0 +1,76 @@
+"""Deployments of real CPU workers: started, recorded with their seconds, and left well."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests import record
+from tests.e2e import calls
+from toolkit.launch import readiness
+from toolkit.launch.deployment import Deployment, load_deployment
+from toolkit.launch.resolve import resolve
+from toolkit.launch.running import Running, running
+
+SETTLES_S = 30.0
+"""A test's last requests may still be on the books, and the router may have to hear of a worker
+that is back."""
+
+
+@contextmanager
+def deployed(source: Deployment | Path | dict[str, Any], folder: Path) -> Iterator[Running]:
+    """Start a deployment: a file, the contents of one, or what was read from one."""
+    if isinstance(source, dict):
+        file = folder / "deployment.yaml"
+        file.write_text(json.dumps(source))  # JSON is YAML
+        source = file
+    plan = resolve(load_deployment(source) if isinstance(source, Path) else source)
+    begin = time.monotonic()
+    with running(plan, folder) as up:
+        workers = ", ".join(worker.name for worker in up.workers)
+        record.start(f"{plan.name}: {workers}", time.monotonic() - begin)
+        yield up
+
+
+class Shared:
+    """A deployment that many tests use: each finds it whole, under its own policies."""
+
+    def __init__(self, up: Running) -> None:
+        self.up = up
+        self._policies = self._set(self._state())
+
+    def restore(self) -> str:
+        """Put the policies back and wait until it is whole; what is wrong with it, or ""."""
+        if self._set(self._state()) != self._policies:
+            calls.run(calls.switch(self.up.router_url, **self._policies))
+        deadline = time.monotonic() + SETTLES_S
+        while wrong := self._wrong():
+            if time.monotonic() > deadline:
+                return wrong
+            time.sleep(0.2)
+        return ""
+
+    def _state(self) -> dict[str, Any]:
+        status, body = readiness.get(self.up.router_url + "/workers")
+        assert status == 200, f"the router answers {status}"
+        found: dict[str, Any] = json.loads(body)
+        return found
+
+    @staticmethod
+    def _set(state: dict[str, Any]) -> dict[str, str]:
+        return {**state["policies"], "dispatch": state["dispatch"]}
+
+    def _wrong(self) -> str:
+        down = [f"{w.name} is {w.status}" for w in self.up.workers if w.status != "ready"]
+        state = self._state()
+        for row in state["workers"]:
+            if not row["healthy"]:
+                down.append(f"the router does not use {row['name']}")
+            if row["inflight"]:
+                down.append(f"{row['name']} has {row['inflight']} requests")
+        down += [f"{state[name]} {name}" for name in ("running", "queued") if state.get(name)]
+        return ", ".join(down)

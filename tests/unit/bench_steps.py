@@ -1,0 +1,33 @@
+"""What decode workers tell of their steps, made up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from patches import request_times
+from patches.step_log import FIELDS
+from toolkit.bench.decode import Decode, Rank
+
+
+def step(batch: int, *distinct: float, **more: float) -> list[float]:
+    """A decode row: 20 ms by the wall, 8 ms of CPU, 50 KV tokens a request."""
+    named = {"decode": 1.0, "requests": batch, "kv_tokens": 50 * batch, **more}
+    named = {"seconds": 0.02, "cpu_seconds": 0.008} | named
+    return [*(named.get(name, 0.0) for name in FIELDS), *distinct]
+
+
+def done(tokens: int, seconds: float, cpu: float, end: float = 0.0) -> list[float]:
+    return [end, float(tokens), seconds, cpu, 9.0, float(tokens - 2)]
+
+
+def rank(name: str, steps: list[list[float]], finished: list[list[float]]) -> Rank:
+    width = len(steps[0]) if steps else 0
+    return Rank(
+        name,
+        np.array(steps, dtype=float).reshape(len(steps), width),
+        np.array(finished, dtype=float).reshape(-1, len(request_times.FIELDS)),
+    )
+
+
+def decode(*ranks: Rank, clock: str = "cpu") -> Decode:
+    return Decode(ranks, FIELDS, request_times.FIELDS, clock)

@@ -1,0 +1,151 @@
+"""The lines of a worker's event stream: what is written is read, and nothing else is believed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.contract import VERSION, events, frames, headers, paths, variables
+from toolkit.contract.events import (
+    Down,
+    Experts,
+    Hello,
+    KvTransfer,
+    LoadReading,
+    NotAnEvent,
+    OtherContract,
+    Ping,
+    PrefillDone,
+    Records,
+    Signature,
+    Steps,
+    decode,
+    encode,
+    greeting,
+)
+
+counts = st.integers(0, 2**40)
+seconds = st.floats(0, 1e6)
+EVENTS = st.one_of(
+    st.builds(
+        Hello,
+        contract=st.just(VERSION),
+        run=st.text(),
+        role=st.sampled_from(["prefill", "decode", "null"]),
+        dp_attention=st.sampled_from([None, True, False]),
+        model=st.text(),
+        experts=st.builds(Experts, counts, counts, counts, st.booleans()),
+        signature=st.none() | st.builds(Records, st.lists(counts), counts),
+        max_running_requests=counts,
+        patches=st.lists(st.text()).map(tuple),
+    ),
+    st.builds(PrefillDone, st.text(), counts, counts, counts, st.none(), st.none() | counts),
+    st.builds(KvTransfer, seconds, counts, counts, st.text(), counts),
+    st.builds(LoadReading, counts, counts, counts, counts, counts, st.none() | counts, counts),
+    st.builds(Steps, counts, counts, counts, seconds, seconds, counts),
+    st.builds(Down, st.text()),
+    st.just(Ping()),
+)
+
+
+@given(EVENTS)
+def test_what_is_written_is_read(event: events.Event) -> None:
+    line = encode(event)
+    assert line.endswith(b"\n") and line.count(b"\n") == 1
+    assert decode(line) == event
+
+
+def test_the_names_on_the_wire_stay_as_they_were() -> None:
+    """Workers and routers of one version may be of different days."""
+    assert json.loads(encode(LoadReading(1, 2, 3, 4, 5, 6, 7))) == {
+        "type": "load", "running": 1, "waiting": 2, "used_tokens": 3, "total_tokens": 4,
+        "waiting_tokens": 5, "capacity_tokens": 6, "dp_rank": 7,
+    }  # fmt: skip
+    signature = Signature(b"\x01\x02", 1.0, 9, True)
+    assert json.loads(encode(PrefillDone("r", 1, 2, 3, signature, 4))) == {
+        "type": "prefill_done", "rid": "r", "dp_rank": 1, "prompt_tokens": 2, "cached_tokens": 3,
+        "signature": {"counts": "AQI=", "scale": 1.0, "tokens": 9, "complete": True}, "room": 4,
+    }  # fmt: skip
+    assert json.loads(encode(KvTransfer(0.5, 2, 3, "r", 1))) == {
+        "type": "kv_transfer", "seconds": 0.5, "bytes": 2, "tokens": 3, "rid": "r", "dp_rank": 1,
+    }  # fmt: skip
+    assert json.loads(encode(Steps(1, 2, 3, 4.0, 5.0, 6))) == {
+        "type": "steps", "steps": 1, "requests": 2, "kv_tokens": 3, "seconds": 4.0,
+        "distinct": 5.0, "dp_rank": 6,
+    }  # fmt: skip
+    assert (paths.EVENTS, paths.EXPERTS) == ("/toolkit/events", "/toolkit/experts")
+
+
+@pytest.mark.parametrize("contract", [None, 0, VERSION + 1, "x", [1]])
+def test_a_worker_of_another_version_is_refused_and_both_are_named(contract: Any) -> None:
+    hello: dict[str, Any] = {"type": "hello", "run": "abc", "signature": {"new": "shape"}}
+    line = json.dumps(hello if contract is None else hello | {"contract": contract}).encode()
+    with pytest.raises(OtherContract) as found:
+        decode(line)
+    theirs = 0 if contract is None else contract
+    assert f"version {theirs} of" in str(found.value)
+    assert f"this is version {VERSION}" in str(found.value)
+    known = greeting(line)
+    assert known is not None and known.run == "abc"
+
+
+@given(st.one_of(st.binary(), st.text().map(str.encode), st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(
+        st.sampled_from(["type", "rid", "dp_rank", "running", "contract", "x"]), inner
+    ),
+).map(lambda value: json.dumps(value).encode())))  # fmt: skip
+def test_whatever_comes_is_an_event_or_none(line: bytes) -> None:
+    try:
+        assert isinstance(decode(line), events.Event)
+    except OtherContract:
+        assert greeting(line) is not None
+    except NotAnEvent as error:
+        assert isinstance(error.kind, str) and isinstance(error.rank, int)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"type":"secret"}', b'{"type":"load","running":"secret"}', b"secret", b'["secret"]'],
+)
+def test_what_is_said_of_a_bad_line_holds_nothing_of_it(line: bytes) -> None:
+    with pytest.raises(NotAnEvent) as found:
+        decode(line)
+    assert "secret" not in str(found.value)
+
+
+def test_a_bad_reading_says_whose_it_is() -> None:
+    with pytest.raises(NotAnEvent) as found:
+        decode(b'{"type":"load","dp_rank":3,"running":"x"}')
+    assert (found.value.kind, found.value.rank) == ("load", 3)
+
+
+def test_a_bad_signature_does_not_lose_the_rest() -> None:
+    event = decode(b'{"type":"prefill_done","rid":"r","prompt_tokens":5,"signature":{"no":1}}')
+    assert isinstance(event, PrefillDone) and event.prompt_tokens == 5
+
+
+def test_frames_are_a_head_and_so_many_bytes() -> None:
+    for head in (
+        frames.ExpertsHead("r", "prefill", 0, 0, (1, 2, 3), 4, 5, True, 6.0),
+        frames.StepsHead(0, 1.0, ("end",), (1, 1)),
+        frames.FinishedHead(0, 1.0, ("end",), (1, 1)),
+        frames.PingHead(),
+    ):
+        line, _, body = frames.encode(head, b"a\nb").partition(b"\n")
+        assert body == b"a\nb"
+        assert frames.decode_head(line) == msgspec.structs.replace(head, bytes=3)
+    with pytest.raises(ValueError, match="not a frame"):
+        frames.decode_head(b'{"type": "new"}')
+
+
+def test_every_name_of_the_contract_is_its_own() -> None:
+    for module, prefix in ((variables, "TOOLKIT_"), (headers, "x-toolkit-"), (paths, "/toolkit/")):
+        named = {name: value for name, value in vars(module).items() if name.isupper()}
+        assert named and all(value.startswith(prefix) for value in named.values())
+        assert len(set(named.values())) == len(named)

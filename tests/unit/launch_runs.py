@@ -1,0 +1,55 @@
+"""Launchers as processes of their own, and what a supervisor has told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+from toolkit.launch.command import source_root
+from toolkit.launch.progress import Quiet
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from tests.unit.launch_stand_ins import two_workers
+from toolkit.cli.launch import _stop_on_signals
+from toolkit.launch.progress import Lines
+from toolkit.launch.supervisor import Supervisor
+class Report(Lines):
+    def event(self, text):
+        print(text, flush=True)
+supervisor = Supervisor(two_workers(), Path(sys.argv[1]), Report())
+_stop_on_signals(supervisor)
+supervisor.run()
+"""
+
+
+class Events(Quiet):
+    """Lets a test wait for an event instead of sleeping."""
+
+    def __init__(self):
+        self.seen = []
+        self._changed = threading.Condition()
+
+    def event(self, text):
+        with self._changed:
+            self.seen.append(text)
+            self._changed.notify_all()
+
+    def wait_for(self, part, count=1, timeout=60):
+        with self._changed:
+            found = self._changed.wait_for(
+                lambda: sum(part in text for text in self.seen) >= count, timeout
+            )
+        assert found, f"no {part!r} in {self.seen}"
+
+
+def toolkit(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit", *arguments],
+        cwd=source_root(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )

@@ -1,0 +1,81 @@
+"""What is in flight is told once, and lengths and residents agree with it at every moment."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.policies import POLICIES, Policy, RequestView, make_policy
+from toolkit.policies.assign import Assigner
+from toolkit.policies.composed import ComposedPolicy
+from toolkit.policies.parts import Parts
+from toolkit.policies.residents import Residents
+
+RANKS = [("a", 0), ("a", 1), ("b", 0)]
+tellings = st.lists(
+    st.tuples(
+        st.sampled_from(["sent", "counted", "ended", "lost", "stepped"]),
+        st.integers(0, 5),
+        st.integers(0, 2),
+    ),
+    max_size=60,
+)
+
+
+def both() -> Policy:
+    """A policy with lengths and residents."""
+    policy = ComposedPolicy(parts=Parts.parse("eldr+brh@survival"))
+    assert policy.locality is not None
+    policy.locality.residents = Residents(3)
+    return policy
+
+
+@given(tellings)
+def test_lengths_and_residents_hold_what_is_in_flight(steps) -> None:
+    policy = both()
+    following, flying = policy.follow(), {}
+    assert policy.inflight is not None and policy.locality is not None
+    residents = policy.locality.residents
+    for kind, number, place in steps:
+        rid, key = f"r{number}", RANKS[place]
+        if kind == "sent":
+            signature = np.eye(3, dtype=np.float32)[number % 3] if number < 4 else "none"
+            request = RequestView(prompt_tokens=10, signature=signature)
+            following.sent(rid, key, (key[0], None), request)
+            flying[rid] = (key, 10, number < 4)
+        elif kind == "counted":
+            following.counted(rid, 2)
+            if rid in flying:
+                flying[rid] = (flying[rid][0], flying[rid][1] + 2, flying[rid][2])
+        elif kind == "stepped":
+            following.stepped(key, 3)
+            flying = {r: (k, n + 3 * (k == key), s) for r, (k, n, s) in flying.items()}
+        elif kind == "ended":
+            following.ended(rid)
+            flying.pop(rid, None)
+        else:
+            gone = {r for r, (at, _, _) in flying.items() if at == key}
+            assert set(following.lost(key)) == gone
+            flying = {r: each for r, each in flying.items() if r not in gone}
+        assert len(following) == len(policy.inflight) == len(flying)
+        for at in RANKS:
+            assert policy.inflight.tokens(at) == sum(n for k, n, _ in flying.values() if k == at)
+        for name in "ab":
+            held = sum(signed for k, _, signed in flying.values() if k[0] == name)
+            assert residents.count((name, None)) == held
+
+
+@pytest.mark.parametrize("name", [*POLICIES, "composed@eldr+brh+user", "brh@exact_match"])
+def test_what_a_policy_needs_is_what_it_has(name: str) -> None:
+    policy = make_policy(name)
+    assert policy.needs.pool == isinstance(policy, Assigner)
+    assert policy.needs.lengths == (policy.inflight is not None)
+    assert policy.needs.residents == (policy.locality is not None) == policy.needs.signature
+
+
+def test_a_predictor_s_needs_are_its_policy_s() -> None:
+    assert make_policy("brh@learned").needs.user and not make_policy("brh@survival").needs.user
+    assert make_policy("brh@exact_match").needs.hash
+    assert make_policy("composed@brh@exact_match").needs.hash

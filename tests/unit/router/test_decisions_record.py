@@ -1,0 +1,50 @@
+"""The router writes its decisions where the environment asks for it, and they come out the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.router.test_pool import House, run, turns
+from toolkit.contract.variables import ROUTER_RECORD_VARIABLE
+from toolkit.policies import RequestView, WorkerView
+from toolkit.replay import replay
+
+
+@pytest.mark.parametrize("policy", ["br0", "brh@survival", "composed@filter+level+user"])
+def test_rounds_choices_and_tellings_of_both_sides(tmp_path, monkeypatch, policy) -> None:
+    monkeypatch.setenv(ROUTER_RECORD_VARIABLE, str(tmp_path / "rec"))
+
+    async def check() -> None:
+        house = House(ranks=2, policy=policy)
+        for size in (70, 500, 90, 40):
+            house.enter(size)
+            await turns()
+        house.take()
+        for _ in range(4):
+            house.end(0)
+        workers = [WorkerView("p0", inflight=3), WorkerView("p1")]
+        for _ in range(3):
+            house.dispatcher.policies["prefill"].choose(workers, RequestView())
+
+    run(check)
+    decode = (tmp_path / "rec.decode.jsonl").read_text().splitlines()
+    rounds = replay(decode)
+    assert sum(len(each.recorded) for each in rounds if isinstance(each.recorded, list)) == 4
+    assert not any(each.differs for each in rounds)
+    followed = [line for line in decode if line.startswith(('{"sent"', '{"ended"'))]
+    assert len(followed) == (8 if policy.startswith("brh") else 0)
+    prefill = replay((tmp_path / "rec.prefill.jsonl").read_text().splitlines())
+    assert len(prefill) == 3 and not any(each.differs for each in prefill)
+
+
+def test_nothing_is_written_unasked(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv(ROUTER_RECORD_VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    async def check() -> None:
+        house = House(ranks=1)
+        house.enter(5)
+        await turns()
+
+    run(check)
+    assert not list(tmp_path.iterdir())

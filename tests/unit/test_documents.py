@@ -1,0 +1,65 @@
+"""The documents are complete: every key and option has a meaning, every page builds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from docs import reference
+from tests.benchmarks.common import record
+from toolkit.launch.meanings import MEANINGS
+from toolkit.policies import POLICIES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_key_of_a_deployment_file_has_a_meaning() -> None:
+    lacking = [key.path for key in reference.deployment_keys() if not key.meaning]
+    assert not lacking, f"describe in Field(description=...) or in meanings.py: {lacking}"
+
+
+def test_no_meaning_is_left_of_a_key_that_went() -> None:
+    assert set(MEANINGS) - {key.path for key in reference.deployment_keys()} == set()
+
+
+def test_every_option_of_every_command_has_a_meaning() -> None:
+    lacking = [
+        (name, option.name)
+        for name, (_, options) in reference.commands().items()
+        for option in options
+        if not option.meaning
+    ]
+    assert not lacking
+
+
+def test_the_site_builds_and_has_every_key_option_policy_and_result(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-f", "docs/mkdocs.yml"]
+    done = subprocess.run(
+        [*command, "-d", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    keys = (tmp_path / "keys.html").read_text()
+    shown = {key.path.split(".", 1)[-1] for key in reference.deployment_keys()}
+    assert [name for name in sorted(shown) if f"<code>{name}</code>" not in keys] == []
+    commands = (tmp_path / "cli.html").read_text()
+    for _, options in reference.commands().values():
+        assert [o.name for o in options if f"<code>{o.name}</code>" not in commands] == []
+    policies = (tmp_path / "policies.html").read_text()
+    assert [name for name in POLICIES if f'id="{name}"' not in policies] == []
+    assert (tmp_path / "results.html").read_text().count("<tr>") > len(reference.records())
+    for page in tmp_path.glob("*.html"):
+        assert 'src="http' not in page.read_text(), f"{page.name} fetches from elsewhere"
+        assert 'rel="stylesheet" href="http' not in page.read_text()
+
+
+def test_a_recorded_benchmark_can_be_shown(tmp_path: Path) -> None:
+    record("fit", {"fit_1000_s": 0.65}, "tests.benchmarks.fit", tmp_path)
+    line = json.loads((tmp_path / "fit.jsonl").read_text())
+    assert line["figures"] == {"fit_1000_s": 0.65} and line["command"] == "tests.benchmarks.fit"
+    assert set(line) == {"benchmark", "figures", "command", "commit", "machine", "date"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150

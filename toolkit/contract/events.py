@@ -1,0 +1,244 @@
+"""What a worker says on its event stream: one JSON object a line, `hello` first.
+
+`encode` writes a line, `decode` reads one. A number that is missing is 0 where the field has that
+default: older workers do not say all. Fields that a reader does not know are passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from toolkit.contract import VERSION
+
+Number = int | float
+
+
+class Experts(msgspec.Struct, frozen=True):
+    """The model's experts by its configuration, and whether this worker `captured` what each token
+    was routed to. `count` a layer, 0 for a dense model; `layers` counts all layers."""
+
+    count: int = 0
+    top_k: int = 0
+    layers: int = 0
+    captured: bool = False
+
+
+class Records(msgspec.Struct, frozen=True):
+    """What a worker's signatures are made of: these layers, with so many experts each."""
+
+    layers: list[int]
+    experts: int
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
+    """Who the worker is. It may have changed with a restart."""
+
+    contract: int = 0
+    """`toolkit.contract.VERSION` of the worker; 0 from before there was one."""
+    run: str = ""
+    """The run whose launcher started it."""
+    role: str = ""
+    """SGLang's disaggregation mode: `prefill`, `decode` or `null`."""
+    sglang: str = ""
+    device: str = ""
+    machine: str = ""
+    """The accelerator's name, or the processor's."""
+    architecture: str = ""
+    dtype: str = ""
+    tp_size: int = 1
+    transfer: str = ""
+    """SGLang's KV transfer backend."""
+    dp_size: int = 1
+    dp_attention: bool | None = None
+    """Whether its DP ranks share their experts; None: it does not say."""
+    model: str = ""
+    model_path: str = ""
+    fingerprint: str = ""
+    """`toolkit.fingerprint` of the weights; empty: it does not say."""
+    experts: Experts = Experts()
+    signature: Records | None = None
+    """None where it makes none."""
+    optimistic_prefill: bool = False
+    """Whether it runs prompts before their decode worker is known."""
+    vocab_size: int = 0
+    context_length: int = 0
+    max_total_tokens: int = 0
+    max_running_requests: int = 0
+    """Requests that one rank runs at a time at most; 0: it does not say."""
+    reserved_tokens: int = 0
+    """KV tokens that a rank keeps free for each of them."""
+    page_size: int = 1
+    patches: tuple[str, ...] = ()
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """The experts of a prompt (`toolkit.signatures.wire` packs and reads it).
+
+    `counts`: uint8 [S * E], layers ascending, in base64 on the wire; times `scale` they are tokens
+    of the prompt whose top-k had the expert. `tokens` is the prompt's length. `complete` is False
+    when some token's experts are not known (KV loaded back from host memory, a layer that was not
+    captured).
+    """
+
+    counts: bytes
+    scale: float
+    tokens: int
+    complete: bool
+
+
+class PrefillDone(msgspec.Struct, frozen=True, tag="prefill_done", tag_field="type"):
+    """The forward of a request's last prompt chunk has finished."""
+
+    rid: str
+    dp_rank: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt, from the prefix cache."""
+    signature: Any = None
+    """A `Signature`; of no type here, since a bad one must not lose the rest of the event."""
+    room: int | None = None
+    """The bootstrap room, by which a decode worker knows the same request."""
+
+
+class KvTransfer(msgspec.Struct, frozen=True, tag="kv_transfer", tag_field="type"):
+    """A request's KV is on its decode worker: `tokens` of prompt, `bytes` moved by this rank."""
+
+    seconds: float
+    bytes: int
+    tokens: int = 0
+    rid: str = ""
+    dp_rank: int = 0
+
+
+class LoadReading(msgspec.Struct, frozen=True, tag="load", tag_field="type"):
+    """One DP rank's load after a step: requests, and KV tokens.
+
+    `total_tokens` is what the requests will use; `waiting_tokens` are uncached prompt tokens that
+    wait for their prefill. `capacity_tokens` is the pool's size; None: `total_tokens` is.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    used_tokens: int = 0
+    total_tokens: int = 0
+    waiting_tokens: int = 0
+    capacity_tokens: int | None = None
+    dp_rank: int = 0
+
+
+class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
+    """Sums over a rank's decode steps since the event before.
+
+    `requests` of batch sizes, `kv_tokens` of KV tokens attended to, `seconds` of wall times,
+    `distinct` of the mean over MoE layers of distinct experts; 0 where experts are not captured.
+    """
+
+    steps: int
+    requests: int
+    kv_tokens: int
+    seconds: float
+    distinct: float
+    dp_rank: int = 0
+
+
+class Down(msgspec.Struct, frozen=True, tag="down", tag_field="type"):
+    """One of the worker's processes died; nothing more will come."""
+
+    reason: str = ""
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping", tag_field="type"):
+    """Nothing has happened for a second, and the worker lives."""
+
+
+Event = Hello | PrefillDone | KvTransfer | LoadReading | Steps | Down | Ping
+
+_decoder = msgspec.json.Decoder(Event)
+_encoder = msgspec.json.Encoder()
+
+
+class Greeting(msgspec.Struct, frozen=True):
+    """What every version's `hello` says, whatever else is in it."""
+
+    type: str = ""
+    contract: Any = 0
+    run: Any = ""
+
+
+class OtherContract(ValueError):
+    """A worker that speaks another version of this contract; the message says which and what to
+    do."""
+
+    def __init__(self, theirs: object) -> None:
+        super().__init__(
+            f"it speaks version {theirs} of the contract between workers and the toolkit, this is "
+            f"version {VERSION}: start both with the same release of the toolkit"
+        )
+
+
+class NotAnEvent(ValueError):
+    """A line that is no event of this contract. `kind` and `rank` as far as it says them; a rank
+    that is no number is -1."""
+
+    def __init__(self, message: str, kind: str, rank: int) -> None:
+        super().__init__(message)
+        self.kind, self.rank = kind, rank
+
+
+class _Head(msgspec.Struct, frozen=True):
+    type: Any = ""
+    dp_rank: Any = 0
+
+
+def encode(event: Event) -> bytes:
+    """One line of the stream."""
+    return _encoder.encode(event) + b"\n"
+
+
+def decode(line: bytes) -> Event:
+    """The event in a line.
+
+    Raises:
+        OtherContract: a `hello` of another version.
+        NotAnEvent: no JSON, no event that this version knows, or a field of a wrong type. The
+            message holds no value of the line.
+    """
+    try:
+        event: Event = _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        _check_version(line)
+        head = _head(line)
+        # A validation error names types and a field's path; only that of an unknown tag its value.
+        wrong = str(error) if isinstance(error, msgspec.ValidationError) else "not JSON"
+        if wrong.startswith("Invalid value"):
+            wrong = "of an unknown type"
+        kind = head.type if isinstance(head.type, str) else ""
+        rank = head.dp_rank if type(head.dp_rank) is int else -1
+        raise NotAnEvent(wrong, kind, rank) from None
+    if isinstance(event, Hello) and event.contract != VERSION:
+        raise OtherContract(event.contract)
+    return event
+
+
+def greeting(line: bytes) -> Greeting | None:
+    """Who speaks, of whatever version; None for a line that is no `hello`."""
+    try:
+        found = msgspec.json.decode(line, type=Greeting)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if found.type == "hello" else None
+
+
+def _check_version(line: bytes) -> None:
+    hello = greeting(line)
+    if hello is not None and hello.contract != VERSION:
+        raise OtherContract(hello.contract)
+
+
+def _head(line: bytes) -> _Head:
+    try:
+        return msgspec.json.decode(line, type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Head()

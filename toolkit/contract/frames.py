@@ -1,0 +1,80 @@
+"""What a worker says on its stream of experts: one line of JSON, the head, and then its bytes.
+
+    {"type": "experts", "rid", "phase", "dp_rank", "start", "shape", "prompt_tokens",
+     "cached_tokens", "whole", "end", "bytes"}\n  int16 [rows, layers, top_k]
+    {"type": "steps", "dp_rank", "origin", "fields", "shape", "bytes"}\n   float32 [rows, columns]
+    {"type": "finished", "dp_rank", "origin", "fields", "shape", "bytes"}\n  float32, of requests
+    {"type": "ping", "bytes": 0}\n
+
+Neither text nor token ids ever pass here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ExpertsHead(msgspec.Struct, frozen=True, tag="experts", tag_field="type"):
+    """What one request was routed to in one `phase` (`prefill`, `decode`).
+
+    `shape` is [rows, layers, top_k], row 0 being the token at position `start`. `whole` is False
+    when rows are missing or may be stale. `end` is the worker's monotonic clock in seconds.
+    """
+
+    rid: str
+    phase: str
+    dp_rank: int
+    start: int
+    shape: tuple[int, int, int]
+    prompt_tokens: int
+    cached_tokens: int
+    whole: bool
+    end: float
+    bytes: int = 0
+
+
+class StepsHead(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
+    """Steps of one rank: `fields` name the first columns of `shape` [rows, columns], those behind
+    them are distinct experts by layer. `origin`: seconds to add to `end` for the rank's clock."""
+
+    dp_rank: int
+    origin: float
+    fields: tuple[str, ...]
+    shape: tuple[int, int]
+    bytes: int = 0
+
+
+class FinishedHead(msgspec.Struct, frozen=True, tag="finished", tag_field="type"):
+    """Requests that ended in the steps of the frame before: one row each (`fields`)."""
+
+    dp_rank: int
+    origin: float
+    fields: tuple[str, ...]
+    shape: tuple[int, int]
+    bytes: int = 0
+
+
+class PingHead(msgspec.Struct, frozen=True, tag="ping", tag_field="type"):
+    """Nothing has come for a second, and the worker lives."""
+
+    bytes: int = 0
+
+
+Head = ExpertsHead | StepsHead | FinishedHead | PingHead
+
+_decoder = msgspec.json.Decoder(Head)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(head: Head, body: bytes = b"") -> bytes:
+    """A frame."""
+    return _encoder.encode(msgspec.structs.replace(head, bytes=len(body))) + b"\n" + body
+
+
+def decode_head(line: bytes) -> Head:
+    """The head in a line. ValueError: it is none."""
+    try:
+        head: Head = _decoder.decode(line)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not a frame of a worker's stream: {error}") from None
+    return head

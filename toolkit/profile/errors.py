@@ -1,7 +1,0 @@
-"""What goes wrong with profiles, for people to read."""
-
-from __future__ import annotations
-
-
-class ProfileError(Exception):
-    """Says what is wrong and how to mend it; the command line prints it without a traceback."""

@@ -1,0 +1,9 @@
+"""What goes wrong with profiles, for people to read."""
+
+from __future__ import annotations
+
+from toolkit.errors import ToolkitError
+
+
+class ProfileError(ToolkitError):
+    """Says what is wrong and how to mend it; the command line prints it without a traceback."""

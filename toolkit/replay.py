@@ -1,0 +1,168 @@
+"""Play recorded decisions again: `python -m toolkit.replay FILE...` prints what differs.
+
+The format is `toolkit.decisions`'. Exit code 1 when a decision comes out otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from toolkit.policies import make_policy
+from toolkit.policies.assign import Assigner, Assignment
+from toolkit.policies.base import Decision, Load, Policy, RequestView, WorkerView, group_of
+
+_LOAD = {field.name for field in fields(Load)}
+"""A recording may have what loads had once."""
+
+
+class Replayed(NamedTuple):
+    """One decision, or one round, as it was recorded and as it comes out now."""
+
+    line: int
+    policy: str
+    recorded: Decision | list[Assignment] | None
+    now: Decision | list[Assignment] | None
+
+    @property
+    def differs(self) -> bool:
+        return self.recorded != self.now
+
+
+def replay(lines: Iterable[str], policy: Policy | None = None) -> list[Replayed]:
+    """Play a recording on `policy`, by default on a fresh one of the recorded name for each life.
+
+    ValueError: not a recording, with the number of the line.
+    """
+    found: list[Replayed] = []
+    player: Player | None = None
+    for number, text in enumerate(lines, 1):
+        try:
+            line = json.loads(text)
+            if "policy" in line:
+                fresh = make_policy(line["policy"], line["seed"], tau=line.get("tau"))
+                player = Player(policy or fresh)
+            elif player is None:
+                raise ValueError("the policy is not named before it decides")
+            else:
+                found += [Replayed(number, player.name, *each) for each in player.play(line)]
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"line {number} is no line of a recording: {error}") from error
+    return found
+
+
+class Player:
+    """A policy, and who tells it what it was told."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.name = policy.name
+        self.following = policy.follow()
+
+    def play(self, line: dict[str, Any]) -> list[tuple[Any, Any]]:
+        """One line; the decision that it holds, recorded and now, if it does."""
+        if "choose" in line:
+            return [self._choose(line)]
+        if "assign" in line:
+            return [self._assign(line)]
+        self._tell(line)
+        return []
+
+    def _choose(self, line: dict[str, Any]) -> tuple[Any, Any]:
+        shown, index = line["choose"], line["index"]
+        now = self.policy.choose([_worker(w) for w in shown["workers"]], _request(shown["request"]))
+        return None if index is None else Decision(index, line["reason"]), now
+
+    def _assign(self, line: dict[str, Any]) -> tuple[Any, Any]:
+        if not isinstance(self.policy, Assigner):
+            raise ValueError(f"{self.name} does not assign")
+        shown = line["assign"]
+        workers = [_worker(w) for w in shown["workers"]]
+        now = self.policy.assign(workers, [_request(r) for r in shown["waiting"]])
+        return [Assignment(*made) for made in line["made"]], now
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        told = self.following
+        if "sent" in line:
+            rid, key, request, generated, *group = line["sent"]
+            at = _pair(key)
+            told.sent(
+                rid, at, _pair(group[0]) if group else group_of(at, False), _request(request),
+                generated,
+            )  # fmt: skip
+        elif "counted" in line:
+            told.counted(*line["counted"])
+        elif "stepped" in line:
+            key, tokens = line["stepped"]
+            told.stepped(_pair(key), tokens)
+        elif "ended" in line:
+            told.ended(*line["ended"])
+        elif "lost" in line:
+            told.lost(_pair(line["lost"]))
+        else:
+            self._attach(line["centroids"], line["residents"])
+
+    def _attach(self, known: dict[str, Any] | None, dimensions: int | None) -> None:
+        import numpy as np
+
+        from toolkit.policies.eldr import Centroids
+        from toolkit.policies.residents import Residents
+
+        locality = self.policy.locality
+        if locality is None:
+            raise ValueError(f"{self.name} has no use for centroids")
+        if known is None:
+            locality.centroids = None
+        else:
+            rows = np.array(known["rows"], dtype=np.float32)
+            owner = {_pair(group): row for group, row in known["owner"]}
+            locality.centroids = Centroids(rows, owner)
+        if dimensions is None:
+            locality.residents = None
+        elif locality.residents is None:
+            locality.residents = Residents(dimensions)
+
+
+def _pair(key: list[Any]) -> tuple[str, Any]:
+    name, rank = key
+    return name, rank
+
+
+def _request(data: dict[str, Any]) -> RequestView:
+    signature = data["signature"]
+    if isinstance(signature, list):
+        import numpy as np
+
+        signature = np.array(signature, dtype=np.float32)
+    return RequestView(**data | {"blocks": tuple(data["blocks"]), "signature": signature})
+
+
+def _worker(data: dict[str, Any]) -> WorkerView:
+    load = data["load"]
+    known = load and Load(**{key: value for key, value in load.items() if key in _LOAD})
+    return WorkerView(**data | {"load": known})
+
+
+def main(files: list[str]) -> int:
+    """Count decisions by policy; print each that differs."""
+    counts: Counter[tuple[str, str]] = Counter()
+    differ: Counter[tuple[str, str]] = Counter()
+    for file in files:
+        with open(file, encoding="utf-8") as lines:
+            for each in replay(lines):
+                what = (each.policy, "rounds" if isinstance(each.now, list) else "choices")
+                counts[what] += 1
+                differ[what] += each.differs
+                if each.differs:
+                    print(f"{file}:{each.line}: {each.recorded} is now {each.now}")
+    for (policy, kind), count in sorted(counts.items()):
+        print(f"{policy:40} {count:7} {kind:8} {differ[policy, kind]:6} differ")
+    return int(differ.total() > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
