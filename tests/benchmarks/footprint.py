@@ -35,7 +35,7 @@ from toolkit.bench.runner import Load
 from toolkit.bench.session import Settings, measure
 from toolkit.launch.command import CPU_ENV
 from toolkit.launch.deployment import load_deployment
-from toolkit.launch.plan import resolve
+from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
 
 SETTLE_S = 5.0
