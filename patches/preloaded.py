@@ -12,15 +12,16 @@ import sys
 
 from patches import template
 from patches.worker import prepare_imports
+from toolkit.preloaded import shown
 from toolkit.preloaded.reads import Reads
-from toolkit.preloaded.server import serve, show_as
+from toolkit.preloaded.server import serve
 
 
 def main() -> None:
     """Import, then fork until the launcher is gone."""
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
-    show_as("toolkit::preloaded")
+    shown.begin("toolkit::preloaded")
     reads = Reads()
     with reads.recorded():
         prepare_imports()

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from patches.base import Hook, Patch, Process
+from toolkit.preloaded import shown
 
 STARTER = "sglang.srt.entrypoints.engine._set_envs_and_config"
 
@@ -105,6 +106,7 @@ def _serve(server: int, listener: int, alive: int) -> None:
     die_with_parent()
     if os.getppid() != server:
         return
+    shown.title_range()  # SGLang gives its processes titles
     # A signal to the whole group is the server's to deal with, as long as that lives.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGQUIT, lambda *_: os.kill(server, signal.SIGQUIT))

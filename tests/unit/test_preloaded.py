@@ -25,8 +25,9 @@ from toolkit.preloaded.client import Different, Forked, Preloaded, State
 SERVER = """
 import socket, sys
 from toolkit.preloaded.reads import Reads
-from toolkit.preloaded.server import serve, show_as
-show_as("stand-in")
+from toolkit.preloaded.server import serve
+from toolkit.preloaded import shown
+shown.begin("stand-in")
 reads = Reads()
 with reads.recorded():
     import early
@@ -169,7 +170,11 @@ def test_a_forked_process_has_what_a_started_one_has(launcher: Launcher) -> None
         other = json.loads(plain.stdout.readline())
         forked, log = launcher.fork(*arguments, **extra)
         mine = said(log)
-        assert " ".join(psutil.Process(forked.pid).cmdline()).strip() == " ".join(command)
+        assert psutil.Process(forked.pid).cmdline() == command
+        assert _environ(forked.pid) == mine["environment"]
+        title, *rest = psutil.Process(launcher.preloaded.pid).cmdline()
+        assert title == "stand-in" and not any(rest)
+        assert _environ(launcher.preloaded.pid) == launcher.environment
     finally:
         plain.kill()
         plain.wait()
@@ -290,6 +295,28 @@ def test_no_orphan_when_the_launcher_is_killed(tmp_path, first):
             one.wait()
             one.stdout.close()
             wait(lambda members=members: not any(map(lives, members)))
+
+
+def _environ(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(os.fsdecode(line).split("=", 1) for line in lines if line)
+
+
+def test_a_forked_process_may_change_its_title(launcher):
+    (launcher.folder / "child.py").write_text(
+        "import os, sys, time\nfrom setproctitle import setproctitle\n"
+        "from toolkit.preloaded import shown\n"
+        "shown.title_range()\nsetproctitle('sglang::scheduler')\n"
+        "print('{}', flush=True)\ntime.sleep(60)\n"
+    )
+    forked, log = launcher.fork("sleep", ONLY="mine")
+    try:
+        said(log)
+        assert psutil.Process(forked.pid).cmdline()[0].rstrip() == "sglang::scheduler"
+        assert _environ(forked.pid)["ONLY"] == "mine"
+    finally:
+        forked.kill()
+        forked.wait(10)
 
 
 def lives(process: psutil.Process) -> bool:

@@ -19,10 +19,9 @@ import socket
 import sys
 import types
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NoReturn
 
-from toolkit.preloaded import message
+from toolkit.preloaded import message, shown
 from toolkit.preloaded.reads import Reads
 
 PR_SET_PDEATHSIG = 1
@@ -98,7 +97,7 @@ def _become(start: message.Start, output: int, reads: Reads, wait: int) -> NoRet
         _limits(start)
         _set_environment(reads.environment(start.environment))
         _enter(start.folder)
-        show_as(" ".join(start.command))
+        shown.become(start.command, os.environ)
         _reseed()
         sys.argv = ["-m", *start.arguments]
         # As `python -m`: multiprocessing finds the module's name there.
@@ -157,20 +156,6 @@ def _set_environment(environment: Mapping[str, str]) -> None:
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment.items() - os.environ.items())
-
-
-def show_as(title: str) -> None:
-    """What `ps` and `top` show. For the first time before the environment is changed:
-    setproctitle finds the arguments by the variables that lie beside them. (It may overwrite the
-    kernel's copy of the environment, and with it the run's mark.)"""
-    with contextlib.suppress(ImportError):
-        from setproctitle import setproctitle
-
-        comm = Path("/proc/self/comm")
-        short = comm.read_text()
-        setproctitle(title)
-        with contextlib.suppress(OSError):
-            comm.write_text(short)
 
 
 def _reseed() -> None:
