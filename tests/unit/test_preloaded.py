@@ -36,6 +36,7 @@ serve(socket.socket(fileno=int(sys.argv[1])), reads)
 EARLY = """
 import os
 LEVEL = os.environ.get("EARLY_LEVEL")
+TESTED = os.environ.get("PYTEST_CURRENT_TEST")
 os.environ["BY_EARLY"] = "yes"
 """
 CHILD = """
@@ -231,7 +232,7 @@ def test_a_variable_that_was_read_at_import_must_be_the_same(launcher):
     for other in ({"EARLY_LEVEL": "4"}, {"OMP_NUM_THREADS": "61"}):
         with pytest.raises(Different, match=next(iter(other))):
             launcher.fork("0", **other)
-    forked, _ = launcher.fork("0", NOT_READ="x")  # it goes on
+    forked, _ = launcher.fork("0", NOT_READ="x", PYTEST_CURRENT_TEST="another")  # it goes on
     assert forked.wait(10) == 0
 
 

@@ -20,6 +20,9 @@ UNSEEN = (
 )  # fmt: skip
 """Beginnings of their names: these variables count as read."""
 
+PRESENCE = frozenset({"PYTEST_CURRENT_TEST"})
+"""Whoever reads one of these asks whether it is there. pytest sets it anew for each test."""
+
 
 class _Recording(os._Environ):  # type: ignore[type-arg]
     seen: set[str]
@@ -57,7 +60,12 @@ class Reads:
         names = self.seen | {
             name for name in (*environment, *self.before) if name.startswith(UNSEEN)
         }
-        return sorted(name for name in names if environment.get(name) != self.before.get(name))
+        return sorted(
+            name
+            for name in names
+            if environment.get(name) != self.before.get(name)
+            and not (name in PRESENCE and name in environment and name in self.before)
+        )
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """`environment` after the same imports, with what they set and removed."""
