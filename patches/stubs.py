@@ -13,8 +13,10 @@ _torchvision_library: Any = None
 
 
 def put_on_path() -> None:
-    """Have `import sgl_kernel` and the like find the stubs, and torchvision its operators."""
-    sys.path.insert(0, str(CPU_STUBS))
+    """Have `import sgl_kernel` and the like find the stubs, and torchvision its operators. Once in
+    a process; a forked one has it from where it was forked."""
+    if str(CPU_STUBS) not in sys.path:
+        sys.path.insert(0, str(CPU_STUBS))
     declare_torchvision_operators()
 
 

@@ -23,10 +23,15 @@ def prepare_process() -> None:
         template.die_with_parent()
         check_plugin_is_found()
     if on_cpu():
-        # The first request with a penalty, say, would have its scheduler wait for g++, half a
-        # minute on a busy machine, and all others with it.
-        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        stubs.put_on_path()
+        prepare_imports()
+
+
+def prepare_imports() -> None:
+    """What must be in place before SGLang is imported for the CPU."""
+    # The first request with a penalty, say, would have its scheduler wait for g++, half a minute on
+    # a busy machine, and all others with it.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    stubs.put_on_path()
 
 
 def check_plugin_is_found() -> None:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from patches.base import Hook, Patch, Process
+from toolkit.preloaded import shown
 
 STARTER = "sglang.srt.entrypoints.engine._set_envs_and_config"
 
@@ -52,6 +53,8 @@ LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_STACK)
 PARENT_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
+shared = False
+"""Whether this process was forked from one that had imported `MODULES` (`patches.preloaded`)."""
 _started = False
 
 
@@ -91,7 +94,8 @@ def start() -> None:
             _serve(parent, listener.detach(), alive_r)
         finally:
             os._exit(1)
-    gc.unfreeze()
+    if not shared:
+        gc.unfreeze()
     os.close(alive_r)
     listener.close()
     client._forkserver_alive_fd = alive_w  # the template ends when the last holder has
@@ -102,6 +106,7 @@ def _serve(server: int, listener: int, alive: int) -> None:
     die_with_parent()
     if os.getppid() != server:
         return
+    shown.title_range()  # SGLang gives its processes titles
     # A signal to the whole group is the server's to deal with, as long as that lives.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGQUIT, lambda *_: os.kill(server, signal.SIGQUIT))

@@ -118,6 +118,34 @@ def test_a_killed_worker_loses_nothing_and_comes_back(
     assert deployment.worker(name).pid != pid
 
 
+def test_workers_go_on_when_what_they_were_forked_from_is_killed(
+    deployment: Running, undisturbed: list[list[int]]
+) -> None:
+    calls.run(settled(deployment))
+    first, before = deployment.preloaded_pid, {w.name: w.pid for w in deployment.workers}
+    assert first is not None
+
+    async def killed() -> list[calls.Answer]:
+        sending = asyncio.create_task(calls.all_of(deployment.router_url, bodies(), CONCURRENCY))
+        await asyncio.sleep(1)
+        os.kill(first, signal.SIGKILL)
+        return await sending
+
+    answers = calls.run(killed())
+
+    assert [answer.error for answer in answers if answer.error] == []
+    assert [answer.ids for answer in answers] == undisturbed
+    assert {w.name: w.pid for w in deployment.workers} == before
+    # The next start waits for another one, and is forked from that.
+    worker = deployment.worker("decode-1")
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    back = deployment.wait_ready(worker.name, worker.restarts + 1)
+    assert deployment.preloaded_pid not in (None, first)
+    assert "not forked" not in back.log.read_text()
+    calls.run(settled(deployment))
+
+
 def test_a_kv_transfer_is_reported(deployment: Running) -> None:
     async def main() -> None:
         await settled(deployment)

@@ -122,7 +122,7 @@ def test_nothing_that_a_run_writes_has_prompts_keys_or_tokens(
         files = written([run, Path(environ["TMPDIR"])])
     files |= written([run])
     logs = [path for path in files if path.suffix == ".log"]
-    assert {path.stem for path in logs} == {"prefill-0", "decode-0", "router"}
+    assert {path.stem for path in logs} == {"prefill-0", "decode-0", "router", "preloaded"}
     assert all(len(files[path]) > 200 for path in logs)
     for path in run.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path

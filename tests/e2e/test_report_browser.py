@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import browser
-from tests.unit import bench_pages
+from tests.unit.bench import pages as bench_pages
 from tests.unit.profile import sample
 from tests.unit.simulate import pages
 from toolkit.bench.page import write

@@ -13,7 +13,7 @@ from toolkit.bench import page_comparison, page_run
 from toolkit.bench.errors import BenchError
 from toolkit.bench.page_parts import Section
 from toolkit.report import html
-from toolkit.report.document import document, heading
+from toolkit.report.skeleton import document, heading
 
 if TYPE_CHECKING:
     from toolkit.bench.session import Report

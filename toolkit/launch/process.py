@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from toolkit.contract.variables import DEVICE_VARIABLE
 from toolkit.launch import trees
+from toolkit.preloaded.client import Different, Forked, Preloaded
 
 REFUSED = 78
 """Exit status of a worker whose patches did not all apply: starting it again cannot help."""
+
+WORKER = "patches.worker"
+"""What is run for an SGLang worker."""
 
 CHILD = str(Path(__file__).with_name("child.py"))
 
@@ -68,7 +73,7 @@ class Managed:
     started: float = 0.0
     ready_after: float | None = None
     probing: bool = False
-    popen: subprocess.Popen[bytes] | None = None
+    popen: subprocess.Popen[bytes] | Forked | None = None
     start_ticks: int = 0
 
     @property
@@ -81,25 +86,44 @@ class Managed:
         """This process as `trees` wants it: pid -> start time."""
         return {self.popen.pid: self.start_ticks} if self.popen else {}
 
-    def spawn(self, run_id: str, output: int) -> None:
-        """Start it as a process group that writes to the descriptor `output`. The calling thread
-        must outlive it (PDEATHSIG). OSError: it cannot be started now."""
+    def environment(self, run_id: str) -> dict[str, str]:
+        """All variables that it gets."""
         mine = {name: value for name, value in os.environ.items() if name not in self.without}
-        env = {**mine, **self.env, trees.RUN_ID: run_id}
-        self.popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", CHILD, str(os.getpid()), *self.command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=env,
-            process_group=0,
-            pass_fds=tuple(self.passed),
+        return {**mine, **self.env, trees.RUN_ID: run_id}
+
+    @property
+    def forkable(self) -> bool:
+        """Whether it can be forked from a process that has imported SGLang for the CPU: it is run
+        by the same Python and computes on the CPU. (CUDA does not survive a fork.)"""
+        return (
+            tuple(self.command[:3]) == (sys.executable, "-m", WORKER)
+            and self.env.get(DEVICE_VARIABLE) == "cpu"
+            and not self.passed
         )
+
+    def spawn(self, run_id: str, output: int, preloaded: Preloaded | None = None) -> str:
+        """Start it as a process group that writes to the descriptor `output`. The calling thread
+        must outlive it (PDEATHSIG). OSError: it cannot be started now.
+
+        Returns why it was not forked from `preloaded`; empty if it was, or was not to be.
+        """
+        env = self.environment(run_id)
+        self.popen, why = None, ""
+        if preloaded is not None:
+            try:
+                self.popen = preloaded.fork(WORKER, tuple(self.command), env, output)
+            except Different as different:
+                why = f"SGLang reads at import what differs here: {different}"
+            except OSError as error:
+                why = error.strerror or str(error)
+        if self.popen is None:
+            self.popen = start(self.command, env, output, self.passed)
         seen = trees.look(self.popen.pid)  # unreaped, so it is there even when dead already
         self.start_ticks = seen.start if seen else 0
         self.started = time.monotonic()
         self.status = Status.STARTING
         self.ready_after = None
+        return why
 
     def tail(self, lines: int = 15) -> str:
         """The last lines of the log."""
@@ -111,6 +135,21 @@ class Managed:
         except OSError:
             return ""
         return "\n".join(text.rstrip().splitlines()[-lines:])
+
+
+def start(
+    command: Sequence[str], env: Mapping[str, str], output: int, passed: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """A process group that ends with the calling thread."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", CHILD, str(os.getpid()), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=env,
+        process_group=0,
+        pass_fds=tuple(passed),
+    )
 
 
 def describe_exit(code: int) -> str:

@@ -23,9 +23,11 @@ from toolkit.launch.guard import Guard
 from toolkit.launch.logpipes import LogPipes
 from toolkit.launch.plan import RUN_DIR, Plan
 from toolkit.launch.poison import Poison
+from toolkit.launch.preloading import PRELOADED, preloaded
 from toolkit.launch.process import FINAL, REFUSED, RETRIED, Managed, Status, describe_exit
 from toolkit.launch.progress import stage_of
 from toolkit.launch.scratch import variables
+from toolkit.preloaded.client import State, reap
 
 PROBE_EVERY = 0.5
 PROBE_TIMEOUT = 10.0
@@ -49,10 +51,16 @@ class Processes:
         self.run_id = run_id
         self.processes = {m.name: m for m in _processes(plan, run_dir, scratch, front)}
         files = {m.name: m.log for m in self.processes.values()}
+        forkable = [m for m in self.processes.values() if m.forkable]
+        if forkable:
+            files[PRELOADED] = run_dir / f"{PRELOADED}.log"
         self.logs = LogPipes(files, plan.logs, selector, changed)
         for m in self.processes.values():
             m.settle = self.logs.settle
         self.guard = Guard(run_id, scratch)
+        self.preloaded = preloaded(
+            forkable, self.logs, self.guard, run_id, selector, changed, plan.timeouts.start
+        )
         self.stopping = False
         self.patient = False
         """Once the deployment was ready: a process that dies again and again rests, and is tried
@@ -74,7 +82,13 @@ class Processes:
 
     def next_timer(self) -> float | None:
         """The time (monotonic s) at which `tick` has something to do; None: only on events."""
-        times = [m.next_start for m in self.processes.values() if m.status in RETRIED]
+        times = [
+            m.next_start
+            for m in self.processes.values()
+            if m.status in RETRIED and not self._must_wait(m)
+        ]
+        if self.preloaded and self.preloaded.timer is not None:
+            times.append(self.preloaded.timer)
         if any(m.status is Status.STARTING for m in self.processes.values()):
             times.append(self._next_probe)
         times += [time for time in (self.logs.timer, self._poison.timer) if time is not None]
@@ -87,6 +101,8 @@ class Processes:
         self.logs.tick(now)
         if self.stopping:
             return
+        if self.preloaded:
+            self.preloaded.tick(now)
         for m in self.processes.values():
             due = m.status in RETRIED and now >= m.next_start
             turn = m.status is Status.WAITING and all(
@@ -94,7 +110,7 @@ class Processes:
                 for name in m.after
                 if name in self.processes
             )
-            if due or turn:
+            if (due or turn) and not self._must_wait(m):
                 self._spawn(m)
         if now >= self._next_probe:
             self._next_probe = now + PROBE_EVERY
@@ -117,11 +133,15 @@ class Processes:
         """End every process at once; returns what could not be ended."""
         self.stopping = True
         leaders = {p: s for m in self.processes.values() for p, s in m.leaders.items()}
+        if self.preloaded:
+            self.preloaded.close()
+            self.preloaded = None
         left = trees.kill_all(leaders, self.run_id, timeout, spare={self.guard.pid})
         for m in self.processes.values():
             if m.popen is not None:
                 with contextlib.suppress(Exception):
                     m.popen.wait(1.0)
+                reap(m.popen.pid)
             self._drop_pidfd(m)
             m.popen = None
             m.status = m.status if m.status in FINAL else Status.STOPPED
@@ -132,13 +152,23 @@ class Processes:
         self.guard.close()
         self.logs.close()
 
+    def _must_wait(self, m: Managed) -> bool:
+        """Whether it is forked as soon as SGLang is imported, so not started before."""
+        if not m.forkable or self.preloaded is None:
+            return False
+        return self.preloaded.state in (State.GONE, State.IMPORTING)
+
     def _spawn(self, m: Managed) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self.logs.say(m.name, f"--- toolkit: start {m.restarts + 1} of {m.name}, {stamp}")
         fd = -1
         try:
-            m.spawn(self.run_id, self.logs.output(m.name))
+            ready = self.preloaded and self.preloaded.state is State.READY
+            origin = self.preloaded if ready and m.forkable else None
+            why = m.spawn(self.run_id, self.logs.output(m.name), origin)
             assert m.popen is not None
+            if why:
+                self.logs.say(m.name, f"--- toolkit: not forked, so slower to start: {why}")
             fd = os.pidfd_open(m.popen.pid)
         except OSError as error:  # no memory, processes or descriptors now: as if it had died
             if m.popen is not None:
@@ -159,6 +189,7 @@ class Processes:
         self._drop_pidfd(m)
         # Its schedulers go with it, before anything takes their ports or memory again.
         _end(m)
+        reap(m.popen.pid)
         self.guard.forget(m.popen.pid)
         m.popen = None
         if self.stopping:

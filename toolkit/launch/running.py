@@ -63,6 +63,12 @@ class Running:
         router = self.supervisor.fleet.processes.get("router")
         return router.pid if router else None
 
+    @property
+    def preloaded_pid(self) -> int | None:
+        """Process id of what CPU workers are forked from; None when there is none now."""
+        preloaded = self.supervisor.fleet.preloaded
+        return preloaded.pid if preloaded else None
+
     def worker(self, name: str) -> RunningWorker:
         """The worker with this name (KeyError when there is none)."""
         for worker in self.workers:

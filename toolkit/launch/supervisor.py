@@ -24,7 +24,7 @@ from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.logfile import rotate_own
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import FINAL, Status
-from toolkit.launch.processes import Processes as Fleet
+from toolkit.launch.processes import Processes
 from toolkit.launch.progress import Quiet, Reporter
 from toolkit.launch.runfiles import RunFiles
 from toolkit.launch.scratch import scratch
@@ -76,7 +76,7 @@ class Supervisor:
         self._files = RunFiles(self.run_dir, _fixed_files(plan), self._say)
         self._selector = selectors.DefaultSelector()
         self._background = Background()
-        self._fleet: Fleet | None = None
+        self._fleet: Processes | None = None
         self._stops = 0
         self._now = False
         self._tries = 0
@@ -85,7 +85,7 @@ class Supervisor:
         self._deadline = 0.0
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> Processes:
         """The processes; they exist once `run` has begun."""
         assert self._fleet is not None
         return self._fleet
@@ -126,7 +126,7 @@ class Supervisor:
         self._selector.register(self._background, selectors.EVENT_READ, self._background.deliver)
         self._deadline = time.monotonic() + self.plan.timeouts.start
         keys.hold(self.plan, self.worker_key)
-        self._fleet = Fleet(
+        self._fleet = Processes(
             keys.armed(self.plan, self.worker_key),
             self.run_dir,
             self.run_id,

@@ -17,7 +17,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.bench_pages import compared
+from tests.unit.bench.pages import compared
 from toolkit.bench.compare import Arm
 from toolkit.bench.verdict import findings
 from toolkit.cli.demo import demo as command

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.unit.bench_pages import compared, single
+from tests.unit.bench.pages import compared, single
 from tests.unit.html_page import Page
 from toolkit.bench.errors import BenchError
 from toolkit.bench.page import ready, render, write
