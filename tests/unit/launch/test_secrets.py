@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.sglang_python import run_python
@@ -72,6 +72,7 @@ def test_reserved_flags_of_sglang_s_router(model, args):
 @given(st.sampled_from(sorted(reserved.WORKER)), st.data())
 def test_whatever_argparse_takes_for_a_reserved_flag_is_refused(flag, data):
     short = flag[: data.draw(st.integers(1, len(flag)))]
+    assume(short not in reserved.WHOLE)  # a flag of its own
     written = short.replace("-", data.draw(st.sampled_from("-_")))
     key = data.draw(st.sampled_from(["", "-", "--"])) + written + data.draw(
         st.sampled_from(["", "=", "=0.0.0.0"])
