@@ -15,7 +15,7 @@ Sets the project up in .venv (quick the second time), then:
   demo   starts 1 prefill + 4 decode workers and the router on the CPU, shows requests being
          answered, compares two policies, stops everything and names a page (`toolkit demo`)
   test   lint, types, unit and end-to-end tests; unknown arguments go to pytest
-         --fast: no process with SGLang, in two minutes; --full: also what takes long and rarely
+         --fast: no process with SGLang; --full: also what takes long and rarely
          breaks
 """
 
