@@ -14,13 +14,14 @@ from patches import stubs
 from patches.cpu import template
 from patches.environment import installed, on_cpu
 from toolkit.contract.variables import PATCHES_VARIABLE
+from toolkit.preloaded.server import die_with_parent
 
 
 def prepare_process() -> None:
     """What must be in place before anything of SGLang is imported; in every process."""
     if __name__ == "__mp_main__":
         # The main process is left alone: a launcher arms it before exec, a shell need not.
-        template.die_with_parent()
+        die_with_parent()
         check_plugin_is_found()
     if on_cpu():
         prepare_imports()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests import scope
+from toolkit.preloaded.server import die_with_parent
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -79,7 +80,7 @@ def _serve() -> None:
     from patches import stubs
     from patches.cpu import template
 
-    template.die_with_parent()
+    die_with_parent()
     stubs.put_on_path()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an import prints is no answer
@@ -97,10 +98,9 @@ def _serve() -> None:
 
 
 def _run(task: dict[str, Any]) -> NoReturn:
-    from patches.cpu import template
 
     os.setpgid(0, 0)
-    template.die_with_parent()
+    die_with_parent()
     for number, name in enumerate(("given", "stdout", "stderr")):
         mode = os.O_RDONLY if name == "given" else os.O_WRONLY | os.O_APPEND
         os.dup2(os.open(task["files"][name], mode), number)

@@ -16,7 +16,6 @@ to tell the server that it failed (SGLang sends SIGQUIT to the parent: the templ
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import multiprocessing
@@ -31,6 +30,7 @@ from typing import Any
 
 from patches.base import Hook, Patch, Process
 from toolkit.preloaded import shown
+from toolkit.preloaded.server import die_with_parent, set_environment
 
 STARTER = "sglang.srt.entrypoints.engine._set_envs_and_config"
 
@@ -50,17 +50,10 @@ that is not here costs that process time, nothing else.)"""
 
 LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_STACK)
 """What SGLang raises for itself before it starts its processes."""
-PARENT_DEATH_SIGNAL = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
 
 shared = False
 """Whether this process was forked from one that had imported `MODULES` (`patches.preloaded`)."""
 _started = False
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, however that happens."""
-    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def preload() -> None:
@@ -131,10 +124,7 @@ class Surroundings:
 
 
 def _surround(environment: Mapping[str, str], limits: tuple[Any, ...]) -> None:
-    # Only what differs: setproctitle finds the arguments by the variables that lie beside them.
-    for name in os.environ.keys() - environment.keys():
-        del os.environ[name]
-    os.environ.update(environment.items() - os.environ.items())
+    set_environment(environment)
     for name, value in limits:
         resource.setrlimit(name, value)
 

@@ -50,9 +50,14 @@ def serve(sock: socket.socket, reads: Reads) -> None:
             os.close(go)
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies, however that happens."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def die_with(parent: int) -> None:
     """End when `parent`, which must be the parent, ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
 
@@ -95,7 +100,7 @@ def _become(start: message.Start, output: int, reads: Reads, wait: int) -> NoRet
         die_with(start.parent)
         _descriptors(output, wait)
         _limits(start)
-        _set_environment(reads.environment(start.environment))
+        set_environment(reads.environment(start.environment))
         _enter(start.folder)
         shown.become(start.command, os.environ)
         _reseed()
@@ -152,7 +157,9 @@ def _limits(start: message.Start) -> None:
         os.sched_setaffinity(0, start.cores)
 
 
-def _set_environment(environment: Mapping[str, str]) -> None:
+def set_environment(environment: Mapping[str, str]) -> None:
+    """Have just these variables. Only what differs is touched: setproctitle finds the arguments by
+    the variables that lie beside them."""
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment.items() - os.environ.items())
