@@ -38,7 +38,8 @@ import psutil
 from tests.benchmarks.shared.common import interval
 from tests.benchmarks.shared.load import load
 from tests.ports import free_port
-from tests.standin.cluster import ROOT, Cluster
+from tests.preloading import ROOT
+from tests.standin.cluster import Cluster
 
 # sglang-router imports SGLang when it can, for tracing only: 16 s and 500 MiB that it would not
 # need. It then runs exactly as where only the wheel is installed.

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import selectors
 import signal
-import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests import record
 from tests.ports import free_port
+from tests.preloading import Preloading, Process
 from toolkit.contract.variables import DEVICE_VARIABLE, PATCHES_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.embedded import model_path
-from toolkit.preloaded.client import Different, Forked, Preloaded, State
 
 STARTUP_DEADLINE_S = 300
 
@@ -50,52 +44,26 @@ def prefill_mode() -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@cache
-def preloaded() -> Preloaded:
-    """What all workers of this process are forked from, as a launcher's are on the CPU."""
-    selector = selectors.DefaultSelector()
-
-    def begin(theirs: socket.socket) -> subprocess.Popen[bytes]:
-        number = theirs.fileno()
-        return subprocess.Popen(
-            [sys.executable, "-m", "patches.preloaded", str(number)],
-            env=os.environ | {WORKER_KEY_VARIABLE: ""} | CPU_ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            pass_fds=[number],
-            process_group=0,
-        )
-
-    one = Preloaded(begin, lambda _pid: None, selector, lambda _text: None, STARTUP_DEADLINE_S)
-    atexit.register(one.close)
-    while one.state is not State.READY:
-        assert one.state is not State.GIVEN_UP, "SGLang cannot be imported"
-        one.tick(time.monotonic())
-        for key, _ in selector.select(0.1):
-            key.data()
-    return one
+preloaded = Preloading(
+    "patches.preloaded", STARTUP_DEADLINE_S, **({WORKER_KEY_VARIABLE: ""} | CPU_ENVIRONMENT)
+)
+"""What all workers of this process are forked from, as a launcher's are on the CPU."""
 
 
-def start(
-    port: int, *flags: str, log: Path, **environment: str
-) -> subprocess.Popen[bytes] | Forked:
+def start(port: int, *flags: str, log: Path, **environment: str) -> Process:
     """Start a worker with extra SGLang `flags`, as the leader of a process group; does not wait.
 
     It has no key (`TOOLKIT_WORKER_KEY`) unless `environment` gives it one: a test talks to it.
     """
-    command = [
-        sys.executable, "-m", "patches.worker", "--model-path", str(model_path()),
+    arguments = [
+        "--model-path", str(model_path()),
         "--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32",
         "--host", "127.0.0.1", "--port", str(port), "--max-total-tokens", "8192",
         "--max-running-requests", "16", "--load-snapshot-publish-interval", "1", *flags,
     ]  # fmt: skip
     env = os.environ | {WORKER_KEY_VARIABLE: ""} | CPU_ENVIRONMENT | environment
     with log.open("wb") as sink:
-        try:
-            return preloaded().fork("patches.worker", tuple(command), env, sink.fileno())
-        except Different:
-            return subprocess.Popen(
-                command, stdout=sink, stderr=subprocess.STDOUT, env=env, process_group=0
-            )
+        return preloaded.start("patches.worker", *arguments, env=env, output=sink)
 
 
 @contextmanager
@@ -114,7 +82,7 @@ def worker(*flags: str, log: Path, **environment: str) -> Iterator[str]:
         process.wait()
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes] | Forked, url: str, log: Path) -> None:
+def _wait_until_ready(process: Process, url: str, log: Path) -> None:
     deadline = time.monotonic() + STARTUP_DEADLINE_S
     while time.monotonic() < deadline:
         if process.poll() is not None:

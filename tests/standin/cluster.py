@@ -8,18 +8,18 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import aiohttp
 
 from tests.ports import free_port
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.preloading import Process
+from tests.standin import forking
 
 
 @dataclass
@@ -30,22 +30,30 @@ class Standin:
     role: str
     args: list[str]
     port: int = 0
-    process: subprocess.Popen[str] | None = None
+    process: Process | None = None
 
     def start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.standin.worker",
-            "--role",
-            self._role(),
-            "--port",
-            str(self.port),
-            *self.args,
-        ]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
+        arguments = ["--role", self._role(), "--port", str(self.port), *self.args]
+        with tempfile.TemporaryFile() as output:
+            self.process = forking.start(
+                "tests.standin.worker", *arguments, env=os.environ, output=output
+            )
+            self.port = self._said(output)
+
+    def _said(self, output: IO[bytes]) -> int:
+        """The port, which is the first thing that a stand-in says."""
+        assert self.process is not None
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            ended = self.process.poll() is not None
+            said = os.pread(output.fileno(), 1 << 16, 0)
+            if said.endswith(b"\n") and said.strip().isdigit():
+                return int(said)
+            if ended:
+                break
+            time.sleep(0.002)
+        self.kill()
+        raise RuntimeError(f"{self.name} did not say its port:\n{said.decode(errors='replace')}")
 
     def _role(self) -> str:
         return "null" if self.role == "plain" else self.role
@@ -63,8 +71,6 @@ class Standin:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-            if self.process.stdout is not None:
-                self.process.stdout.close()
             self.process = None
 
     def config(self) -> dict[str, Any]:
@@ -88,7 +94,7 @@ class Cluster:
     files: int | None = None
     """Descriptors that the router is started with, as its soft limit."""
     workers: list[Standin] = field(default_factory=list)
-    router: subprocess.Popen[bytes] | None = None
+    router: Process | None = None
     session: Any = None
 
     async def __aenter__(self) -> Cluster:
@@ -115,11 +121,11 @@ class Cluster:
         path.write_text(json.dumps(config))
         self.log = Path(self._dir.name) / "router.log"
         with self.log.open("wb") as log:
-            self.router = subprocess.Popen(
-                [sys.executable, "-m", "toolkit.router", str(path)],
-                cwd=ROOT,
-                stderr=log,
+            self.router = forking.start(
+                "toolkit.router",
+                str(path),
                 env={**os.environ, "TOOLKIT_WORKER_KEY": "standin", **self.env},
+                output=log,
             )
         if self.files is not None:  # long before the router looks at it
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

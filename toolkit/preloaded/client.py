@@ -117,7 +117,7 @@ class Preloaded:
         self._sock: socket.socket | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.state = State.GONE
-        _reaper(+1)
+        adopt(+1)
 
     @property
     def pid(self) -> int | None:
@@ -187,7 +187,7 @@ class Preloaded:
         """End it. What it has forked goes on."""
         self._end()
         self.state = State.GIVEN_UP
-        _reaper(-1)
+        adopt(-1)
 
     def _heard(self) -> None:
         assert self._sock is not None
@@ -231,8 +231,9 @@ class Preloaded:
             self.process = None
 
 
-def _reaper(users: int) -> None:
-    """Become the reaper of this process's descendants with the first user, stop with the last."""
+def adopt(users: int) -> None:
+    """Add to the users: with the first this process becomes its descendants' reaper, with the last
+    it stops. A `Preloaded` is one of them as long as it is open."""
     global _users
     with _lock:
         before, _users = _users, _users + users

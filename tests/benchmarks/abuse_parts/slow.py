@@ -21,7 +21,8 @@ from typing import Any
 from tests.benchmarks.abuse_parts.watch import MIB, Memory, Tally, settled
 from tests.benchmarks.shared.common import interval, percentile
 from tests.benchmarks.shared.load import load
-from tests.standin.cluster import ROOT, Cluster
+from tests.preloading import ROOT
+from tests.standin.cluster import Cluster
 from tests.standin.storm import Traffic
 
 SLOW = 500

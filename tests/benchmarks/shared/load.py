@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.standin.cluster import ROOT
+from tests.preloading import ROOT
 
 
 async def load(
