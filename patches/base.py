@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NoReturn
 
+from patches.propagation import one_walk
+
 REFUSED_EXIT_CODE = 78
 """Exit status of a worker that would have run half-patched (EX_CONFIG of sysexits.h)."""
 
@@ -131,14 +133,17 @@ def install(patches: Sequence[Patch]) -> None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    hooked = []
     for patch in patches:
         try:
             check_contract(patch)
         except PatchError as error:
             raise PatchError(f"patch {patch.name}: {error}") from error
         for hook in patch.hooks:
+            hooked.append(resolve(hook.target))
             HookRegistry.register(hook.target, hook.around, HookType.AROUND)
-    HookRegistry.apply_hooks()
+    with one_walk(hooked):
+        HookRegistry.apply_hooks()
     for patch in patches:
         for hook in patch.hooks:
             if hook.target not in HookRegistry._patched:
