@@ -71,14 +71,17 @@ class Processes:
 
     def next_timer(self) -> float | None:
         """The time (monotonic s) at which `tick` has something to do; None: only on events."""
+        if self.stopping:
+            return self.logs.timer
+        everyone = self.processes.values()
         times: list[float | None] = [
-            m.next_start
-            for m in self.processes.values()
-            if m.status in RETRIED and not self._must_wait(m)
+            m.next_start for m in everyone if m.status in RETRIED and not self._must_wait(m)
         ]
+        times += [self.logs.timer, self._probes.timer(everyone)]
         if self.preloaded:
             times.append(self.preloaded.timer)
-        times += [self._probes.timer(self.processes.values()), self.logs.timer, self._deaths.timer]
+        if self.patient:
+            times.append(self._deaths.timer)
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float) -> None:
