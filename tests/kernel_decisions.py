@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from tests.gimbal_objective import joint_for
 from toolkit.placement import Topology, Traffic, count, place
 from toolkit.placement.gimbal import gimbal
 from toolkit.placement.joint import Weights, joint
-from toolkit.placement.objective import joint_for
 from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.policies.brh import BrHPolicy, MarginAhead
 from toolkit.policies.eldr import Centroids, EldrPolicy
-from toolkit.policies.predictors.learned import nearest_centroid
 from toolkit.policies.support.residents import Residents
 from toolkit.signatures import (
     Calibration,
@@ -155,17 +154,8 @@ def policies() -> Places:
     return {
         "eldr": near,
         "residents": lambda: [list(residents.cosines(point).values()) for point in points],
-        "domain": lambda: [[int((nearest_of(rows))(point)) for point in points]],
         "br-h": ahead,
     }
-
-
-def nearest_of(rows: np.ndarray) -> Callable[[np.ndarray], int]:
-    """`nearest_centroid` of signatures."""
-    from toolkit.policies.base import RequestView
-
-    domain: Any = nearest_centroid(rows)
-    return lambda point: domain(RequestView(signature=point))
 
 
 def simulated() -> Places:

@@ -24,7 +24,7 @@ from tests.benchmarks.shared.common import Result, arguments, interval
 from tests.e2e.worker_process import worker
 from toolkit.contract.ticket import TICKET_KEY, sign
 from toolkit.profile.calibrate import Settings, request
-from toolkit.profile.calibration_prompts import Prompt, own_prompts
+from toolkit.profile.calibration_prompts import CalibrationPrompt, own_prompts
 from toolkit.profile.measure import new_session
 from toolkit.profile.tap import PHASES, Tap
 
@@ -35,11 +35,11 @@ SETTINGS = Settings(output_tokens=48, temperature=0.0)
 
 
 async def wave(
-    session: Any, url: str, tap: Tap | None, prompts: list[Prompt], number: int
+    session: Any, url: str, tap: Tap | None, prompts: list[CalibrationPrompt], number: int
 ) -> float:
     """Seconds until every request of the wave is done, its experts included."""
 
-    async def one(index: int, prompt: Prompt) -> None:
+    async def one(index: int, prompt: CalibrationPrompt) -> None:
         rid = f"capture-{number}-{index}"
         path, body = request(prompt, SETTINGS, "any", rid)
         if tap is not None:  # what a router that may capture makes of the header

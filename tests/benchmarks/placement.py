@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks.shared.common import Result, _rounded, arguments
+from tests.gimbal_objective import joint_for
 from toolkit.placement import (
     Topology,
     Traffic,
@@ -47,7 +48,6 @@ from toolkit.placement import (
     least_crossing,
     milp,
 )
-from toolkit.placement.objective import joint_for
 from toolkit.placement.synthetic import Ids, Recipe, split, token_ids
 
 MAIN = (64, 64)

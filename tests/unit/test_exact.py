@@ -24,7 +24,6 @@ from toolkit.policies.eldr import Centroids
 from toolkit.policies.level import GapNow
 from toolkit.policies.predictors import make_predictor
 from toolkit.policies.predictors.base import Outlook
-from toolkit.policies.predictors.learned import nearest_centroid
 from toolkit.policies.support.inflight_lengths import InflightLengths
 from toolkit.policies.support.residents import Residents
 from toolkit.setup.kernels import Kernels, available, cpu_flags
@@ -65,8 +64,6 @@ def test_the_first_of_equal_centroids_is_the_nearest(copies: int) -> None:
     assert nearest(points, rows).max() < 3
     near = [Centroids(rows, {}).cosines(point).reshape(copies, 3) for point in points]
     assert all((each == each[0]).all() for each in near)
-    domain = nearest_centroid(rows)
-    assert all(domain(RequestView(signature=point)) < 3 for point in points)  # type: ignore[operator]
     assert nearness(points, rows) == nearness(points, rows[:3])
 
 

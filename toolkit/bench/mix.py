@@ -10,7 +10,7 @@ from toolkit.bench.errors import BenchError
 from toolkit.bench.workload import Item
 
 
-class Prompt(Protocol):
+class LabelledText(Protocol):
     """What a prompt row must offer (`toolkit.embedded.load_prompts` gives these)."""
 
     @property
@@ -44,7 +44,7 @@ def parse_mix(text: str, known: Iterable[str], what: str) -> dict[str, float]:
 
 
 def draw(
-    prompts: Sequence[Prompt],
+    prompts: Sequence[LabelledText],
     domains: Mapping[str, float],
     languages: Mapping[str, float],
     count: int,
@@ -59,11 +59,11 @@ class Deck:
     """Hands out prompts by domain and language. A cell (domain, language) gives all of its prompts
     before it repeats one, over all draws together, so prefix hits stay rare."""
 
-    def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:
-        self._cells: dict[tuple[str, str], list[Prompt]] = {}
+    def __init__(self, prompts: Sequence[LabelledText], seed: int) -> None:
+        self._cells: dict[tuple[str, str], list[LabelledText]] = {}
         for prompt in prompts:
             self._cells.setdefault((prompt.domain, prompt.language), []).append(prompt)
-        self._left: dict[tuple[str, str], list[Prompt]] = {}
+        self._left: dict[tuple[str, str], list[LabelledText]] = {}
         self._source = random.Random(f"prompts-{seed}")
 
     def draw(

@@ -3,9 +3,9 @@
 from toolkit.embedded.prompts import (
     DOMAINS,
     LANGUAGES,
-    Prompt,
+    OwnPrompt,
     load_prompts,
     model_path,
 )
 
-__all__ = ["DOMAINS", "LANGUAGES", "Prompt", "load_prompts", "model_path"]
+__all__ = ["DOMAINS", "LANGUAGES", "OwnPrompt", "load_prompts", "model_path"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.embedded.corpus import is_held_out, load_own_texts, load_rows
-from toolkit.embedded.prompts import Prompt, load_prompts, model_path
+from toolkit.embedded.prompts import OwnPrompt, load_prompts, model_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ class Trace:
     decode: np.ndarray
 
 
-def trace(network: Any, tokenizer: Any, prompt: Prompt) -> Trace:
+def trace(network: Any, tokenizer: Any, prompt: OwnPrompt) -> Trace:
     """Prefill one prompt as a chat, then sample STEPS tokens (temperature 0.8)."""
     import torch
     from torch.nn import functional as F
@@ -227,7 +227,7 @@ def main() -> None:
         every = load_rows(args.data) + load_own_texts()
         held = [row for row in every if is_held_out(row.text)]
         random.Random(0).shuffle(held)
-        rows = [Prompt("", r.domain, r.language, r.text) for r in held[: args.rows]]
+        rows = [OwnPrompt("", r.domain, r.language, r.text) for r in held[: args.rows]]
         sets["held-out rows of the data"] = rows
     with torch.no_grad():
         for title, prompts in sets.items():

@@ -15,7 +15,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
-class Prompt:
+class OwnPrompt:
     """One user prompt; `id` names domain and language and is unique."""
 
     id: str
@@ -30,12 +30,12 @@ def model_path() -> Path:
 
 
 @cache
-def _read() -> tuple[Prompt, ...]:
+def _read() -> tuple[OwnPrompt, ...]:
     lines = (_HERE / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-    return tuple(Prompt(**json.loads(line)) for line in lines)
+    return tuple(OwnPrompt(**json.loads(line)) for line in lines)
 
 
-def load_prompts(domain: str | None = None, language: str | None = None) -> list[Prompt]:
+def load_prompts(domain: str | None = None, language: str | None = None) -> list[OwnPrompt]:
     """The prompts of a domain, of a language, of both or all of them, in file order."""
     if domain is not None and domain not in DOMAINS:
         raise ValueError(f"unknown domain {domain!r}; one of {', '.join(DOMAINS)}")
@@ -57,7 +57,7 @@ LEADS = {
 }  # fmt: skip
 
 
-def compose_long(short: list[Prompt]) -> list[Prompt]:
+def compose_long(short: list[OwnPrompt]) -> list[OwnPrompt]:
     """Two long prompts for each cell but the general ones: all twelve passages, and six of them.
 
     This made the `-long-` rows of prompts.jsonl; a test checks that it still makes the same.
@@ -70,7 +70,7 @@ def compose_long(short: list[Prompt]) -> list[Prompt]:
                 body = "\n".join(f"{i}. {text}" for i, text in enumerate(passages, 1))
                 text = f"{LEADS[language][number]}\n{body}"
                 made.append(
-                    Prompt(f"{domain}-{language}-long-{number + 1}", domain, language, text)
+                    OwnPrompt(f"{domain}-{language}-long-{number + 1}", domain, language, text)
                 )
     return made
 

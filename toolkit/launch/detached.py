@@ -15,9 +15,8 @@ from typing import Any
 
 from toolkit.launch import trees
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.state import read_state
+from toolkit.launch.state import LAUNCHER_LOG, read_state
 
-LOG = "launcher.log"
 POLL_S = 0.2
 SHOWN = 4000
 """Characters of the log that are shown when the launcher ends."""
@@ -28,7 +27,7 @@ class Detached:
 
     def __init__(self, command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
         self.folder = folder
-        self._log = folder / LOG
+        self._log = folder / LAUNCHER_LOG
         fd = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "ab") as out:
             self._from = out.tell()

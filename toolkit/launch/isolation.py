@@ -16,6 +16,7 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -60,6 +61,14 @@ def begin(plan: Plan) -> list[socket.socket]:
         )
         raise LaunchError([Problem("isolate", what, mend)]) from error
     return front
+
+
+def refuse_without(plan: Plan, front: Sequence[socket.socket]) -> None:
+    """LaunchError: `plan` is to be isolated, and nobody has called `begin`."""
+    if plan.isolate and not front:
+        mend = "start it with `toolkit launch`, or remove isolate"
+        what = "only `toolkit launch` can give a deployment a namespace of its own"
+        raise LaunchError([Problem("isolate", what, mend)])
 
 
 def enter_new() -> None:

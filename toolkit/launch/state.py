@@ -13,6 +13,8 @@ from typing import Any
 from toolkit.launch.errors import LaunchError, Problem
 
 STATE = "state.json"
+LAUNCHER_LOG = "launcher.log"
+"""What a detached launcher has as its standard output and error."""
 
 
 def runs_root() -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 
 from toolkit import signatures
 from toolkit.profile import latency, tally
-from toolkit.profile.calibration_prompts import Prompt
+from toolkit.profile.calibration_prompts import CalibrationPrompt
 from toolkit.profile.measure import Measured
 from toolkit.profile.placing import Layout, place_all
 from toolkit.profile_folder.errors import ProfileError
@@ -112,7 +112,7 @@ def refit(profile: Profile, arrays: Arrays, k: int, seed: int) -> tuple[Profile,
         fitted, judged = whole.subset(~held), whole.subset(held)
         fit = signatures.fit(fitted.prefill, fitted.decode, fitted.tokens, k, seed)
         rows = [
-            Prompt(row.id, "", domain=row.domain, language=row.language)
+            CalibrationPrompt(row.id, "", domain=row.domain, language=row.language)
             for row, out in zip(profile.requests, held, strict=True)
             if out
         ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.contract.events import Hello
 from toolkit.contract.headers import CAPTURE
 from toolkit.profile import tally
-from toolkit.profile.calibration_prompts import Prompt
+from toolkit.profile.calibration_prompts import CalibrationPrompt
 from toolkit.profile.shards import Shard, Shards
 from toolkit.profile.tap import PHASES, Rows, Tap
 from toolkit.profile.waves import waves
@@ -86,7 +86,7 @@ class Calibration:
         session: aiohttp.ClientSession,
         router: str,
         tap: Tap,
-        prompts: list[Prompt],
+        prompts: list[CalibrationPrompt],
         settings: Settings,
         shards: Shards,
     ) -> None:
@@ -166,7 +166,7 @@ def reduce(
     tap: Tap,
     known: Facts,
     shards: Shards,
-    prompts: list[Prompt],
+    prompts: list[CalibrationPrompt],
     indices: list[int],
     seconds: list[float],
     rows: list[dict[str, Rows]],
@@ -225,7 +225,9 @@ def _loads(tap: Tap, seconds: float, decode: Rows) -> list[float]:
     return [seconds / (len(decode.ids) + 1), *means]
 
 
-def request(prompt: Prompt, settings: Settings, model: str, rid: str) -> tuple[str, dict[str, Any]]:
+def request(
+    prompt: CalibrationPrompt, settings: Settings, model: str, rid: str
+) -> tuple[str, dict[str, Any]]:
     """(path, body) of one calibration request."""
     if prompt.input_ids:
         sampling = {

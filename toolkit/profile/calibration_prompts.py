@@ -13,7 +13,7 @@ HELD_OUT_PERCENT = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class CalibrationPrompt:
     """One request. `text` is sent as a chat, `input_ids` as they are; labels may be empty."""
 
     id: str
@@ -35,25 +35,25 @@ class Prompt:
         return digest[0] * 100 < HELD_OUT_PERCENT * 256
 
 
-def own_prompts() -> list[Prompt]:
+def own_prompts() -> list[CalibrationPrompt]:
     """The project's own short prompts; the long ones repeat them."""
     from toolkit.embedded import load_prompts
 
     return [
-        Prompt(p.id, p.text, domain=p.domain, language=p.language)
+        CalibrationPrompt(p.id, p.text, domain=p.domain, language=p.language)
         for p in load_prompts()
         if "-long-" not in p.id
     ]
 
 
-def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
+def read_prompts(path: Path, limit: int | None = None) -> list[CalibrationPrompt]:
     """Prompts of a JSONL file: `text` (or `prompt`) or `input_ids`, and maybe `id`, `domain`,
     `language`.
 
     Raises:
         ProfileError: names the line and what it lacks.
     """
-    prompts: list[Prompt] = []
+    prompts: list[CalibrationPrompt] = []
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
@@ -66,7 +66,7 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
     return prompts
 
 
-def _prompt(where: str, line: str) -> Prompt:
+def _prompt(where: str, line: str) -> CalibrationPrompt:
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -81,10 +81,10 @@ def _prompt(where: str, line: str) -> Prompt:
         ids = []
     name = str(row.get("id") or where.rsplit("/", 1)[-1])
     labels = (str(row.get(key) or "") for key in ("domain", "language"))
-    return Prompt(name, text, tuple(ids), *labels)
+    return CalibrationPrompt(name, text, tuple(ids), *labels)
 
 
-def check(prompts: list[Prompt], least: int = 8) -> None:
+def check(prompts: list[CalibrationPrompt], least: int = 8) -> None:
     """Refuse sets that no statistics can be made of.
 
     Raises:

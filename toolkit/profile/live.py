@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.profile.calibrate import Facts, facts, reduce
-from toolkit.profile.calibration_prompts import Prompt
+from toolkit.profile.calibration_prompts import CalibrationPrompt
 from toolkit.profile.measure import Measured, new_session
 from toolkit.profile.shards import Shards
 from toolkit.profile.tap import PHASES, Rows, Tap, worker_urls
@@ -42,7 +42,7 @@ async def listen(
     """
     if not 0 < share <= 1:
         raise ProfileError(f"--share {share} must be above 0 and at most 1")
-    prompts: list[Prompt] = []
+    prompts: list[CalibrationPrompt] = []
     async with new_session(api_key) as session:
         roles = await worker_urls(session, router)
         async with Tap(session, list(roles), share) as tap:
@@ -66,7 +66,7 @@ async def listen(
     return Measured(prompts, joined, shards.affinity, shards.layers, known, roles)
 
 
-def _keep(tap: Tap, known: Facts, shards: Shards, prompts: list[Prompt]) -> None:
+def _keep(tap: Tap, known: Facts, shards: Shards, prompts: list[CalibrationPrompt]) -> None:
     """Move what is complete from the tap into a shard."""
     complete: list[dict[str, Rows]] = []
     for rid in [rid for rid, phases in tap.heard.experts.items() if len(phases) == len(PHASES)]:
@@ -77,7 +77,9 @@ def _keep(tap: Tap, known: Facts, shards: Shards, prompts: list[Prompt]) -> None
     if not complete:
         return
     first = len(prompts)
-    prompts += [Prompt(f"live-{first + i:06d}", "", (first + i,)) for i in range(len(complete))]
+    prompts += [
+        CalibrationPrompt(f"live-{first + i:06d}", "", (first + i,)) for i in range(len(complete))
+    ]
     indices = list(range(first, len(prompts)))
     nothing = [float("nan")] * len(complete)
     shards.add(reduce(tap, known, shards, prompts, indices, nothing, complete, seed=0))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.calibrate import Calibration, Facts, Settings, facts
-from toolkit.profile.calibration_prompts import Prompt, check
+from toolkit.profile.calibration_prompts import CalibrationPrompt, check
 from toolkit.profile.shards import Shard, Shards, refuse_other
 from toolkit.profile.tap import Tap, worker_urls
 from toolkit.profile_folder.errors import ProfileError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Measured:
     """A finished calibration. `affinity` per phase is of requests that are fitted only."""
 
-    prompts: list[Prompt]
+    prompts: list[CalibrationPrompt]
     shard: Shard
     affinity: dict[str, Any]
     layers: list[int]
@@ -43,7 +43,7 @@ def new_session(api_key: str | None = None) -> aiohttp.ClientSession:
 
 async def measure(
     router: str,
-    prompts: list[Prompt],
+    prompts: list[CalibrationPrompt],
     settings: Settings,
     folder: Path,
     progress: Callable[[int, int], None],
@@ -71,7 +71,7 @@ async def measure(
     return Measured(prompts, joined, shards.affinity, shards.layers, known, roles)
 
 
-def check_before(folder: Path, prompts: list[Prompt], settings: Settings) -> None:
+def check_before(folder: Path, prompts: list[CalibrationPrompt], settings: Settings) -> None:
     """What can be refused before any worker is started.
 
     Raises:
@@ -81,11 +81,11 @@ def check_before(folder: Path, prompts: list[Prompt], settings: Settings) -> Non
     refuse_other(folder, _wanted(prompts, settings))
 
 
-def _meta(known: Facts, prompts: list[Prompt], settings: Settings) -> dict[str, Any]:
+def _meta(known: Facts, prompts: list[CalibrationPrompt], settings: Settings) -> dict[str, Any]:
     return {"fingerprint": known.first.fingerprint, **_wanted(prompts, settings)}
 
 
-def _wanted(prompts: list[Prompt], settings: Settings) -> dict[str, Any]:
+def _wanted(prompts: list[CalibrationPrompt], settings: Settings) -> dict[str, Any]:
     import hashlib
 
     content = "\n".join(f"{p.id}\t{p.text}\t{p.input_ids}" for p in prompts)

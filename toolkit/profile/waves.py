@@ -10,12 +10,12 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 
-from toolkit.profile.calibration_prompts import Prompt
+from toolkit.profile.calibration_prompts import CalibrationPrompt
 
 SIZES = (16, 8, 4, 2, 1)
 
 
-def waves(prompts: list[Prompt], most: int, seed: int) -> list[list[int]]:
+def waves(prompts: list[CalibrationPrompt], most: int, seed: int) -> list[list[int]]:
     """Indices of `prompts`, each once, in waves of at most `most`. Deterministic for a seed."""
     draw = random.Random(seed)
     left: dict[str, list[int]] = defaultdict(list)

@@ -18,7 +18,6 @@ from toolkit.signatures.drift import (
     Recent,
     Refit,
     refit_recent,
-    refit_workers,
 )
 from toolkit.signatures.idf import idf_weights
 from toolkit.signatures.mask import LayerMask, greedy_mask, signature_rho
@@ -55,7 +54,6 @@ __all__ = [
     "nearest",
     "refit",
     "refit_recent",
-    "refit_workers",
     "signature_rho",
     "vanilla_kmeans",
 ]

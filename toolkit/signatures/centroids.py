@@ -67,23 +67,6 @@ class CentroidFit:
         """[M]: the nearest centroid of each request with counts [M, L, E]; the lowest of equals."""
         return nearest(self.space.signatures(counts), self.centroids)
 
-    def on_workers(self, workers: Indices) -> CentroidFit:
-        """The same clusters renumbered: cluster k moves to worker `workers[k]`.
-
-        ValueError: not a permutation of 0..K-1 (fewer workers than before: number them afresh).
-        """
-        workers = np.asarray(workers, dtype=np.int64)
-        if sorted(workers.tolist()) != list(range(self.k)):
-            raise ValueError(f"workers {workers.tolist()} are not a permutation of 0..{self.k - 1}")
-        back = np.argsort(workers)
-        clusters = replace(
-            self.clusters,
-            labels=workers[self.labels],
-            centroids=self.centroids[back],
-            sizes=self.clusters.sizes[back],
-        )
-        return replace(self, clusters=clusters)
-
 
 def fit(
     counts_prefill: Counts,

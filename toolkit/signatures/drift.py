@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.signatures.nearness import Nearness, nearness, workers_in_use
-from toolkit.signatures.refits import Refit, refit_recent, refit_workers
+from toolkit.signatures.refits import Refit, refit_recent
 from toolkit.signatures.reservoir import Recent, Reservoir
 from toolkit.signatures.rules import DriftRules
 
@@ -21,7 +21,6 @@ __all__ = [
     "Refit",
     "nearness",
     "refit_recent",
-    "refit_workers",
 ]
 
 _DEFAULT = DriftRules()

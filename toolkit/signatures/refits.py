@@ -1,4 +1,4 @@
-"""Centroids fitted anew while serving: to the traffic of late, or for another number of workers."""
+"""Centroids fitted anew while serving, to the traffic of late."""
 
 from __future__ import annotations
 
@@ -137,24 +137,6 @@ def refit_recent(
     )
     groups = [nearest(signatures[held], rows) for rows in (old, centroids)]
     return _with_distinct(result, space, recent, held, groups, seed)
-
-
-def refit_workers(signatures: Floats, old: Floats, k: int, seed: int = 0) -> Floats:
-    """[k, D]: balanced centroids of signatures [N, D] for `k` workers, in the workers' order.
-
-    Rows 0..K_old-1 go to the workers of `old` [K_old, D], in its order, each to the one whose old
-    centroid it is most like; the rest are for new workers. Workers that are gone: leave their rows
-    out of `old`, which may be empty. Zero signatures are fitted only where others are too few.
-    ValueError: k below K_old, below 1 or above N; different dimensions.
-    """
-    if k < len(old):
-        raise ValueError(
-            f"k = {k} is below the {len(old)} old centroids: pass only the rows of the workers "
-            "that remain"
-        )
-    useful = signatures[signatures.any(axis=1)]
-    fitted = balanced_kmeans(useful if len(useful) >= k else signatures, k, seed).centroids
-    return fitted[np.argsort(match_centroids(fitted, old))]
 
 
 def _signatures(space: SignatureSpace, recent: Recent) -> Floats:

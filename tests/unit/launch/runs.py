@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 
 from toolkit.launch.command import source_root
 from toolkit.launch.progress import Quiet
@@ -53,3 +55,10 @@ def toolkit(*arguments):
         text=True,
         timeout=120,
     )
+
+
+def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

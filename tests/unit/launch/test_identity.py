@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.launch.runs import until
 from tests.unit.launch.stand_ins import SERVER, deployment, plan, routed, worker
 from toolkit.contract.headers import RUN as HEADER
 from toolkit.contract.variables import RUN_ID_VARIABLE as VARIABLE
@@ -63,14 +63,6 @@ def process(*command: str, run: str = "", port: int = 0) -> Iterator[subprocess.
     finally:
         os.killpg(started.pid, signal.SIGKILL)
         started.wait()
-
-
-def until(condition: object, timeout: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout
-    assert callable(condition)
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.gimbal_objective import joint_for
 from tests.kernels import examples
 from tests.unit.placement.cases import counted
 from toolkit.placement import Topology, Traffic, gimbal, milp, place
 from toolkit.placement.milp import objective
-from toolkit.placement.objective import joint_for
 
 
 def splits(experts: int, gpus: int) -> list[np.ndarray]:

@@ -25,7 +25,6 @@ from toolkit.policies.predictors import (
     make_predictor,
 )
 from toolkit.policies.predictors.base import LONGEST
-from toolkit.policies.predictors.learned import nearest_centroid
 from toolkit.policies.predictors.lengths import Lengths, edges
 
 PLAIN = RequestView(prompt_tokens=100)
@@ -267,21 +266,6 @@ def test_a_group_seen_for_the_first_time_predicts_what_all_do() -> None:
     assert ask(learned, stranger, 5)[0] == pytest.approx(
         float(learned.lengths.outlook(Flight.of(stranger, Placed(), 5), 80).p_fin[0]), abs=0.02
     )
-
-
-def test_the_nearest_centroid_stands_in_for_a_label() -> None:
-    domain = nearest_centroid(np.eye(3, 4, dtype=np.float32))
-    near = np.array([0, 0.9, 0.1, 0], np.float32)
-    assert domain(RequestView(signature=near)) == 1
-    assert domain(RequestView(signature=near, label="law")) == "law"
-    assert domain(RequestView(signature="no signature")) is None
-    assert domain(RequestView(signature=near[:2])) is None
-    learned = Learned(domain=domain)
-    learn(learned, RequestView(signature=near), [20] * 200)
-    far = RequestView(signature=np.array([1, 0, 0, 0], np.float32))
-    learn(learned, far, [700] * 200)
-    assert ask(learned, RequestView(signature=near))[0] > 0.9
-    assert ask(learned, far)[0] < 0.1
 
 
 @pytest.mark.slow

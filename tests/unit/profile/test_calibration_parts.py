@@ -15,19 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.profile import latency
-from toolkit.profile.calibration_prompts import Prompt, check, own_prompts, read_prompts
+from toolkit.profile.calibration_prompts import CalibrationPrompt, check, own_prompts, read_prompts
 from toolkit.profile.shards import Shard, Shards
 from toolkit.profile.waves import waves
 from toolkit.profile_folder.errors import ProfileError
 
 labels = st.sampled_from(["code", "math", ""])
 prompt_sets = st.lists(labels, min_size=1, max_size=120).map(
-    lambda names: [Prompt(str(i), f"text {i}", domain=d) for i, d in enumerate(names)]
+    lambda names: [CalibrationPrompt(str(i), f"text {i}", domain=d) for i, d in enumerate(names)]
 )
 
 
 @given(prompt_sets, st.integers(1, 40), st.integers(0, 5))
-def test_every_prompt_is_in_one_wave(prompts: list[Prompt], most: int, seed: int) -> None:
+def test_every_prompt_is_in_one_wave(
+    prompts: list[CalibrationPrompt], most: int, seed: int
+) -> None:
     plan = waves(prompts, most, seed)
     assert sorted(i for wave in plan for i in wave) == list(range(len(prompts)))
     assert all(1 <= len(wave) <= most for wave in plan)
@@ -47,7 +49,10 @@ def test_about_a_quarter_is_held_out_by_content() -> None:
     prompts = own_prompts()
     share = sum(p.held_out for p in prompts) / len(prompts)
     assert 0.15 < share < 0.35
-    assert Prompt("a", "same").held_out == Prompt("b", "same", domain="x").held_out
+    assert (
+        CalibrationPrompt("a", "same").held_out
+        == CalibrationPrompt("b", "same", domain="x").held_out
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,9 +92,9 @@ def test_prompts_of_a_file(tmp_path: Path) -> None:
 
 def test_sets_without_statistics_are_refused() -> None:
     with pytest.raises(ProfileError, match="at least 8"):
-        check([Prompt("a", "a")])
+        check([CalibrationPrompt("a", "a")])
     with pytest.raises(ProfileError, match="all calibration prompts are the same"):
-        check([Prompt(str(i), "a") for i in range(20)])
+        check([CalibrationPrompt(str(i), "a") for i in range(20)])
 
 
 def shard(number: int) -> Shard:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from toolkit.contract.events import Experts, Hello
 from toolkit.profile.calibrate import Settings, facts, request
-from toolkit.profile.calibration_prompts import Prompt, own_prompts
+from toolkit.profile.calibration_prompts import CalibrationPrompt, own_prompts
 from toolkit.profile.measure import check_before
 from toolkit.profile.shards import Shards
 from toolkit.profile_folder.errors import ProfileError
@@ -56,9 +56,9 @@ def test_an_unfinished_run_with_other_options_is_refused_before_any_worker_start
 
 
 def test_requests_are_of_the_prompt_s_kind() -> None:
-    chat = request(Prompt("a", "hi"), Settings(), "m", "r1")
+    chat = request(CalibrationPrompt("a", "hi"), Settings(), "m", "r1")
     assert chat[0] == "/v1/chat/completions"
-    native = request(Prompt("a", "", (1, 2)), Settings(output_tokens=5), "m", "r1")
+    native = request(CalibrationPrompt("a", "", (1, 2)), Settings(output_tokens=5), "m", "r1")
     assert native[0] == "/generate"
     assert native[1]["sampling_params"]["max_new_tokens"] == 5
 

@@ -21,10 +21,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from patches.stubs import CPU_STUBS, declare_torchvision_operators
 from toolkit.router.door import content, rules, stop_regex
+from toolkit.router.door.endpoints import ENDPOINTS
 from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.door.models import model
 from toolkit.router.door.parameters import MOST_BY_DEFAULT
-from toolkit.router.door.tables import SAMPLING, TABLES
+from toolkit.router.door.sampling import SAMPLING
 
 EVERYTHING = frozenset(ALLOWABLE)
 
@@ -71,9 +72,9 @@ def _names(kind: Any) -> set[str]:
 
 def every_field_of_sglang_s_is_in_the_table(endpoint: str, theirs: dict[str, Any]) -> None:
     names = _names(theirs[endpoint])
-    unknown = names - TABLES[endpoint].keys()
+    unknown = names - ENDPOINTS[endpoint].keys()
     assert not unknown, f"decide what becomes of {sorted(unknown)} (toolkit/router/door)"
-    assert TABLES[endpoint].keys() - names <= ADDED[endpoint]
+    assert ENDPOINTS[endpoint].keys() - names <= ADDED[endpoint]
 
 
 def every_sampling_parameter_is_in_the_table() -> None:
@@ -111,7 +112,7 @@ def _bare(schema: Any) -> Any:
 def the_types_are_sglang_s(endpoint: str, theirs: dict[str, Any]) -> None:
     kind = theirs[endpoint]
     hints = get_type_hints(kind, include_extras=True)
-    for name, field in TABLES[endpoint].items():
+    for name, field in ENDPOINTS[endpoint].items():
         if field.type is Any or name in OTHERWISE or name not in hints:
             continue
         if name == "input_ids" and endpoint == "generate":
@@ -134,7 +135,7 @@ def wrong_types_are_told_in_sglang_s_words(endpoint: str, theirs: dict[str, Any]
     adapter = TypeAdapter(theirs[endpoint])
     ours = TypeAdapter(model(endpoint, EVERYTHING))
     compared = 0
-    for name, field in TABLES[endpoint].items():
+    for name, field in ENDPOINTS[endpoint].items():
         if not field.passes(EVERYTHING) or field.type is Any or name in ADDED[endpoint]:
             continue
         for value in VALUES:
@@ -232,7 +233,7 @@ ONCE: tuple[Callable[[], None], ...] = (
     messages_of_ranges_are_sglang_s,
     nested_models_have_sglang_s_fields,
 )
-NAMES = [f"{each.__name__}[{endpoint}]" for each in EACH for endpoint in TABLES]
+NAMES = [f"{each.__name__}[{endpoint}]" for each in EACH for endpoint in ENDPOINTS]
 NAMES += [each.__name__ for each in ONCE]
 
 
@@ -241,7 +242,7 @@ def main() -> None:
     declare_torchvision_operators()
     theirs, found = _sglang(), {}
     runs: list[Callable[[], None]] = [
-        partial(each, endpoint, theirs) for each in EACH for endpoint in TABLES
+        partial(each, endpoint, theirs) for each in EACH for endpoint in ENDPOINTS
     ]
     for name, compare in zip(NAMES, [*runs, *ONCE], strict=True):
         try:

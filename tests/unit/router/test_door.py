@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.router.door.check import _validate, check
+from toolkit.router.door.endpoints import ENDPOINTS
 from toolkit.router.door.field import Policy
 from toolkit.router.door.limits import ALLOWABLE, Limits
 from toolkit.router.door.plain import known, plain
 from toolkit.router.door.printed import document
 from toolkit.router.door.private import is_ours, without_ours
-from toolkit.router.door.tables import SAMPLING, TABLES
+from toolkit.router.door.sampling import SAMPLING
 from toolkit.router.errors import ApiError
 from toolkit.router.splitting import parse
 
@@ -209,9 +210,9 @@ def test_names_that_only_look_alike_stay() -> None:
     assert without_ours(deep) is deep
 
 
-@pytest.mark.parametrize("endpoint", TABLES)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_each_row_does_what_it_says(endpoint: str) -> None:
-    for name, field in TABLES[endpoint].items():
+    for name, field in ENDPOINTS[endpoint].items():
         if field.policy is Policy.DROP:
             assert name not in passed(endpoint, **{name: {"any": ["thing"]}})
         elif field.policy is Policy.REFUSE:
@@ -274,11 +275,11 @@ HINTS: dict[str, st.SearchStrategy[Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("endpoint", TABLES)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_any_value_in_any_field_is_good_or_a_400(endpoint: str, data: st.DataObject) -> None:
-    names = st.sampled_from([*TABLES[endpoint], "toolkit_x", "unknown"])
+    names = st.sampled_from([*ENDPOINTS[endpoint], "toolkit_x", "unknown"])
     body = dict(BASES[endpoint])
     for name in data.draw(st.lists(names, max_size=3)):
         body[name] = data.draw(JSON | HINTS.get(name, JSON))
@@ -294,20 +295,20 @@ def test_any_value_in_any_field_is_good_or_a_400(endpoint: str, data: st.DataObj
     finally:
         assert repr(body) == before
     assert not any(is_ours(name) for name in good)
-    for name in good.keys() & TABLES[endpoint].keys():
-        assert TABLES[endpoint][name].passes(allow)
+    for name in good.keys() & ENDPOINTS[endpoint].keys():
+        assert ENDPOINTS[endpoint][name].passes(allow)
     # NaN is not itself
     assert repr(check(endpoint, good, limits)) == repr(good)
 
 
-@pytest.mark.parametrize("endpoint", TABLES)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_what_passes_without_pydantic_is_what_passes_with_it(
     endpoint: str, data: st.DataObject
 ) -> None:
     body = dict(BASES[endpoint])
-    for name in data.draw(st.lists(st.sampled_from(list(TABLES[endpoint])), max_size=3)):
+    for name in data.draw(st.lists(st.sampled_from(list(ENDPOINTS[endpoint])), max_size=3)):
         body[name] = data.draw(JSON | HINTS.get(name, JSON))
     rows = known(endpoint, LIMITS.allow).rows
     easy = {name: body[name] for name in body.keys() & rows.keys() if plain(rows[name], body[name])}
@@ -333,10 +334,11 @@ def test_ordinary_requests_pass_without_pydantic(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_documents_table_has_every_field() -> None:
-    from toolkit.router.door.tables import SAMPLING, TABLES
+    from toolkit.router.door.endpoints import ENDPOINTS
+    from toolkit.router.door.sampling import SAMPLING
 
     rows = document()
-    names = {name for fields in (*TABLES.values(), SAMPLING) for name in fields}
+    names = {name for fields in (*ENDPOINTS.values(), SAMPLING) for name in fields}
     assert [name for name in sorted(names) if f"| `{name}` |" not in rows] == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,31 +90,26 @@ def test_matching_is_the_best_of_all(new, old, seed):
 def test_a_worker_keeps_its_requests_over_a_refit(measured):
     prefill, decode, tokens, _ = measured
     old = fit(prefill, decode, tokens, 4)
-    shuffled = old.on_workers(np.array([2, 0, 3, 1]))
-    assert (shuffled.assign(prefill) == np.array([2, 0, 3, 1])[old.assign(prefill)]).all()
-    assert (shuffled.clusters.sizes == np.bincount(shuffled.labels, minlength=4)).all()
+    shuffled = replace(old, clusters=replace(old.clusters, centroids=old.centroids[[1, 3, 0, 2]]))
     assert match_centroids(shuffled.centroids, old.centroids).tolist() == [1, 3, 0, 2]
-    back = shuffled.on_workers(match_fits(shuffled, old, prefill))
-    assert (back.labels == old.labels).all()
+    workers = match_fits(shuffled, old, prefill)
+    assert (workers[shuffled.assign(prefill)] == old.assign(prefill)).all()
     # Another data set: other weights, other layers, numbers that start afresh.
     more = synthetic_counts(160, seed=4, **SHAPE)
     new = fit(*more[:3], 4, seed=1)
     assert not new.space.same_as(old.space)
-    moved = new.on_workers(match_fits(new, old, more[0]))
+    workers = match_fits(new, old, more[0])
     chance = (new.assign(prefill) == old.assign(prefill)).mean()
-    agreement = (moved.assign(prefill) == old.assign(prefill)).mean()
+    agreement = (workers[new.assign(prefill)] == old.assign(prefill)).mean()
     assert agreement > 0.6
     assert agreement >= chance
 
 
-def test_matching_refuses_other_spaces_and_renumbering_refuses_a_non_permutation(measured):
+def test_matching_refuses_other_spaces():
     with pytest.raises(ValueError, match="match_fits"):
         match_centroids(np.eye(2, 3, dtype=np.float32), np.eye(2, 4, dtype=np.float32))
     with pytest.raises(ValueError, match="NaN"):
         match_centroids(np.full((1, 2), np.nan, np.float32), np.eye(2, dtype=np.float32))
-    fitted = fit(*measured[:3], 3)
-    with pytest.raises(ValueError, match="not a permutation"):
-        fitted.on_workers(np.array([0, 1, 3]))
 
 
 def test_identical_prompts_keep_all_layers_and_balanced_clusters():

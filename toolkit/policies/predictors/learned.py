@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from toolkit import exact
 from toolkit.policies.base import Needs, RequestView
 from toolkit.policies.predictors.base import LONGEST, Flight, Outlook, Placed
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import MEMORY, Lengths
-
-if TYPE_CHECKING:
-    import numpy as np
 
 ROWS = 512
 BACK_OFF = 8.0
@@ -59,36 +55,16 @@ class _Stand(NamedTuple):
     row: int
 
 
-def nearest_centroid(rows: np.ndarray) -> Callable[[RequestView], Hashable]:
-    """A `domain` for `Learned`: the client's label, else the nearest row [K, D] to the request's
-    signature (the first of equal ones), else None."""
-    known = exact.whole(rows)
-
-    def domain(request: RequestView) -> Hashable:
-        signature = request.signature
-        if request.label is not None:
-            return request.label
-        if signature is None or isinstance(signature, str) or signature.shape != rows.shape[1:]:
-            return None
-        return int(exact.of_whole(exact.whole(signature), known).argmax())
-
-    return domain
-
-
-def _label(request: RequestView) -> Hashable:
-    return request.label
-
-
 class Learned:
     """Survival distributions for groups of requests, smoothed by the one for all (*ours*).
 
-    A *view* is a choice of features: domain (label or nearest centroid), user, prompt length and
-    limit (both by powers of two). Each view keeps a distribution (`Lengths`) for every value of its
-    features that it has seen, mixed with `back_off` requests' worth of the distribution for all
-    (the root), so that a group of which little is known predicts what the root does. When a request
-    has ended, each view is judged by how likely it held that length beside the root, *before* it
-    learns it. A request is placed in the view with the highest mean gain among those that know its
-    features, in the root when none gains.
+    A *view* is a choice of features: label, user, prompt length and limit (both by powers of two).
+    Each view keeps a distribution (`Lengths`) for every value of its features that it has seen,
+    mixed with `back_off` requests' worth of the distribution for all (the root), so that a group of
+    which little is known predicts what the root does. When a request has ended, each view is judged
+    by how likely it held that length beside the root, *before* it learns it. A request is placed in
+    the view with the highest mean gain among those that know its features, in the root when none
+    gains.
 
     Why this and not a regression or a network: it has no learning rate, nothing to train and no
     step that can diverge; it answers with a distribution conditional on the age, which is what
@@ -97,7 +73,7 @@ class Learned:
     counts and gains fade.
     Memory: `rows` distributions (10 KB each), the least recently used that no request in flight
     stands on goes first; where there is none, the view sits this request out. Knobs: `rows` (512),
-    `back_off` (8 requests), `memory` (2000 a row), `domain`.
+    `back_off` (8 requests), `memory` (2000 a row).
     """
 
     name = "learned"
@@ -108,14 +84,12 @@ class Learned:
         rows: int = ROWS,
         back_off: float = BACK_OFF,
         memory: float = MEMORY,
-        domain: Callable[[RequestView], Hashable] = _label,
     ) -> None:
         if rows < 2 or not back_off > 0:
             raise ValueError(f"rows = {rows} must be 2 or more, back_off = {back_off:g} above 0")
         self.errors = Errors()
         self.lengths = Lengths(rows, memory)
         self.views = [View(features) for features in VIEWS]
-        self._domain = domain
         self._back_off = back_off
         self._keys: OrderedDict[Key, int] = OrderedDict()
         self._standing = [0] * rows
@@ -158,7 +132,7 @@ class Learned:
     def _features(self, request: RequestView) -> dict[str, Hashable]:
         """What is not known is None."""
         return {
-            "label": self._domain(request),
+            "label": request.label,
             "user": request.user,
             "prompt": max(0, request.prompt_tokens).bit_length(),
             "limit": request.max_new_tokens.bit_length() if request.max_new_tokens > 0 else None,

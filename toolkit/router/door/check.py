@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from toolkit.router.door.endpoints import ENDPOINTS, NOT_ELSEWHERE
 from toolkit.router.door.field import Field, Policy
 from toolkit.router.door.limits import ALLOWABLE, Limits
 from toolkit.router.door.models import LONG, model
@@ -13,7 +14,6 @@ from toolkit.router.door.parameters import checked_all
 from toolkit.router.door.plain import known, plain
 from toolkit.router.door.private import is_ours, without_ours
 from toolkit.router.door.refusal import invalid, refusal
-from toolkit.router.door.tables import NOT_ELSEWHERE, TABLES
 
 MOST_ERRORS = 256
 """That are told one by one."""
@@ -38,7 +38,7 @@ def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]
         if row is not None:
             good[name] = value
             easy = easy and plain(row, value)
-        elif _goes_on(TABLES[endpoint], name, value):
+        elif _goes_on(ENDPOINTS[endpoint], name, value):
             good[name] = without_ours(value)
     if not easy:
         _validate(endpoint, good, limits)
@@ -57,7 +57,7 @@ def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]
 
 def _validate(endpoint: str, good: dict[str, Any], limits: Limits) -> None:
     """Put the values there that SGLang's own types make of them. ApiError 400 when they cannot."""
-    table = TABLES[endpoint]
+    table = ENDPOINTS[endpoint]
     try:
         long = any(type(value) is list and len(value) > LONG for value in good.values())
         seen = model(endpoint, limits.allow, long).__pydantic_validator__.validate_python(

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, FailFast, create_model
 
+from toolkit.router.door.endpoints import ENDPOINTS
 from toolkit.router.door.field import Field
-from toolkit.router.door.tables import TABLES
 
 LONG = 256
 """Entries of a list of which only the first wrong one is told: an error for each of a million would
@@ -50,12 +50,12 @@ def model(endpoint: str, allow: frozenset[str], long: bool = False) -> type[Base
     lists of more than LONG entries."""
     made = _MADE.get((endpoint, allow, long))
     if made is None:
-        made = _MADE[endpoint, allow, long] = _model(endpoint, TABLES[endpoint], allow, long)
+        made = _MADE[endpoint, allow, long] = _model(endpoint, ENDPOINTS[endpoint], allow, long)
     return made
 
 
 def prepare(allow: frozenset[str]) -> None:
     """Make all of them now: it takes 80 ms, which no request need wait for."""
-    for endpoint in TABLES:
+    for endpoint in ENDPOINTS:
         model(endpoint, allow)
         model(endpoint, allow, long=True)

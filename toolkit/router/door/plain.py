@@ -10,8 +10,8 @@ import typing
 from types import NoneType, UnionType
 from typing import Any, NamedTuple
 
+from toolkit.router.door.endpoints import ENDPOINTS
 from toolkit.router.door.field import Field
-from toolkit.router.door.tables import TABLES
 
 _KINDS = frozenset({NoneType, bool, int, float, str})
 _INT64 = 2**63
@@ -38,7 +38,7 @@ def known(endpoint: str, allow: frozenset[str]) -> Known:
     """Made once for each set of permissions."""
     made = _KNOWN.get((endpoint, allow))
     if made is None:
-        fields = [field for field in TABLES[endpoint].values() if field.passes(allow)]
+        fields = [field for field in ENDPOINTS[endpoint].values() if field.passes(allow)]
         made = _KNOWN[endpoint, allow] = Known(
             {field.name: Row(field, _kinds(field.type)) for field in fields},
             frozenset(field.name for field in fields if field.required),

@@ -5,9 +5,10 @@ Rows that are the same at several endpoints are one row there.
 
 from __future__ import annotations
 
+from toolkit.router.door.endpoints import ENDPOINTS
 from toolkit.router.door.field import Field, Policy
 from toolkit.router.door.limits import ALLOWABLE
-from toolkit.router.door.tables import SAMPLING, TABLES
+from toolkit.router.door.sampling import SAMPLING
 
 SHORT = {"chat": "chat", "completions": "text", "generate": "generate"}
 
@@ -15,7 +16,7 @@ SHORT = {"chat": "chat", "completions": "text", "generate": "generate"}
 def document() -> str:
     """Markdown: what a deployment can allow, and what becomes of every field."""
     rows: dict[tuple[str, str, str, str], list[str]] = {}
-    for endpoint, fields in TABLES.items():
+    for endpoint, fields in ENDPOINTS.items():
         for field in fields.values():
             rows.setdefault(_row(field), []).append(SHORT[endpoint])
     for field in SAMPLING.values():

@@ -1,0 +1,56 @@
+"""What the files of a run folder say. No secrets: a key is the name of the variable it is in."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from toolkit.launch import keys
+from toolkit.launch.plan import Plan
+
+if TYPE_CHECKING:
+    from toolkit.launch.process import Managed
+    from toolkit.launch.processes import Processes
+
+
+def fixed(plan: Plan) -> dict[str, Any]:
+    """What the folder holds from the beginning, by name."""
+    files: dict[str, Any] = {"plan.json": plan.to_json()}
+    if plan.router and plan.router.config is not None:
+        files["router.json"] = plan.router.config
+    return files
+
+
+def state(plan: Plan, phase: str, fleet: Processes, start_ticks: int) -> dict[str, Any]:
+    """state.json now: the launcher, which is this process and began at `start_ticks`, and the
+    processes that it runs."""
+    rows = [_row(m) for m in fleet.processes.values()]
+    return {
+        "name": plan.name,
+        "phase": phase,
+        "pid": os.getpid(),
+        "start_ticks": start_ticks,
+        "run_id": fleet.run_id,
+        "guard_pid": fleet.guard.pid,
+        "router_url": plan.entry_url,
+        "isolated": plan.isolate,
+        **keys.named_keys(plan.router),
+        "workers": [row for row in rows if row["role"] != "router"],
+        "router": next((row for row in rows if row["role"] == "router"), None),
+        "updated": time.time(),
+    }
+
+
+def _row(m: Managed) -> dict[str, Any]:
+    return {
+        "name": m.name,
+        "role": m.role,
+        "url": m.url,
+        "pid": m.pid,
+        "start_ticks": m.start_ticks,
+        "status": str(m.status),
+        "restarts": m.restarts,
+        "note": m.note,
+        "log": str(m.log),
+    }

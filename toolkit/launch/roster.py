@@ -1,0 +1,55 @@
+"""Who is to run here, by a plan."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolkit.contract.variables import FRONT_VARIABLE as FRONT
+from toolkit.launch import keys
+from toolkit.launch.plan import RUN_DIR, Plan
+from toolkit.launch.process import Managed
+from toolkit.launch.scratch import variables
+
+
+def roster(
+    plan: Plan, run_dir: Path, scratch: Path, front: Sequence[socket.socket]
+) -> list[Managed]:
+    """The processes that `plan` wants on this machine: its workers, then its router, which
+    inherits `front`. They put temporary files into `scratch`."""
+    temporary = variables(scratch)
+    result = [
+        Managed(
+            name=w.name,
+            role=w.role,
+            url=w.url,
+            health_url=w.health_url,
+            command=w.command,
+            env={**temporary, **w.env},
+            log=run_dir / f"{w.name}.log",
+            after=w.after,
+            without=keys.not_for_workers(plan),
+        )
+        for w in plan.workers
+        if w.local
+    ]
+    if plan.router and plan.router.local:
+        router, passed = plan.router, [each.fileno() for each in front]
+        inherits = {FRONT: ",".join(map(str, passed))} if passed else {}
+        result.append(
+            Managed(
+                name="router",
+                role="router",
+                url=router.url,
+                health_url=f"{router.url}/readiness",
+                command=[part.replace(RUN_DIR, str(run_dir)) for part in router.command],
+                env={**temporary, **router.env, **inherits},
+                log=run_dir / "router.log",
+                # SGLang's router fills its log with complaints about workers not yet there.
+                after=[m.name for m in result] if router.kind == "sglang" else (),
+                without=keys.not_for_the_router(plan),
+                passed=passed,
+            )
+        )
+    return result
