@@ -26,8 +26,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
-
 from tests.benchmarks.shared.common import RECIPE, Result, arguments, cpu_seconds, family, pss_gib
 from toolkit.bench.build import Source
 from toolkit.bench.metrics import Slo
@@ -71,7 +69,8 @@ def main() -> None:
             roots = {worker.name: worker.pid for worker in deployment.workers if worker.pid}
             if deployment.router_pid:
                 roots["router"] = deployment.router_pid
-            roots |= {f"preloaded-{pid}": pid for pid in started if is_preloaded(pid)}
+            if deployment.preloaded_pid:
+                roots["preloaded"] = deployment.preloaded_pid
             members = {name: family([pid]) for name, pid in roots.items()}
             everyone = sorted({pid for group in members.values() for pid in group})
             time.sleep(SETTLE_S)  # the workers notice that nothing is left to do
@@ -109,14 +108,6 @@ def import_once() -> tuple[float, float]:
     )
     took, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def is_preloaded(pid: int) -> bool:
-    """Whether it is the process that workers are forked from."""
-    try:
-        return "toolkit::preloaded" in " ".join(psutil.Process(pid).cmdline())
-    except psutil.NoSuchProcess:
-        return False
 
 
 if __name__ == "__main__":
