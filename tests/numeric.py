@@ -46,7 +46,6 @@ LEFT_OUT = frozenset(
         "test_ours_is_within_three_percent_of_the_proven_optimum",
         "test_untied_on_three_gpus",
         # Statistics over much traffic: what they repeat a thousand times is decided in the others.
-        "test_workers_lost_and_added_in_real_traffic",
         "test_ranks_stay_more_level_than_under_br0",
         "test_memory_is_that_of_the_most_at_a_time",
         "test_ages_are_exponential_with_the_size_as_their_mean",
