@@ -49,6 +49,7 @@ def _same_files(ours: Path, theirs: Path, pattern: str) -> None:
     assert wanted and wanted <= found, sorted(wanted - found)
 
 
+@pytest.mark.slow
 def test_every_module_is_in_the_wheel(installed: Path) -> None:
     _same_files(ROOT / "toolkit", installed / "toolkit", "*.py")
     _same_files(ROOT / "patches", installed / "patches", "*.py")

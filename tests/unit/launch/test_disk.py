@@ -205,6 +205,7 @@ def test_the_log_writer_is_replaced_when_it_dies(launcher):
     assert [int(n) for n in re.findall(r"line (\d+)", log)] == list(range(2001))
 
 
+@pytest.mark.slow
 def test_the_log_writer_is_replaced_when_it_hangs(launcher):
     url = rows(launcher.run)["worker-0"]["url"]
     launcher.pump.send_signal(signal.SIGSTOP)
@@ -222,6 +223,7 @@ def test_the_log_writer_ends_with_the_launcher(launcher):
     wait_gone([pump])
 
 
+@pytest.mark.slow
 def test_logs_rotate_and_only_their_owner_reads_them(tmp_path):
     run = tmp_path / "run"
     talking = plan([worker("worker-0", FreePorts().take(), TALKER)])

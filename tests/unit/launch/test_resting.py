@@ -100,6 +100,7 @@ def with_router(workers, policy, answer):
     return replace(plan(workers, policy), router=router)
 
 
+@pytest.mark.slow
 def test_deaths_by_poison_do_not_count(tmp_path):
     """Six deaths by requests that kill any worker: it is back at once, and does not rest."""
     answer, events = tmp_path / "workers.json", Events()

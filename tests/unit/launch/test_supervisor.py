@@ -72,6 +72,7 @@ def test_sigkill_of_the_launcher_leaves_nothing(launcher):
     assert trees.members({}, state["run_id"]) == []
 
 
+@pytest.mark.slow
 def test_sigkill_of_the_guard_then_of_the_launcher_leaves_nothing(launcher, tmp_path):
     process, state, everything = launcher
     folder = temporary(each["pid"] for each in state["workers"])

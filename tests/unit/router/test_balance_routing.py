@@ -123,6 +123,7 @@ def test_an_abort_reaches_those_who_wait():
     run(check())
 
 
+@pytest.mark.slow
 def test_a_decode_worker_is_killed_while_others_wait_and_nothing_is_lost():
     async def check() -> None:
         async with pooled() as cluster:

@@ -348,6 +348,7 @@ def test_samples_of_a_long_prompt_share_it():
     run(check())
 
 
+@pytest.mark.slow
 def test_a_batch_as_large_as_the_bound_leaves_single_requests_alone():
     async def check() -> None:
         config = {"max_inflight": 48, "max_queue": 48, "parked_per_prefill": 48}

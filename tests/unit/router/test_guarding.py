@@ -38,6 +38,7 @@ async def _beside_a_sick_decode(
     return checked, [after - first for after, first in zip(posts, before, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["500", "503", "429"])
 def test_a_decode_that_refuses_everything_gets_few_requests_and_fails_nobody(mode):
     async def check() -> None:
@@ -49,6 +50,7 @@ def test_a_decode_that_refuses_everything_gets_few_requests_and_fails_nobody(mod
     run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["silent", "half"])
 def test_a_decode_that_is_silent_while_its_events_flow_is_given_up(mode):
     async def check() -> None:
@@ -114,6 +116,7 @@ def test_waiters_are_served_in_order_whatever_the_health_of_others_does():
     run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_a_worker_s_nonsense_hurts_neither_the_router_nor_its_watch(role):
     """Frames and event lines that no worker should send; then the worker is well again."""

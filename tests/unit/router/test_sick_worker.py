@@ -23,6 +23,7 @@ async def ask(cluster: Cluster, count: int, stream: bool) -> None:
 
 
 # Others are in test_guarding.py; here it gets well again, too.
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "stream"), [("500", True), ("silent", False)])
 def test_no_client_sees_it_and_it_is_left_alone(mode: str, stream: bool) -> None:
     async def check() -> None:

@@ -128,6 +128,7 @@ def test_what_sglang_makes_of_the_flags_is_judged(name: str, settled: Any) -> No
     assert [p.fatal for p in found] == ([name != "kernel"] if flag else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LATE)
 def test_late_dispatch_needs_prefills_that_do_not_wait(name: str, settled: Any) -> None:
     late, resolved = settled[name]

@@ -20,6 +20,7 @@ def refits(state) -> list:
     return [r for r in state["eldr"]["refits"] if r["cause"] != "workers"]
 
 
+@pytest.mark.slow
 def test_traffic_that_moves_to_other_experts_gets_other_centroids(profile):
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
@@ -100,6 +101,7 @@ def test_drift_is_only_reported_where_refits_are_off(profile):
     run(check())
 
 
+@pytest.mark.slow
 def test_a_refit_that_gains_nothing_is_declined_unless_forced(profile):
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:

@@ -103,6 +103,7 @@ async def held_up() -> AsyncIterator[None]:
         os.kill(child, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_a_worker_that_goes_while_a_refit_is_made_that_is_adopted(profile, caplog):
     caplog.set_level(logging.INFO)
 
@@ -126,6 +127,7 @@ def test_a_worker_that_goes_while_a_refit_is_made_that_is_adopted(profile, caplo
     run(check())
 
 
+@pytest.mark.slow
 def test_a_worker_that_goes_while_a_refit_is_made_that_is_declined(profile):
     async def check() -> None:
         async with site(profile) as found:
@@ -140,6 +142,7 @@ def test_a_worker_that_goes_while_a_refit_is_made_that_is_declined(profile):
     run(check())
 
 
+@pytest.mark.slow
 def test_a_fit_that_is_provisional_stays_so_when_a_worker_goes(profile):
     async def check() -> None:
         async with site(profile) as found:

@@ -93,6 +93,7 @@ def test_two_are_lost_one_after_the_other_and_one_comes_back(profile):
     run(check())
 
 
+@pytest.mark.slow
 def test_a_worker_that_flaps_starts_no_refit_again_and_again(profile):
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
