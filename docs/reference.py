@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
@@ -196,15 +195,18 @@ def cli() -> str:
 
 
 def policies() -> str:
-    """The registry, with the docstring of each policy's file."""
-    from toolkit.policies import POLICIES
+    """The registries, with the docstring of each policy."""
+    from toolkit.policies import POLICIES, PUBLISHED
 
     lines = []
-    for name, known in POLICIES.items():
-        text = inspect.getdoc(sys.modules[known.make.__module__]) or ""  # type: ignore[attr-defined]
+    for name, known in (POLICIES | PUBLISHED).items():
+        text = inspect.getdoc(known.make) or ""
         sides = " and ".join(known.sides)
+        mark = ":" if name in PUBLISHED else "@"
         after = (
-            f" `{name}@{known.parameter.upper()}` sets its parameter." if known.parameter else ""
+            f" `{name}{mark}{known.parameter.upper()}` sets its parameter."
+            if known.parameter
+            else ""
         )
         lines += [f"### `{name}`", "", f"Side: {sides}.{after}", "", "```text", text, "```", ""]
     return "\n".join(lines)

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from toolkit.decisions import recorded
-from toolkit.policies import Load, RequestView, WorkerView, make_policy, policy_names
+from toolkit.policies import (
+    PUBLISHED,
+    Load,
+    RequestView,
+    WorkerView,
+    make_policy,
+    policy_names,
+)
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.rounds.assign import Assigner
 from toolkit.policies.support.residents import Residents
@@ -19,6 +26,7 @@ from toolkit.replay import main, replay
 POOL = 4096
 RECORDINGS = Path(__file__).parent / "recordings"
 NAMES = [*(n for n in policy_names() if n != "brh"), "brh@survival", "gimbal@0.5:0.1:100"]
+NAMES += [*PUBLISHED, "gimbal@paper:0.5:0.1:100"]
 
 
 def views(rng: random.Random) -> list[WorkerView]:
@@ -74,7 +82,9 @@ def test_played_again_it_decides_the_same(name: str) -> None:
     assert [each for each in played if each.differs] == []
 
 
-@pytest.mark.parametrize("name", ["br0", "brh@survival", "level", "composed"])
+@pytest.mark.parametrize(
+    "name", ["br0", "brh@survival", "level", "composed", "br0@paper", "brh@paper"]
+)
 def test_rounds_come_out_the_same(name: str) -> None:
     rng, sink = random.Random(name), io.StringIO()
     policy = recorded(make_policy(name), sink)
@@ -96,10 +106,10 @@ def test_rounds_come_out_the_same(name: str) -> None:
     assert any(each.differs for each in replay(shifted))
 
 
-def test_eldr_with_its_centroids_and_residents() -> None:
-    """And without either it would decide otherwise."""
+def by_experts(name: str, tau: float) -> list[str]:
+    """What a policy that follows experts does, as lines."""
     rng, sink = np.random.default_rng(0), io.StringIO()
-    policy = recorded(make_policy("eldr", tau=0.02), sink, tau=0.02)
+    policy = recorded(make_policy(name, tau=tau), sink, tau=tau)
     assert policy.locality is not None
     rows = rng.random((3, 8), dtype=np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -116,10 +126,28 @@ def test_eldr_with_its_centroids_and_residents() -> None:
         following.ended(f"r{n - 9}")
         if n == 40:
             policy.locality.centroids = Centroids(rows[::-1].copy(), {("d", 0): 0, ("d", 2): 1})
-    lines = sink.getvalue().splitlines()
+    return sink.getvalue().splitlines()
+
+
+def test_eldr_with_its_centroids_and_residents() -> None:
+    """And without either it would decide otherwise."""
+    lines = by_experts("eldr", 0.02)
     assert not any(each.differs for each in replay(lines))
     for kind in ('"sent"', '"centroids"'):
         assert any(each.differs for each in replay(line for line in lines if kind not in line[:12]))
+
+
+@pytest.mark.parametrize("name", ["eldr@paper", "eldr@artifact"])
+def test_a_published_rule_keeps_its_own_tau(name: str) -> None:
+    """Whatever tau was in the configuration, and so stands in the recording; and it does not look
+    at residents."""
+    lines = by_experts(name, 0.02)
+    assert '"tau":0.02' in lines[0].replace(" ", "")
+    played = replay(lines)
+    assert played and not any(each.differs for each in played)
+    assert not any(each.differs for each in replay(x for x in lines if '"sent"' not in x[:12]))
+    ours = [lines[0].replace(name, "eldr"), *lines[1:]]
+    assert any(each.differs for each in replay(ours))
 
 
 @pytest.mark.parametrize("file", sorted(RECORDINGS.glob("*.jsonl")), ids=lambda file: file.stem)

@@ -10,7 +10,7 @@ from pathlib import Path
 from docs import reference
 from tests.benchmarks.shared.common import record
 from toolkit.launch.meanings import MEANINGS
-from toolkit.policies import POLICIES
+from toolkit.policies import POLICIES, PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,6 +48,7 @@ def test_the_site_builds_and_has_every_key_option_policy_and_result(tmp_path: Pa
         assert [o.name for o in options if f"<code>{o.name}</code>" not in commands] == []
     policies = (tmp_path / "policies.html").read_text()
     assert [name for name in POLICIES if f'id="{name}"' not in policies] == []
+    assert [name for name in PUBLISHED if f"<code>{name}</code>" not in policies] == []
     assert (tmp_path / "results.html").read_text().count("<tr>") > len(reference.records())
     for page in tmp_path.glob("*.html"):
         assert 'src="http' not in page.read_text(), f"{page.name} fetches from elsewhere"

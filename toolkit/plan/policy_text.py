@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolkit.policies import PUBLISHED
 from toolkit.policies.brh import check_brh
 from toolkit.policies.gimbal import Thresholds
 
@@ -21,8 +22,16 @@ def parts(text: str) -> list[str]:
 
 
 def part(text: str, *names: str) -> str | None:
-    """The first part that is called one of these; None without one."""
-    return next((each for each in parts(text) if each.partition("@")[0] in names), None)
+    """The first part that is called one of these; None without one. A published rule is nobody's
+    to tune: its name means what was published."""
+    return next(
+        (
+            each
+            for each in parts(text)
+            if each.partition("@")[0] in names and each.partition(":")[0] not in PUBLISHED
+        ),
+        None,
+    )
 
 
 def swapped(text: str, old: str, new: str) -> str:

@@ -12,7 +12,6 @@ from toolkit.plan.candidate import Candidate
 from toolkit.plan.knob import Knob
 from toolkit.plan.plain_data import Document, arg_key, get, put
 from toolkit.plan.split import Split, split_of, with_split
-from toolkit.policies import follows_experts
 from toolkit.policies.gimbal import Thresholds
 from toolkit.simulate.fleet import RouterFleet
 from toolkit.simulate.of_deployment import ROUTED
@@ -161,7 +160,7 @@ def _tau() -> Knob:
         return put(put(document, ("router", "decode_policy"), bare), ("router", "tau"), value)
 
     def applies(document: Document) -> bool:
-        return follows_experts(policy_of(document, "decode"))
+        return text_of.part(policy_of(document, "decode"), "eldr") is not None
 
     return Knob("tau", TAUS, read, write, applies)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,11 @@ from toolkit.policies.least_tokens import LeastTokensPolicy
 from toolkit.policies.level import LevelPolicy
 from toolkit.policies.power_of_two import PowerOfTwoPolicy
 from toolkit.policies.prefix_affinity import PrefixAffinityPolicy
+from toolkit.policies.published.artifact import ArtifactEldrPolicy
+from toolkit.policies.published.br0 import PaperBr0Policy
+from toolkit.policies.published.brh import PaperBrHPolicy, check_paper_brh
+from toolkit.policies.published.eldr import PaperEldrPolicy
+from toolkit.policies.published.gimbal import PaperGimbalPolicy
 from toolkit.policies.random import RandomPolicy
 from toolkit.policies.round_robin import RoundRobinPolicy
 from toolkit.policies.rounds.balance_route import check_s_greedy
@@ -25,6 +31,7 @@ from toolkit.policies.shortest_queue import ShortestQueuePolicy
 
 __all__ = [
     "POLICIES",
+    "PUBLISHED",
     "Decision",
     "Known",
     "Load",
@@ -44,8 +51,9 @@ _BOTH = ("prefill", "decode")
 class Known(NamedTuple):
     """A registered policy: `make(seed, **options)`, and the sides it may be used on.
 
-    `parameter` is the option that a name may carry after "@", as `eldr@0.05` does; `check` reads
-    its text (ValueError says what is wrong with it) and may return several options as a dict.
+    `parameter` is the option that a name may carry after "@", as `eldr@0.05` does, or after ":"
+    where it has an "@" already (`eldr@paper:0.05`); `check` reads its text (ValueError says what is
+    wrong with it) and may return several options as a dict.
     `takes_tau`: it has the option `tau`."""
 
     make: Callable[..., Policy]
@@ -72,10 +80,19 @@ POLICIES: dict[str, Known] = {
     "label_oracle": Known(LabelOraclePolicy, ("decode",)),
 }
 
+PUBLISHED: dict[str, Known] = {
+    "eldr@paper": Known(PaperEldrPolicy, ("decode",), "tau", check_tau),
+    "eldr@artifact": Known(ArtifactEldrPolicy, ("decode",), "tau", check_tau),
+    "br0@paper": Known(PaperBr0Policy, ("decode",), "s_greedy", check_s_greedy),
+    "brh@paper": Known(PaperBrHPolicy, ("decode",), "predictor", check_paper_brh),
+    "gimbal@paper": Known(PaperGimbalPolicy, _BOTH, "thresholds", Thresholds.parse),
+}
+"""The same policies as others published them."""
+
 
 def policy_names(side: str | None = None) -> list[str]:
     """Known policies, those of one side if given, without parameters."""
-    return [name for name, known in POLICIES.items() if side is None or side in known.sides]
+    return [name for name, known in POLICIES.items() if _of_side(known, side)]
 
 
 def check_policy(name: str, side: str | None = None) -> None:
@@ -103,23 +120,43 @@ def make_policy(
 
 
 def _parse(name: str, side: str | None) -> tuple[Known, dict[str, Any]]:
-    base, at, text = name.partition("@")
-    if base not in policy_names(side):
+    rule, given, text = name.partition(":")
+    known = PUBLISHED.get(rule)
+    if known is None:
+        rule, given, text = name.partition("@")
+        known = POLICIES.get(rule)
+    if known is None or not _of_side(known, side):
         where = f"{side} " if side else ""
         raise ValueError(f"unknown {where}policy {name!r}; known: {_shown(side)}")
-    known = POLICIES[base]
-    if not at:
+    if not given:
         return known, {}
     if known.check is None:
-        raise ValueError(f"policy {base!r} takes no parameter, got {name!r}; known: {_shown(side)}")
+        raise ValueError(f"policy {rule!r} takes no parameter, got {name!r}; known: {_shown(side)}")
     try:
         value = known.check(text)
     except ValueError as error:
-        raise ValueError(f"policy {name!r}: {error}; known: {_shown(side)}") from error
+        shown = f"{_hint(name)}; known: {_shown(side)}"
+        raise ValueError(f"policy {name!r}: {error}{shown}") from error
     return known, value if isinstance(value, dict) else {known.parameter: value}
+
+
+def _of_side(known: Known, side: str | None) -> bool:
+    return side is None or side in known.sides
+
+
+def _hint(name: str) -> str:
+    """Which published rule was meant, where one was."""
+    rule = name.partition(":")[0]
+    near = difflib.get_close_matches(rule, PUBLISHED, n=1, cutoff=0.8)
+    return f"; did you mean {near[0]}?" if near and near[0] != rule else ""
 
 
 def _shown(side: str | None) -> str:
     """The known names, with what they may carry."""
-    names = policy_names(side)
-    return ", ".join(n + (f"[@{p.upper()}]" if (p := POLICIES[n].parameter) else "") for n in names)
+    own = [(n, known, "@") for n, known in POLICIES.items()]
+    theirs = [(n, known, ":") for n, known in PUBLISHED.items()]
+    return ", ".join(
+        n + (f"[{mark}{known.parameter.upper()}]" if known.parameter else "")
+        for n, known, mark in own + theirs
+        if _of_side(known, side)
+    )

@@ -159,7 +159,8 @@ class Policy(ABC):
     inflight: InflightLengths | None = None
     """With the need `lengths`: what `Following` keeps for it."""
     locality: EldrPolicy | None = None
-    """With the need `residents`: who wants centroids and residents, itself or a part of it."""
+    """With the need `signature`: who wants centroids, itself or a part of it; with the need
+    `residents` who wants these too."""
 
     @abstractmethod
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:

@@ -101,14 +101,15 @@ class BrHPolicy(BalanceRoute):
 
     Ranks are popped in the order of free slots, then of the discounted load sum_h d_h * L_{g,h}
     (*ours*; at H = 0 the margin). A rank without a reading has no margin at any h.
-    `inflight` is kept by whoever sends the requests. Degraded: with nothing tracked on any rank
-    loads are assumed to stay.
+    A request that comes alone is weighed over the horizon too (*ours*; the paper's bypass looks at
+    this step only). `inflight` is kept by whoever sends the requests. Degraded: with nothing
+    tracked on any rank loads are assumed to stay.
     Knobs: `predictor` of output lengths (learned, survival, exact_match, oracle) or an `inflight`
     that has one, `horizon` H (80 steps), `alpha` (1), `beta` (None: 6 G, which is the paper's 48 at
     G = 8; its value for other G is not in our text), `gamma` (None; 0.9 in the paper), and those of
     `TwoStage`; as text `brh@PREDICTOR[:S_GREEDY][:horizon=H][:gamma=G][:alpha=A][:beta=B]`. Only
     beta / alpha decides anything.
-    Source: BalanceRoute (arXiv 2605.06113), BR-H.
+    Source: BalanceRoute (arXiv 2605.06113), BR-H; as published it is `brh@paper`.
     """
 
     name = "brh"
@@ -143,8 +144,12 @@ class BrHPolicy(BalanceRoute):
         self.gamma = gamma
 
     def _envelope(self, ranks: Ranks) -> MarginAhead:
-        beta = BETA_PER_RANK * len(ranks.load) if self.beta is None else self.beta
-        return MarginAhead(self._ahead(ranks), self._discounts(ranks), self.alpha, beta)
+        return MarginAhead(
+            self._ahead(ranks), self._discounts(ranks), self.alpha, self._beta(ranks)
+        )
+
+    def _beta(self, ranks: Ranks) -> float:
+        return BETA_PER_RANK * len(ranks.load) if self.beta is None else self.beta
 
     def _discounts(self, ranks: Ranks) -> np.ndarray:
         """d_h [H + 1]."""

@@ -112,9 +112,10 @@ class EldrPolicy(Policy):
     Degraded: without a signature (a str in its place says why), without centroids, with a signature
     of another length, where no healthy worker has a centroid, or where all healthy ranks share
     their experts, the shortest queue decides and `counters.fallbacks` says why.
-    Knobs: `tau` (0.1), `overload` (1.5; infinite is the paper's rule), `centroids` (swapped whole
-    while running), `residents` (None: the paper's rule).
-    Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing".
+    Knobs: `tau` (0.1), `overload` (1.5; infinite: only a full worker is crowded), `centroids`
+    (swapped whole while running), `residents` (None: centroids alone).
+    Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing"; as published it is
+    `eldr@paper`, as its authors' program has it `eldr@artifact`.
     """
 
     name = "eldr"

@@ -94,7 +94,7 @@ class GimbalPolicy(Policy):
     Knobs: `thresholds` (0.9, 0.10, 3000; `gimbal@KV[:DIFF[:LOAD]]`), `expiry` (300, the unit of
     `now`), `capacity` (users remembered, 100,000).
     Source: Gimbal, "Multi-Layer Scheduling for MoE-Based LLM Reasoning", III B, Algorithm 1; the
-    thresholds are those of its evaluation.
+    thresholds are those of its evaluation. As published it is `gimbal@paper`.
     """
 
     name = "gimbal"

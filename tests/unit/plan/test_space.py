@@ -114,6 +114,10 @@ def test_a_value_reaches_the_running_policy_through_the_file(name, at, decode, o
         ("eldr", {"tau"}),
         ("gimbal", {"gimbal kv", "gimbal diff", "gimbal load"}),
         ("shortest_queue", set()),
+        ("eldr@paper", set()),
+        ("br0@paper:0", set()),
+        ("brh@paper:survival", set()),
+        ("gimbal@paper", set()),
     ],
 )
 def test_knobs_of_a_policy_are_asked_only_where_it_is_used(policy, there) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies import POLICIES, Policy, RequestView, make_policy
+from toolkit.policies import POLICIES, PUBLISHED, Policy, RequestView, make_policy
 from toolkit.policies.composed.parts import Parts
 from toolkit.policies.composed.policy import ComposedPolicy
 from toolkit.policies.rounds.assign import Assigner
@@ -73,6 +73,14 @@ def test_what_a_policy_needs_is_what_it_has(name: str) -> None:
     assert policy.needs.pool == isinstance(policy, Assigner)
     assert policy.needs.lengths == (policy.inflight is not None)
     assert policy.needs.residents == (policy.locality is not None) == policy.needs.signature
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_rule_is_told_of_lengths_and_never_of_residents(name: str) -> None:
+    policy = make_policy(name)
+    assert policy.needs.pool == isinstance(policy, Assigner)
+    assert policy.needs.lengths == (policy.inflight is not None) == policy.needs.following
+    assert policy.needs.signature == (policy.locality is not None)
 
 
 def test_a_predictor_s_needs_are_its_policy_s() -> None:

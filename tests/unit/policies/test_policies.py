@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from toolkit.policies import (
     POLICIES,
+    PUBLISHED,
     Load,
     RequestView,
     WorkerView,
@@ -18,7 +19,7 @@ from toolkit.policies import (
     policy_names,
 )
 
-names = st.sampled_from(sorted(POLICIES))
+names = st.sampled_from(sorted(POLICIES | PUBLISHED))
 loads = st.none() | st.builds(
     Load,
     running=st.integers(0, 64),
@@ -66,7 +67,7 @@ def test_only_healthy_workers_and_the_same_choices_under_a_seed(name, steps, see
             assert decision is None
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", sorted(POLICIES | PUBLISHED))
 def test_equal_workers_all_get_requests(name):
     policy = make_policy(name, 3)
     workers = [WorkerView(f"w{index}") for index in range(5)]
@@ -219,7 +220,7 @@ def test_a_tau_of_the_configuration_is_checked_too():
         make_policy("eldr", tau=1.5)
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", sorted(POLICIES | PUBLISHED))
 def test_every_policy_documents_itself(name):
     text = type(make_policy(name)).__doc__ or ""
     for word in ("Degraded", "Knobs"):

@@ -176,7 +176,8 @@ def test_a_new_policy_takes_over_those_who_wait():
         async with pooled(slots=1) as cluster:
             calls = [send(cluster, tokens=60) for _ in range(6)]
             await cluster.until(lambda s: s["pool"]["waiting"] == 4)
-            assert (await admin(cluster, "policy", {"decode": "brh@learned"}))[0] == 200
+            for name in ("brh@learned", "br0@paper", "brh@paper:survival"):
+                assert (await admin(cluster, "policy", {"decode": name}))[0] == 200
             assert (await cluster.state())["pool"]["waiting"] == 4
             assert (await admin(cluster, "policy", {"decode": "shortest_queue"}))[0] == 200
             await cluster.until(lambda s: s["pool"]["waiting"] == 0 and s["parked"] == 0)
@@ -318,6 +319,7 @@ def test_a_resumed_stream_goes_on_counting():
         ("decode", "gimbal@2", r"theta_kv = 2 must lie in \(0, 1\]"),
         ("prefill", "gimbal@0.9:-1", "theta_diff = -1"),
         ("prefill", "br0", "unknown prefill policy 'br0'"),
+        ("decode", "br0@papre", r"did you mean br0@paper\?"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused_with_what_is_wrong(side, name, said):

@@ -75,6 +75,16 @@ def test_requests_with_the_same_experts_go_together() -> None:
     assert each[0] < 0.85 * each[1]
 
 
+def test_published_rules_are_simulated() -> None:
+    arms = ["eldr@paper", "eldr@artifact", "br0@paper", "gimbal@paper+brh@paper:survival"]
+    made = fleet({"replicas": 4, "slots": 16, "kv_tokens": 20_000})
+    experts = Experts.of_profile(EMBEDDED)
+    outcome = run(
+        Setting(made, COST, lambda s: requests(60, 30.0, s), arms, seeds=1, experts=experts)
+    )
+    assert [each[0]["requests"] for each in outcome.figures] == [60] * 4
+
+
 def test_locality_without_a_profile_is_refused() -> None:
     setting = Setting(fleet(), COST, lambda seed: requests(5), ["eldr"], seeds=1)
     with pytest.raises(ValueError, match="eldr needs a profile"):
@@ -88,6 +98,7 @@ def test_locality_without_a_profile_is_refused() -> None:
         ("gimbal+level", "gimbal", "level"),
         ("composed@filter+level@0+user", "round_robin", "composed@filter+level@0+user"),
         ("gimbal+composed@filter+user", "gimbal", "composed@filter+user"),
+        ("gimbal@paper:0.8+eldr@paper:0.05", "gimbal@paper:0.8", "eldr@paper:0.05"),
     ],
 )
 def test_an_arm_names_one_policy_or_both(arm, prefill, decode) -> None:

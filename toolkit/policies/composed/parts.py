@@ -10,6 +10,7 @@ from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy, check_brh
 from toolkit.policies.eldr import check_tau
 from toolkit.policies.level import LevelPolicy
+from toolkit.policies.published import RULES
 from toolkit.policies.rounds.balance_route import BalanceRoute, check_s_greedy
 
 BARRIERS: dict[str, Callable[..., BalanceRoute]] = {
@@ -61,6 +62,8 @@ class Parts:
                 raise ValueError(f"part {name!r} stands twice: keep one")
             if "@" in part and name not in _CHECKS:
                 raise ValueError(f"part {name!r} takes no parameter: write {name}, not {part}")
+            if parameter.partition(":")[0] in RULES:
+                raise ValueError(f"{part} is a rule by itself: write {name} here, or {part} alone")
             found[name] = parameter if "@" in part else ""
             if "@" in part and not parameter:
                 raise ValueError(f"part {part!r} ends in @: write {name}, or a value after it")

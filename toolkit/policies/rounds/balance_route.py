@@ -56,6 +56,10 @@ class BalanceRoute(Assigner):
     def _envelope(self, ranks: Ranks) -> Envelope:
         """The loads at the start of a round."""
 
+    def _alone(self, ranks: Ranks) -> Envelope:
+        """The same for a request that comes alone (the pool bypass)."""
+        return self._envelope(ranks)
+
     def assign(
         self,
         workers: Sequence[WorkerView],
@@ -66,7 +70,8 @@ class BalanceRoute(Assigner):
         ranks = read_ranks(workers)
         if not waiting or not ranks.index:
             return []
-        return self._stages.assign(ranks, kv_sizes(waiting), self._envelope(ranks), near)
+        envelope = self._alone(ranks) if len(waiting) == 1 else self._envelope(ranks)
+        return self._stages.assign(ranks, kv_sizes(waiting), envelope, near)
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         """For who has no pool: a round with this request alone. Where no rank has a slot and room
@@ -78,7 +83,7 @@ class BalanceRoute(Assigner):
 
     def weigh(self, ranks: Ranks, request: RequestView) -> Weighed:
         """F of this request on every rank."""
-        return Weighed(kv_tokens(request), self._envelope(ranks))
+        return Weighed(kv_tokens(request), self._alone(ranks))
 
     def best(self, ranks: Ranks, weighed: Weighed, among: Sequence[int]) -> list[int]:
         """Those of `among` (positions in `ranks`, at least one) between which `place` chooses by

@@ -27,6 +27,8 @@ from toolkit.policies.composed.policy import ComposedPolicy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.level import LevelPolicy
 from toolkit.policies.predictors import Survival
+from toolkit.policies.published.br0 import PaperBr0Policy
+from toolkit.policies.published.brh import PaperBrHPolicy
 from toolkit.policies.rounds.assign import Assigner, Assignment
 from toolkit.policies.rounds.balance_route import BalanceRoute
 from toolkit.policies.support.inflight_lengths import InflightLengths
@@ -60,6 +62,8 @@ MAKERS: dict[str, Callable[[], Assigner]] = {
     "level, stage 1": lambda: LevelPolicy(s_greedy=0),
     "brh": BrHPolicy,
     "brh, tracked": tracked,
+    "br0@paper": PaperBr0Policy,
+    "brh@paper": PaperBrHPolicy,
     "composed": ComposedPolicy,
     "composed, no barrier": lambda: ComposedPolicy(0, Parts.parse("eldr+user")),
     "composed, near": near,

@@ -148,6 +148,15 @@ def test_the_policy_is_switched_at_run_time_and_keeps_what_it_knows(profile):
                     assert await traffic.served_by(3) == {"decode-3"}
             eldr = (await cluster.state())["eldr"]
             assert (eldr["tau"], eldr["located"]) == (0.2, 6)
+            for name, tau in (("eldr@paper", 0.1), ("eldr@artifact:0.05", 0.05)):
+                status, answer = await admin(cluster, "policy", {"decode": name})
+                assert (status, answer["decode"]) == (200, name)
+                await traffic.send(3)
+                eldr = (await cluster.state())["eldr"]
+                assert eldr["tau"] == tau
+            assert eldr["located"] == 8
+            status, answer = await admin(cluster, "policy", {"decode": "eldr@papr"})
+            assert status == 400 and "did you mean eldr@paper?" in answer["error"]["message"]
             status, answer = await admin(cluster, "policy", {"decode": "eldr@2"})
             assert status == 400 and "tau" in answer["error"]["message"]
             status, answer = await admin(cluster, "policy", {"dispatch": "concurrent"})
