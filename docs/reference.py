@@ -33,6 +33,7 @@ def deployment_keys() -> list[Key]:
 
 
 def _keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
+    from toolkit.launch.acting import conditions
     from toolkit.launch.meanings import MEANINGS
 
     for name, field in model.model_fields.items():
@@ -41,6 +42,8 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
         path = f"{prefix}{name}"
         shown = "" if field.is_required() else _default(field)
         meaning = field.description or MEANINGS.get(path, "")
+        if meaning and (where := conditions(path)):
+            meaning += f"; {where}"
         inner = _inner_model(field.annotation)
         if inner is None:
             router = _router_default(name) if prefix == "router." and shown == "unset" else ""

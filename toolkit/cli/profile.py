@@ -156,7 +156,8 @@ def to_measure(deployment: Deployment) -> Deployment:
     data = deployment.model_dump(exclude_unset=True)
     router = data.get("router", {})
     if router.pop("profile", None) is not None:
-        router.pop("tau", None)
+        for key in ("tau", "refit_on_drift"):
+            router.pop(key, None)
         router["decode_policy"] = "shortest_queue"
     data |= {"capture_experts": True, "folder": deployment.folder}
     return type(deployment).model_validate(data)

@@ -24,12 +24,12 @@ from pydantic import (
 )
 
 from toolkit.contract.waiting import Waiting, from_yaml
-from toolkit.launch.acting import ROUTERS, check_mode, check_router_key, check_transfer
+from toolkit.launch import acting
 from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.yaml_lines import line_of, read_document
 from toolkit.loopback import is_loopback, open_door
-from toolkit.policies import check_policy, follows_experts
+from toolkit.policies import check_policy
 from toolkit.router.door.limits import ALLOWABLE
 
 Count = Annotated[int, Field(ge=1)]
@@ -80,7 +80,7 @@ class Role(_Strict):
     mem_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     background: bool = Field(
         default=False,
-        description="CPU: the model computes while nothing else wants the core (workers share few)",
+        description="the model computes while nothing else wants the core (workers share few)",
     )
     early_place: bool = Field(
         default=False,
@@ -216,12 +216,14 @@ class Router(_Strict):
             )
         raise ValueError(open_door(self.host))
 
-    @field_validator(*ROUTERS)
+    @field_validator("*")
     @classmethod
     def _can_act(cls, value: Any, info: ValidationInfo) -> Any:
         kind = info.data.get("kind")
         if kind is not None and value is not None and value != {}:
-            check_router_key(str(info.field_name), kind)
+            dispatch = info.data.get("dispatch")
+            if why := acting.router_problem(str(info.field_name), kind, dispatch):
+                raise ValueError(why)
         return value
 
     @field_validator("prefill_policy", "decode_policy")
@@ -232,8 +234,8 @@ class Router(_Strict):
             return name
         if kind == "toolkit":
             check_policy(name, str(info.field_name).removesuffix("_policy"))
-        elif follows_experts(name):
-            raise ValueError(f"router: {kind} cannot do {name}: use kind: toolkit")
+        elif why := acting.policy_problem(str(info.field_name), name):
+            raise ValueError(why)
         return name
 
 
@@ -321,15 +323,43 @@ class Deployment(_Strict):
     )
     folder: Path = Field(default=Path(), exclude=True, description="where relative paths start")
 
-    @field_validator("transfer", "router")
+    @field_validator(*ROLES)
     @classmethod
-    def _act_under_mode(cls, value: Transfer | Router, info: ValidationInfo) -> Transfer | Router:
-        given = {key for key in value.model_fields_set if getattr(value, key) is not None}
-        if isinstance(value, Router):
-            check_mode(info.data.get("mode", "pd"), value.kind, given)
-        else:
-            check_transfer(info.data.get("mode", "pd"), given)
-        return value
+    def _role_can_act(cls, role: Role, info: ValidationInfo) -> Role:
+        name, device = str(info.field_name), info.data.get("device")
+        mode = info.data.get("mode")  # not there where it is wrong itself
+        if mode is not None and (why := acting.wrong_role(name, mode)):
+            raise ValueError(why)
+        if device is not None:
+            keys = acting.given(role, also_false=False)
+            acting.refuse({key: acting.role_problem(key, name, device) for key in keys})
+        return role
+
+    @field_validator("transfer")
+    @classmethod
+    def _transfer_can_act(cls, transfer: Transfer, info: ValidationInfo) -> Transfer:
+        mode, device = info.data.get("mode", "pd"), info.data.get("device", "cuda")
+        keys = acting.given(transfer)
+        acting.refuse(
+            {key: acting.transfer_problem(key, mode, device, transfer.backend) for key in keys}
+        )
+        return transfer
+
+    @field_validator("router")
+    @classmethod
+    def _router_can_act(cls, router: Router, info: ValidationInfo) -> Router:
+        if info.data.get("mode") == "plain":
+            keys = acting.given(router)
+            acting.refuse({key: acting.plain_problem(key, router.kind) for key in keys})
+        return router
+
+    @field_validator("base_port")
+    @classmethod
+    def _several_hosts_count_ports(cls, port: int, info: ValidationInfo) -> int:
+        hosts = info.data.get("hosts")
+        if hosts is not None and len(hosts) < 2:
+            raise ValueError("one host looks for free ports: set port of a role, or remove it")
+        return port
 
     @field_validator("decode")
     @classmethod
@@ -349,15 +379,6 @@ class Deployment(_Strict):
         if role.early_place:
             raise ValueError("early_place: only decode workers wait for KV: set it under decode")
         return role
-
-    @model_validator(mode="after")
-    def _roles_fit_mode(self) -> Deployment:
-        wrong = ("worker",) if self.mode == "pd" else ("prefill", "decode")
-        for role in wrong:
-            if role in self.model_fields_set:
-                fit = "prefill and decode" if self.mode == "pd" else "worker"
-                raise ValueError(f"mode {self.mode} has no {role!r} workers: describe {fit}")
-        return self
 
     @model_validator(mode="after")
     def _one_worker_key(self) -> Deployment:
@@ -383,8 +404,9 @@ class Deployment(_Strict):
         return self
 
     def on_device(self, device: str) -> Deployment:
-        """The same deployment on the other device."""
+        """The same deployment on the other device, without what only the first one could do."""
         data = self.model_dump(exclude_unset=True) | {"device": device, "folder": self.folder}
+        acting.without_other_device(data, device, ROLES)
         return Deployment.model_validate(data)
 
     def path_of(self, path: str) -> Path:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from toolkit.profile_folder.schema import Profile
 
 KEY = "router.profile"
+READ_WITH = ("tau", "refit_on_drift")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def locality(plan: Plan) -> list[Problem]:
     """Whether the plan can route by experts, and whether the profile is this model's."""
     problems = _policy(plan)
     if plan.locality is None:
-        return problems
+        return [*problems, *_unread(plan)]
     if plan.mode != "pd":
         mend = f"use mode: pd, or remove {KEY}"
         return [*problems, Problem(KEY, "only prefill workers record signatures", mend)]
@@ -104,6 +105,15 @@ def _policy(plan: Plan) -> list[Problem]:
         mend = "use mode: pd with dispatch: late, or another decode_policy"
         problems.append(Problem("router.dispatch", what, mend))
     return problems
+
+
+def _unread(plan: Plan) -> list[Problem]:
+    """Keys that only policies with a profile read. A policy can be changed while the router runs,
+    so these may stand beside any that there is; a profile cannot come later."""
+    config = (plan.router.config if plan.router else None) or {}
+    what = f"no policy can ever read it without {KEY}"
+    mend = f"set {KEY}, or remove it"
+    return [Problem(f"router.{key}", what, mend) for key in READ_WITH if key in config]
 
 
 def _readers(plan: Plan) -> list[Problem]:

@@ -239,7 +239,8 @@ def _waiting(own: Candidate) -> Knob:
 
 
 def _parked(own: Candidate) -> Knob:
-    """No more than the prefill worker has slots, which parked requests hold."""
+    """No more than the prefill worker has slots, which parked requests hold. Concurrent dispatch
+    parks none."""
     keys = ("router", "parked_per_prefill")
     held = own.deployment.prefill.max_running
     now = own.fleet.router.parked_per_prefill
@@ -255,4 +256,5 @@ def _parked(own: Candidate) -> Knob:
         tuple(sorted(values)),
         read,
         lambda document, value: put(document, keys, value),
+        lambda document: get(document, "router", "dispatch") != "concurrent",
     )

@@ -83,54 +83,6 @@ def test_other_routers_do_not_follow_experts(tmp_path, kind):
         assert "d.yaml:3" in problem and "use kind: toolkit" in problem
 
 
-SGLANG_CANNOT = ["tau: 0.1", "refit_on_drift: true", "hung_s: 9", "silent_s: 2", "lost_s: 60",
-                 "parked_per_prefill: 4", "park_timeout_s: 9", "seed: 0", "record: a"]  # fmt: skip
-NOBODY_CAN = [*SGLANG_CANNOT, "host: 0.0.0.0", "port: 30000", "api_key_env: KEY", "max_queue: 5",
-              "decode_policy: random", "args: {a: b}"]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("kind", "line", "said"),
-    [("sglang", line, "kind: toolkit, or remove it") for line in SGLANG_CANNOT]
-    + [("none", line, "remove") for line in NOBODY_CAN]
-    + [("toolkit", "args: {policy: random}", "router: toolkit reads none: remove them")],
-)
-def test_a_router_key_that_cannot_act_is_refused(tmp_path, kind, line, said):
-    (problem,) = problems_of(tmp_path, f"name: a\nrouter:\n  kind: {kind}\n  {line}\n")
-    assert f"d.yaml:4: router.{line.split(':')[0]}: " in problem and said in problem
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("transfer: {backend: nixl}", "transfer: mode plain moves no KV"),
-        ("transfer: {ib_device: mlx5_0}", "use mode: pd, or remove it"),
-        ("router: {parked_per_prefill: 4}", "parked_per_prefill: mode plain has no prefill"),
-        ("router: {park_timeout_s: 4}", "park_timeout_s: mode plain has no prefill"),
-        ("router: {prefill_policy: random}", "set decode_policy, which plain uses"),
-        ("router: {kind: sglang, decode_policy: random}", "args: {policy: NAME}"),
-    ],
-)
-def test_a_key_that_cannot_act_in_mode_plain_is_refused(tmp_path, line, said):
-    (problem,) = problems_of(tmp_path, f"name: a\n{line}\nmode: plain\n")
-    assert "d.yaml:2: " in problem and said in problem
-
-
-@pytest.mark.parametrize(
-    ("kind", "line"),
-    [("toolkit", each) for each in SGLANG_CANNOT]
-    + [("sglang", "args: {policy: random}"), ("sglang", "api_key_env: KEY")],
-)
-def test_where_a_key_can_act_it_may_stand(tmp_path, kind, line):
-    assert load(tmp_path, f"name: a\nrouter:\n  kind: {kind}\n  {line}\n").router.kind == kind
-
-
-@pytest.mark.parametrize("kind", ["sglang", "none"])
-def test_only_our_router_records(tmp_path, kind):
-    (problem,) = problems_of(tmp_path, f"name: a\nrouter:\n  kind: {kind}\n  record: a.jsonl\n")
-    assert "d.yaml:4: router.record: only our router records" in problem
-
-
 def test_a_wrong_kind_is_the_only_complaint(tmp_path):
     (problem,) = problems_of(tmp_path, "name: a\nrouter: {kind: nginx, decode_policy: eldr}\n")
     assert "router.kind" in problem
@@ -139,11 +91,6 @@ def test_a_wrong_kind_is_the_only_complaint(tmp_path):
 def test_sizes_that_do_not_divide(tmp_path):
     (problem,) = problems_of(tmp_path, "name: a\ndecode:\n  tp: 4\n  dp: 3\n  dp_attention: true\n")
     assert "d.yaml:2" in problem and "multiple of dp" in problem
-
-
-def test_role_of_the_other_mode(tmp_path):
-    (problem,) = problems_of(tmp_path, "name: a\nmode: plain\nprefill: {}\n")
-    assert "describe worker" in problem
 
 
 def test_repeated_key_is_an_error(tmp_path):

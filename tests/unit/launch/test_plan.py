@@ -247,7 +247,7 @@ def test_background_is_for_cpu_workers_of_its_role_only(model):
     plan = resolve(deployment(model, decode={"background": True}))
     variables = {worker.role: worker.env.get("TOOLKIT_BACKGROUND") for worker in plan.workers}
     assert variables == {"prefill": None, "decode": "1"}
-    plan = resolve(deployment(model, decode={"background": True}, device="cuda"))
+    plan = resolve(deployment(model, decode={"background": True}).on_device("cuda"))
     assert not any("TOOLKIT_BACKGROUND" in worker.env for worker in plan.workers)
 
 

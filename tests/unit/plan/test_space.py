@@ -153,6 +153,14 @@ def test_shortest_first_parks_more_unless_the_file_says_how_many() -> None:
             assert waiting.read(file) == order
 
 
+def test_what_is_never_parked_is_not_searched() -> None:
+    """The file would be refused."""
+    for dispatch, tried in (("late", True), ("concurrent", False)):
+        own = candidate(router={"dispatch": dispatch})
+        found = {k.name: k for k in searched(own, splits(own.deployment), local=False)}
+        assert found["router.parked_per_prefill"].applies(own.document) == tried
+
+
 def test_dp_keeps_the_pool_of_a_rank_and_shares_out_what_the_server_runs() -> None:
     fleets = {
         dp: Candidate.of(KNOBS["decode.dp"].write(OWN.document, dp), Given()).fleet.decode
