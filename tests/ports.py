@@ -6,11 +6,16 @@ before the process that it was chosen for has bound it.
 
 from __future__ import annotations
 
+from toolkit.launch import claims
 from toolkit.launch.ports import FreePorts
 
 _PORTS = FreePorts()
 
 
-def free_port() -> int:
-    """A port that nobody listens on at this moment, never the same twice."""
-    return _PORTS.take()
+def free_port(count: int = 1) -> int:
+    """The first of `count` consecutive ports that nobody listens on and no launcher is about to
+    open at this moment, never the same twice."""
+    while True:
+        first = _PORTS.take(count)
+        if claims.claimed().isdisjoint(range(first, first + count)):
+            return first

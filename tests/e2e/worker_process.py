@@ -17,6 +17,7 @@ from tests.ports import free_port
 from tests.preloading import Preloading, Process
 from toolkit.contract.variables import DEVICE_VARIABLE, PATCHES_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.embedded import model_path
+from toolkit.launch.plan import DIST_PORTS
 
 STARTUP_DEADLINE_S = 300
 
@@ -61,6 +62,8 @@ def start(port: int, *flags: str, log: Path, **environment: str) -> Process:
         "--host", "127.0.0.1", "--port", str(port), "--max-total-tokens", "8192",
         "--max-running-requests", "16", "--load-snapshot-publish-interval", "1", *flags,
     ]  # fmt: skip
+    if "--enable-dp-attention" in flags:  # else SGLang opens six ports from `port` + 233 on
+        arguments += ["--dist-init-addr", f"127.0.0.1:{free_port(DIST_PORTS)}"]
     env = os.environ | {WORKER_KEY_VARIABLE: ""} | CPU_ENVIRONMENT | environment
     with log.open("wb") as sink:
         return preloaded.start("patches.worker", *arguments, env=env, output=sink)
