@@ -26,7 +26,7 @@ from toolkit.replay import main, replay
 POOL = 4096
 RECORDINGS = Path(__file__).parent / "recordings"
 NAMES = [*(n for n in policy_names() if n != "brh"), "brh@survival", "gimbal@0.5:0.1:100"]
-NAMES += [*PUBLISHED, "gimbal@paper:0.5:0.1:100"]
+NAMES += [*PUBLISHED, "gimbal@paper:0.5:0.1:100", "pooled@gimbal", "unpooled@brh@survival"]
 
 
 def views(rng: random.Random) -> list[WorkerView]:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.one_by_one import OneByOne
 from tests.unit.policies.br0_cases import cases, fleet, prompts
 from tests.unit.policies.brute_force import after, imbalance, optimum
 from toolkit.policies import make_policy
 from toolkit.policies.br0 import Br0Policy, MarginNow
 from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.rounds.pooling import PooledPolicy
 
 tokens = st.integers(0, 5000)
 rank_loads = st.lists(tokens, min_size=2, max_size=8)
@@ -116,7 +116,7 @@ def test_distance_to_the_best_assignment() -> None:
         "br0, whole pool (s_greedy 0)": Br0Policy(s_greedy=0),
         "brh without predictions": BrHPolicy(),
         **{
-            name: OneByOne(make_policy(name, 1))
+            name: PooledPolicy(make_policy(name, 1))
             for name in ("shortest_queue", "power_of_two", "round_robin", "random")
         },
     }
