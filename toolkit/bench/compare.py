@@ -181,7 +181,7 @@ def _judge(
     except BenchError as error:
         raise BenchError(f"round {number + 1}, {arm.text}: {error}") from error
     metrics = summarise(outcome.samples, outcome.duration_s, slo)
-    decode = outcome.while_full(load)
+    decode = outcome.while_full()
     if decode is not None:
         metrics |= decode.metrics()
         metrics["decode_workers"] = decode.by_worker()
