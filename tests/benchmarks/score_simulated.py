@@ -160,7 +160,7 @@ def verdict(name: str, column: str, arm: str, found: Against, lead: str, most: b
     low, high = (ratio.low, ratio.high)
     return (
         f"{name}: {arm} {said} {abs(gain) if beyond or behind else gain:.1%} of {what} against "
-        f"the best {column} balancer, {found.best} (ratio {low:.3f} to {high:.3f})"
+        f"the best {column}, {found.best} (ratio {low:.3f} to {high:.3f})"
     )
 
 

@@ -2,8 +2,9 @@
 
 Two gains are told apart: what the pool brings to any policy, and what a score brings beyond it. So
 there are two columns: ours against the best balancer that binds at once, and against the best that
-has the same pool. The best of a column is the one that leads on the very rounds that are compared,
-which can only be to our disadvantage.
+has the same pool. A third holds BalanceRoute's rules as published, which have both. The best of a
+column is the one that leads on the very rounds that are compared, which can only be to our
+disadvantage.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ BALANCERS = (
     "least_tokens",
 )
 POOLED = tuple(f"pooled@{name}" for name in BALANCERS)
-COLUMNS = {"unpooled": BALANCERS, "pooled": POOLED}
+PUBLISHED = ("br0@paper", "brh@paper")
+COLUMNS = {"unpooled": BALANCERS, "pooled": POOLED, "published": PUBLISHED}
 Rounds = Mapping[str, Sequence[Mapping[str, float]]]
 """Of every arm, its figures: one mapping for each independent round or seed."""
 
@@ -46,8 +48,8 @@ class Against:
 
 
 def is_balancer(arm: str) -> bool:
-    """Whether the arm is one of either column."""
-    return any(arm in column for column in COLUMNS.values())
+    """Whether the arm is a load balancer, with the pool or without."""
+    return arm in BALANCERS or arm in POOLED
 
 
 def mean(rounds: Rounds, arm: str, figure: str) -> float:
@@ -75,9 +77,9 @@ def against(
 ) -> dict[str, Against]:
     """The arm in each column, beside the balancer that is best by `lead`."""
     found = {}
-    for column in COLUMNS:
+    for column, arms in COLUMNS.items():
         other = best(rounds, column, lead, most)
-        if other is not None:
+        if other is not None and arm not in arms:
             pairs = {figure: ratio(rounds, arm, other, figure) for figure in (lead, *figures)}
             found[column] = Against(other, pairs)
     return found
