@@ -33,9 +33,9 @@ seeds and what the paper has; `against`, for each policy that is no balancer and
 ratios to the balancer with the most tokens/s, with 95 % intervals over seeds; spread_order_kept,
 share of the pairs in the paper's order, of pairs of two balancers and of two of its own policies
 (that those are more level than balancers is not counted); spread_error, the largest relative error
-of the spread divided by shortest queue's; gain_4, gain_8, gain_16: tokens/s of `brh@paper:oracle` over the best
-balancer of each column, ratios with intervals, and the paper's gain; with `--azure` the same keys
-with `azure_` in front.
+of the spread divided by shortest queue's; gain_4, gain_8, gain_16: tokens/s of `brh@paper:oracle`
+over the best balancer of each column, ratios with intervals, and the paper's gain; with `--azure`
+the same keys with `azure_` in front.
 """
 
 from __future__ import annotations
