@@ -88,13 +88,13 @@ for room, rank in enumerate(ranks):
     CommonKVSender._register_prefill_dp_rank(SimpleNamespace(
         kv_mgr=manager, bootstrap_room=room, bootstrap_server_url=f"127.0.0.1:{port}"))
 print("took", time.monotonic() - before, flush=True)
-time.sleep(3)
+time.sleep(1.2)
 """
 
 
 def test_no_scheduler_waits_for_the_bootstrap_server(bootstrap: Bootstrap) -> None:
     """SGLang's own registering, of ranks with and without DP attention."""
-    bootstrap.slow_s = 1.0
+    bootstrap.slow_s = 0.3
     attention = {"system_dp_size": 1, "system_dp_rank": 0, "attn_dp_rank": 1}
     plain = {"system_dp_size": 4, "system_dp_rank": 3, "attn_dp_rank": 0}
     ranks = [attention | {"attn_tp_rank": 0}, attention | {"attn_tp_rank": 1}]
