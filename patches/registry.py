@@ -38,7 +38,7 @@ from patches.pd import (
     resume_penalties,
     waiting_queue,
 )
-from patches.steps import step_log
+from patches.steps import lockstep, step_log
 from patches.streams import event_stream, expert_stream
 
 ALL: tuple[Patch, ...] = (
@@ -65,6 +65,7 @@ ALL: tuple[Patch, ...] = (
     early_send.PATCH,
     early_place.PATCH,
     capture.PATCH,
+    lockstep.PATCH,
     step_log.PATCH,
     step_log.CPU_PATCH,
     expert_stream.PATCH,

@@ -1,11 +1,12 @@
 """One server on two nodes, both of this machine: 127.0.0.1 and 127.0.0.2, a DP-attention rank each.
 
 Ranks send their loads over the network then, and `--load-balance-method` decides which process of
-node 0 receives them.
+node 0 receives them. And they run their experts together.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -15,16 +16,22 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.e2e import worker_process
 from tests.ports import free_port
 from toolkit.contract.events import Event, Hello, LoadReading, decode
+from toolkit.contract.frames import StepsHead, decode_head
+from toolkit.embedded import model_path
 from toolkit.launch.plan import DIST_PORTS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.slow]
 
 TOKENS = 60
+TEXTS = ("Tell me of the sea.", "def binary_search(values, wanted):")
+"""Of each rank: their tokens use other experts."""
+LAYERS = json.loads((model_path() / "config.json").read_text())["num_hidden_layers"]
 
 
 class Listener:
@@ -59,7 +66,7 @@ def two_nodes(
     flags = (
         "--tp", "2", "--dp", "2", "--enable-dp-attention", "--enable-dp-lm-head",
         "--nnodes", "2", "--dist-init-addr", f"127.0.0.1:{dist}",
-        "--load-balance-method", request.param,
+        "--load-balance-method", request.param, "--enable-return-routed-experts",
     )  # fmt: skip
     bound = worker_process.TWO_RANKS
     second = worker_process.start_second_node(port, *flags, log=folder / "node-1.log", **bound)
@@ -86,9 +93,9 @@ def wait_until_warm(url: str) -> None:
     raise TimeoutError(url)
 
 
-def generate(url: str, rank: int) -> Any:
-    body = {
-        "text": "Tell me of the sea.",
+def generate(url: str, rank: int, **more: Any) -> Any:
+    body = more | {
+        "text": TEXTS[rank],
         "routed_dp_rank": rank,
         "sampling_params": {"max_new_tokens": TOKENS, "ignore_eos": True, "temperature": 0},
     }
@@ -118,3 +125,74 @@ def test_loads_move_while_nothing_is_dispatched(two_nodes: tuple[str, Listener],
     running = [load.used_tokens for load in loads if load.running]
     assert len(set(running)) > TOKENS // 4, "a step of it was seen now and then at least"
     assert not loads[-1].running and not loads[-1].used_tokens
+
+
+class Experts:
+    """What tokens used by SGLang's answers, and steps by `GET /toolkit/experts`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.ids: dict[int, np.ndarray] = {}
+        """By rank: those of the generated tokens that were run, int32 [tokens, layers, top_k]."""
+        self.distinct: dict[int, list[np.ndarray]] = {0: [], 1: []}
+        """By rank: a row of distinct experts by layer for each decode step."""
+        self._stream = urllib.request.urlopen(url + "/toolkit/experts", timeout=30)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in iter(self._stream.readline, b""):
+            head = decode_head(line)
+            body = self._stream.read(head.bytes)
+            if isinstance(head, StepsHead):
+                rows = np.frombuffer(body, np.float32).reshape(head.shape)
+                rows = rows[rows[:, head.fields.index("decode")] == 1]
+                self.distinct[head.dp_rank] += list(rows[:, len(head.fields) :])
+
+    def ask(self, rank: int) -> None:
+        meta = generate(self._url, rank, return_routed_experts=True)["meta_info"]
+        ids = np.frombuffer(base64.b64decode(meta["routed_experts"]), np.int32)
+        tokens = meta["prompt_tokens"] + meta["completion_tokens"] - 1
+        self.ids[rank] = ids.reshape(tokens, LAYERS, -1)[meta["prompt_tokens"] :]
+
+    def complete(self) -> bool:
+        return all(len(self.distinct[r]) == len(self.ids.get(r, ())) > 0 for r in (0, 1))
+
+
+def distinct(*ids: np.ndarray) -> list[int]:
+    """Distinct experts by layer of these tokens, int32 [layers, top_k] each."""
+    together = np.concatenate(ids, axis=1)
+    return [len(set(layer[layer >= 0].tolist())) for layer in together]
+
+
+def test_the_step_log_counts_the_experts_of_both_ranks(two_nodes: tuple[str, Listener]) -> None:
+    """By the experts of every token, for which the two requests ask."""
+    url, _ = two_nodes
+    experts = Experts(url)
+    threads = [threading.Thread(target=experts.ask, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    deadline = time.monotonic() + 10
+    while not experts.complete() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert experts.complete(), {rank: len(rows) for rank, rows in experts.distinct.items()}
+    # A request is alone on its rank, so its n-th token is the n-th decode step there. By how many
+    # steps the second one came later is not said: one number explains every row, or it is wrong.
+    wrong = [_mismatches(experts, later) for later in range(-TOKENS, TOKENS)]
+    assert wrong.count(0) == 1
+    assert abs(wrong.index(0) - TOKENS) < TOKENS // 2, "they ran side by side"
+
+
+def _mismatches(experts: Experts, later: int) -> int:
+    """Rows of rank 0 and 1 that differ from what their tokens used together, if step n of rank 0
+    was step n - `later` of rank 1. A step in which the other one was prefilled is not known."""
+    wrong = 0
+    for rank, other, ahead in ((0, 1, -later), (1, 0, later)):
+        theirs = experts.ids[other]
+        for n, row in enumerate(experts.distinct[rank]):
+            at = n + ahead
+            beside = [theirs[at]] if 0 <= at < len(theirs) else []
+            exact = row.tolist() == distinct(experts.ids[rank][n], *beside)
+            wrong += not exact and not (at == -1 and not row.any())
+    return wrong
