@@ -133,7 +133,8 @@ class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
     """Sums over a rank's decode steps since the event before.
 
     `requests` of batch sizes, `kv_tokens` of KV tokens attended to, `seconds` of wall times,
-    `distinct` of the mean over MoE layers of distinct experts; 0 where experts are not captured.
+    `distinct` of the mean over MoE layers of distinct experts, of ranks that share their experts
+    those of all together; 0 where experts are not captured.
     """
 
     steps: int
