@@ -76,7 +76,7 @@ class StepJoin:
         assert block.group is not None
         steps = np.frombuffer(block.group.steps, np.int64).tolist()
         used = np.frombuffer(block.group.used, np.uint8).reshape(block.group.shape)
-        known = used.any(axis=(1, 2)).tolist()
+        known = np.any(used, axis=(1, 2))
         for step, mine, knows in zip(steps, used, known, strict=True):
             if step not in self._used:
                 self._used[step] = mine.copy() if knows else None
