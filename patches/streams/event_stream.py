@@ -4,7 +4,9 @@ One JSON object a line (`toolkit.contract.events`): `hello` first, then `prefill
 prefill forward has finished, `kv_transfer` when its KV has moved, `load` per DP rank when it
 changed (at most every 20 ms, from the snapshots that the schedulers leave in shared memory after
 every step), `down` when one of its processes died, and `ping` after a second of silence. The
-router needs no polling, and a dead worker shows as a broken stream at once.
+router needs no polling, and a dead worker shows as a broken stream at once. The connection is
+served by a thread (`patches.streams.event_hub`), so that a worker whose HTTP loop is held up does
+not look dead.
 
 Until every rank has published a snapshot the answer is 503: only snapshots say how many requests a
 rank runs at a time, and a `hello` without that number would be no promise to keep.
@@ -12,9 +14,8 @@ rank runs at a time, and a `hello` without that number would be no promise to ke
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from functools import cache
+from threading import Lock
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
@@ -23,34 +24,22 @@ from patches.dp.loads import reserved_tokens
 from patches.environment import expected, installed
 from patches.experts.of_model import expert_count
 from patches.experts.signature import wanted_layers
+from patches.streams.event_hub import EventHub
 from toolkit.contract import VERSION, run_id
 from toolkit.contract.events import (
     Down,
-    Event,
     Experts,
     Hello,
     KvTransfer,
     LoadReading,
-    Ping,
     PrefillDone,
     Records,
-    encode,
 )
 from toolkit.contract.paths import EVENTS
 
 APP = "sglang.srt.entrypoints.http_server.app"
-LOAD_INTERVAL_S = 0.02
-IDLE_LOAD_INTERVAL_S = 0.25
-STILL_S = 2.0
-"""A busy worker says so often, too, that a rank's load has not changed, if the rank lives: the
-router must be able to tell a rank that has lost a request from one that is stuck in a step."""
-PING_AFTER_S = 1.0
-PING = encode(Ping())
 FAREWELL_S = 0.1
 """Time for the last event to leave before SGLang's crash handler blocks the event loop."""
-MAX_BACKLOG = 10_000
-"""Events that a subscriber may leave unread before it is cut off: it would act on stale news."""
-
 LOAD_FIELDS = {
     "running": "num_running_reqs",
     "waiting": "num_waiting_reqs",
@@ -61,69 +50,51 @@ LOAD_FIELDS = {
 }
 
 
-class EventHub:
-    """Fans events out to every subscriber of this worker; one router is the usual number."""
+class SharedReader:
+    """SGLang's reader of load snapshots, made for one thread, for two: the HTTP loop's and the
+    event stream's."""
 
-    def __init__(self) -> None:
-        self._queues: set[asyncio.Queue[bytes | None]] = set()
-        self._loads: dict[int, LoadReading] = {}
-        self._as_of: dict[int, float] = {}
-        self._load_task: asyncio.Task[None] | None = None
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._lock = Lock()
 
-    def publish(self, event: Event) -> None:
-        """Send one event to everybody who listens now. Also the handler of those that come from a
-        scheduler."""
-        line = encode(event)
-        for queue in list(self._queues):
-            if queue.qsize() >= MAX_BACKLOG:
-                self._queues.discard(queue)
-                queue.put_nowait(None)
-            else:
-                queue.put_nowait(line)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
 
-    async def subscribe(self) -> AsyncIterator[bytes]:
-        """Lines for one subscriber, from `hello` until it goes away."""
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._queues.add(queue)
-        if self._load_task is None or self._load_task.done():
-            self._load_task = asyncio.create_task(self._watch_load())
-        try:
-            yield encode(_hello())
-            for load in self._loads.values():
-                yield encode(load)
-            while True:
-                try:
-                    line = await asyncio.wait_for(queue.get(), PING_AFTER_S)
-                except TimeoutError:
-                    line = PING
-                if line is None:
-                    return
-                yield line
-        finally:
-            self._queues.discard(queue)
+    def read(self, dp_rank: int) -> Any:
+        """One rank's snapshot, or None."""
+        with self._lock:
+            return self._reader.read(dp_rank)
 
-    async def _watch_load(self) -> None:
-        manager = _manager()
-        while self._queues:
-            busy = bool(manager.rid_to_state)
-            for snapshot in manager.load_snapshot_reader.read_all():
-                rank, as_of = snapshot.dp_rank, snapshot.timestamp
-                load = LoadReading(
-                    dp_rank=rank,
-                    **{name: int(getattr(snapshot, field)) for name, field in LOAD_FIELDS.items()},
-                )
-                still = busy and as_of - self._as_of.get(rank, as_of) >= STILL_S
-                if still or self._loads.get(rank) != load:
-                    self._loads[rank], self._as_of[rank] = load, as_of
-                    self.publish(load)
-            await asyncio.sleep(LOAD_INTERVAL_S if busy else IDLE_LOAD_INTERVAL_S)
-
-
-HUB = EventHub()
+    def read_all(self) -> list[Any]:
+        """Those of all ranks that have one."""
+        with self._lock:
+            snapshots: list[Any] = self._reader.read_all()
+            return snapshots
 
 
 def _manager() -> Any:
     return resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
+
+
+def _busy() -> bool:
+    return bool(_manager().rid_to_state)
+
+
+def _loads() -> list[tuple[LoadReading, float]]:
+    return [
+        (
+            LoadReading(
+                dp_rank=snapshot.dp_rank,
+                **{name: int(getattr(snapshot, field)) for name, field in LOAD_FIELDS.items()},
+            ),
+            snapshot.timestamp,
+        )
+        for snapshot in _manager().load_snapshot_reader.read_all()
+    ]
+
+
+HUB = EventHub(_busy, _loads)
 
 
 def _silent_ranks() -> list[int]:
@@ -235,6 +206,8 @@ def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
         refuse(f"the scheduler runs without the patches {', '.join(sorted(missing))}")
     if dp and (missing := missing_patches(state.scheduler_info)):
         refuse(f"the DP controller runs without the patches {', '.join(sorted(missing))}")
+    manager = state.tokenizer_manager
+    manager.load_snapshot_reader = SharedReader(manager.load_snapshot_reader)
     original(state)
 
 
@@ -248,14 +221,19 @@ def _announce_death(
 
 
 def _add_route() -> None:
-    from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+    from fastapi.responses import PlainTextResponse, Response
+
+    from patches.streams.takeover import EventResponse, Exchanges
 
     async def events() -> Response:
         if silent := _silent_ranks():
             return PlainTextResponse(f"DP ranks {silent} have not said what they run", 503)
-        return StreamingResponse(HUB.subscribe(), media_type="application/x-ndjson")
+        return EventResponse(HUB, _hello())
 
-    resolve(APP).add_api_route(EVENTS, events, methods=["GET"])
+    app = resolve(APP)
+    app.add_api_route(EVENTS, events, methods=["GET"])
+    build = app.build_middleware_stack
+    app.build_middleware_stack = lambda: Exchanges(build(), EVENTS)
 
 
 PATCH = Patch(
@@ -281,7 +259,9 @@ PATCH = Patch(
     ),
     requires=(
         APP,
+        f"{APP}.build_middleware_stack",
         "sglang.srt.entrypoints.http_server.get_global_state",
+        "uvicorn.protocols.http.httptools_impl.RequestResponseCycle.send",
         "sglang.srt.arg_groups.overrides.resolving_view",
     ),
     attach=_add_route,

@@ -7,17 +7,23 @@
 - `rude`: raw frames that no server should send (`tests.standin.rude`), on the event stream too.
 - `well`: as ever. What was silent goes on, unless its client has gone.
 - `reset` is no mode: it resets (RST) all other connections of the worker, once.
+- `hold SECONDS` neither: the loop does nothing for so long, while a thread goes on with the event
+  streams, as the event thread of a real worker does; `hold SECONDS mute` without the thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import struct
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from tests.standin import rude
+from toolkit.contract import events
 
 if TYPE_CHECKING:
     from tests.standin.worker import Protocol, Server
@@ -43,6 +49,11 @@ class Faults:
         if name == "reset":
             for protocol in server.connections - {asking}:
                 _reset(protocol)
+            return True
+        if name.startswith("hold "):
+            _, seconds, *mute = name.split()
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.01, _hold, float(seconds), [] if mute else list(server.subscribers))
             return True
         if name not in MODES:
             return False
@@ -84,3 +95,24 @@ def _reset(protocol: Protocol) -> None:
     taken = protocol.transport.get_extra_info("socket")
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     protocol.transport.abort()
+
+
+def _hold(seconds: float, subscribers: list[Protocol]) -> None:
+    """Block this loop. Who listens to events hears of it, past the loop."""
+    begin = time.monotonic()
+    own = [protocol.transport.get_extra_info("socket").fileno() for protocol in subscribers]
+
+    def ping() -> None:
+        while (held := time.monotonic() - begin) < seconds:
+            line = events.encode(events.Ping(held_up=held))
+            for number in own:
+                os.write(number, b"%x\r\n%b\r\n" % (len(line), line))
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=ping)
+    thread.start()
+    while time.monotonic() - begin < seconds:
+        time.sleep(0.05)
+    thread.join()
+    for protocol in subscribers:
+        protocol.chunk(events.encode(events.Ping()))

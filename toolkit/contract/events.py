@@ -151,8 +151,13 @@ class Down(msgspec.Struct, frozen=True, tag="down", tag_field="type"):
     reason: str = ""
 
 
-class Ping(msgspec.Struct, frozen=True, tag="ping", tag_field="type"):
+class Ping(msgspec.Struct, frozen=True, tag="ping", tag_field="type", omit_defaults=True):
     """Nothing has happened for a second, and the worker lives."""
+
+    held_up: float = 0.0
+    """Seconds for which its HTTP loop has not come round: requests get no answer from it for so
+    long, though its ranks may compute. 0: it comes round. Said twice a second while it lasts, and
+    once when it is over."""
 
 
 Event = Hello | PrefillDone | KvTransfer | LoadReading | Steps | Down | Ping

@@ -43,6 +43,8 @@ class Watcher:
         self._refused = ""
         self._stranger: str | None = None
         """Why the worker that answers there must not serve here."""
+        self._held_up = 0.0
+        """Seconds for which its HTTP loop has not come round, as it last said."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -61,6 +63,7 @@ class Watcher:
 
     async def _watch_once(self) -> str:
         self._buffer, self._hello, self._stranger = bytearray(), False, None
+        self._held_up = 0.0
         call = self._call = self.worker.pool.get(EVENTS, self._feed)
         try:
             status = await self._first_answer(call)
@@ -172,7 +175,7 @@ class Watcher:
             except Exception as error:  # whatever it holds: the stream and its worker go on
                 log.warning("worker %s sent a malformed event (%s)", self.worker.name, where(error))
         # A data connection that broke took the worker out; an event shows that it lives.
-        known = self._hello and self._stranger is None
+        known = self._hello and self._stranger is None and not self._is_held_up()
         if known and not self.worker.healthy and self.worker.down_since:
             self.worker.mark_up()
 
@@ -210,11 +213,26 @@ class Watcher:
                 self._hello = False  # nothing that it still says brings it back
                 self.worker.died(crashed=True)
                 self.worker.mark_down(event.reason or "it says that it is going down")
+            case events.Ping():
+                self._pinged(event)
             case events.Hello():
                 self._hello = True
                 self._stranger = other_run(self.worker.config, event.run) or _unknown(event)
                 if self._stranger is None:
                     self.worker.greeted(event)
+
+    def _pinged(self, ping: events.Ping) -> None:
+        before = self._is_held_up()
+        self._held_up = ping.held_up
+        if self._is_held_up():
+            self.worker.mark_held_up()
+            if not before:
+                name, seconds = self.worker.name, ping.held_up
+                log.warning("worker %s: its HTTP has been held up for %.1f s", name, seconds)
+
+    def _is_held_up(self) -> bool:
+        """Too long to send it anything new."""
+        return self._held_up > self._config.silent_s
 
     def _told(self, number: int, take: Callable[[Rank], None]) -> None:
         """What one rank says of itself."""

@@ -121,6 +121,15 @@ class Worker:
             self.on_change()
             self.on_news()
 
+    def mark_held_up(self) -> None:
+        """No new requests: its HTTP loop does not come round, its ranks may well compute. Nothing
+        is missed, so nothing is given up: what runs here, and what waits for a prefill, waits."""
+        if self.healthy:
+            self.healthy = False
+            self.down_since = monotonic()
+            self.on_change()
+            self.on_news()
+
     def died(self, crashed: bool) -> None:
         """Its processes are gone, or may as well be: `crashed`: it said so itself."""
         if crashed:

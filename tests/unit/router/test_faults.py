@@ -144,6 +144,37 @@ def test_a_hung_decode_is_given_up():
     run(check())
 
 
+def test_a_decode_whose_http_is_held_up_keeps_its_requests_and_gets_no_new_ones():
+    """Its events say so, from a thread of their own: it is not dead, however long it lasts."""
+
+    async def check() -> None:
+        config = {"silent_s": 0.4, "hung_s": 0.8, "no_worker_wait_s": 0.1}
+        async with Cluster(decodes=1, worker_args=["--token-ms", "5"], config=config) as cluster:
+            path = "/v1/completions"
+            calls = [asyncio.ensure_future(post(cluster, path, bodies(60)[path])) for _ in range(4)]
+            await cluster.until(lambda s: s["workers"][1]["inflight"] == 4)
+            await cluster.make("decode-0", "hold 2.5")
+            await cluster.until(lambda s: not s["workers"][1]["healthy"])
+            status, raw = await post(cluster, path, bodies(5)[path])
+            assert status == 503, raw
+            for status, raw in await asyncio.gather(*calls):
+                assert status == 200
+                assert text_of(path, raw) == expected("hello", 60)
+            state = await cluster.until(lambda s: s["workers"][1]["healthy"])
+            assert state["resumed"] == state["retried"] == 0
+            assert "HTTP has been held up" in cluster.log.read_text()
+            # The same without a word of life is a hung worker, as ever.
+            call = asyncio.ensure_future(post(cluster, path, bodies(60)[path]))
+            await cluster.until(lambda s: s["workers"][1]["inflight"] == 1)
+            await cluster.make("decode-0", "hold 2.5 mute")
+            status, raw = await call
+            assert status == 200
+            state = await cluster.until(idle)
+            assert state["resumed"] + state["retried"] == 1
+
+    run(check())
+
+
 def test_a_client_that_goes_away_is_forgotten_everywhere():
     async def check() -> None:
         async with Cluster(worker_args=["--token-ms", "50"]) as cluster:

@@ -1,0 +1,150 @@
+"""Fans a worker's events out to its listeners, from a thread of its own.
+
+A worker's HTTP loop is held up now and then: by a prompt of megabytes that it tokenises, by a
+detokenizer that it waits for. Its schedulers compute all the while, so the worker must not look
+dead. Loads and signs of life are therefore written by a thread, and each says how long the loop has
+been held up; only what comes from a scheduler over the loop (`prefill_done`, sums of steps) waits
+for it. What holds Python's own lock (a garbage collection, one call of a C library that does not
+let go of it) holds up the thread as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable, Iterable
+from time import monotonic
+
+from patches.streams.outlet import Outlet
+from patches.streams.pulse import Pulse
+from toolkit.contract.events import Down, Event, LoadReading, Ping, encode
+
+log = logging.getLogger("toolkit.events")
+
+LOAD_INTERVAL_S = 0.02
+IDLE_LOAD_INTERVAL_S = 0.25
+STILL_S = 2.0
+"""A busy worker says so often, too, that a rank's load has not changed, if the rank lives: the
+router must be able to tell a rank that has lost a request from one that is stuck in a step."""
+PING_AFTER_S = 1.0
+HELD_PING_S = 0.5
+"""Between two pings while the loop is held up: the router must hear of that before `silent_s`."""
+PAUSE_S = 1.0
+"""After something unexpected in the thread."""
+
+
+class EventHub:
+    """`busy` and `loads` are asked by the hub's thread: whether the worker has requests, and each
+    rank's newest reading with the time at which it was taken."""
+
+    def __init__(
+        self, busy: Callable[[], bool], loads: Callable[[], Iterable[tuple[LoadReading, float]]]
+    ) -> None:
+        self._busy = busy
+        self._read = loads
+        self._lock = threading.Lock()
+        self._outlets: set[Outlet] = set()
+        self._loads: dict[int, LoadReading] = {}
+        self._as_of: dict[int, float] = {}
+        self._said_at = 0.0
+        self._pinged_at = 0.0
+        self._held_up = False
+        self._down = False
+        self._pulse: Pulse | None = None
+        self._thread: threading.Thread | None = None
+        self._wake = -1
+
+    def publish(self, event: Event) -> None:
+        """Send one event to everybody who listens now; from any thread, and never waits. Also the
+        handler of those that come from a scheduler."""
+        line = encode(event)
+        with self._lock:
+            self._down = self._down or isinstance(event, Down)
+            self._said_at = monotonic()
+            waits = [outlet for outlet in self._outlets if outlet.put(line)]
+        if waits:
+            self.wake()
+
+    def join(self, hello: Event, pulse: Pulse) -> Outlet:
+        """A new listener, who is told `hello` and every rank's load first. Its outlet is still to
+        be opened. `pulse`: of the loop that serves the worker's HTTP."""
+        outlet = Outlet()
+        with self._lock:
+            for event in (hello, *self._loads.values()):
+                outlet.put(encode(event))
+            self._outlets.add(outlet)
+            if self._thread is None:
+                self._pulse = pulse
+                if self._wake < 0:
+                    self._wake = os.eventfd(0)
+                self._thread = threading.Thread(
+                    target=self._run, name="toolkit-events", daemon=True
+                )
+                self._thread.start()
+        return outlet
+
+    def leave(self, outlet: Outlet) -> None:
+        """The listener has gone."""
+        with self._lock:
+            self._outlets.discard(outlet)
+        outlet.close()
+
+    def wake(self) -> None:
+        """Something waits in an outlet for its socket."""
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._outlets:
+                    self._thread = None
+                    return
+                down = self._down
+            try:
+                busy = self._busy()
+                if not down:  # nothing that a worker says after that counts
+                    self._tell_loads(busy)
+                    self._tell_life(monotonic())
+                self._wait(LOAD_INTERVAL_S if busy else IDLE_LOAD_INTERVAL_S)
+            except Exception:
+                log.exception("the events of this worker are held up")
+                threading.Event().wait(PAUSE_S)
+
+    def _tell_loads(self, busy: bool) -> None:
+        for load, as_of in self._read():
+            rank = load.dp_rank
+            still = busy and as_of - self._as_of.get(rank, as_of) >= STILL_S
+            if still or self._loads.get(rank) != load:
+                with self._lock:
+                    self._loads[rank], self._as_of[rank] = load, as_of
+                self.publish(load)
+
+    def _tell_life(self, now: float) -> None:
+        assert self._pulse is not None
+        held_up = self._pulse.held_up(now)
+        moves_again = self._held_up and not held_up
+        held = held_up > 0 and now - self._pinged_at >= HELD_PING_S
+        if held or moves_again or now - self._said_at >= PING_AFTER_S:
+            self._held_up = held_up > 0
+            self._pinged_at = now
+            self.publish(Ping(held_up=round(held_up, 3)))
+
+    def _wait(self, seconds: float) -> None:
+        """Until then; meanwhile outlets whose sockets were full are flushed."""
+        until = monotonic() + seconds
+        while (left := until - monotonic()) > 0:
+            poll = select.poll()
+            poll.register(self._wake, select.POLLIN)
+            with self._lock:
+                outlets = [(each.waits_on(), each) for each in self._outlets]
+            waiting = {number: each for number, each in outlets if number is not None}
+            for number in waiting:
+                poll.register(number, select.POLLOUT)
+            for number, _ in poll.poll(left * 1e3):
+                if number in waiting:
+                    waiting[number].flush()
+                else:
+                    os.eventfd_read(number)

@@ -1,0 +1,270 @@
+"""The event stream on its own thread: a real uvicorn, whose loop is held up; no SGLang."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from patches.http.worker_key import KeyCheck
+from patches.streams import outlet as outlets
+from patches.streams.event_hub import EventHub
+from patches.streams.event_stream import SharedReader
+from patches.streams.outlet import Outlet
+from patches.streams.takeover import EventResponse, Exchanges
+from toolkit.contract.events import Down, Event, Hello, LoadReading, Ping, decode
+from toolkit.contract.paths import EVENTS
+
+HOLD_S = 2.0
+KEY = {"Authorization": "Bearer k"}
+
+
+class Worker:
+    """What a worker's main process is to the hub: an HTTP server and what its ranks publish."""
+
+    def __init__(self) -> None:
+        self.busy = True
+        self.loads = [(LoadReading(running=0), 0.0)]
+        self.hub = EventHub(lambda: self.busy, lambda: list(self.loads))
+        self.port = 0
+
+    def app(self) -> Any:
+        async def events(request: Request) -> Response:
+            return EventResponse(self.hub, Hello(contract=1, max_running_requests=4))
+
+        async def hold(request: Request) -> Response:
+            time.sleep(HOLD_S)  # as a tokenizer does
+            return PlainTextResponse("ok")
+
+        async def passed_on(request: Request, follow: Any) -> Response:
+            answer: Response = await follow(request)
+            return answer
+
+        routes = [Route(EVENTS, events), Route("/hold", hold)]
+        # SGLang puts one around all when it has metrics or keys: it has a task and a `send` of its
+        # own.
+        metrics = Middleware(BaseHTTPMiddleware, dispatch=passed_on)
+        return Exchanges(KeyCheck(Starlette(routes=routes, middleware=[metrics]), "k"), EVENTS)
+
+
+@contextmanager
+def serving(worker: Worker) -> Iterator[Worker]:
+    config = uvicorn.Config(worker.app(), port=0, loop="uvloop", log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    until(lambda: server.started)
+    worker.port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield worker
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    with serving(Worker()) as up:
+        yield up
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "still not so"
+        time.sleep(0.005)
+
+
+class Listener:
+    """A client of the stream; `heard` with the times."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", worker.port, timeout=10)
+        self.connection.request("GET", EVENTS, headers=KEY)
+        self.answer = self.connection.getresponse()
+        assert self.answer.status == 200
+        assert self.answer.headers["content-type"] == "application/x-ndjson"
+        self.heard: list[tuple[float, Event]] = []
+        self.ended = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            while line := self.answer.readline():
+                self.heard.append((time.monotonic(), decode(line)))
+        except (OSError, http.client.HTTPException, ValueError):
+            pass
+        self.ended = True
+
+    def events(self) -> list[Event]:
+        return [event for _, event in self.heard]
+
+
+def hold(worker: Worker) -> threading.Thread:
+    """Have the server's loop do nothing for HOLD_S."""
+
+    def ask() -> None:
+        held = http.client.HTTPConnection("127.0.0.1", worker.port, timeout=30)
+        held.request("GET", "/hold", headers=KEY)
+        assert held.getresponse().read() == b"ok"
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    return asking
+
+
+def test_a_held_up_loop_is_told_and_holds_up_no_event(worker: Worker) -> None:
+    listener = Listener(worker)
+    until(lambda: len(listener.heard) >= 2)
+    assert listener.events()[:2] == [Hello(contract=1, max_running_requests=4), LoadReading()]
+    begin = time.monotonic()
+    holding = hold(worker)
+    time.sleep(HOLD_S / 2)
+    worker.loads = [(LoadReading(running=3), 1.0)]
+    until(lambda: LoadReading(running=3) in listener.events(), 0.5)
+    worker.hub.publish(Ping(held_up=77.0))  # from this thread
+    until(lambda: Ping(held_up=77.0) in listener.events(), 0.5)
+    assert holding.is_alive(), "the loop was not held up while this was asked"
+    holding.join()
+    until(lambda: listener.events()[-1] == Ping(held_up=0.0), 2.0)
+    times = [at for at, _ in listener.heard if at >= begin]
+    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    assert max(gaps) < HOLD_S / 2, "silent while the loop was held up"
+    told = [each.held_up for each in listener.events() if isinstance(each, Ping)]
+    assert any(0 < seconds <= HOLD_S + 1 for seconds in told)
+
+
+def test_who_comes_later_hears_the_loads_of_now(worker: Worker) -> None:
+    first = Listener(worker)
+    until(lambda: len(first.heard) >= 2)
+    worker.loads = [(LoadReading(running=5), 1.0)]
+    until(lambda: LoadReading(running=5) in first.events())
+    second = Listener(worker)
+    until(lambda: len(second.heard) >= 2)
+    assert second.events()[1] == LoadReading(running=5)
+    worker.hub.publish(Down("gone"))
+    until(lambda: second.events()[-1] == Down("gone") == first.events()[-1])
+    time.sleep(1.5)  # nothing that it says after that counts, so it says nothing
+    assert second.events()[-1] == Down("gone")
+
+
+def test_a_client_that_goes_leaves_nothing_behind(worker: Worker) -> None:
+    listeners = [Listener(worker) for _ in range(3)]
+    until(lambda: all(len(each.heard) >= 2 for each in listeners))
+    assert len(worker.hub._outlets) == 3
+    for each in listeners:
+        sock = each.connection.sock or each.answer.fp.raw._sock  # type: ignore[union-attr]
+        sock.shutdown(socket.SHUT_RDWR)
+    until(lambda: not worker.hub._outlets and worker.hub._thread is None)
+    again = Listener(worker)
+    until(lambda: len(again.heard) >= 2)
+
+
+def test_without_the_key_there_are_no_events(worker: Worker) -> None:
+    asked = http.client.HTTPConnection("127.0.0.1", worker.port, timeout=10)
+    asked.request("GET", EVENTS)
+    assert asked.getresponse().status == 401
+    assert not worker.hub._outlets
+
+
+def test_who_does_not_read_is_cut_off(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlets, "MAX_BACKLOG", 20)
+    with socket.create_connection(("127.0.0.1", worker.port)) as deaf:
+        deaf.sendall(f"GET {EVENTS} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer k\r\n\r\n".encode())
+        until(lambda: len(worker.hub._outlets) == 1)
+        big = Down("x" * 300_000)
+        for _ in range(200):
+            worker.hub.publish(big)
+        until(lambda: not worker.hub._outlets)
+
+
+def test_other_servers_are_told_so() -> None:
+    """Over TLS, say, what is written past the server would arrive in the clear."""
+
+    class Exchange:
+        response_started = False
+
+        class transport:  # noqa: N801
+            get_extra_info = staticmethod(lambda name: object())  # it has an "sslcontext"
+
+        async def send(self, message: Any) -> None:
+            sent.append(message)
+
+    sent: list[Any] = []
+    hub = EventHub(lambda: False, list)
+    app = Exchanges(EventResponse(hub, Hello()), "/")
+    scope = {"type": "http", "path": "/", "http_version": "1.1"}
+    asyncio.run(app(dict(scope), None, Exchange().send))
+    assert sent[0]["status"] == 501
+    assert not hub._outlets
+
+
+@given(st.lists(st.binary(min_size=1, max_size=200_000), max_size=8), st.integers(0, 8))
+def test_lines_arrive_whole_and_in_order(lines: list[bytes], early: int) -> None:
+    """However little the socket takes, and whether they came before it was open or after."""
+    near, far = socket.socketpair()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    near.setblocking(False)
+    outlet = Outlet()
+    for line in lines[:early]:
+        assert not outlet.put(line)
+    outlet.open(near)
+    wanted = b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in lines)
+    got = bytearray()
+    for line in lines[early:]:
+        outlet.put(line)
+        got += far.recv(1 << 16)
+    while len(got) < len(wanted):
+        outlet.flush()
+        got += far.recv(1 << 16)
+    assert bytes(got) == wanted
+    assert outlet.waits_on() is None
+    outlet.close()
+    assert far.recv(1) == b""
+    far.close()
+
+
+def test_a_reader_is_used_by_one_thread_at_a_time() -> None:
+    class Reader:
+        inside = clashes = 0
+        path = "/dev/shm/x"
+
+        def read_all(self) -> list[int]:
+            self.inside += 1
+            time.sleep(0.001)
+            self.clashes += self.inside > 1
+            self.inside -= 1
+            return [1]
+
+        def read(self, rank: int) -> int:
+            return self.read_all()[0] + rank
+
+    reader = Reader()
+    shared = SharedReader(reader)
+    threads = [
+        threading.Thread(target=lambda: [(shared.read_all(), shared.read(0)) for _ in range(20)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert reader.clashes == 0
+    assert shared.read(2) == 3
+    assert shared.path == "/dev/shm/x"
