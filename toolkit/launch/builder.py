@@ -14,6 +14,7 @@ from toolkit.launch.checks.waiting import PARKED
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.model import ModelFacts
+from toolkit.launch.patience import patience
 from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
@@ -193,6 +194,7 @@ class PlanBuilder:
                 *LIMITS,
             )
         }
+        optional |= patience(self.deployment.device, router)
         if self.deployment.prefill.waiting.order == "sjf" and router.parked_per_prefill is None:
             optional["parked_per_prefill"] = PARKED
         if self.locality:

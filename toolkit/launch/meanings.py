@@ -47,11 +47,14 @@ MEANINGS = {
     "worker is not chosen yet",
     "router.park_timeout_s": "how long a finished prefill may wait for its decode worker, seconds",
     "router.request_timeout_s": "the longest time of one request, seconds",
-    "router.silent_s": "a worker without any event for so long gets no new request, seconds",
-    "router.hung_s": "a worker without any event for so long loses its requests, seconds",
-    "router.lost_s": "a request runs again when its rank has none for so long, seconds",
+    "router.silent_s": "a worker without any event, or whose HTTP is held up, for so long gets no "
+    "new request, seconds; default 1.5, with `device: cuda` 5",
+    "router.hung_s": "a worker without any event for so long loses its requests, seconds; default "
+    "5, with `device: cuda` 30",
+    "router.lost_s": "a request runs again when its rank has none for so long, seconds; default 60",
     "router.first_token_timeout_s": "how long a worker may be silent before a first token, seconds",
-    "router.idle_timeout_s": "how long a worker may be silent in mid-stream, seconds",
+    "router.idle_timeout_s": "how long a worker may be silent in mid-stream, seconds; default 60, "
+    "with `device: cuda` 120",
     "router.eject_share": "the largest share of a role that is left alone because it fails",
     "router.max_retries": "how often a request runs again when workers fail it",
     "router.max_parts": "parts (prompts times `n`) that one request may have",

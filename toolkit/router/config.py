@@ -78,7 +78,10 @@ class RouterConfig(BaseModel):
 
     `parked_per_prefill` bounds the requests that one prefill DP rank may hold whose decode worker
     is not chosen yet: each of them can keep its KV locked there. `silent_s` without any event
-    takes a worker out of new decisions, `hung_s` also gives up the requests that it runs.
+    takes a worker out of new decisions, `hung_s` also gives up the requests that it runs. A worker
+    whose events say that its HTTP loop has been held up for `silent_s` is taken out as well, and
+    keeps what it runs. The defaults suit a CPU; a launcher gives those of the device
+    (`toolkit.launch.patience`).
     `rerun_wait_s` is how long a request that already ran somewhere waits for a worker to come
     back; a new one waits `no_worker_wait_s` and then gets 503.
 

@@ -1,0 +1,45 @@
+"""How long our router waits for a silent worker unless the deployment says so, by device.
+
+Three silences are told apart (docs/pages/router.md, "What a silence means"). Of the *events*, which
+a thread of the worker's main process writes every second: the process, its host or the network has
+stopped (`silent_s`, `hung_s`). Of the *HTTP loop* of that process, of which the events tell: it gets
+no new requests after `silent_s`, and keeps those that it has. Of *answers*, while events say that
+the worker lives: a rank is stuck (`first_token_timeout_s`, `idle_timeout_s`).
+
+On a GPU pauses are longer, each for its reason in SGLang 0.5.21 (by reading):
+
+- `silent_s` 5, `hung_s` 30: the main process computes nothing on the GPU, so neither capturing CUDA
+  graphs, nor a long chunk of a prefill, nor a stalled all-to-all silences its events. What does is
+  Python's lock (a garbage collection; SGLang freezes the heap after the warm-up, but not what comes
+  later), cores taken by compilers (each rank compiles DeepGEMM kernels with 4 processes,
+  SGLANG_JIT_DEEPGEMM_COMPILE_WORKERS), and the network between hosts. A process that died is known
+  at once, since its connection breaks; only a host or a network that has gone needs `hung_s`. And a
+  wrong verdict is dear: one decode server may hold thousands of requests, which all run again.
+- `idle_timeout_s` 120: a rank that compiles a kernel in mid-traffic, captures a graph again or moves
+  experts (EPLB) sends nothing meanwhile, tens of seconds. SGLang itself ends a server whose
+  forward takes more than 300 s (--watchdog-timeout), so that a longer patience than that is in vain.
+- `lost_s` and `first_token_timeout_s` are the same on both: a rank that compiles publishes no
+  reading, so it never says that it has no request; and 120 s for a first token suit both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+PATIENCE: dict[str, dict[str, float]] = {
+    "cpu": {"silent_s": 1.5, "hung_s": 5.0, "lost_s": 60.0, "idle_timeout_s": 60.0},
+    "cuda": {"silent_s": 5.0, "hung_s": 30.0, "lost_s": 60.0, "idle_timeout_s": 120.0},
+}
+"""Seconds. Those of `cpu` are the router's own defaults, where nobody tells it the device."""
+
+
+def patience(device: str, router: Any) -> dict[str, float]:
+    """The times of a deployment: what its `router` (keys of the file) says, else the device's.
+
+    A `hung_s` that is said alone bounds `silent_s`: no worker is given up before it is left alone.
+    """
+    said = {key: getattr(router, key) for key in PATIENCE["cpu"] if getattr(router, key)}
+    found = PATIENCE.get(device, PATIENCE["cpu"]) | said
+    if "silent_s" not in said:
+        found["silent_s"] = min(found["silent_s"], found["hung_s"])
+    return found
