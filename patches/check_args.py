@@ -22,6 +22,7 @@ RESOLVED_FIELDS = (
     "disaggregation_transfer_backend", "attention_backend", "optimistic_prefill_attempts",
     "enable_return_routed_experts", "enable_two_batch_overlap", "moe_a2a_backend",
     "moe_runner_backend", "disable_radix_cache", "speculative_algorithm",
+    "ep_num_redundant_experts", "enable_eplb", "init_expert_location", "watchdog_timeout",
 )  # fmt: skip
 
 

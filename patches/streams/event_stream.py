@@ -207,6 +207,9 @@ def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
     if dp and (missing := missing_patches(state.scheduler_info)):
         refuse(f"the DP controller runs without the patches {', '.join(sorted(missing))}")
     manager = state.tokenizer_manager
+    serving = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args)
+    if serving.enable_http2 or serving.ssl_certfile:
+        refuse("--enable-http2 and --ssl-certfile: events want a connection that can be taken over")
     manager.load_snapshot_reader = SharedReader(manager.load_snapshot_reader)
     original(state)
 

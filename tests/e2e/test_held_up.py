@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -59,6 +60,10 @@ def test_requests_outlive_a_tokenizer_that_is_busy_for_longer_than_hung_s(
         seen: list[dict[str, Any]] = []
         listening = asyncio.ensure_future(longest_gap(victim.url, seen))
         begun: set[int] = set()
+
+        def mark(number: int, count: int) -> None:
+            begun.add(number)
+
         async with calls.session() as http:
             streams = [
                 asyncio.ensure_future(
@@ -66,7 +71,7 @@ def test_requests_outlive_a_tokenizer_that_is_busy_for_longer_than_hung_s(
                         http,
                         deployment.router_url,
                         calls.greedy(calls.prompt(f"held-{number}", 20), TOKENS, stream=True),
-                        lambda count, number=number: begun.add(number),
+                        partial(mark, number),
                     )
                 )
                 for number in range(6)
@@ -88,7 +93,9 @@ def test_requests_outlive_a_tokenizer_that_is_busy_for_longer_than_hung_s(
             status, held = await holding
             answers = await asyncio.gather(*streams)
         listening.cancel()
-        print(f"held up for {held:.1f} s; longest gap of events {max(e['gap'] for e in seen):.2f} s")
+        print(
+            f"held up for {held:.1f} s; longest gap of events {max(e['gap'] for e in seen):.2f} s"
+        )
         assert status == 400
         assert held > HUNG_S, "the loop was not held up for long enough"
         assert max(event["gap"] for event in seen) < RouterConfig.model_fields["silent_s"].default

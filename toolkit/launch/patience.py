@@ -2,8 +2,8 @@
 
 Three silences are told apart (docs/pages/router.md, "What a silence means"). Of the *events*, which
 a thread of the worker's main process writes every second: the process, its host or the network has
-stopped (`silent_s`, `hung_s`). Of the *HTTP loop* of that process, of which the events tell: it gets
-no new requests after `silent_s`, and keeps those that it has. Of *answers*, while events say that
+stopped (`silent_s`, `hung_s`). Of the *HTTP loop* of that process, of which the events tell: it
+gets no new requests after `silent_s`, and keeps those that it has. Of *answers*, while events say that
 the worker lives: a rank is stuck (`first_token_timeout_s`, `idle_timeout_s`).
 
 On a GPU pauses are longer, each for its reason in SGLang 0.5.21 (by reading):
@@ -15,9 +15,9 @@ On a GPU pauses are longer, each for its reason in SGLang 0.5.21 (by reading):
   SGLANG_JIT_DEEPGEMM_COMPILE_WORKERS), and the network between hosts. A process that died is known
   at once, since its connection breaks; only a host or a network that has gone needs `hung_s`. And a
   wrong verdict is dear: one decode server may hold thousands of requests, which all run again.
-- `idle_timeout_s` 120: a rank that compiles a kernel in mid-traffic, captures a graph again or moves
-  experts (EPLB) sends nothing meanwhile, tens of seconds. SGLang itself ends a server whose
-  forward takes more than 300 s (--watchdog-timeout), so that a longer patience than that is in vain.
+- `idle_timeout_s` 120: a rank that compiles a kernel in mid-traffic, captures a graph again or
+  moves experts (EPLB) sends nothing meanwhile, tens of seconds. SGLang itself ends a server whose
+  forward takes more than 300 s (--watchdog-timeout): to be more patient than that is in vain.
 - `lost_s` and `first_token_timeout_s` are the same on both: a rank that compiles publishes no
   reading, so it never says that it has no request; and 120 s for a first token suit both.
 """

@@ -10,6 +10,7 @@ from toolkit.launch import claims, hardware
 from toolkit.launch.checks.agreement import agreement
 from toolkit.launch.checks.counted import counted
 from toolkit.launch.checks.flags import Resolved, check_flags
+from toolkit.launch.checks.redundant import redundant
 from toolkit.launch.checks.waiting import waiting
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.keys import names_of
@@ -34,7 +35,7 @@ def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
         *waiting(plan),
         *flags,
     ]
-    problems += [*optimistic(plan, resolved), *counted(plan, resolved)]
+    problems += [*optimistic(plan, resolved), *counted(plan, resolved), *redundant(plan, resolved)]
     problems += agreement(plan, resolved)
     problems += ports(plan)
     if not dry_run:

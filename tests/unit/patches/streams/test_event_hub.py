@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -144,7 +145,7 @@ def test_a_held_up_loop_is_told_and_holds_up_no_event(worker: Worker) -> None:
     holding.join()
     until(lambda: listener.events()[-1] == Ping(held_up=0.0), 2.0)
     times = [at for at, _ in listener.heard if at >= begin]
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(times)]
     assert max(gaps) < HOLD_S / 2, "silent while the loop was held up"
     told = [each.held_up for each in listener.events() if isinstance(each, Ping)]
     assert any(0 < seconds <= HOLD_S + 1 for seconds in told)
@@ -186,7 +187,9 @@ def test_without_the_key_there_are_no_events(worker: Worker) -> None:
 def test_who_does_not_read_is_cut_off(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlets, "MAX_BACKLOG", 20)
     with socket.create_connection(("127.0.0.1", worker.port)) as deaf:
-        deaf.sendall(f"GET {EVENTS} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer k\r\n\r\n".encode())
+        deaf.sendall(
+            f"GET {EVENTS} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer k\r\n\r\n".encode()
+        )
         until(lambda: len(worker.hub._outlets) == 1)
         big = Down("x" * 300_000)
         for _ in range(200):
@@ -200,7 +203,7 @@ def test_other_servers_are_told_so() -> None:
     class Exchange:
         response_started = False
 
-        class transport:  # noqa: N801
+        class transport:
             get_extra_info = staticmethod(lambda name: object())  # it has an "sslcontext"
 
         async def send(self, message: Any) -> None:
