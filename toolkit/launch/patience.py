@@ -3,8 +3,8 @@
 Three silences are told apart (docs/pages/router.md, "What a silence means"). Of the *events*, which
 a thread of the worker's main process writes every second: the process, its host or the network has
 stopped (`silent_s`, `hung_s`). Of the *HTTP loop* of that process, of which the events tell: it
-gets no new requests after `silent_s`, and keeps those that it has. Of *answers*, while events say that
-the worker lives: a rank is stuck (`first_token_timeout_s`, `idle_timeout_s`).
+gets no new requests after `silent_s`, and keeps those that it has. Of *answers*, while events say
+that the worker lives: a rank is stuck (`first_token_timeout_s`, `idle_timeout_s`).
 
 On a GPU pauses are longer, each for its reason in SGLang 0.5.21 (by reading):
 
@@ -34,12 +34,14 @@ PATIENCE: dict[str, dict[str, float]] = {
 
 
 def patience(device: str, router: Any) -> dict[str, float]:
-    """The times of a deployment: what its `router` (keys of the file) says, else the device's.
+    """What the router must be told: times that `router` (keys of the file) says, and those of the
+    device that are not its own defaults.
 
     A `hung_s` that is said alone bounds `silent_s`: no worker is given up before it is left alone.
     """
-    said = {key: getattr(router, key) for key in PATIENCE["cpu"] if getattr(router, key)}
-    found = PATIENCE.get(device, PATIENCE["cpu"]) | said
+    own = PATIENCE["cpu"]
+    said = {key: getattr(router, key) for key in own if getattr(router, key)}
+    found = PATIENCE.get(device, own) | said
     if "silent_s" not in said:
         found["silent_s"] = min(found["silent_s"], found["hung_s"])
-    return found
+    return {key: value for key, value in found.items() if key in said or value != own[key]}

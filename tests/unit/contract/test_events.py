@@ -49,7 +49,7 @@ EVENTS = st.one_of(
     st.builds(LoadReading, counts, counts, counts, counts, counts, st.none() | counts, counts),
     st.builds(Steps, counts, counts, counts, seconds, seconds, counts),
     st.builds(Down, st.text()),
-    st.just(Ping()),
+    st.builds(Ping, seconds),
 )
 
 
@@ -66,6 +66,8 @@ def test_the_names_on_the_wire_stay_as_they_were() -> None:
         "type": "load", "running": 1, "waiting": 2, "used_tokens": 3, "total_tokens": 4,
         "waiting_tokens": 5, "capacity_tokens": 6, "dp_rank": 7,
     }  # fmt: skip
+    assert encode(Ping()) == b'{"type":"ping"}\n'
+    assert json.loads(encode(Ping(2.5))) == {"type": "ping", "held_up": 2.5}
     signature = Signature(b"\x01\x02", 1.0, 9, True)
     assert json.loads(encode(PrefillDone("r", 1, 2, 3, signature, 4))) == {
         "type": "prefill_done", "rid": "r", "dp_rank": 1, "prompt_tokens": 2, "cached_tokens": 3,

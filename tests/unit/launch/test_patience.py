@@ -48,8 +48,9 @@ def test_a_worker_is_left_alone_before_it_is_given_up_and_sglang_ends_it_last(de
     st.dictionaries(st.sampled_from(list(PATIENCE["cpu"])), st.floats(0.1, 1000)),
 )
 def test_what_is_said_holds_and_the_rest_is_the_devices(device: str, said: dict) -> None:
-    found = patience(device, Router(**said))
-    assert found.items() >= said.items()
+    told = patience(device, Router(**said))
+    assert told.items() >= said.items()
+    found = PATIENCE["cpu"] | told  # as the router fills it up
     if "silent_s" not in said:
         assert found["silent_s"] <= found["hung_s"]
     for key in PATIENCE[device].keys() - said - {"silent_s"}:

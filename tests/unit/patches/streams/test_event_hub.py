@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -102,7 +102,6 @@ class Listener:
         assert self.answer.status == 200
         assert self.answer.headers["content-type"] == "application/x-ndjson"
         self.heard: list[tuple[float, Event]] = []
-        self.ended = False
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -111,7 +110,8 @@ class Listener:
                 self.heard.append((time.monotonic(), decode(line)))
         except (OSError, http.client.HTTPException, ValueError):
             pass
-        self.ended = True
+        self.answer.close()
+        self.connection.close()
 
     def events(self) -> list[Event]:
         return [event for _, event in self.heard]
@@ -122,8 +122,9 @@ def hold(worker: Worker) -> threading.Thread:
 
     def ask() -> None:
         held = http.client.HTTPConnection("127.0.0.1", worker.port, timeout=30)
-        held.request("GET", "/hold", headers=KEY)
-        assert held.getresponse().read() == b"ok"
+        with closing(held):
+            held.request("GET", "/hold", headers=KEY)
+            assert held.getresponse().read() == b"ok"
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -178,9 +179,9 @@ def test_a_client_that_goes_leaves_nothing_behind(worker: Worker) -> None:
 
 
 def test_without_the_key_there_are_no_events(worker: Worker) -> None:
-    asked = http.client.HTTPConnection("127.0.0.1", worker.port, timeout=10)
-    asked.request("GET", EVENTS)
-    assert asked.getresponse().status == 401
+    with closing(http.client.HTTPConnection("127.0.0.1", worker.port, timeout=10)) as asked:
+        asked.request("GET", EVENTS)
+        assert asked.getresponse().status == 401
     assert not worker.hub._outlets
 
 
