@@ -153,7 +153,7 @@ def test_a_decode_whose_http_is_held_up_keeps_its_requests_and_gets_no_new_ones(
             path = "/v1/completions"
             calls = [asyncio.ensure_future(post(cluster, path, bodies(60)[path])) for _ in range(4)]
             await cluster.until(lambda s: s["workers"][1]["inflight"] == 4)
-            await cluster.make("decode-0", "hold 2.5")
+            await cluster.make("decode-0", "hold 1.7")
             await cluster.until(lambda s: not s["workers"][1]["healthy"])
             status, raw = await post(cluster, path, bodies(5)[path])
             assert status == 503, raw
@@ -166,7 +166,7 @@ def test_a_decode_whose_http_is_held_up_keeps_its_requests_and_gets_no_new_ones(
             # The same without a word of life is a hung worker, as ever.
             call = asyncio.ensure_future(post(cluster, path, bodies(60)[path]))
             await cluster.until(lambda s: s["workers"][1]["inflight"] == 1)
-            await cluster.make("decode-0", "hold 2.5 mute")
+            await cluster.make("decode-0", "hold 1.7 mute")
             status, raw = await call
             assert status == 200
             state = await cluster.until(idle)
