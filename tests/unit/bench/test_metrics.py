@@ -37,7 +37,16 @@ def test_latencies_and_throughputs_of_two_requests() -> None:
     assert metrics["output_throughput"] == pytest.approx(5 / 2)
     assert metrics["input_throughput"] == pytest.approx(20)
     assert metrics["concurrency"] == pytest.approx((0.16 + 0.35) / 2)
+    assert metrics["max_itl_ms"] == pytest.approx(50)
     assert metrics["goodput"] is None
+
+
+def test_second_tokens_and_gaps_are_those_of_requests_that_have_them() -> None:
+    two, one = sample(0.1, [0.05]), sample(0.3, [])
+    two.ttst, two.longest_gap = 0.15, 0.05
+    metrics = summarise([two, one], 1.0)
+    assert metrics["mean_ttst_ms"] == pytest.approx(150)
+    assert metrics["p99_longest_gap_ms"] == pytest.approx(50)
 
 
 def test_failed_requests_count_as_failed_and_nowhere_else() -> None:
