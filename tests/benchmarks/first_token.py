@@ -20,6 +20,7 @@ geometric mean of pairs with its 95 % interval.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import statistics
 import tempfile
@@ -95,7 +96,8 @@ async def straight(session: Any, worker: dict[str, Any], body: dict[str, Any]) -
     timer = StreamTimer(sample)
     meet = {"bootstrap_room": secrets.randbits(62) | 1, "rid": secrets.token_hex(16)}
     meet |= {name: worker[name] for name in ("bootstrap_host", "bootstrap_port")}
-    async with session.post(worker["url"] + PATHS["generate"], json=body | meet) as response:
+    url, key = worker["url"] + PATHS["generate"], {"Authorization": f"Bearer {worker['key']}"}
+    async with session.post(url, json=body | meet, headers=key) as response:
         async for data in response.content.iter_any():
             timer.feed(data, time.perf_counter())
             if sample.output_len:
@@ -126,10 +128,9 @@ async def time_tokens(
 ) -> tuple[dict[str, list[list[Sample]]], int]:
     """Rounds of all arms, by arm; and how many requests that were."""
     url, prompts = deployment.router_url, Prompts(seed=100 + flight)
-    config = await asyncio.to_thread((deployment.run_dir / "router.json").read_bytes)
-    import orjson
-
-    worker = next(w for w in orjson.loads(config)["workers"] if w["role"] == "prefill")
+    workers = json.loads((deployment.run_dir / "router.json").read_text())["workers"]
+    worker = next(worker for worker in workers if worker["role"] == "prefill")
+    worker["key"] = deployment.worker_key
     found: dict[str, list[list[Sample]]] = {arm: [] for arm in arms}
     async with new_session(120.0) as session:
         for number in range(-4, rounds):  # the first ones warm connections
