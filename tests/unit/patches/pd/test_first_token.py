@@ -1,4 +1,4 @@
-"""Which first tokens a prefill worker tells, on SGLang's own requests; and that it asks in passing."""
+"""Which first tokens a prefill worker tells, on SGLang's own requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Tokenizer:
 def req(token=104, **params):
     sampling = SamplingParams(max_new_tokens=1, **params)
     sampling.normalize(Tokenizer())
-    one = Req("r", "", array("q", [97, 98]), sampling, eos_token_ids={3}, vocab_size=200, stream=True)
+    more = {"eos_token_ids": {3}, "vocab_size": 200, "stream": True}
+    one = Req("r", "", array("q", [97, 98]), sampling, **more)
     one.tokenizer = Tokenizer()
     one.output_ids = array("q", [token])
     return one
