@@ -10,7 +10,8 @@ Real workers (1 prefill + 2 decode on the CPU, launch/cpu-demo.yaml), one router
   same prefill worker. Prompts are unique, of 40, 160 and 400 tokens; the order alternates.
 - `ttft_*`, `ttst_*` (to the second token), `gap_*` (the longest one), `e2e_*`, each `_p50_ms` and
   `_p99_ms` of both settings, in the same rounds; `c4_*`: the same with four in flight.
-  `ttft_ratio`, `ttst_ratio`, `e2e_ratio`: prefill / decode of p50.
+  `ttft_ratio`, `ttst_ratio`, `gap_ratio`, `e2e_ratio`: prefill / decode, the geometric mean over
+  rounds with its 95 % interval.
 
 Stand-ins (no model), the router's own CPU time in alternating rounds, 64 streams of 128 tokens:
 `chunk_us_prefill`, `chunk_us_decode` per SSE event of a client, and `cpu_ratio` of the two, the
@@ -145,22 +146,26 @@ async def time_tokens(
     return found, rounds * flight * len(arms)
 
 
+SERIES = {"ttft": "ttft", "ttst": "ttst", "gap": "longest_gap", "e2e": "latency"}
+"""Keys of the result, by the fields of a sample."""
+
+
 def figures(found: dict[str, list[list[Sample]]]) -> dict[str, float]:
-    """p50 and p99 of each setting, and the ratios of p50."""
+    """p50 and p99 of each setting, and the ratios of the two, paired by round."""
     keys: dict[str, float] = {}
-    for setting in SETTINGS:
-        samples = [sample for group in found[setting] for sample in group]
-        series = {
-            "ttft": [sample.ttft for sample in samples],
-            "ttst": [sample.ttst for sample in samples],
-            "gap": [sample.longest_gap for sample in samples],
-            "e2e": [sample.latency for sample in samples],
+    for name, kept in SERIES.items():
+        rounds = {
+            setting: [[getattr(sample, kept) for sample in group] for group in found[setting]]
+            for setting in SETTINGS
         }
-        for name, values in series.items():
+        for setting, groups in rounds.items():
+            values = [value for group in groups for value in group]
             for percent in (50, 99):
                 keys[f"{name}_{setting}_p{percent}_ms"] = percentile(values, percent) * 1e3
-    for name in ("ttft", "ttst", "e2e"):
-        keys[f"{name}_ratio"] = keys[f"{name}_prefill_p50_ms"] / keys[f"{name}_decode_p50_ms"]
+        means = [[statistics.fmean(group) for group in rounds[setting]] for setting in SETTINGS]
+        ratios = [ours / other for ours, other in zip(*means, strict=True)]
+        ratio, low, high = interval(ratios)
+        keys |= {f"{name}_ratio": ratio, f"{name}_ratio_low": low, f"{name}_ratio_high": high}
     return keys
 
 
