@@ -132,7 +132,7 @@ class RouterConfig(BaseModel):
     admin_port: int = Field(default=0, ge=0, le=65535)
     open: bool = False
     dispatch: Dispatch = "late"
-    first_token: FirstTokenFrom = "decode"
+    first_token: FirstTokenFrom = "prefill"
     prefill_policy: str = "round_robin"
     decode_policy: str = "shortest_queue"
     seed: int = 0
