@@ -131,7 +131,7 @@ def _request(path: str, more: dict[str, Any], text: str, tokens: int) -> tuple[s
 
 async def ask(
     session: aiohttp.ClientSession, url: str, path: str, body: dict[str, Any]
-) -> dict[str, Any]:
+) -> dict[Any, Any]:
     """What a client puts together of the answer."""
     async with session.post(url + path, json=body) as response:
         raw = await response.read()
@@ -146,7 +146,7 @@ async def ask(
     return _native(events) if path == NATIVE else _openai(events)
 
 
-def _native(events: list[dict[str, Any]]) -> dict[str, Any]:
+def _native(events: list[dict[str, Any]]) -> dict[int, Any]:
     choices: dict[int, Any] = {}
     for event in events:
         meta, index = event["meta_info"], event.get("index", 0)

@@ -13,15 +13,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from toolkit.router.failure import ABORT, ERROR, Failure, failure_of
 from toolkit.router.merge import add_prompt_logprobs
-from toolkit.router.request import Endpoint, Single, public_id
+from toolkit.router.request import Single, public_id
 from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
 from toolkit.router.upstream import Call
 
 EVENT_MAX = 32 * 2**20
 """Bytes of one SSE event; those of /generate hold all of the answer so far."""
-_ERROR = b'data: {"error"'
-_ABORT = b'"type":"abort"'
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -30,17 +29,6 @@ class Output(Protocol):
 
     def write(self, events: bytes) -> None: ...
     def join(self, relay: Relay) -> None: ...
-
-
-class Failure:
-    """An error event of a worker: not forwarded, the dispatcher decides."""
-
-    def __init__(self, status: int, message: str, event: bytes, kind: str | None = None) -> None:
-        self.status = status
-        self.message = message
-        self.event = event
-        self.kind = kind
-        """The worker's word for what it is."""
 
 
 class Relay:
@@ -160,8 +148,8 @@ class Relay:
             events = data[end + 1 :]
         if (
             b"\n\n: " in events
-            or _ERROR in events
-            or (self._check_abort and _ABORT in events)
+            or ERROR in events
+            or (self._check_abort and ABORT in events)
             or self.failure is not None
         ):
             for event in split_events(data):
@@ -287,30 +275,3 @@ def strip(data: bytes) -> tuple[bytes, bytes]:
         return b"", data
     end = data.find(b"\n")
     return data[1:end], data[end + 1 :]
-
-
-def failure_of(event: bytes, endpoint: Endpoint) -> Failure | None:
-    """The failure that an event tells; None of an ordinary one, and of a graceful abort."""
-    told = event.startswith(_ERROR) or (endpoint == "generate" and _ABORT in event)
-    return _failure(event) if told else None
-
-
-def _failure(data: bytes) -> Failure | None:
-    """Read an error event; None for a graceful abort (no status), which is an ordinary end."""
-    event = parse_event(data) or {}
-    error = event.get("error")
-    if error is None:
-        error = (event.get("meta_info") or {}).get("finish_reason") or {}
-        status = error.get("status_code")
-        if status is None:
-            return None
-        return Failure(int(status), str(error.get("message")), data)
-    if not isinstance(error, dict):
-        return Failure(500, str(error), data)
-    code, kind = error.get("code"), error.get("type")
-    return Failure(
-        code if isinstance(code, int) else 500,
-        str(error.get("message")),
-        data,
-        kind if isinstance(kind, str) else None,
-    )

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from toolkit.contract.headers import LAST
-from toolkit.router.relay import failure_of, strip
+from toolkit.router.failure import failure_of
+from toolkit.router.relay import strip
 from toolkit.router.request import public_id
 from toolkit.router.resume import MISSHAPEN, Progress, parse_event, split_events
 
 if TYPE_CHECKING:
-    from toolkit.router.relay import Failure, Relay
+    from toolkit.router.failure import Failure
+    from toolkit.router.relay import Relay
     from toolkit.router.request import Single
 
 _LAST = f" {LAST}".encode()

@@ -13,7 +13,7 @@ from toolkit.router.request import Single
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
-    from toolkit.router.relay import Failure
+    from toolkit.router.failure import Failure
 
 PROBE_S = 10.0
 """A worker on probation is well again when an answer has run for so long, or to its end."""
