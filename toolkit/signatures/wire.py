@@ -18,7 +18,7 @@ a quarter of it there, for 30 and 70 times the time to pack, which is the schedu
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from toolkit.contract.events import Signature
 from toolkit.signatures.calibration import Floats
 
-_TYPES = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
+_TYPES: dict[int, str] = {1: "u1", 2: "<u2", 4: "<u4"}
 """By width in bytes."""
 LARGEST = 2**32 - 1
 
@@ -37,7 +37,7 @@ def pack(counts: NDArray[Any], tokens: int, complete: bool) -> Signature:
     largest = int(counts.max(initial=0))
     if largest > LARGEST or counts.min(initial=0) < 0:
         raise ValueError("counts of tokens must lie between 0 and 2^32 - 1")
-    width = 1 if largest < 2**8 else 2 if largest < 2**16 else 4
+    width: Literal[1, 2, 4] = 1 if largest < 2**8 else 2 if largest < 2**16 else 4
     return Signature(counts.astype(_TYPES[width]).tobytes(), 1.0, tokens, complete, width)
 
 
