@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isnan
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def reason(ours: Mapping[str, float], measured: Measured) -> str:
     if ours["p50_low"] <= measured.p50 <= ours["p50_high"]:
         return "within our interval"
     more = "more" if ours["p50"] < measured.p50 else "less"
-    text = f"{more} gain here: {1 - ours['p50']:.1%} for {1 - measured.p50:.1%} there. "
+    alone = "one seed, no interval; " if isnan(ours["p50_low"]) else ""
+    text = f"{alone}{more} gain here: {1 - ours['p50']:.1%} for {1 - measured.p50:.1%} there. "
     text += f"Loading experts is {ours['share']:.0%} of our step"
     fall = 1 - ours["distinct"]
     if fall > 0.01:
