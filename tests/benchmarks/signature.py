@@ -9,9 +9,9 @@ it is work for one thread; with `--device cuda` the thread only launches (`recor
 keys: record_ms (what the scheduler's thread spends, all 48 layers in the mask), bytes_per_kv_byte
 (cache against the KV pool of Qwen3-30B-A3B in bf16, whose shape this is).
 More: `whole_ms` until the signature is there; `host_cache_ms` from SGLang's rows, and `ratio` of
-ours (whole) to it; `masked_` with every second layer in the mask; `long_` with 16,000 tokens;
-`deepseek_bytes_per_kv_byte` (58 layers x 256 experts, MLA). `wire`: for the embedded model and for
-58 x 256, bytes of the packed counts of a prompt whose experts are used by a power law, `base64` on
+ours (whole) to it, its interval over ten stretches of one run; `masked_` with every second layer in
+the mask; `long_` with 16,000 tokens; `deepseek_bytes_per_kv_byte` (58 layers x 256 experts, MLA).
+`wire`: for the embedded model and for 58 x 256, bytes of the packed counts of a prompt whose experts are used by a power law, `base64` on
 the wire, microseconds to pack them (`pack_us`), `of_kv` (base64 to the prompt's KV), and
 `lost_by_a_byte`: used experts that one byte with a scale, as it was sent before, made zero.
 """
@@ -35,6 +35,7 @@ DEEPSEEK = (58, 256, 8, 61 * 576 * 2)
 EMBEDDED = (6, 48, 4, 6 * 2 * 2 * 64 * 2)
 """Layers with experts, experts, top-k, bytes of a token's KV."""
 LONG_PROMPT = 8_192
+STRETCHES = 10
 
 
 class Case:
@@ -172,8 +173,10 @@ def main() -> None:
         ours, other = measure(case, rounds if tokens == TOKENS else rounds // 10)
         result.keys[f"{prefix}whole_ms"] = percentile(ours, 50)
         result.keys[f"{prefix}host_cache_ms"] = percentile(other, 50)
-        # Rounds lie too near each other to be independent: medians of ten blocks.
-        blocks = [percentile(ours[i::10], 50) / percentile(other[i::10], 50) for i in range(10)]
+        # Rounds lie too near each other to be independent: medians of ten stretches of time.
+        long = len(ours) // STRETCHES
+        parts = [slice(i * long, (i + 1) * long) for i in range(STRETCHES)]
+        blocks = [percentile(ours[part], 50) / percentile(other[part], 50) for part in parts]
         names = ("ratio", "ratio_low", "ratio_high")
         for name, value in zip(names, interval(blocks), strict=True):
             result.keys[prefix + name] = value

@@ -10,7 +10,8 @@ from toolkit.simulate.workloads.traffic import Kind
 
 
 def told(ratio: Ratio) -> dict[str, float]:
-    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
+    """`pairs`: of how many independent seeds the interval is."""
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "pairs": ratio.pairs}
 
 
 @dataclass(frozen=True)
