@@ -146,7 +146,7 @@ def ratios(whole: Comparison, found: list[list[list[Played]]], seeds: int) -> di
         pair = NAMES.index(f"vanilla{suffix}"), NAMES.index(f"balanced{suffix}")
         for name, key in LIVE.items():
             live = [[metrics[key] for metrics in whole.rounds[arm]] for arm in pair]
-            keys |= over_seeds(*live, seeds).keys(f"{prefix}_{name}_ratio")
+            keys |= over_seeds(live[0], live[1], seeds).keys(f"{prefix}_{name}_ratio")
         for name, percent in REPLAYED.items():
             ours, other = (tpot(found[arm], percent) for arm in pair)
             keys |= over_seeds(ours, other, seeds).keys(f"{prefix}_{name}_ratio")

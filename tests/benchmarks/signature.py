@@ -11,9 +11,10 @@ keys: record_ms (what the scheduler's thread spends, all 48 layers in the mask),
 More: `whole_ms` until the signature is there; `host_cache_ms` from SGLang's rows, and `ratio` of
 ours (whole) to it, its interval over ten stretches of one run; `masked_` with every second layer in
 the mask; `long_` with 16,000 tokens; `deepseek_bytes_per_kv_byte` (58 layers x 256 experts, MLA).
-`wire`: for the embedded model and for 58 x 256, bytes of the packed counts of a prompt whose experts are used by a power law, `base64` on
-the wire, microseconds to pack them (`pack_us`), `of_kv` (base64 to the prompt's KV), and
-`lost_by_a_byte`: used experts that one byte with a scale, as it was sent before, made zero.
+`wire`: for the embedded model and for 58 x 256, bytes of the packed counts of a prompt that uses
+experts by a power law, `base64` on the wire, microseconds to pack them (`pack_us`), `of_kv` (base64
+to the prompt's KV), and `lost_by_a_byte`: used experts that one byte with a scale, as it was sent
+before, made zero.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def reason(ours: Mapping[str, float], measured: Measured) -> str:
     experts of a step to shortest queue's, `share`: of shortest queue's step that loading them
     takes, `queue_ms`: its TPOT p50 here."""
     if ours["p50_low"] <= measured.p50 <= ours["p50_high"]:
-        return "within our interval"
+        return "not told apart from what was measured"
     more = "more" if ours["p50"] < measured.p50 else "less"
     alone = "one seed, no interval; " if isnan(ours["p50_low"]) else ""
     text = f"{alone}{more} gain here: {1 - ours['p50']:.1%} for {1 - measured.p50:.1%} there. "

@@ -147,7 +147,7 @@ def test_a_reason_follows_from_the_numbers() -> None:
     measured = Measured(20, (20.0, 30.0), (18.0, 27.0))
     ours = {"p50": 0.9, "p50_low": 0.88, "p50_high": 0.92, "distinct": 0.8, "share": 0.6}
     ours["queue_ms"] = 10.0
-    assert reason(ours, measured) == "within our interval"
+    assert reason(ours, measured) == "not told apart from what was measured"
     more = reason(ours | {"p50": 0.85, "p50_low": 0.84, "p50_high": 0.86}, measured)
     assert more.startswith("more gain here: 15.0% for 10.0% there")
     assert "60% of our step, and 20% fewer are loaded; with that fall theirs would be 50%" in more
