@@ -44,7 +44,7 @@ from toolkit.profile_folder.schema import LinearFit
 BUCKETS = (64, 128, 256, 512, 1024, 2048)
 """A bucket's prompts have its number of tokens to twice as many."""
 BATCHES = (1, 2, 4, 8, 16)
-ANSWERS = (24, 96, 256)
+ANSWERS = "24,96,256"
 KV_TOKENS, SLOTS = 32_768, 16
 LEAST = 6
 """Requests of a setting."""
@@ -60,13 +60,13 @@ Setting = tuple[int, int, int]
 """Bucket, requests in flight, answer's tokens."""
 
 
-def settings(buckets: tuple[int, ...]) -> list[Setting]:
+def settings(buckets: tuple[int, ...], answers: tuple[int, ...]) -> list[Setting]:
     """All that KV has room for."""
     return [
         (bucket, batch, answer)
         for bucket in buckets
         for batch in BATCHES
-        for answer in ANSWERS
+        for answer in answers
         if batch * (2 * bucket + answer) <= KV_TOKENS
     ]
 
@@ -105,11 +105,12 @@ def loads(samples: list[Sample], heard: Heard) -> np.ndarray:
     return found
 
 
-async def measure(url: str, worker: str, buckets: tuple[int, ...], seed: int) -> tuple[Any, Any]:
+async def measure(
+    url: str, worker: str, order: list[Setting], seed: int
+) -> tuple[np.ndarray, dict[str, int]]:
     """Rows of all requests in random order of settings, and how many of each setting."""
     grid: Counter[str] = Counter()
     found = []
-    order = settings(buckets)
     random.Random(seed).shuffle(order)
     async with new_session(600.0) as session:
         target = await discover(session, url)
@@ -142,7 +143,12 @@ def told(fit: LinearFit | None) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark and print its line."""
-    options = arguments(__doc__, ("--seed", {"type": int, "default": 0}))
+    options = arguments(
+        __doc__,
+        ("--seed", {"type": int, "default": 0}),
+        ("--answers", {"default": ANSWERS, "help": "mean tokens, with commas between"}),
+    )
+    answers = tuple(int(each) for each in options.answers.split(","))
     result = Result()
     with tempfile.TemporaryDirectory(prefix="qoe-") as folder:
         path = Path(folder) / "qoe.yaml"
@@ -150,7 +156,7 @@ def main() -> None:
         with hosted(path, Path(folder)) as up:
             buckets = BUCKETS[:3] if options.quick else BUCKETS
             rows, grid = asyncio.run(
-                measure(up.router_url, up.workers[0].url, buckets, options.seed)
+                measure(up.router_url, up.workers[0].url, settings(buckets, answers), options.seed)
             )
     shuffled = np.random.default_rng(0).permutation(len(rows))
     ours, published = fit_qoe(rows[shuffled])

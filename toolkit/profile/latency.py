@@ -99,8 +99,8 @@ def _negative(found: LinearFit | None) -> str:
     if not terms:
         return ""
     return (
-        f"; the published QoE fit is negative for {', '.join(terms)}: lengths and batch sizes of "
-        "these requests do not tell its terms apart"
+        f"; the published QoE fit is negative for {', '.join(terms)}: these requests do not tell "
+        "its terms apart, or their answers are of unlike lengths, over which Q spreads the prefill"
     )
 
 
