@@ -66,7 +66,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
     context_length: int = 0
     max_total_tokens: int = 0
     max_running_requests: int = 0
-    """Requests that one rank runs at a time at most; 0: it does not say."""
+    """Requests that one rank runs at a time at most. A worker that serves says it: 0 is no "without
+    limit", and who says 0 is not taken in."""
     reserved_tokens: int = 0
     """KV tokens that a rank keeps free for each of them."""
     page_size: int = 1
@@ -135,7 +136,8 @@ class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
     """Sums over a rank's decode steps since the event before.
 
     `requests` of batch sizes, `kv_tokens` of KV tokens attended to, `seconds` of wall times,
-    `distinct` of the mean over MoE layers of distinct experts; 0 where experts are not captured.
+    `distinct` of the mean over MoE layers of distinct experts, of ranks that share their experts
+    those of all together; 0 where experts are not captured.
     """
 
     steps: int

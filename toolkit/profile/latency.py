@@ -118,6 +118,9 @@ def fit_steps(steps: np.ndarray, columns: tuple[str, ...], loads: np.ndarray) ->
     at = {name: steps[:, i] for i, name in enumerate(columns)}
     distinct = steps[:, len(columns) :].sum(axis=1)
     decode, one = at["decode"] == 1, np.ones(len(steps))
+    # A rank that shares its experts does not know them where another one ran a prompt meanwhile.
+    known = decode & (distinct > 0)
+    known = known if known.any() else decode
     plain = np.stack([one, at["requests"], at["kv_tokens"]], axis=1)
     with_experts = np.column_stack([plain, distinct])
     fresh = np.stack([one, at["new_tokens"], at["new_tokens"] * at["kv_tokens"]], axis=1)
@@ -126,8 +129,8 @@ def fit_steps(steps: np.ndarray, columns: tuple[str, ...], loads: np.ndarray) ->
     return Latency(
         qoe=qoe,
         qoe_published=published,
-        distinct=fit((*names, "distinct experts"), with_experts[decode], at["seconds"][decode]),
-        without_distinct=fit(names, plain[decode], at["seconds"][decode]),
+        distinct=fit((*names, "distinct experts"), with_experts[known], at["seconds"][known]),
+        without_distinct=fit(names, plain[known], at["seconds"][known]),
         prefill=fit(
             ("1", "new tokens", "new tokens x kv tokens"), fresh[~decode], at["seconds"][~decode]
         ),
