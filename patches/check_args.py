@@ -21,7 +21,7 @@ RESOLVED_FIELDS = (
     "chunked_prefill_size", "served_model_name", "disaggregation_mode",
     "disaggregation_transfer_backend", "attention_backend", "optimistic_prefill_attempts",
     "enable_return_routed_experts", "enable_two_batch_overlap", "moe_a2a_backend",
-    "moe_runner_backend", "disable_radix_cache",
+    "moe_runner_backend", "disable_radix_cache", "speculative_algorithm",
 )  # fmt: skip
 
 

@@ -34,11 +34,12 @@ from patches.pd import (
     kv_transfer,
     late_binding,
     prefill_restart,
+    rank_register,
     resume,
     resume_penalties,
     waiting_queue,
 )
-from patches.steps import step_log
+from patches.steps import lockstep, step_log
 from patches.streams import event_stream, expert_stream
 
 ALL: tuple[Patch, ...] = (
@@ -67,6 +68,7 @@ ALL: tuple[Patch, ...] = (
     early_send.PATCH,
     early_place.PATCH,
     capture.PATCH,
+    lockstep.PATCH,
     step_log.PATCH,
     step_log.CPU_PATCH,
     expert_stream.PATCH,
@@ -74,6 +76,7 @@ ALL: tuple[Patch, ...] = (
     resume.PATCH,
     resume_penalties.PATCH,
     prefill_restart.PATCH,
+    rank_register.PATCH,
     controller_process.PATCH,
     load_count.PATCH,
     load_count.READER_PATCH,

@@ -73,6 +73,7 @@ def main() -> None:
     from patches.dp import method
     from patches.experts import signature
     from patches.pd import waiting_queue
+    from patches.steps import speculative
 
     load_plugins()
     if not installed():
@@ -81,6 +82,7 @@ def main() -> None:
     method.check_worker(server_args)
     signature.check_worker(server_args)
     waiting_queue.check_worker(server_args)
+    speculative.check_worker(server_args)
     try:
         run_server(server_args)
     finally:

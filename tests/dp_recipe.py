@@ -16,6 +16,7 @@ RECIPE = recipes_dir() / "cpu-dp.yaml"
 
 SETS: dict[str, dict[str, Any]] = {
     "attention": {"tp": 2, "dp": 2, "dp_attention": True},
+    "attention4": {"tp": 4, "dp": 4, "dp_attention": True},
     "plain": {"tp": 1, "dp": 4, "dp_attention": False},
 }
 

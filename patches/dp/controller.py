@@ -8,7 +8,10 @@ pool, requests queue at their rank.
 
 Its loop, with a policy of ours or without, sleeps on its socket in place of polling it without end,
 which keeps a core of every server busy that has several ranks. With a policy it wakes every 20 ms
-to look at the ranks' snapshots: only who looks on knows how long a rank has been silent.
+to look at the ranks' snapshots: only who looks on knows how long a rank has been silent. It also
+does where ranks send their loads over the network (DP attention over several nodes) and SGLang's
+`total_tokens` or `total_requests` makes the controller their only receiver: SGLang would receive
+them when it dispatches the next request, and until then everybody on node 0 would read old ones.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ log = logging.getLogger("toolkit.dp")
 CONTROLLER = "sglang.srt.managers.data_parallel_controller.DataParallelController"
 LOOK_S = 0.02
 IDLE_S = 1.0
-"""Without a policy there is nothing to look at; the watchdog wants to be fed."""
+"""Where there is nothing to look at; the watchdog wants to be fed."""
 BURST_S = 0.001
 """Requests of one burst are decided on one reading: what was sent since is added to it anyway."""
 _BALANCER = "toolkit_balancer"
@@ -187,16 +190,19 @@ def _loop(original: Any, controller: Any) -> None:
 
     balancer = getattr(controller, _BALANCER, None)
     locality = getattr(controller, _LOCALITY, None)
+    receive = getattr(controller.load_snapshot_reader, "poll", None)
     while True:
         controller.soft_watchdog.feed()
         try:
             req = sock_recv(controller.recv_from_tokenizer, flags=zmq.NOBLOCK)
         except zmq.ZMQError:
             waited_for = locality is not None and len(locality.holding)
-            pause_s = BURST_S if waited_for else LOOK_S if balancer else IDLE_S
+            pause_s = BURST_S if waited_for else LOOK_S if balancer or receive else IDLE_S
             controller.recv_from_tokenizer.poll(pause_s * 1000)
             if balancer is not None:
                 _look(controller, balancer)
+            elif receive is not None:
+                receive()
             continue
         controller._request_dispatcher(req)
 
@@ -238,6 +244,7 @@ PATCH = Patch(
         "sglang.srt.runtime_context.get_disagg",
         "sglang.srt.runtime_context.get_parallel",
         "sglang.srt.disaggregation.utils.FAKE_BOOTSTRAP_HOST",
+        "sglang.srt.managers.load_snapshot.ZmqShmLoadSnapshotReader.poll",
         "sglang.srt.utils.watchdog.Watchdog.feed",
         "sglang.srt.managers.load_snapshot.ShmLoadSnapshotReader.read_all",
     ),

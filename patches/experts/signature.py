@@ -220,8 +220,6 @@ def _record_forward(
 
 def count_finished(state: State, forward_batch: Any) -> Counted | None:
     """Counts of the requests whose prompt has been run to its end by this forward."""
-    import torch
-
     cache, batch = state.cache, state.batch
     if cache is None or batch is None or not forward_batch.forward_mode.is_extend():
         return None
@@ -235,9 +233,9 @@ def count_finished(state: State, forward_batch: Any) -> Counted | None:
     if not rows:
         return None
     table = batch.req_to_token_pool.req_to_token
-    counts = [cache.count(table[req.kv.req_pool_idx, :length]) for req, length in rows]
+    counts = cache.count_each([table[req.kv.req_pool_idx, :length] for req, length in rows])
     rids, lengths = [req.rid for req, _ in rows], [length for _, length in rows]
-    return Counted(rids, lengths, torch.stack(counts))
+    return Counted(rids, lengths, counts)
 
 
 def _copy_counts(original: Any, output: Any, fn: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -96,17 +97,45 @@ class SignatureCache:
 
     def count(self, slots: torch.Tensor) -> torch.Tensor:
         """Of the tokens in `slots` [T]: int32 [S * E + 1], last how many of them are known."""
+        return self.count_each([slots])[0]
+
+    def count_each(self, prompts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The same of each of these prompts, [R, S * E + 1]."""
         import torch
 
-        on_host = self.rows.device.type == "cpu"
-        counts = torch.zeros(self.bins + SPILL, dtype=torch.int32, device=self.rows.device)
-        known = torch.zeros(1, dtype=torch.int32, device=self.rows.device)
+        if self.rows.device.type == "cpu":
+            return torch.stack([self._count_on_host(slots) for slots in prompts])
+        return self.count_together(prompts)
+
+    def _count_on_host(self, slots: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        counts = torch.zeros(self.bins + SPILL, dtype=torch.int32)
+        known = torch.zeros(1, dtype=torch.int32)
         for part in slots.split(BLOCK_TOKENS):
             rows = self.rows.index_select(0, part)
             flat = (rows[:, : self.ids] + self._offsets).view(-1)
-            if on_host:  # elsewhere bincount would wait to look at its input
-                counts += torch.bincount(flat, minlength=len(counts))
-            else:
-                counts.scatter_add_(0, flat.long(), self._one.expand(len(flat)))
+            counts += torch.bincount(flat, minlength=len(counts))
             known += rows[:, self.ids].sum()
         return torch.cat([counts[: self.bins], known])
+
+    def count_together(self, prompts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The same for an accelerator, in one pass over the tokens of all prompts: about as many
+        launches for sixteen of them as for one. `bincount` would wait to look at its input."""
+        import torch
+
+        width, device = self.bins + SPILL, self.rows.device
+        counts = torch.zeros(len(prompts) * width, dtype=torch.int32, device=device)
+        known = torch.zeros(len(prompts), dtype=torch.int32, device=device)
+        # Whose a token is, without a copy from the host, which would wait for the forward.
+        numbers = torch.arange(len(prompts), device=device).split(1)
+        owners = torch.cat([n.expand(len(p)) for n, p in zip(numbers, prompts, strict=True)])
+        parts = torch.cat([*prompts]).split(BLOCK_TOKENS)
+        for slots, of in zip(parts, owners.split(BLOCK_TOKENS), strict=True):
+            rows = self.rows.index_select(0, slots)
+            bins = rows[:, : self.ids] + self._offsets + (of * width).unsqueeze(1)
+            flat = bins.view(-1)
+            counts.scatter_add_(0, flat, self._one.expand(len(flat)))
+            known.scatter_add_(0, of, rows[:, self.ids].int())
+        each = counts.view(len(prompts), width)[:, : self.bins]
+        return torch.cat([each, known.unsqueeze(1)], dim=1)

@@ -6,6 +6,8 @@ when its forward returns, since there nothing runs behind the scheduler's back a
 scheduler looks at a result one forward later. Distinct experts are counted from the ids that
 SGLang's capturer copies to the host anyway, so that a GPU sees no synchronisation beyond its own.
 Rows are sent to the HTTP process in blocks, with one more row for each request that has finished.
+Of ranks that share their experts each logs what its own tokens used (`patches.steps.lockstep`), and
+the HTTP process counts what all of them used together (`patches.streams.step_join`).
 
 CPU workers often share cores, so that `seconds` contains the waiting for one. `cpu_seconds` is the
 CPU time of the scheduler's thread between the same two moments: on CPU the whole forward runs on
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.steps.lockstep import LOCKSTEP, GroupSteps, group_size, packed
 from patches.steps.request_times import finished_rows
 
 FIELDS = (
@@ -49,7 +52,7 @@ class StepBlock:
     """Rows of one rank: float32 [rows, len(FIELDS) + layers], `end` counted from `origin`.
 
     `finished` are float32 [requests, len(request_times.FIELDS)] of those that ended in these
-    steps, `end` counted alike.
+    steps, `end` counted alike. With a `group` distinct experts are those of this rank's own tokens.
     """
 
     dp_rank: int
@@ -57,6 +60,7 @@ class StepBlock:
     shape: tuple[int, int]
     rows: bytes
     finished: bytes = b""
+    group: GroupSteps | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,41 +86,59 @@ class StepLog:
     forwards: dict[int, Forward] = field(default_factory=dict)
     """On CPU: the forwards whose results have not been processed, by iteration."""
     origin: float = 0.0
+    steps: list[int] = field(default_factory=list)
+    """Of the group, where there is one: the step of each row."""
+    used: list[Any] = field(default_factory=list)
+    """The experts of each row, bool [layers, experts] or None."""
+    upto: int = 0
+    told: int = 0
+    """Steps of the group that are processed, and of those what the HTTP process has heard of."""
 
     def due(self, now: float, running_on: bool) -> bool:
-        """Whether to send: enough rows, old enough rows, or nothing runs any more."""
+        """Whether to send: enough rows, old enough rows, or nothing runs any more. Of a group also
+        that there was nothing."""
         if not self.rows:
-            return False
+            return self.upto > self.told and now - self.origin >= BLOCK_S
         return len(self.rows) >= BLOCK_ROWS or now - self.origin >= BLOCK_S or not running_on
 
-    def take(self, dp_rank: int) -> StepBlock:
-        """All rows as a block, and forget them."""
+    def take(self, dp_rank: int, ranks: int = 1) -> StepBlock:
+        """All rows as a block, and forget them. `ranks`: of the group."""
         import numpy as np
 
-        width = max(map(len, self.rows))
+        width = max(map(len, self.rows), default=len(FIELDS))
         rows = np.zeros((len(self.rows), width), dtype=np.float32)
         for index, values in enumerate(self.rows):
             rows[index, : len(values)] = values
         done = np.array([[end - self.origin, *rest] for end, *rest in self.finished], np.float32)
+        group = self._take_group(ranks) if ranks > 1 else None
         self.rows.clear()
         self.finished.clear()
-        return StepBlock(dp_rank, self.origin, rows.shape, rows.tobytes(), done.tobytes())
+        return StepBlock(dp_rank, self.origin, rows.shape, rows.tobytes(), done.tobytes(), group)
+
+    def _take_group(self, ranks: int) -> GroupSteps:
+        import numpy as np
+
+        used = packed(self.used)
+        steps = np.array(self.steps, np.int64).tobytes()
+        self.steps.clear()
+        self.used.clear()
+        self.told = self.upto
+        return GroupSteps(ranks, self.upto, steps, used.tobytes(), used.shape)
 
 
 LOG = StepLog()
 
 
-def distinct_by_layer(ids: Any) -> list[float]:
-    """Distinct experts of each layer; `ids`: int tensor [tokens, layers, top_k], -1 ignored."""
+def used_experts(ids: Any) -> Any:
+    """bool [layers, experts]: what `ids`, an int tensor [tokens, layers, top_k], name; -1 nothing.
+    As many experts as the last of them needs."""
     import numpy as np
 
     used = ids.numpy()
-    if used.size == 0:
-        return [0.0] * used.shape[1]
-    width = int(used.max()) + 2
+    width = int(used.max()) + 2 if used.size else 1
     hit = np.zeros((used.shape[1], width), dtype=bool)
     hit[np.arange(used.shape[1])[None, :, None], used + 1] = True
-    return hit[:, 1:].sum(axis=1).tolist()
+    return hit[:, 1:]
 
 
 def _remember_copied(original: Any, output: Any) -> None:
@@ -167,6 +189,8 @@ def _log_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
     original(scheduler, batch, result)
     now = time.monotonic()
     forward = LOG.forwards.pop(batch.forward_iter, None)
+    step = LOCKSTEP.forwards.pop(batch.forward_iter, 0)
+    step = step if step and group_size() > 1 else 0
     end, cpu = (now, LOG.previous_cpu) if forward is None else (forward.end, forward.end_cpu)
     if live:
         seconds = end - (batch.launch_ts if batch.after_idle_gap else LOG.previous_end)
@@ -176,12 +200,17 @@ def _log_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
         if not LOG.rows:
             LOG.origin = end - seconds
         # On this thread a chunk of 8192 tokens would take tens of ms, which nobody asks about.
-        layers = [] if LOG.ids is None else distinct_by_layer(LOG.ids if decode else LOG.ids[:0])
+        used = None if LOG.ids is None else used_experts(LOG.ids if decode else LOG.ids[:0])
+        layers = [] if used is None else used.sum(axis=1).tolist()
         clocks = [end - LOG.origin, seconds, cpu - since_cpu]
         LOG.rows.append([float(decode), *clocks, *row, *layers])
+        if step:
+            LOG.steps.append(step)
+            LOG.used.append(used)
         LOG.ids = None
         LOG.finished += finished_rows(live, decode, end, cpu)
     LOG.previous_end, LOG.previous_cpu = end, cpu
+    LOG.upto = step or LOG.upto
     if LOG.due(now, running_on=not all(req.finished() for req in batch.reqs)):
         _flush(scheduler)
 
@@ -189,8 +218,17 @@ def _log_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
 def _flush(scheduler: Any) -> None:
     from sglang.srt.runtime_context import get_parallel
 
-    block = LOG.take(get_parallel().dp_rank or 0)
+    if not LOG.rows:
+        LOG.origin = time.monotonic()
+    block = LOG.take(get_parallel().dp_rank or 0, group_size())
     scheduler.ipc_channels.send_to_tokenizer.send_output(block)
+
+
+def _tell_the_rest(original: Any, scheduler: Any) -> None:
+    """Nothing runs on any rank: the others' last steps wait for word that this one had none."""
+    if LOG.upto > LOG.told:
+        _flush(scheduler)
+    original(scheduler)
 
 
 _WHY = "decode latency follows distinct experts: that must be measured where it happens"
@@ -229,6 +267,7 @@ PATCH = Patch(
             _log_step,
             ("self", "batch", "result"),
         ),
+        Hook("sglang.srt.managers.scheduler.Scheduler.on_idle", _tell_the_rest, ("self",)),
     ),
     requires=(
         "sglang.srt.managers.scheduler_components.output_sender.SenderWrapper.send_output",

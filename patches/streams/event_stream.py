@@ -5,6 +5,9 @@ prefill forward has finished, `kv_transfer` when its KV has moved, `load` per DP
 changed (at most every 20 ms, from the snapshots that the schedulers leave in shared memory after
 every step), `down` when one of its processes died, and `ping` after a second of silence. The
 router needs no polling, and a dead worker shows as a broken stream at once.
+
+Until every rank has published a snapshot the answer is 503: only snapshots say how many requests a
+rank runs at a time, and a `hello` without that number would be no promise to keep.
 """
 
 from __future__ import annotations
@@ -123,6 +126,15 @@ def _manager() -> Any:
     return resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
 
 
+def _silent_ranks() -> list[int]:
+    """DP ranks that have not published a snapshot since they started."""
+    manager = _manager()
+    ranks = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args).dp_size
+    # SGLang's writers make each slot with a snapshot of time 0 when they start.
+    told = {each.dp_rank for each in manager.load_snapshot_reader.read_all() if each.timestamp}
+    return [rank for rank in range(ranks) if rank not in told]
+
+
 def _hello() -> Hello:
     from importlib.metadata import version
 
@@ -152,7 +164,8 @@ def _hello() -> Hello:
         vocab_size=manager.model_config.vocab_size,
         context_length=manager.model_config.context_len,
         max_total_tokens=state.scheduler_info["max_total_num_tokens"],
-        max_running_requests=max((each.max_running_requests for each in snapshots), default=0),
+        # Of ranks that differ, what all of them can do.
+        max_running_requests=min((each.max_running_requests for each in snapshots), default=0),
         reserved_tokens=reserved_tokens(resolved),
         page_size=resolved.page_size,
         patches=installed(),
@@ -235,9 +248,11 @@ def _announce_death(
 
 
 def _add_route() -> None:
-    from fastapi.responses import StreamingResponse
+    from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
-    async def events() -> StreamingResponse:
+    async def events() -> Response:
+        if silent := _silent_ranks():
+            return PlainTextResponse(f"DP ranks {silent} have not said what they run", 503)
         return StreamingResponse(HUB.subscribe(), media_type="application/x-ndjson")
 
     resolve(APP).add_api_route(EVENTS, events, methods=["GET"])

@@ -21,6 +21,7 @@ from patches.base import Hook, Patch, Process, resolve
 from patches.experts.capture import ExpertsCaptured
 from patches.steps.request_times import FIELDS as FINISHED_FIELDS
 from patches.steps.step_log import FIELDS, StepBlock
+from patches.streams.step_join import StepJoin
 from patches.streams.step_summary import SUMMARY
 from patches.tickets import add_capture
 from toolkit.contract.frames import ExpertsHead, FinishedHead, Head, PingHead, StepsHead, encode
@@ -67,9 +68,13 @@ class ExpertHub:
 
     def publish_steps(self, block: StepBlock) -> None:
         """Handler of the scheduler's message."""
-        SUMMARY.add(block)
-        if not self._queues:
-            return
+        SUMMARY.count(block)
+        for whole in JOIN.take(block):
+            SUMMARY.count_experts(whole)
+            if self._queues:
+                self._publish_whole(whole)
+
+    def _publish_whole(self, block: StepBlock) -> None:
         rank, origin = block.dp_rank, block.origin
         self.publish(StepsHead(rank, origin, FIELDS, block.shape), block.rows)
         if block.finished:
@@ -95,6 +100,7 @@ class ExpertHub:
 
 
 HUB = ExpertHub()
+JOIN = StepJoin()
 
 
 def _dispatch_frames(original: Any, manager: Any) -> None:

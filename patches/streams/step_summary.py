@@ -4,7 +4,9 @@
 times a second a rank. All values but the rank are sums over the decode steps since the event
 before: `requests` of batch sizes, `seconds` of step times (wall), `distinct` of the mean over MoE
 layers of distinct experts; it is 0 where experts are not captured (a step with a token uses at
-least top_k of them).
+least top_k of them). Of ranks that share their experts (`patches.streams.step_join`) `distinct` is
+the whole group's in every rank's sums, and comes when all ranks have told: up to half a second
+after the rest.
 """
 
 from __future__ import annotations
@@ -43,19 +45,19 @@ class RankSums:
     timer: asyncio.TimerHandle | None = None
 
     def add(self, rows: NDArray[np.float32]) -> None:
-        """Decode rows of a block, float32 [steps, len(FIELDS) + layers]."""
+        """Decode rows of a block, float32 [steps, len(FIELDS) + layers], without their experts."""
+        named = [rows[:, FIELDS.index(name)].sum() for name in SUMS[1:-1]]
+        self.sums = [a + float(b) for a, b in zip(self.sums, [len(rows), *named, 0.0], strict=True)]
+
+    def add_experts(self, rows: NDArray[np.float32]) -> None:
+        """The experts of such rows."""
         experts = rows[:, len(FIELDS) :]  # no columns when none of the steps had them captured
-        distinct = 0.0
         if experts.shape[1]:
             moe: Any = experts.any(axis=0)
             if self.moe is not None:
                 moe |= self.moe
-            distinct = experts[:, moe].mean(axis=1).sum() if moe.any() else 0.0
+            self.sums[-1] += float(experts[:, moe].mean(axis=1).sum()) if moe.any() else 0.0
             self.moe = moe
-        named = [rows[:, FIELDS.index(name)].sum() for name in SUMS[1:-1]]
-        self.sums = [
-            a + float(b) for a, b in zip(self.sums, [len(rows), *named, distinct], strict=True)
-        ]
 
 
 class StepSummary:
@@ -70,22 +72,28 @@ class StepSummary:
         self._clock = clock
         self._ranks: dict[int, RankSums] = {}
 
-    def add(self, block: StepBlock) -> None:
-        """Take in a block; call it on the event loop."""
-        import numpy as np
+    def count(self, block: StepBlock) -> None:
+        """Take in a block, all but its experts; call it on the event loop."""
+        rows = _decode_rows(block)
+        if len(rows):
+            self._ranks.setdefault(block.dp_rank, RankSums()).add(rows)
+            if block.group is not None:
+                self._publish_soon(block.dp_rank)
 
-        rows = np.frombuffer(block.rows, dtype=np.float32).reshape(block.shape)
-        rows = rows[rows[:, FIELDS.index("decode")] == 1]
-        if not len(rows):
-            return
-        rank = self._ranks.setdefault(block.dp_rank, RankSums())
-        rank.add(rows)
+    def count_experts(self, block: StepBlock) -> None:
+        """The experts of a block that has been counted, and publish."""
+        rows = _decode_rows(block)
+        if len(rows):
+            self._ranks.setdefault(block.dp_rank, RankSums()).add_experts(rows)
+            self._publish_soon(block.dp_rank)
+
+    def _publish_soon(self, dp_rank: int) -> None:
+        rank = self._ranks[dp_rank]
         wait = rank.published + INTERVAL_S - self._clock()
         if wait <= 0:
-            self._send(block.dp_rank)
+            self._send(dp_rank)
         elif rank.timer is None:
-            loop = asyncio.get_running_loop()
-            rank.timer = loop.call_later(wait, self._send, block.dp_rank)
+            rank.timer = asyncio.get_running_loop().call_later(wait, self._send, dp_rank)
 
     def _send(self, dp_rank: int) -> None:
         rank = self._ranks[dp_rank]
@@ -98,6 +106,14 @@ class StepSummary:
         self._publish(
             Steps(int(steps), int(requests), int(kv_tokens), seconds, distinct, dp_rank=dp_rank)
         )
+
+
+def _decode_rows(block: StepBlock) -> NDArray[np.float32]:
+    import numpy as np
+
+    rows = np.frombuffer(block.rows, dtype=np.float32).reshape(block.shape)
+    decode: NDArray[np.float32] = rows[rows[:, FIELDS.index("decode")] == 1]
+    return decode
 
 
 SUMMARY = StepSummary()

@@ -51,15 +51,15 @@ class Consecutive:
 
 def spread(name: str, options: Any, lengths: Sequence[Lengths], delay: int) -> float:
     """Mean over steps of max - min KV tokens, the mean of all seeds."""
-    from tests.one_by_one import OneByOne
     from tests.unit.policies.closed_loop import ClosedLoop
     from toolkit.policies import make_policy
     from toolkit.policies.rounds.assign import Assigner
+    from toolkit.policies.rounds.pooling import PooledPolicy
 
     found = []
     for seed in range(options.seeds):
         policy = make_policy(name, seed, "decode")
-        assigner: Assigner = policy if isinstance(policy, Assigner) else OneByOne(policy)
+        assigner: Assigner = policy if isinstance(policy, Assigner) else PooledPolicy(policy)
         loop = ClosedLoop(
             assigner, Consecutive(lengths), options.ranks, options.slots, 8 * options.ranks, delay,
             seed, policy.inflight,

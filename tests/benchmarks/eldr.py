@@ -19,7 +19,7 @@ for cores, for every arm alike.
 keys: distinct_ratio_rr (distinct experts a step and layer against round robin, live),
 tpot_p50_ratio, tpot_p99_ratio (replayed), ttft_ratio (p50): ours against `best_baseline`, the load
 balancer of the lowest TPOT p50 (round robin, shortest queue, power of two), each with its 95 %
-interval, over paired rounds and, where replayed, over blocks of moments.
+interval over `rounds` paired rounds: moments of one round are not independent of each other.
 More: `arms`, the medians of every arm live; `replayed`, TPOT, batch and distinct experts of every
 arm there, and its step times against that balancer's in batches of equal size; `against_best`, each
 arm live against that balancer; `live_tpot_p50_ratio`, `live_tpot_p99_ratio`, TPOT inside the five
@@ -117,8 +117,8 @@ def same_batch(ours: Sequence[Played], other: Sequence[Played]) -> float | None:
 
 
 def replay_keys(found: list[list[list[Played]]], names: list[str]) -> dict[str, Any]:
-    """The keys of the replay: by arm and block."""
-    half = [statistics.geometric_mean(tpot(blocks, 50)) for blocks in found]
+    """The keys of the replay: by arm and round."""
+    half = [statistics.geometric_mean(tpot(rounds, 50)) for rounds in found]
     baseline = best(names, half)
     keys: dict[str, Any] = {"best_baseline": names[baseline]}
     for name, percent in (("tpot_p50_ratio", 50), ("tpot_p99_ratio", 99)):
@@ -126,13 +126,13 @@ def replay_keys(found: list[list[list[Played]]], names: list[str]) -> dict[str, 
         keys |= paired_ratio(ours, other).keys(name)
     table = {}
     rival = list(chain(*found[baseline]))
-    for name, blocks in zip(names, found, strict=True):
-        every = list(chain(*blocks))
+    for name, rounds in zip(names, found, strict=True):
+        every = list(chain(*rounds))
         table[name] = {
             "tpot_p50_ms": percentile(by_token(every), 50),
             "tpot_p99_ms": percentile(by_token(every), 99),
-            "against_best_p50": paired_ratio(tpot(blocks, 50), tpot(found[baseline], 50)).value,
-            "against_best_p99": paired_ratio(tpot(blocks, 99), tpot(found[baseline], 99)).value,
+            "against_best_p50": paired_ratio(tpot(rounds, 50), tpot(found[baseline], 50)).value,
+            "against_best_p99": paired_ratio(tpot(rounds, 99), tpot(found[baseline], 99)).value,
             "against_best_same_batch": same_batch(every, rival),
             "batch": statistics.fmean(one.size for one in every),
             "distinct_experts": statistics.fmean(one.distinct for one in every),
@@ -193,6 +193,7 @@ def main() -> None:
     result.keys |= live_keys(whole, names, baseline)
     result.keys |= {
         "set": options.set,
+        "rounds": len(whole.rounds[0]),
         "batch": whole.median(0, "mean_batch"),
         "arms": medians(whole, names),
         "against_best": against(whole, names, baseline),

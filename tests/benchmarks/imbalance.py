@@ -8,37 +8,52 @@ Lengths: three kinds of traffic with long tails and users of their own (`toolkit
 with `--trace FILE` consecutive requests of a public trace. All prompts are scaled by one factor and
 all answers by another, to means of `--prompt` and `--answer` tokens (cut at 2000 and 512), so that
 a rank has `--slots` requests at a time, about half of its pool of 16,384 KV tokens is in use, and
-one prefill worker keeps up. Closed loop: the slots of all ranks and 8 more for each in flight, so
-that slots are full and some finished prefills wait; measured is the time while the loop is full.
-Answers end by themselves, at lengths that the router is not told (`toolkit.bench.ending`), but for
-the arm `brh@oracle:0`, whose requests say them as their limit. Every round plays the same requests
-once an arm, in balanced random order, prefix caches emptied before each; each seed draws others.
-Ours choose from all that wait (s_greedy 0: `br0@0`, `level@0`, `brh@learned:0`); in the table are
-also `br0`, `brh` and `level` with their defaults, which pass nobody by for long, `composed` with
-ELDR, `least_tokens`.
+one prefill worker keeps up.
 
-keys: br0_ratio, brh_ratio (predictor learned), level_ratio, oracle_ratio, composed_ratio (with
-level and all other parts but eldr): mean over time of max - min KV tokens over ranks
-(`toolkit.bench.balance`), divided by that of `best_baseline`, the one of random, round robin,
-shortest queue and power of two with the least; each with its 95 % interval over paired rounds.
-More: `arms`, the medians of every arm (SHOWN); `against_best`, every arm's ratio; `ranks`, `slots`
-of each; `prompt_mean`, `answer_mean` of what was sent; `remarks`: a seed whose rounds failed is
-played again once, and said here.
+Without `--load` a closed loop: the slots of all ranks and 8 more for each in flight, so that slots
+are full and some finished prefills wait. With `--load 0.85` Poisson arrivals at that share of what
+shortest queue carries in such a closed loop, which is played first. Decode ranks are looked at from
+the first answer's end to the last request's start. Answers end by themselves, at lengths that the
+router is not told (`toolkit.bench.ending`), but for arms called *oracle*, whose requests say them
+as their limit. Every round plays the same requests once an arm, in balanced random order, prefix
+caches emptied before each; each seed draws others.
+
+Arms: ours as they are by default (`level`, `brh`, `br0`) and choosing from all that wait (`@0`,
+which lets the largest wait long), the published rules, and load balancers without the pool of
+finished prefills and with it (`tests.benchmarks.shared.balancers`).
+
+keys: `best`, of each column the balancer with the least spread (mean over time of max - min KV
+tokens over ranks, `toolkit.bench.balance`) on these rounds; `against`, for every arm of ours and
+each column the ratios ours / best of FIGURES, with 95 % intervals over rounds; `arms`, every arm's
+means. More: `ranks`, `slots` of each, `load`, `rate` (requests a second); `prompt_mean`,
+`answer_mean` of what was sent; `remarks`: a seed whose rounds failed is played again once, and said
+here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import tempfile
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.shared.balancers import (
+    COLUMNS,
+    Rounds,
+    all_against,
+    best,
+    is_balancer,
+    mean,
+    show,
+)
+from tests.benchmarks.shared.calibrated import timed
 from tests.benchmarks.shared.common import Result, arguments
-from tests.benchmarks.shared.eldr_rounds import ratio, say, warm_up
-from tests.benchmarks.shared.lengths import BASELINES, WAITING, workload
+from tests.benchmarks.shared.eldr_rounds import say, warm_up
+from tests.benchmarks.shared.lengths import WAITING, workload
 from tests.dp_recipe import SETS, SLOTS, recipe
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.compare import Arm, Comparison, compare
@@ -48,44 +63,76 @@ from toolkit.bench.hosted import hosted
 from toolkit.bench.runner import Load, new_session
 from toolkit.bench.target import Target, discover
 from toolkit.bench.traces import load
-from toolkit.bench.workload import Item
+from toolkit.bench.workload import Item, Workload
 
-PARTS = "composed@filter+level@0+user"
-OURS = {
-    "br0": "br0@0",
-    "brh": "brh@learned:0",
-    "level": "level@0",
-    "oracle": "brh@oracle:0",
-    "composed": PARTS,
+OURS = ("level", "brh", "br0", "level@0", "brh@learned:0", "br0@paper", "brh@paper")
+OTHERS = (
+    "round_robin",
+    "power_of_two",
+    "shortest_queue",
+    "kv_shortest_queue",
+    "least_tokens",
+    "pooled@shortest_queue",
+    "pooled@kv_shortest_queue",
+    "pooled@least_tokens",
+)
+ARMS = (*OURS, *OTHERS)
+QUICK = "level,brh,shortest_queue,kv_shortest_queue,pooled@kv_shortest_queue"
+LEAD = "kv_spread"
+FIGURES = ("barrier_share", "p99_worker_tpot_wall_ms", "p99_ttft_ms", "window_throughput")
+SHOWN = {
+    "max - min KV": (LEAD, 1.0),
+    "barrier share": ("barrier_share", 1.0),
+    "TPOT p99 ms": ("p99_worker_tpot_wall_ms", 1.0),
+    "TTFT p99 s": ("p99_ttft_ms", 1e-3),
+    "tokens/s": ("window_throughput", 1.0),
 }
-ARMS = (*OURS.values(), "br0", "brh", "level", "composed", *BASELINES, "least_tokens")
-SHOWN = (
+KEPT = (
     "kv_spread", "kv_max", "kv_mean", "kv_min", "barrier_share", "barrier_share_cpu", "mean_batch",
     "median_step_wall_ms", "median_worker_tpot_wall_ms", "p99_worker_tpot_wall_ms",
     "median_ttft_ms", "p99_ttft_ms", "output_throughput", "window_throughput",
 )  # fmt: skip
 
 
+async def saturated(session: Any, target: Target, drawn: Workload, in_flight: int) -> float:
+    """Requests a second that shortest queue carries in a closed loop."""
+    full = Load(concurrency=in_flight, hidden=True)
+    played = await compare(
+        session, target, drawn.rounds(1), full, [Arm.parse("shortest_queue")], 0, report=say
+    )
+    answer = statistics.fmean(item.output_tokens for item in drawn.items)
+    figures = played.rounds[0][0]
+    return float(figures.get("window_throughput") or figures["output_throughput"]) / answer
+
+
 async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float], int]:
-    """All seeds' rounds in one comparison; means of what was sent; samples."""
+    """All seeds' rounds in one comparison; means of what was sent and the rate; samples."""
     arms = [Arm.parse(text) for text in options.arms.split(",")]
     whole = Comparison(arms, [[] for _ in arms])
     in_flight = SETS[options.set]["dp"] * (options.slots + WAITING)
-    played = Load(concurrency=in_flight, hidden=True)
-    told = Load(concurrency=in_flight)
-    loads = {arm.text: told for arm in arms if "oracle" in arm.text}
     rows = load(Path(options.trace)) if options.trace else None
     sent: list[Item] = []
+    rate = math.nan
     async with new_session(600.0) as session:
         target: Target = await discover(session, url)
         pool = token_pool(load_tokenizer(target.model_path))
+        means = (options.prompt, options.answer)
+        first = workload(rows, pool, 1000, options.requests, means)
+        await warm_up(session, target, first, Load(concurrency=in_flight, hidden=True))
+        if options.load:
+            rate = options.load * await saturated(session, target, first, in_flight)
+            say(f"load {options.load:g}: {rate:.3g} requests/s")
+        played = Load(concurrency=in_flight, hidden=True)
+        if options.load:
+            played = Load(open_loop=True, concurrency=None, hidden=True)
+        told = replace(played, hidden=False)
+        loads = {arm.text: told for arm in arms if "oracle" in arm.text}
         for seed in range(options.seeds):
-            count = options.rounds * options.requests
-            drawn = workload(rows, pool, seed, count, (options.prompt, options.answer))
+            drawn = workload(rows, pool, seed, options.rounds * options.requests, means)
             rounds = drawn.rounds(options.rounds)
+            if options.load:
+                rounds = [timed(each, rate, seed * 100 + n) for n, each in enumerate(rounds)]
             sent += drawn.items
-            if not seed:
-                await warm_up(session, target, rounds[0], played)
             play = partial(
                 compare, session, target, rounds, played, arms, seed, report=say, loads=loads
             )
@@ -102,40 +149,26 @@ async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float],
     for arm, done in zip(arms, whole.rounds, strict=True):
         if not all("kv_spread" in metrics for metrics in done):
             raise BenchError(f"{arm.text}: the ranks' steps were not heard: {whole.remarks}")
-    means = {
+    found = {
         "prompt_mean": statistics.fmean(len(item.prompt) for item in sent),
         "answer_mean": statistics.fmean(item.output_tokens for item in sent),
+        "rate": rate,
     }
-    return whole, means, len(sent) * len(arms)
+    return whole, found, len(sent) * len(arms)
 
 
-def table(whole: Comparison) -> dict[str, dict[str, float | None]]:
-    """SHOWN of every arm, medians over its rounds."""
+def keys(rounds: Rounds) -> dict[str, Any]:
+    """Every arm of ours beside the best balancer of each column."""
+    if not any(is_balancer(arm) for arm in rounds):
+        raise BenchError("--arms needs a load balancer to compare with, as shortest_queue")
     return {
-        arm.text: {key: whole.median(index, key) for key in SHOWN}
-        for index, arm in enumerate(whole.arms)
+        "best": {column: best(rounds, column, LEAD) for column in COLUMNS},
+        "against": {
+            arm: {column: one.keys() for column, one in found.items()}
+            for arm, found in all_against(rounds, LEAD, FIGURES).items()
+        },
+        "arms": {arm: {key: mean(rounds, arm, key) for key in KEPT} for arm in rounds},
     }
-
-
-def keys(whole: Comparison) -> dict[str, Any]:
-    """The ratios of `kv_spread` to the best baseline that was played."""
-    names = [arm.text for arm in whole.arms]
-
-    def spread(index: int) -> float:
-        return statistics.median(metrics["kv_spread"] for metrics in whole.rounds[index])
-
-    baselines = [index for index, name in enumerate(names) if name in BASELINES]
-    if not baselines:
-        raise BenchError(f"--arms needs one of {', '.join(BASELINES)} to compare with")
-    best = min(baselines, key=spread)
-    found: dict[str, Any] = {"best_baseline": names[best]}
-    for short, name in OURS.items():
-        if name in names:
-            found |= ratio(whole, names.index(name), "kv_spread", best).keys(f"{short}_ratio")
-    against: Mapping[str, float] = {
-        name: ratio(whole, index, "kv_spread", best).value for index, name in enumerate(names)
-    }
-    return found | {"against_best": dict(against), "arms": table(whole)}
 
 
 def main() -> None:
@@ -145,8 +178,9 @@ def main() -> None:
         ("--set", {"default": "attention", "choices": SETS}),
         ("--slots", {"type": int, "default": SLOTS, "help": "of each rank"}),
         ("--arms", {"default": ",".join(ARMS), "help": "policies, separated by commas"}),
+        ("--load", {"type": float, "help": "of what saturates [default: a closed loop]"}),
         ("--seeds", {"type": int, "default": 3}),
-        ("--rounds", {"type": int, "default": 2, "help": "of each seed"}),
+        ("--rounds", {"type": int, "default": 1, "help": "of each seed"}),
         ("--requests", {"type": int, "default": 240, "help": "of each round"}),
         ("--prompt", {"type": float, "default": 160.0, "help": "mean tokens"}),
         ("--answer", {"type": float, "default": 96.0, "help": "mean tokens"}),
@@ -154,8 +188,8 @@ def main() -> None:
         ("--url", {"help": "a router that is up, its workers with --" + FLAG}),
     )
     if options.quick:
-        options.seeds, options.rounds, options.requests = 1, 1, 96
-        options.arms = "br0@0,brh@learned:0,level@0,round_robin,shortest_queue"
+        options.seeds, options.rounds, options.requests = 1, 1, 160
+        options.arms = QUICK
     result = Result()
     if options.url:
         whole, means, samples = asyncio.run(measure(options.url, options))
@@ -164,8 +198,14 @@ def main() -> None:
             path = recipe(options.set, Path(folder), options.slots)
             with hosted(path, Path(folder)) as up:
                 whole, means, samples = asyncio.run(measure(up.router_url, options))
-    result.keys |= keys(whole) | means
-    result.keys |= {"set": options.set, "ranks": SETS[options.set]["dp"], "trace": options.trace}
+    texts = [arm.text for arm in whole.arms]
+    rounds: Rounds = dict(zip(texts, whole.rounds, strict=True))
+    ranks = SETS[options.set]["dp"]
+    at = "closed loop" if options.load is None else f"load {options.load:g}"
+    show(f"{ranks} real ranks ({options.set}), {at}", rounds, SHOWN, LEAD)
+    result.keys |= keys(rounds) | means
+    result.keys |= {"set": options.set, "ranks": ranks, "trace": options.trace}
+    result.keys |= {"load": options.load}
     result.keys |= {"slots": options.slots, "remarks": whole.remarks}
     result.emit(samples)
 

@@ -62,17 +62,45 @@ def start(port: int, *flags: str, log: Path, **environment: str) -> Process:
         "--host", "127.0.0.1", "--port", str(port), "--max-total-tokens", "8192",
         "--max-running-requests", "16", "--load-snapshot-publish-interval", "1", *flags,
     ]  # fmt: skip
-    if "--enable-dp-attention" in flags:  # else SGLang opens six ports from `port` + 233 on
+    if (
+        "--enable-dp-attention" in flags and "--dist-init-addr" not in flags
+    ):  # else SGLang opens six ports from `port` + 233 on
         arguments += ["--dist-init-addr", f"127.0.0.1:{free_port(DIST_PORTS)}"]
     env = os.environ | {WORKER_KEY_VARIABLE: ""} | CPU_ENVIRONMENT | environment
     with log.open("wb") as sink:
         return preloaded.start("patches.worker", *arguments, env=env, output=sink)
 
 
+def start_second_node(port: int, *flags: str, log: Path, **environment: str) -> Process:
+    """Start node 1 of a server on 127.0.0.2. `flags` are those of both nodes, `--nnodes 2` and
+    `--dist-init-addr` among them; node 0 comes after it.
+
+    Returns when it has seen that node 0's ports are free, which it asks of its own machine: with
+    both nodes on one, it would find them taken and give up.
+    """
+    here = ("--host", "127.0.0.2", "--node-rank", "1")
+    environment = environment | {"SGLANG_HOST_IP": "127.0.0.2"}
+    process = start(port, *flags, *here, log=log, **environment)
+    deadline = time.monotonic() + STARTUP_DEADLINE_S
+    while "server_args=" not in log.read_text(errors="replace"):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"node 1 did not start:\n{log.read_text(errors='replace')[-3000:]}")
+        time.sleep(0.1)
+    time.sleep(1.0)
+    return process
+
+
 @contextmanager
 def worker(*flags: str, log: Path, **environment: str) -> Iterator[str]:
     """Start a worker with extra SGLang `flags`; yields its URL once it answers."""
     port = free_port()
+    with worker_at(port, *flags, log=log, **environment) as url:
+        yield url
+
+
+@contextmanager
+def worker_at(port: int, *flags: str, log: Path, **environment: str) -> Iterator[str]:
+    """The same on this port."""
     begin = time.monotonic()
     process = start(port, *flags, log=log, **environment)
     try:

@@ -15,6 +15,7 @@ from toolkit.bench.runner import Load, Outcome, check, play
 from toolkit.bench.stats import Ratio, orders, paired_ratio
 from toolkit.bench.target import Target, flush_caches, get_json, set_policy
 from toolkit.bench.workload import Workload
+from toolkit.policies.rounds.pooling import bare
 
 if TYPE_CHECKING:
     import aiohttp
@@ -56,7 +57,7 @@ class Arm:
         else:
             body["dispatch"] = dispatch
         prefill, plus, decode = policies.partition("+")
-        if plus and prefill.partition("@")[0] != JOINED:
+        if plus and bare(prefill).partition("@")[0] != JOINED:
             body["prefill"] = prefill
         else:
             decode = policies
@@ -180,7 +181,7 @@ def _judge(
     except BenchError as error:
         raise BenchError(f"round {number + 1}, {arm.text}: {error}") from error
     metrics = summarise(outcome.samples, outcome.duration_s, slo)
-    decode = outcome.while_full(load)
+    decode = outcome.while_full()
     if decode is not None:
         metrics |= decode.metrics()
         metrics["decode_workers"] = decode.by_worker()

@@ -64,18 +64,17 @@ class Outcome:
     client_cpu: float = 0.0
 
     def full(self) -> tuple[float, float]:
-        """The time in which a closed loop had all its requests in flight, seconds of
-        `time.monotonic`: from the first answer's end to the last request's start."""
+        """From the first answer's end to the last request's start, seconds of `time.monotonic`: the
+        time in which a closed loop had all its requests in flight, an open one its rate."""
         # On Linux perf_counter, which samples have, is the clock that monotonic is.
         since = min(sample.start_time + sample.latency for sample in self.samples)
         return since, max(sample.start_time for sample in self.samples)
 
-    def while_full(self, load: Load) -> Decode | None:
-        """`decode` of the time in which a closed loop was full. Filling and running dry have
-        batches that no policy is about. All of it for an open loop, and where that time has few
-        steps.
+    def while_full(self) -> Decode | None:
+        """`decode` of the time in which the load was whole (`full`). Filling and running dry have
+        batches that no policy is about. All of it where that time has few steps.
         """
-        if self.decode is None or load.open_loop or not self.samples:
+        if self.decode is None or not self.samples:
             return self.decode
         full = self.decode.between(*self.full())
         enough = all(len(rank.steps) >= FEW_STEPS for rank in full.ranks)

@@ -6,7 +6,7 @@ default: older workers do not say all. Fields that a reader does not know are pa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -66,26 +66,30 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
     context_length: int = 0
     max_total_tokens: int = 0
     max_running_requests: int = 0
-    """Requests that one rank runs at a time at most; 0: it does not say."""
+    """Requests that one rank runs at a time at most. A worker that serves says it: 0 is no "without
+    limit", and who says 0 is not taken in."""
     reserved_tokens: int = 0
     """KV tokens that a rank keeps free for each of them."""
     page_size: int = 1
     patches: tuple[str, ...] = ()
 
 
-class Signature(msgspec.Struct, frozen=True):
+class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
     """The experts of a prompt (`toolkit.signatures.wire` packs and reads it).
 
-    `counts`: uint8 [S * E], layers ascending, in base64 on the wire; times `scale` they are tokens
-    of the prompt whose top-k had the expert. `tokens` is the prompt's length. `complete` is False
-    when some token's experts are not known (KV loaded back from host memory, a layer that was not
-    captured).
+    `counts`: [S * E] unsigned integers of `width` bytes each, the least byte first, layers
+    ascending, in base64 on the wire; times `scale` they are tokens of the prompt whose top-k had
+    the expert. Workers send exact counts, with scale 1; those from before there was a `width`
+    scaled what did not fit into one byte. A router from then finds too many values where they are
+    wider, and goes by load. `tokens` is the prompt's length. `complete` is False when some token's
+    experts are not known (KV loaded back from host memory, a layer that was not captured).
     """
 
     counts: bytes
     scale: float
     tokens: int
     complete: bool
+    width: Literal[1, 2, 4] = 1
 
 
 class PrefillDone(msgspec.Struct, frozen=True, tag="prefill_done", tag_field="type"):
@@ -132,7 +136,8 @@ class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
     """Sums over a rank's decode steps since the event before.
 
     `requests` of batch sizes, `kv_tokens` of KV tokens attended to, `seconds` of wall times,
-    `distinct` of the mean over MoE layers of distinct experts; 0 where experts are not captured.
+    `distinct` of the mean over MoE layers of distinct experts, of ranks that share their experts
+    those of all together; 0 where experts are not captured.
     """
 
     steps: int

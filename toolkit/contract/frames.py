@@ -35,7 +35,9 @@ class ExpertsHead(msgspec.Struct, frozen=True, tag="experts", tag_field="type"):
 
 class StepsHead(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
     """Steps of one rank: `fields` name the first columns of `shape` [rows, columns], those behind
-    them are distinct experts by layer. `origin`: seconds to add to `end` for the rank's clock."""
+    them are distinct experts by layer, of ranks that share their experts (DP attention) those of
+    all together; all 0 in a step of which that is not known. `origin`: seconds to add to `end` for
+    the rank's clock."""
 
     dp_rank: int
     origin: float

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
+
 OURS = ("toolkit",)
 SGLANGS = ("sglang",)
 BOTH = ("toolkit", "sglang")
@@ -113,6 +115,14 @@ def plain_problem(key: str, kind: str) -> str:
         return "mode plain has one policy, a flag: set router.args: {policy: NAME} instead"
     mend = ROUTER.get(key, Rule(EVERY)).plain
     return mend and f"mode plain has no prefill workers apart: {mend}"
+
+
+def pool_problem(policy: str | None, pd: bool, dispatch: str | None) -> str:
+    """Why a decode policy that asks for the pool of finished prefills gets none; empty: it does."""
+    if policy is None or not is_pooled(policy):
+        return ""
+    why = no_pool(pd, dispatch or "late")
+    return why and f"{policy}: {why}, or write {bare(policy)}"
 
 
 def transfer_problem(key: str, mode: str, device: str, backend: str) -> str:

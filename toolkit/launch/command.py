@@ -125,10 +125,6 @@ def worker_flags(
             flags["disaggregation-decode-retraction-backup"] = "cpu_tensor"
     if role.dp_policy is not None:
         flags["load-balance-method"] = role.dp_policy
-    elif role.nodes > 1 and role.dp > 1:
-        # Only under a load-aware method do the other nodes' ranks report their load to node 0; the
-        # router names the rank of every request itself.
-        flags["load-balance-method"] = "total_tokens"
     if deployment.mode == "pd":
         flags["disaggregation-mode"] = role_name
         flags["disaggregation-transfer-backend"] = transfer_backend(deployment)

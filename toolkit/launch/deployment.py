@@ -352,6 +352,8 @@ class Deployment(_Strict):
         if info.data.get("mode") == "plain":
             keys = acting.given(router)
             acting.refuse({key: acting.plain_problem(key, router.kind) for key in keys})
+        pd, policy = info.data.get("mode") != "plain", router.decode_policy
+        acting.refuse({"decode_policy": acting.pool_problem(policy, pd, router.dispatch)})
         return router
 
     @field_validator("base_port")

@@ -16,7 +16,7 @@ from toolkit.plan.needs import Needs, needs
 from toolkit.plan.objective import Figures, Slo
 from toolkit.plan.plain_data import Document, get, normal, put
 from toolkit.plan.search import ARMS, Search, choose
-from toolkit.plan.space import plain, searched
+from toolkit.plan.space import BALANCERS, plain, searched
 from toolkit.plan.split import nearest, split_of, splits, with_split
 from toolkit.plan.trials import Trials
 from toolkit.simulate.costs.base import CostModel
@@ -70,8 +70,9 @@ class Task:
 
 @dataclass
 class Planned:
-    """`plan` against `baseline` (the file's sizes and split, round robin and shortest queue), with
-    the figures of each seed. `met`: whether the plan meets the objectives; if not, what it `needs`.
+    """`plan` against `baseline` (the file's sizes and split, round robin and the best of
+    `balancers`, load balancers that need nothing of this project), with the figures of each seed.
+    `met`: whether the plan meets the objectives; if not, what it `needs`.
     `unseen`: knobs that no simulation was left for. `rate`: requests a second that arrive; in a
     closed loop those that the plan takes."""
 
@@ -81,6 +82,7 @@ class Planned:
     before: Figures
     after: Figures
     rate: float
+    balancers: dict[str, Figures] = field(default_factory=dict)
     met: bool = True
     effects: list[Effect] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
@@ -117,6 +119,9 @@ class Planned:
             "seeds": self.task.seeds,
             "simulations": self.simulations,
             "baseline": _described(self.baseline, self.before),
+            "balancers": {
+                name: [dict(each) for each in figures] for name, figures in self.balancers.items()
+            },
             "plan": _described(self.plan, self.after),
             "gain": {
                 name: None if (found := self.gain(name)) is None else found.keys("ratio")
@@ -135,14 +140,14 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     PlanError: a deployment, a fleet or a budget that nothing can be planned for. SimulateError: one
     that is not simulated.
     """
-    least = (2 + ARMS) * task.seeds + FEWEST
+    least = (len(BALANCERS) + 1 + ARMS) * task.seeds + FEWEST
     if task.budget < least:
         raise PlanError(f"--budget {task.budget} is too few with {task.seeds} seeds: {least} least")
     file = Candidate.of(normal(task.document), task.given)
     choices = splits(file.deployment, task.workers)
     start = with_split(file.document, nearest(choices, split_of(file.document)))
     own = Candidate.of(start, task.given)
-    baseline = Candidate.of(plain(start), task.given)
+    plains = [Candidate.of(plain(start, name), task.given) for name in BALANCERS]
     why_not = _locality(own, task.experts)
     knobs = searched(own, choices, local=not why_not)
     trials = Trials(
@@ -151,12 +156,16 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     )
     search = Search(trials, task.given, task.first)
     trials.ceiling = FEWEST + (task.budget - least) // 2
-    arms = [search.candidate(document) for document in search.arms(baseline.document, knobs)]
+    arms = [search.candidate(document) for document in search.arms(plains[0].document, knobs)]
     trials.ceiling = task.budget
     seeds = range(1, task.seeds + 1)
+    baseline, before = choose(trials, plains, seeds)
     finalists = {each.fleet: each for each in (baseline, own, *arms) if each is not None}
     plan, after = choose(trials, list(finalists.values()), seeds)
-    made = Planned(task, baseline, plan, trials.all(baseline, seeds), after, rate=0.0)
+    made = Planned(task, baseline, plan, before, after, rate=0.0)
+    made.balancers = {
+        name: trials.all(each, seeds) for name, each in zip(BALANCERS, plains, strict=True)
+    }
     made.met = not task.slo.given or task.slo.met(after)
     if made.met:
         _refine(made, search, knobs, seeds)

@@ -16,15 +16,19 @@ from toolkit.policies.gimbal import Thresholds
 from toolkit.simulate.fleet import RouterFleet
 from toolkit.simulate.of_deployment import ROUTED
 
-PLAIN = ("round_robin", "shortest_queue")
-"""Prefill and decode policy of the baseline: what SGLang does without this project is to count
-requests."""
+PLAIN_PREFILL = "round_robin"
+BALANCERS = ("shortest_queue", "kv_shortest_queue", "least_tokens")
+"""Decode policies of the baseline, which is the best of them: what can be had without this project,
+by requests, by KV tokens, by both."""
 PREFILL_POLICIES = ("round_robin", "shortest_queue", "least_tokens", "prefix_affinity", "gimbal")
 DECODE_POLICIES = (
     "shortest_queue",
     "level",
     "brh@learned",
     "br0",
+    "kv_shortest_queue",
+    "pooled@kv_shortest_queue",
+    "pooled@shortest_queue",
     "least_tokens",
     "power_of_two",
     "gimbal",
@@ -60,11 +64,10 @@ def searched(own: Candidate, splits: tuple[Split, ...], local: bool) -> list[Kno
     return [knob for knob in knobs if len(knob.values) > 1]
 
 
-def plain(document: Document) -> Document:
-    """The file as SGLang would route it: round robin to prefill, by request counts to decode."""
-    for key, policy in zip(("prefill_policy", "decode_policy"), PLAIN, strict=True):
-        document = put(document, ("router", key), policy)
-    return document
+def plain(document: Document, balancer: str = BALANCERS[0]) -> Document:
+    """The file as others would route it: round robin to prefill, a load balancer to decode."""
+    document = put(document, ("router", "prefill_policy"), PLAIN_PREFILL)
+    return put(document, ("router", "decode_policy"), balancer)
 
 
 def policy_of(document: Document, side: str) -> str:

@@ -27,10 +27,12 @@ from toolkit.policies.published.gimbal import PaperGimbalPolicy
 from toolkit.policies.random import RandomPolicy
 from toolkit.policies.round_robin import RoundRobinPolicy
 from toolkit.policies.rounds.balance_route import check_s_greedy
+from toolkit.policies.rounds.pooling import POOLED, UNPOOLED, PooledPolicy, UnpooledPolicy
 from toolkit.policies.shortest_queue import ShortestQueuePolicy
 
 __all__ = [
     "POLICIES",
+    "POOLING",
     "PUBLISHED",
     "Decision",
     "Known",
@@ -89,6 +91,9 @@ PUBLISHED: dict[str, Known] = {
 }
 """The same policies as others published them."""
 
+POOLING: dict[str, Callable[[Policy], Policy]] = {POOLED: PooledPolicy, UNPOOLED: UnpooledPolicy}
+"""What may stand before a decode policy's name, as in `pooled@shortest_queue`."""
+
 
 def policy_names(side: str | None = None) -> list[str]:
     """Known policies, those of one side if given, without parameters."""
@@ -100,7 +105,10 @@ def check_policy(name: str, side: str | None = None) -> None:
 
     ValueError: one sentence that says what is wrong and what is known.
     """
-    _parse(name, side)
+    word, policy = _pooling(name, side)
+    _parse(policy, side)
+    if word:
+        POOLING[word](make_policy(policy, 0, side))
 
 
 def make_policy(
@@ -111,12 +119,25 @@ def make_policy(
     `tau` is for a policy that has one, where its name does not carry it; None is the policy's own
     default. ValueError: as `check_policy`, or a tau outside [0, 1].
     """
-    known, options = _parse(name, side)
+    word, own = _pooling(name, side)
+    known, options = _parse(own, side)
     if known.takes_tau and tau is not None:
         options = {"tau": tau} | options
     policy = known.make(seed, **options)
-    policy.name = name
-    return policy
+    policy.name = own
+    return POOLING[word](policy) if word else policy
+
+
+def _pooling(name: str, side: str | None) -> tuple[str, str]:
+    """The word before a policy that says whether it has the pool, empty without one; the policy."""
+    word, _, policy = name.partition("@")
+    if word not in POOLING:
+        return "", name
+    if side == "prefill":
+        raise ValueError(f"{name!r}: only decode policies have a pool; write {policy or 'another'}")
+    if not policy:
+        raise ValueError(f"{name!r} needs a policy: {word}@POLICY; known: {_shown(side)}")
+    return word, policy
 
 
 def _parse(name: str, side: str | None) -> tuple[Known, dict[str, Any]]:
@@ -155,8 +176,10 @@ def _shown(side: str | None) -> str:
     """The known names, with what they may carry."""
     own = [(n, known, "@") for n, known in POLICIES.items()]
     theirs = [(n, known, ":") for n, known in PUBLISHED.items()]
-    return ", ".join(
+    shown = [
         n + (f"[{mark}{known.parameter.upper()}]" if known.parameter else "")
         for n, known, mark in own + theirs
         if _of_side(known, side)
-    )
+    ]
+    words = [f"{word}@POLICY" for word in POOLING] if side != "prefill" else []
+    return ", ".join(shown + words)

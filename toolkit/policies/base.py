@@ -52,9 +52,9 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class WorkerView:
     """One choice: a (server, DP rank). `inflight*` is this router's own count; `slots` how many
-    requests it runs at a time at most, 0 where it does not say; `reserve` how many KV tokens it
-    keeps free for each of them, beside what it holds, before it takes one more (a decode worker's
-    `--num-reserved-decode-tokens`); `shares_experts`: see `group_of`."""
+    requests it runs at a time at most, 0 for a plain SGLang, which does not say; `reserve` how many
+    KV tokens it keeps free for each of them, beside what it holds, before it takes one more (a
+    decode worker's `--num-reserved-decode-tokens`); `shares_experts`: see `group_of`."""
 
     name: str
     url: str = ""

@@ -99,8 +99,8 @@ class BrHPolicy(BalanceRoute):
       free is filled so as to level it, so what was predicted beyond it is not what will be.
     - H = 0 and (alpha, beta) = (1, G) is BR-0, decision by decision.
 
-    Ranks are popped in the order of free slots, then of the discounted load sum_h d_h * L_{g,h}
-    (*ours*; at H = 0 the margin). A rank without a reading has no margin at any h.
+    A rank's load, for the order of ranks, is the discounted one, sum_h d_h * L_{g,h} (*ours*; at
+    H = 0 that of this step). A rank without a reading has no margin at any h.
     A request that comes alone is weighed over the horizon too (*ours*; the paper's bypass looks at
     this step only). `inflight` is kept by whoever sends the requests. Degraded: with nothing
     tracked on any rank loads are assumed to stay.

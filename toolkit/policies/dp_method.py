@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from toolkit.contract.variables import DP_PROFILE_VARIABLE
 from toolkit.policies import check_policy, follows_experts
+from toolkit.policies.rounds.pooling import bare
 
 SGLANGS = ("auto", "round_robin", "follow_bootstrap_room", "total_requests", "total_tokens")
 """SGLang's own; a policy of ours of the same name is what it is there (round_robin)."""
@@ -26,6 +27,11 @@ def check_method(name: str, side: str | None = None, profile: bool = False) -> N
     """
     if name in SGLANGS:
         return
+    if bare(name) != name:
+        raise ValueError(
+            f"{name!r}: a DP controller decides request by request and has no pool; write "
+            f"{bare(name)}"
+        )
     base = name.partition("@")[0]
     if base == "label_oracle":
         raise ValueError(

@@ -20,6 +20,7 @@ from toolkit.errors import ToolkitError
 from toolkit.keys import KeysError, from_environment
 from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
+from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.first_token import FirstTokenFrom
 
@@ -265,9 +266,11 @@ class RouterConfig(BaseModel):
 
 def why_not(decode_policy: str, config: RouterConfig, dispatch: str) -> str | None:
     """Why this decode policy cannot work in this deployment, and what to do; None when it can."""
+    if is_pooled(decode_policy) and (wrong := no_pool(config.disaggregated, dispatch)):
+        return f"decode_policy {decode_policy}: {wrong}, or {bare(decode_policy)}"
     if not follows_experts(decode_policy):
         return None
-    base = decode_policy.partition("@")[0]
+    base = bare(decode_policy).partition("@")[0]
     other = "or use another decode_policy"
     if base != "eldr":
         other = f"or leave its part eldr out, as in {base}@filter+level+user"

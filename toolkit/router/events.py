@@ -72,6 +72,8 @@ class Watcher:
                 return await self._poll_health()
             if status != 200:
                 return f"{EVENTS} answered {status or 'nothing'}"
+            if not self._hello:
+                return f"{EVENTS} did not begin with hello"
             return await self._follow(call)
         finally:
             call.close()
@@ -210,7 +212,7 @@ class Watcher:
                 self.worker.mark_down(event.reason or "it says that it is going down")
             case events.Hello():
                 self._hello = True
-                self._stranger = other_run(self.worker.config, event.run)
+                self._stranger = other_run(self.worker.config, event.run) or _unknown(event)
                 if self._stranger is None:
                     self.worker.greeted(event)
 
@@ -222,6 +224,14 @@ class Watcher:
             take(self.worker.ranks[number])
         except ValueError as error:
             log.warning("worker %s sent %s", self.worker.name, error)
+
+
+def _unknown(hello: events.Hello) -> str | None:
+    """What must be known of a worker before it gets requests; None when it has said so. Slots that
+    it does not say would be taken for free ones without end, and nobody would wait in the pool."""
+    if hello.max_running_requests > 0:
+        return None
+    return "it does not say how many requests a rank runs at a time (max_running_requests)"
 
 
 async def fetch(worker: Worker, path: str, timeout_s: float = 5.0) -> tuple[int, bytes]:

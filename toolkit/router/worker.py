@@ -32,7 +32,8 @@ class Worker:
         self.has_events = True
         self.hello = Hello()
         self.slots = 0
-        """Requests that one rank runs at a time at most; 0 where it does not say."""
+        """Requests that one rank runs at a time at most; 0 for a plain SGLang, which has no `hello`
+        to say it in."""
         self.reserve = 0
         """KV tokens that a rank keeps free for each of them."""
         self.shares_experts = config.dp_attention

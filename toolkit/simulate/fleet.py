@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from toolkit.policies import check_policy
 from toolkit.policies.base import group_count
+from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 
 
 class _Strict(BaseModel):
@@ -86,6 +87,12 @@ class RouterFleet(_Strict):
         side = getattr(info, "field_name", "decode_policy").partition("_")[0]
         check_policy(name, side)
         return name
+
+    @model_validator(mode="after")
+    def _pooled_where_there_is_a_pool(self) -> RouterFleet:
+        if is_pooled(self.decode_policy) and (why := no_pool(True, self.dispatch)):
+            raise ValueError(f"{self.decode_policy}: {why}, or write {bare(self.decode_policy)}")
+        return self
 
 
 class Machine(_Strict):

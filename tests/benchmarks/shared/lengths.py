@@ -7,7 +7,6 @@ from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.traces import TraceRow
 from toolkit.bench.workload import Item, Workload
 
-BASELINES = ("random", "round_robin", "shortest_queue", "power_of_two")
 WAITING = 8
 """Requests in flight for each rank beyond its slots."""
 LONGEST = (2000, 512)

@@ -47,7 +47,7 @@ FULL = samples((0.0, 20.0), (1.0, 45.0), (20.0, 60.0), (45.0, 95.0), (60.0, 99.0
 def test_from_the_first_answers_end_to_the_last_requests_start() -> None:
     seconds = [float(n) for n in range(STEPS)]
     all_of_it = decode(worker("a", seconds), worker("b", [second + 0.5 for second in seconds]))
-    part = outcome(all_of_it, FULL).while_full(CLOSED)
+    part = outcome(all_of_it, FULL).while_full()
     assert part is not None
     first, second = part.ranks
     assert (first.name, second.name) == ("a", "b")
@@ -60,20 +60,15 @@ def test_from_the_first_answers_end_to_the_last_requests_start() -> None:
 
 def test_the_order_in_which_answers_came_does_not_matter() -> None:
     found = decode(worker("a", [float(n) for n in range(STEPS)]))
-    part = outcome(found, FULL[::-1]).while_full(CLOSED)
+    part = outcome(found, FULL[::-1]).while_full()
     assert part is not None
     assert ends(part.ranks[0].steps) == [float(n) for n in range(20, 60)]
 
 
-def test_an_open_loop_has_no_full_time() -> None:
-    found = decode(worker("a", [float(n) for n in range(STEPS)]))
-    assert outcome(found, FULL).while_full(Load(open_loop=True)) is found
-
-
 def test_without_samples_or_workers_that_log_there_is_nothing_to_cut() -> None:
     found = decode(worker("a", [float(n) for n in range(STEPS)]))
-    assert outcome(found, []).while_full(CLOSED) is found
-    assert outcome(None, FULL).while_full(CLOSED) is None
+    assert outcome(found, []).while_full() is found
+    assert outcome(None, FULL).while_full() is None
 
 
 @pytest.mark.parametrize(("within", "cut"), [(FEW_STEPS, True), (FEW_STEPS - 1, False)])
@@ -82,7 +77,7 @@ def test_every_worker_must_have_enough_steps_in_it(within: int, cut: bool) -> No
     busy = worker("busy", [float(n) for n in range(STEPS)])
     few = [20.0 + n for n in range(within)] + [70.0 + n / 10 for n in range(STEPS)]
     found = decode(busy, worker("idle", few))
-    part = outcome(found, FULL).while_full(CLOSED)
+    part = outcome(found, FULL).while_full()
     assert part is not None
     assert (part is not found) == cut
     assert [len(each.steps) for each in part.ranks] == (
@@ -94,4 +89,4 @@ def test_more_in_flight_than_requests_is_never_full() -> None:
     """All start before the first ends: there is no such time, so all of it counts."""
     found = decode(worker("a", [float(n) for n in range(STEPS)]))
     played = samples((0.0, 50.0), (0.1, 60.0), (0.2, 99.0))
-    assert outcome(found, played).while_full(Load(concurrency=8)) is found
+    assert outcome(found, played).while_full() is found

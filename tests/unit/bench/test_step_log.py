@@ -268,10 +268,16 @@ def block(rows: list[list[float]], rank: int = 0) -> StepBlock:
     return StepBlock(rank, 5.0, array.shape, array.tobytes())
 
 
+def add(summary: StepSummary, whole: StepBlock) -> None:
+    """As the hub does with a block of a rank on its own."""
+    summary.count(whole)
+    summary.count_experts(whole)
+
+
 def test_the_router_gets_sums_of_decode_steps_and_dense_layers_do_not_count() -> None:
     events: list[Steps] = []
     summary = StepSummary(events.append, Clock().monotonic)
-    summary.add(block([[1, 8, 400, 0, 10, 20], [0, 1, 99, 0, 40, 40], [1, 6, 300, 0, 12, 10]], 3))
+    add(summary, block([[1, 8, 400, 0, 10, 20], [0, 1, 99, 0, 40, 40], [1, 6, 300, 0, 12, 10]], 3))
     [event] = events
     assert (event.dp_rank, event.steps, event.requests, event.kv_tokens) == (3, 2, 14, 700)
     assert event.seconds == pytest.approx(0.04)
@@ -280,13 +286,13 @@ def test_the_router_gets_sums_of_decode_steps_and_dense_layers_do_not_count() ->
 
 def test_without_captured_experts_the_rest_is_summed() -> None:
     events: list[Steps] = []
-    StepSummary(events.append, Clock().monotonic).add(block([[1, 8, 400]]))
+    add(StepSummary(events.append, Clock().monotonic), block([[1, 8, 400]]))
     assert (events[0].requests, events[0].distinct) == (8, 0.0)
 
 
 def test_a_prefill_worker_sends_no_sums() -> None:
     events: list[Steps] = []
-    StepSummary(events.append, Clock().monotonic).add(block([[0, 1, 99, 4.0]]))
+    add(StepSummary(events.append, Clock().monotonic), block([[0, 1, 99, 4.0]]))
     assert events == []
 
 
@@ -296,8 +302,8 @@ def test_sums_go_out_four_times_a_second_and_none_is_lost() -> None:
     async def main() -> None:
         summary = StepSummary(lambda event: events.append((time.monotonic(), event)))
         for _ in range(60):
-            summary.add(block([[1, 2, 30, 4.0]]))
-            summary.add(block([[1, 3, 30, 5.0]], rank=1))
+            add(summary, block([[1, 2, 30, 4.0]]))
+            add(summary, block([[1, 3, 30, 5.0]], rank=1))
             await asyncio.sleep(0.01)
         await asyncio.sleep(INTERVAL_S + 0.1)
 

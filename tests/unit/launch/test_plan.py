@@ -80,6 +80,14 @@ def test_every_host_computes_the_same_ports():
     assert ranks == [str(i) for i in range(9)]
 
 
+def test_loads_of_several_nodes_go_to_the_process_that_looks_at_them():
+    """`total_tokens` would send them to the DP controller, and prefill ranks would register every
+    request with a blocking POST."""
+    recipe = load_deployment(recipes_dir() / "deepseek-v3-multinode.yaml")
+    for worker in resolve(recipe, "prefill-a").workers:
+        assert "--load-balance-method" not in worker.argv
+
+
 def test_workers_that_share_a_gpu_start_in_turn():
     plan = resolve(load_deployment(recipes_dir() / "one-gpu.yaml"))
     assert [w.after for w in plan.workers] == [(), ("prefill-0",)]

@@ -106,7 +106,7 @@ def test_workers_can_be_another_number(tmp_path: Path) -> None:
         (["--attainment", "1.5"], "--attainment must lie in (0, 1]"),
         (["--placement", "linear"], "say whose with --experts"),
         (["--workers", "1"], "1 worker: a prefill and a decode worker are two at least"),
-        (["--budget", "5"], "--budget 5 is too few with 1 seeds: 12"),
+        (["--budget", "5"], "--budget 5 is too few with 1 seeds: 14"),
         (["--trace", "/nowhere.csv", "--rate", "1"], "cannot read the trace"),
         (["--cost", "h100"], "no cost model 'h100'"),
         (["--out", "/nowhere/x.yaml"], "is no place for a file"),

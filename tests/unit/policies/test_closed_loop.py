@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.one_by_one import OneByOne
 from tests.unit.policies.closed_loop import ClosedLoop, conversation, unlimited
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.predictors import Learned, Oracle, Survival
 from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.rounds.pooling import PooledPolicy
 from toolkit.policies.support.inflight_lengths import InflightLengths
 
 BASELINES = ("shortest_queue", "round_robin", "power_of_two")
@@ -32,7 +32,7 @@ def spread(assigner: Assigner, inflight: InflightLengths | None = None, delay: i
 
 @pytest.fixture(scope="module")
 def best_baseline() -> float:
-    return min(spread(OneByOne(make_policy(name, 1))) for name in BASELINES)
+    return min(spread(PooledPolicy(make_policy(name, 1))) for name in BASELINES)
 
 
 def test_br0_levels_what_queues_do_not_see(best_baseline) -> None:

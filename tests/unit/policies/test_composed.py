@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.one_by_one import OneByOne
 from tests.unit.policies.closed_loop import ClosedLoop, conversation
 from toolkit.policies import (
     EldrPolicy,
@@ -28,6 +27,7 @@ from toolkit.policies.composed.parts import Parts
 from toolkit.policies.composed.policy import ComposedPolicy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.rounds.assign import Assigner, Assignment
+from toolkit.policies.rounds.pooling import PooledPolicy
 from toolkit.policies.support.readings import read_ranks
 from toolkit.policies.support.residents import Residents
 
@@ -393,7 +393,7 @@ def test_a_full_closed_loop_is_as_level_as_with_the_barrier_alone() -> None:
     spreads = {}
     for name in ("shortest_queue", "br0", "composed@br0", "composed@filter+eldr+br0+user"):
         policy = make_policy(name)
-        assigner = policy if isinstance(policy, Assigner) else OneByOne(policy)
+        assigner = policy if isinstance(policy, Assigner) else PooledPolicy(policy)
         loop = ClosedLoop(assigner, conversation)
         loop.run(400, 100)
         spreads[name] = float(np.mean(loop.spreads))
@@ -408,7 +408,7 @@ class Watched:
     name = "watched"
 
     def __init__(self, policy: Policy) -> None:
-        self.assigner = policy if isinstance(policy, Assigner) else OneByOne(policy)
+        self.assigner = policy if isinstance(policy, Assigner) else PooledPolicy(policy)
         self.near: list[bool] = []
 
     def assign(

@@ -62,6 +62,29 @@ def test_what_workers_are_sent():
     run(check())
 
 
+@pytest.mark.parametrize("dispatch", ["late", "concurrent"])
+def test_the_first_body_says_which_rank_will_have_the_kv(dispatch):
+    """A prefill rank that is not told registers by a blocking POST on its scheduler's thread."""
+
+    async def check() -> None:
+        async with Cluster(
+            worker_args=["--record"],
+            role_config={"prefill": {"dp_size": 2}},
+            config={"dispatch": dispatch, "prefill_policy": "round_robin"},
+        ) as cluster:
+            for _ in range(4):
+                await post(cluster, "/v1/chat/completions", {"messages": PROMPT, "max_tokens": 2})
+            prefills = (await cluster.stats("prefill-0"))["bodies"]
+            assert {body["routed_dp_rank"] for body in prefills} == {0, 1}
+            told = {body["bootstrap_room"]: body["disagg_prefill_dp_rank"] for body in prefills}
+            assert [body["routed_dp_rank"] for body in prefills] == [*told.values()]
+            decodes = [b for i in range(2) for b in (await cluster.stats(f"decode-{i}"))["bodies"]]
+            assert told == {b["bootstrap_room"]: b["disagg_prefill_dp_rank"] for b in decodes}
+            assert all("routed_dp_rank" not in body for body in decodes)
+
+    run(check())
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_n_and_batches_are_split_and_merged(stream):
     async def check() -> None:

@@ -18,7 +18,7 @@ from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
 
 
-@pytest.mark.parametrize("policy", ["br0", "brh@survival"])
+@pytest.mark.parametrize("policy", ["br0", "brh@survival", "pooled@shortest_queue"])
 def test_a_free_slot_is_used_at_once_and_a_full_house_waits(policy: str) -> None:
     async def check() -> None:
         house = House(policy=policy)
@@ -259,8 +259,11 @@ ACTIONS = st.lists(
 )
 
 
+HELD = ["br0", "brh@survival", "pooled@round_robin"]
+
+
 @settings(max_examples=150)
-@given(ACTIONS, st.integers(1, 3), st.integers(0, 3), st.sampled_from(["br0", "brh@survival"]))
+@given(ACTIONS, st.integers(1, 3), st.integers(0, 3), st.sampled_from(HELD))
 def test_nothing_is_lost_bound_twice_or_held_while_a_slot_is_free(
     actions: list[tuple[str, int, int]], ranks: int, slots: int, policy: str
 ) -> None:
@@ -286,7 +289,7 @@ def test_nothing_is_lost_bound_twice_or_held_while_a_slot_is_free(
                 rank.worker.mark_up()
                 house.publish(rank)
             elif what == "switch":
-                house.dispatcher.set_policy("decode", ("br0", "brh@survival")[which % 2])
+                house.dispatcher.set_policy("decode", HELD[which % len(HELD)])
             if what != "settle":
                 continue
             await turns()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.ports import free_port
+from toolkit.contract import VERSION
+from toolkit.contract.events import Hello, Ping, encode
 from toolkit.policies.base import RequestView
 from toolkit.router import events, relay, upstream
 from toolkit.router.config import RouterConfig
@@ -236,6 +238,22 @@ def watcher() -> Watcher:
     worker = {"name": "a", "role": "plain", "url": f"http://127.0.0.1:{free_port()}"}
     config = RouterConfig.model_validate({"workers": [worker]})
     return Watcher(KnownWorkers(config).workers[0], config)
+
+
+def test_a_worker_that_does_not_say_its_slots_gets_no_request():
+    """0 once stood for "without limit": whoever was prefilled was bound at once, and none waited in
+    the pool."""
+
+    async def check() -> None:
+        one = watcher()
+        one._feed(encode(Hello(contract=VERSION, max_running_requests=3)))
+        assert one.worker.slots == 3 and one._stranger is None
+        one._feed(encode(Hello(contract=VERSION)))
+        assert "max_running_requests" in (one._stranger or "")
+        one._feed(encode(Ping()))
+        assert not one.worker.healthy and one.worker.slots == 3
+
+    asyncio.run(check())
 
 
 def test_lines_of_the_event_stream_are_bounded_and_may_hold_anything(monkeypatch, caplog):

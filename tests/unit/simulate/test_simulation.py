@@ -24,6 +24,7 @@ from toolkit.simulate.simulation import Simulation
 from toolkit.simulate.workloads.patterns import with_rows
 
 POLICIES = ("round_robin", "shortest_queue", "br0@0", "brh@learned", "level", "gimbal")
+POLICIES += ("pooled@shortest_queue", "unpooled@brh@survival")
 
 
 def played(simulation: Simulation) -> tuple[list[Request], Simulation]:

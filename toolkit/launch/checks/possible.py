@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from toolkit.keys import KeysError, client_keys, one_key
 from toolkit.launch import claims, hardware
 from toolkit.launch.checks.agreement import agreement
-from toolkit.launch.checks.capturing import capturing
+from toolkit.launch.checks.counted import counted
 from toolkit.launch.checks.flags import Resolved, check_flags
 from toolkit.launch.checks.waiting import waiting
 from toolkit.launch.errors import LaunchError, Problem
@@ -34,7 +34,7 @@ def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
         *waiting(plan),
         *flags,
     ]
-    problems += [*optimistic(plan, resolved), *capturing(plan, resolved)]
+    problems += [*optimistic(plan, resolved), *counted(plan, resolved)]
     problems += agreement(plan, resolved)
     problems += ports(plan)
     if not dry_run:

@@ -12,6 +12,7 @@ from toolkit.policies.eldr import check_tau
 from toolkit.policies.level import LevelPolicy
 from toolkit.policies.published import RULES
 from toolkit.policies.rounds.balance_route import BalanceRoute, check_s_greedy
+from toolkit.policies.rounds.pooling import bare
 
 BARRIERS: dict[str, Callable[..., BalanceRoute]] = {
     "br0": Br0Policy,
@@ -84,8 +85,8 @@ class Parts:
 
 def follows_experts(name: str) -> bool:
     """Whether a policy of this name looks at signatures, and so needs a profile: `eldr`, and
-    `composed` with that part. What is no policy's name does not."""
-    base, _, text = name.partition("@")
+    `composed` with that part, with the pool or without. What is no policy's name does not."""
+    base, _, text = bare(name).partition("@")
     if base != "composed":
         return base == "eldr"
     try:

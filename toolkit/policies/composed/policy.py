@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from toolkit.policies.base import Decision, Needs, RequestView, WorkerView
-from toolkit.policies.composed.given_out import readable, with_sent
 from toolkit.policies.composed.near_ranks import NearRanks
 from toolkit.policies.composed.parts import BARRIERS, Parts
 from toolkit.policies.eldr import Band, Centroids, EldrPolicy
 from toolkit.policies.rounds.assign import Assigner, Assignment
 from toolkit.policies.rounds.balance_route import BalanceRoute, Weighed
+from toolkit.policies.support.given_out import readable, with_sent
 from toolkit.policies.support.readings import Ranks, kv_sizes, kv_tokens, read_ranks
 from toolkit.policies.support.rotation import Rotation
 from toolkit.policies.support.user_map import UserMap
@@ -171,10 +171,9 @@ class ComposedPolicy(Assigner):
             ranks = read_ranks(now)
             if not any(free >= 1 for free in ranks.slots):
                 break
-            open_ = _open(ranks, size, range(len(ranks.index)))
-            if not open_:
+            left = ranks.surely_open(size)
+            if not left:
                 continue
-            left = [g for g in open_ if not ranks.silent[g]] or open_
             decision = self._decide(now, request, ranks, [ranks.index[g] for g in left])
             made.append(Assignment(at, decision.index, decision.reason))
             now[decision.index] = with_sent(now[decision.index], size, ranks.pool)
@@ -246,15 +245,9 @@ def _barrier(seed: int, parts: Parts) -> BalanceRoute | None:
     return made(seed, **dict(parts.options)) if made else None
 
 
-def _open(ranks: Ranks, size: float, among: Sequence[int]) -> list[int]:
-    """Those of `among` (positions in `ranks`) that can take a request of this size now. One that no
-    pool could hold is answered by any rank, as the engine does."""
-    fits = size > ranks.pool
-    return [g for g in among if ranks.slots[g] >= 1 and (fits or ranks.room[g] >= size)]
-
-
 def _candidates(case: Case, left: list[int]) -> list[int]:
     ranks = case.ranks
+    open_ = set(ranks.open(kv_tokens(case.request)))
     among = [g for g in (case.place[i] for i in left) if not ranks.silent[g]]
-    kept = _open(ranks, kv_tokens(case.request), among) or among
+    kept = [g for g in among if g in open_] or among
     return [ranks.index[g] for g in kept] or left

@@ -39,8 +39,8 @@ class PaperBrHPolicy(BrHPolicy):
 
     Not in it, though in `brh`: gamma that follows how fast requests end; beta that grows with the
     ranks (6 G); the horizon's score in the bypass; ranks in the order of their discounted loads
-    (here: free slots, then the margin m_g of this step); `patience` (see `br0@paper`); the
-    predictor `learned`.
+    (here: free slots, then the margin m_g of this step); `patience` and the first stage (see
+    `br0@paper`); the predictor `learned`.
     Where the paper (as far as we have it) is silent: beta is 48 at any G, though it was measured at
     G = 8; whether a bypass with no F above 0 waits for a round is not in our text, and it does not
     here, as a slot is free; and as in `brh` what `TwoStage` and `InflightLengths` say of
@@ -52,6 +52,7 @@ class PaperBrHPolicy(BrHPolicy):
     """
 
     name = "brh@paper"
+    by_slots = True
 
     def __init__(
         self,

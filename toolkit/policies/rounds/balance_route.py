@@ -40,6 +40,8 @@ class BalanceRoute(Assigner):
     """Rounds, and one request at a time. A subclass says what a placement is worth."""
 
     needs = Needs(pool=True)
+    by_slots = False
+    """The paper's stage 1, see `TwoStage`."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class BalanceRoute(Assigner):
         patience: float = PATIENCE,
     ) -> None:
         """`seed` as every policy takes it; nothing is drawn here. The others: `TwoStage`."""
-        self._stages = TwoStage(s_greedy, r_max, patience)
+        self._stages = TwoStage(s_greedy, r_max, patience, self.by_slots)
         self.counters: Counters = self._stages.counters
 
     @abstractmethod

@@ -60,15 +60,18 @@ class TwoStage:
     """Places requests on ranks until no slot is free that a waiting request could use.
 
     A request alone (*pool bypass*: it came while a slot was free) takes the rank with the best F.
-    Stage 1, while more than `s_greedy` slots are free in all: the rank with most free slots takes
+    Stage 1, while more than `s_greedy` slots are free in all: the rank with the least load takes
     the one waiting request with the best F. Nobody is passed over for long, all get a slot soon.
+    (*Ours*: in the paper it is the rank with most free slots, which levels the numbers of requests
+    and not what they hold. Below saturation, where all is placed by stage 1, that is more uneven
+    than the shortest queue by KV tokens. `by_slots`: as in the paper.)
     Stage 2, slots are scarce: a heap of ranks on (free slots, margin); the first takes the best
     subset of the first `r_max` requests, so that small ones fill what a large one leaves, and goes
     back. A best F of 0 or less places the best single request anyway: a slot is never kept free.
 
-    Where the paper (as far as we have it) is silent, *ours*: margins break ties of free slots in
-    stage 1 as in stage 2, then whoever comes after the rank chosen last; the better F, then more
-    requests, then the earlier ones, break ties of subsets. `s_greedy` None is `r_max` slots a rank;
+    Where the paper (as far as we have it) is silent, *ours*: margins break ties of free slots, then
+    whoever comes after the rank chosen last; the better F, then more requests, then the earlier
+    ones, break ties of subsets. `s_greedy` None is `r_max` slots a rank;
     at 0 every placement chooses from the whole pool, which in a full closed loop about halves the
     imbalance again, and lets the largest requests wait for hundreds of steps. One rank alone has
     nothing to balance and takes requests in order of arrival. Silent ranks come last. A request
@@ -80,7 +83,9 @@ class TwoStage:
     pool, it is next, whatever its F (infinite: the paper).
     """
 
-    def __init__(self, s_greedy: int | None, r_max: int, patience: float) -> None:
+    def __init__(
+        self, s_greedy: int | None, r_max: int, patience: float, by_slots: bool = False
+    ) -> None:
         if not 1 <= r_max <= 8:
             raise ValueError(f"r_max = {r_max} must lie in 1..8: it takes 2^r_max subsets")
         if s_greedy is not None and s_greedy < 0:
@@ -90,6 +95,7 @@ class TwoStage:
         self.s_greedy = s_greedy
         self.r_max = r_max
         self.patience = patience
+        self.by_slots = by_slots
         self.counters = Counters()
         self._passed = 0
         self._turn = 0
@@ -147,8 +153,10 @@ class _Round:
         count = len(ranks.load)
         self.alone = count == 1
         self.window = 1 if self.alone else stages.r_max
-        self.heap = [self._entry(g) for g in range(count) if ranks.slots[g] >= 1]
-        heapify(self.heap)
+        self.by_slots = stages.by_slots
+        """Whether the next rank is the one with most free slots, or the one with the least load."""
+        self.heap: list[tuple[bool, float, float, int, int]] = []
+        self._order([g for g in range(count) if ranks.slots[g] >= 1])
         self.free = sum(ranks.slots[entry[-1]] for entry in self.heap)
 
     def run(self) -> list[Assignment]:
@@ -159,14 +167,22 @@ class _Round:
             limit = stages.r_max * len(self.ranks.load)
         while self.heap and pending and self.free > limit and not self.alone:
             self._step(greedy=True)
+        if not self.by_slots:
+            self.by_slots = True
+            self._order([entry[-1] for entry in self.heap])
         while self.heap and pending:
             self._step(greedy=False)
         return self.made
 
+    def _order(self, ranks: Sequence[int]) -> None:
+        self.heap = [self._entry(g) for g in ranks]
+        heapify(self.heap)
+
     def _entry(self, g: int) -> tuple[bool, float, float, int, int]:
         ranks, turn = self.ranks, self.stages._turn
-        order = (g - turn) % len(ranks.load)
-        return (ranks.silent[g], -ranks.slots[g], self.envelope.burden(g), order, g)
+        keys = (-ranks.slots[g], self.envelope.burden(g))
+        one, two = keys if self.by_slots else keys[::-1]
+        return (ranks.silent[g], one, two, (g - turn) % len(ranks.load), g)
 
     def _step(self, greedy: bool) -> None:
         """The next rank takes something, or leaves the round because nothing fits."""

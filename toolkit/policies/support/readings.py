@@ -35,6 +35,19 @@ class Ranks:
     silent: list[bool]
     pool: float
 
+    def open(self, size: float) -> list[int]:
+        """The ranks that can take a request of this size now. One that no pool could hold is
+        answered by any of them, as the engine does."""
+        fits = size > self.pool
+        return [
+            g for g, free in enumerate(self.slots) if free >= 1 and (fits or self.room[g] >= size)
+        ]
+
+    def surely_open(self, size: float) -> list[int]:
+        """`open` without silent ones, as long as there are others."""
+        open_ = self.open(size)
+        return [g for g in open_ if not self.silent[g]] or open_
+
     def take(self, g: int, size: float, count: int = 1) -> None:
         """`count` requests of together `size` KV tokens go to rank g. One that no pool could hold
         brings none: the engine refuses it."""

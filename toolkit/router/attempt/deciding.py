@@ -123,8 +123,6 @@ class Attempt:
                 d.parked -= 1
                 done.cancel()
             decided_at = monotonic()
-        if prefill.worker.config.dp_size > 1:
-            body["disagg_prefill_dp_rank"] = prefill.dp_rank
         set_rank(body, decode)
         decode_leg = self._post(decode, body, decode=True)
         self._legs.return_credit()

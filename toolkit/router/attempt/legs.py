@@ -132,12 +132,16 @@ class Legs:
         return {**ticket_body(self._single, self.rid, key), "rid": self.rid}
 
     def split_body(self, prefill: Rank, room: int) -> dict[str, Any]:
-        """What prefill and decode have in common: where they meet."""
+        """What prefill and decode have in common: where they meet, and which DP rank of the prefill
+        worker has the KV. The prefill must be told that too: else its rank registers, for decode to
+        ask, by a blocking POST on the scheduler's thread, and under DP attention all ranks wait."""
         config = prefill.worker.config
         body = self.body()
         body["bootstrap_host"] = config.bootstrap_host or config.host
         body["bootstrap_port"] = config.bootstrap_port
         body["bootstrap_room"] = room
+        if config.dp_size > 1:
+            body["disagg_prefill_dp_rank"] = prefill.dp_rank
         return body
 
 

@@ -13,7 +13,7 @@ import pytest
 from toolkit.contract.capturing import BYPASS, worker_problems
 from toolkit.embedded import model_path
 from toolkit.launch.checks import possible
-from toolkit.launch.checks.capturing import capturing
+from toolkit.launch.checks.counted import counted
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import Deployment
 from toolkit.launch.plan import Plan
@@ -50,6 +50,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "halves": (RANKS | {"args": {"enable-two-batch-overlap": True}}, "enable-two-batch-overlap"),
     "one chunk": ({"args": {"chunked-prefill-size": -1}}, "chunked-prefill-size"),
     "kernel": ({"args": {"moe-runner-backend": "triton_kernel"}}, "moe-runner-backend"),
+    "speculation": ({"args": {"speculative-algorithm": "NGRAM"}}, "speculative-algorithm"),
 }
 LATE: dict[str, tuple[dict[str, Any], bool]] = {
     "stages": ({"pp-size": 2}, False),
@@ -123,7 +124,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Plan, d
 @pytest.mark.parametrize("name", [*CASES, *WINDOWS])
 def test_what_sglang_makes_of_the_flags_is_judged(name: str, settled: Any) -> None:
     flag = {**CASES, **WINDOWS}[name][1]
-    found = capturing(*settled[name])
+    found = counted(*settled[name])
     assert [p.where for p in found] == ([f"prefill.args.{flag}"] if flag else [])
     assert [p.fatal for p in found] == ([name != "kernel"] if flag else [])
 
@@ -167,9 +168,9 @@ def test_the_worker_judges_the_same_values(changes: dict[str, Any], flag: str | 
 
 def test_every_role_is_judged_and_refused_flags_are_not() -> None:
     wrong = GOOD | {"enable_two_batch_overlap": True}
-    found = capturing(plan(), {"prefill-0": wrong, "decode-0": wrong})
-    found += capturing(plan(mode="plain"), {"worker-0": wrong})
+    found = counted(plan(), {"prefill-0": wrong, "decode-0": wrong})
+    found += counted(plan(mode="plain"), {"worker-0": wrong})
     roles = ("prefill", "decode", "worker")
     assert [p.where for p in found] == [f"{role}.args.enable-two-batch-overlap" for role in roles]
-    assert capturing(plan(), {"prefill-0": {}}) == []
+    assert counted(plan(), {"prefill-0": {}}) == []
     assert possible.optimistic(plan(), {"prefill-0": {}}) == []

@@ -153,6 +153,36 @@ def test_the_policy_decides_and_a_named_rank_wins() -> None:
     assert sum(silent["placed"]) == 11 and silent["named"] == 1  # type: ignore[call-overload]
 
 
+OVER_THE_NETWORK = """
+# As DP attention over several nodes has it: the ranks' only receiver is the controller.
+endpoint, shm = f"ipc://{folder}/collector", f"{folder}/collected"
+controller.load_snapshot_reader = snapshots.ZmqShmLoadSnapshotReader(endpoint, shm, 2)
+far = [snapshots.ZmqLoadSnapshotWriter(endpoint, 2, rank) for rank in range(2)]
+loop.start()
+reader = snapshots.ShmLoadSnapshotReader(shm, 2)  # as the HTTP process has it
+
+def seen(tokens):
+    "Whether that is soon read of both ranks, though nobody sends a request"
+    for rank, writer in enumerate(far):
+        writer.write(snapshots.LoadSnapshot(
+            timestamp=time.time(), dp_rank=rank, num_used_tokens=tokens))
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        if [each.num_used_tokens for each in reader.read_all()] == [tokens] * 2:
+            return True
+        time.sleep(0.01)
+    return False
+
+say(first=seen(7), then=seen(0))
+"""
+
+
+@pytest.mark.parametrize("policy", ["", "br0"])
+def test_loads_from_other_nodes_are_received_though_nothing_is_dispatched(policy: str) -> None:
+    (got,) = said(CONTROLLER + OVER_THE_NETWORK, **{DP_POLICY_VARIABLE: policy})
+    assert got == {"first": True, "then": True}
+
+
 SHARED = """
 loop.start()
 publish_load(0, 0, used=3000)

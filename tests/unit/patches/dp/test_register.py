@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from patches.dp.register import Register, announce
+from tests.sglang_python import run_python
 
 
 class Bootstrap:
@@ -22,6 +24,7 @@ class Bootstrap:
     def __init__(self) -> None:
         self.told: Queue[tuple[str, dict[str, int]]] = Queue()
         self.failures: list[int] = []
+        self.slow_s = 0.0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -29,6 +32,7 @@ class Bootstrap:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                time.sleep(outer.slow_s)
                 status = outer.failures.pop(0) if outer.failures else 200
                 if status == 0:
                     self.close_connection = True
@@ -63,6 +67,44 @@ def request(**changed: Any) -> SimpleNamespace:
         "disagg_prefill_dp_rank": None,
     }
     return SimpleNamespace(**known | changed)
+
+
+SENDER = """
+import json, sys, threading, time
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
+sys.path.insert(0, str(CPU_STUBS))
+declare_torchvision_operators()
+import patches
+from patches.base import Process, enter
+enter(Process.SCHEDULER)
+patches.register()
+from types import SimpleNamespace
+from sglang.srt.disaggregation.common.conn import CommonKVSender
+
+port, ranks = json.loads(sys.argv[1])
+before = time.monotonic()
+for room, rank in enumerate(ranks):
+    manager = SimpleNamespace(**{"attn_cp_rank": 0, "pp_rank": 0} | rank)
+    CommonKVSender._register_prefill_dp_rank(SimpleNamespace(
+        kv_mgr=manager, bootstrap_room=room, bootstrap_server_url=f"127.0.0.1:{port}"))
+print("took", time.monotonic() - before, flush=True)
+time.sleep(1.2)
+"""
+
+
+def test_no_scheduler_waits_for_the_bootstrap_server(bootstrap: Bootstrap) -> None:
+    """SGLang's own registering, of ranks with and without DP attention."""
+    bootstrap.slow_s = 0.3
+    attention = {"system_dp_size": 1, "system_dp_rank": 0, "attn_dp_rank": 1}
+    plain = {"system_dp_size": 4, "system_dp_rank": 3, "attn_dp_rank": 0}
+    ranks = [attention | {"attn_tp_rank": 0}, attention | {"attn_tp_rank": 1}]
+    ranks.append(plain | {"attn_tp_rank": 0})
+    done = run_python(SENDER, [json.dumps([bootstrap.port, ranks])])
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert float(done.stdout.split("took")[1]) < 0.5
+    told = [bootstrap.told.get(timeout=5)[1] for _ in range(2)]
+    assert told == [{"bootstrap_room": 0, "dp_rank": 1}, {"bootstrap_room": 2, "dp_rank": 3}]
+    assert bootstrap.told.empty()
 
 
 @pytest.mark.parametrize("failures", [[], [500], [0, 0], [0, 503]])

@@ -65,6 +65,56 @@ def test_any_order_of_recording_counts_the_same(
     assert counts == histogram(ids[:take], mask, experts)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    experts=st.sampled_from([4, 256, 300]),
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=6),
+)
+def test_prompts_that_are_counted_together_count_as_each_alone(
+    seed: int, experts: int, lengths: list[int]
+) -> None:
+    """Also with a shared prefix, and with ids in unwritten slots, which may spill."""
+    rng = np.random.default_rng(seed)
+    cache = SignatureCache.create(SLOTS, [0, 2], experts, 2, "cpu")
+    written = torch.from_numpy(rng.permutation(SLOTS)[:200])
+    cache.record(written, torch.from_numpy(routed(rng, 200, 3, experts, 2)))
+    prompts = [torch.from_numpy(rng.integers(0, SLOTS, length)) for length in lengths]
+    alone = [cache.count(slots).tolist() for slots in prompts]
+    assert cache.count_each(prompts).tolist() == alone
+    with pytest.MonkeyPatch.context() as patch:  # as on a GPU
+        patch.setattr(patches.experts.signature_cache, "BLOCK_TOKENS", 50)
+        together = cache.count_together(prompts)
+    assert together.tolist() == alone
+    assert together.dtype == torch.int32
+
+
+def test_the_work_of_a_batch_is_launched_once_for_all_its_prompts() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Launches(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = 0
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.count += not func.is_view
+            return func(*args, **(kwargs or {}))
+
+    cache = SignatureCache.create(SLOTS, [0], 4, 1, "cpu")
+    prompts = torch.arange(160).split(10)
+    cache.count_together(prompts)  # the constants are made
+
+    def launches(count: int) -> int:
+        with Launches() as seen:
+            assert len(cache.count_together(prompts[:count])) == count
+        return seen.count
+
+    assert launches(16) == launches(1) < 16
+
+
 @pytest.mark.parametrize("experts", [8, 256])
 def test_what_was_not_captured_is_counted_as_unknown(experts: int) -> None:
     ids = routed(np.random.default_rng(1), 30, 3, experts, 2)

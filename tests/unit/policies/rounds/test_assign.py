@@ -6,13 +6,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.one_by_one import OneByOne
 from tests.unit.policies.pools import (
     NAN,
     fleets,
@@ -31,6 +31,7 @@ from toolkit.policies.published.br0 import PaperBr0Policy
 from toolkit.policies.published.brh import PaperBrHPolicy
 from toolkit.policies.rounds.assign import Assigner, Assignment
 from toolkit.policies.rounds.balance_route import BalanceRoute
+from toolkit.policies.rounds.pooling import PooledPolicy
 from toolkit.policies.support.inflight_lengths import InflightLengths
 from toolkit.policies.support.readings import kv_tokens, read_ranks
 
@@ -67,9 +68,11 @@ MAKERS: dict[str, Callable[[], Assigner]] = {
     "composed": ComposedPolicy,
     "composed, no barrier": lambda: ComposedPolicy(0, Parts.parse("eldr+user")),
     "composed, near": near,
-    "shortest queue": lambda: OneByOne(make_policy("shortest_queue")),
+    "shortest queue": lambda: PooledPolicy(make_policy("shortest_queue")),
 }
-BY_QUEUE = {"shortest queue", "composed, no barrier"}
+POOLED = ("pooled@round_robin", "pooled@least_tokens", "pooled@eldr", "pooled@gimbal@paper")
+MAKERS |= {name: partial(make_policy, name) for name in POOLED}  # type: ignore[misc]
+BY_QUEUE = {"shortest queue", "composed, no barrier", *POOLED}
 names = st.sampled_from(sorted(MAKERS))
 
 
@@ -134,7 +137,7 @@ def test_what_a_rank_keeps_free_for_its_requests_is_no_room() -> None:
     kept = replace(rank(0, 1000, 2, total_tokens=4000), reserve=512)
     ranks = read_ranks([kept])
     assert (ranks.room, ranks.pool) == ([1464], 3488)
-    queue = OneByOne(make_policy("shortest_queue"))
+    queue = PooledPolicy(make_policy("shortest_queue"))
     for assigner in (Br0Policy(s_greedy=0), Br0Policy(s_greedy=10**6), queue):
         made = assigner.assign([kept, rank(1, 9000, 8)], [RequestView(prompt_tokens=400)] * 3)
         assert [each.worker for each in made] == [0, 0], "the third finds 2200 - 5 * 512"

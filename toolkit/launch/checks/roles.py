@@ -1,25 +1,27 @@
-"""Does SGLang's routed-experts capturer keep the right experts? Asked of a whole plan."""
+"""One worker of each role, judged by what SGLang made of its flags."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from toolkit.contract.capturing import worker_problems
 from toolkit.launch.errors import Problem
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan
 
+Judge = Callable[[Mapping[str, Any]], list[Problem]]
+"""Problems of one worker by its `patches.check_args` values; `where` is a flag."""
 
-def capturing(plan: Plan, resolved: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
-    """Of every role. `resolved` is SGLang's reading of each worker's flags."""
+
+def of_roles(plan: Plan, resolved: Mapping[str, Mapping[str, Any]], judge: Judge) -> list[Problem]:
+    """What `judge` says of every role. `resolved` is SGLang's reading of each worker's flags."""
     problems = []
     for role in dict.fromkeys(worker.role for worker in plan.workers):
         # Replicas and their nodes differ in ports and addresses only.
         worker = next(w for w in plan.workers if w.role == role)
         key = "worker" if role == "plain" else role
-        found = worker_problems(resolved.get(worker.name, {}))
+        found = judge(resolved.get(worker.name, {}))
         problems += [replace(p, where=f"{key}.args.{p.where}") for p in found]
     return problems

@@ -1,0 +1,26 @@
+"""Fits of step times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from toolkit.profile.latency import fit_steps
+
+COLUMNS = ("decode", "seconds", "requests", "new_tokens", "kv_tokens")
+
+
+def test_steps_whose_experts_are_not_known_do_not_count() -> None:
+    """Each distinct expert takes 1 ms; in a third of the steps another rank ran a prompt."""
+    rng = np.random.default_rng(0)
+    rows = 600
+    requests, kv = rng.integers(1, 32, rows), rng.integers(100, 9000, rows)
+    distinct = rng.integers(8, 60, rows)
+    seconds = 0.01 + 1e-4 * requests + 1e-6 * kv + 1e-3 * distinct
+    steps = np.column_stack([np.ones(rows), seconds, requests, requests, kv, distinct])
+    steps[::3, 1] = 0.5
+    steps[::3, -1] = 0
+    latency = fit_steps(steps, COLUMNS, np.zeros((0, 5)))
+    assert latency.distinct is not None
+    assert latency.distinct.coefficients[-1] == pytest.approx(1e-3, rel=1e-3)
+    assert latency.distinct.samples == rows - rows // 3

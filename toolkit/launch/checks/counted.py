@@ -1,0 +1,22 @@
+"""Are tokens and experts counted right? Asked of a whole plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from toolkit.contract import capturing, speculative
+from toolkit.launch.checks.roles import of_roles
+from toolkit.launch.errors import Problem
+
+if TYPE_CHECKING:
+    from toolkit.launch.plan import Plan
+
+
+def counted(plan: Plan, resolved: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+    """Of every role: does SGLang's routed-experts capturer keep the right experts, and is a step a
+    token? `resolved` is SGLang's reading of each worker's flags."""
+    return [
+        *of_roles(plan, resolved, capturing.worker_problems),
+        *of_roles(plan, resolved, speculative.worker_problems),
+    ]
