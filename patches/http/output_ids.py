@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve
-from toolkit.contract.headers import IDS, LAST
+from toolkit.contract.comments import LAST
+from toolkit.contract.headers import IDS
 
 HEADER = IDS.encode()
 PATHS = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})

@@ -7,9 +7,6 @@ ATTEMPT = "x-toolkit-attempt"
 IDS = "x-toolkit-ids"
 """Router to worker, with value 1: put the ids of new output tokens into the answer, as comments
 `: 17 4` in front of its events."""
-LAST = "last"
-"""The comment of a prefill worker, `: last`, in front of its last answer to such a request: what
-follows is not its first token (`patches.pd.first_token`), which comes with its id."""
 CAPTURE = "x-toolkit-capture"
 """Client to router, with value 1: keep the experts of this request (`toolkit profile` sends it)."""
 LABEL = "x-toolkit-label"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from toolkit.contract.headers import LAST
+from toolkit.contract.comments import LAST
 from toolkit.router.failure import failure_of
 from toolkit.router.relay import strip
 from toolkit.router.request import public_id
