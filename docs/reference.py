@@ -228,6 +228,33 @@ def records() -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines() if line]
 
 
+def figures(found: dict[str, Any], where: str = "") -> Iterator[tuple[str, str]]:
+    """A line for each mapping in a benchmark's figures that has values of its own: where it is
+    (keys with dots), and the values. A ratio (`value`, `low`, `high`) is one value."""
+    here, deeper = [], []
+    for key, value in found.items():
+        if isinstance(value, dict) and not {"value", "low", "high"} <= value.keys():
+            deeper.append((f"{where}.{key}" if where else key, value))
+        else:
+            here.append(f"{key} {_value(value)}")
+    if here:
+        yield where, ", ".join(here)
+    for name, value in deeper:
+        yield from figures(value, name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        inside = "" if value["low"] is None else f" ({value['low']} to {value['high']})"
+        return f"{value['value']}{inside}"
+    if isinstance(value, list):
+        return "; ".join(
+            " ".join(text for _, text in figures(each)) if isinstance(each, dict) else str(each)
+            for each in value
+        )
+    return str(value)
+
+
 def results() -> str:
     """Every recorded result, a section for each benchmark."""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -237,12 +264,14 @@ def results() -> str:
     for name, entries in groups.items():
         rows = []
         for entry in entries:
-            figures = entry.get("result") or ", ".join(
-                f"{key} {value}" for key, value in entry["figures"].items()
-            )
             origin = entry.get("source") or f"{entry['commit']}, {entry['date']}"
-            what = entry.get("what", "")
-            rows.append((what, figures, f"`{entry['command']}`", f"{origin}; {entry['machine']}"))
+            told = (f"`{entry['command']}`", f"{origin}; {entry['machine']}")
+            if "result" in entry:
+                rows.append((entry.get("what", ""), entry["result"], *told))
+                continue
+            for what, text in figures(entry["figures"]):
+                rows.append((what or entry.get("what", ""), text, *told))
+                told = ("as above", "")
         lines += [f"## {name}", "", *_table(("what", "result", "command", "from"), rows), ""]
     return "\n".join(lines)
 

@@ -30,6 +30,7 @@ from patches.pd import (
     chunk_yield,
     early_place,
     early_send,
+    first_token,
     kv_transfer,
     late_binding,
     prefill_restart,
@@ -60,6 +61,8 @@ ALL: tuple[Patch, ...] = (
     event_stream.SCHEDULER_PATCH,
     output_ids.PATCH,
     signature.PATCH,
+    # Inside of all others that look at finished prefills: the token goes out first.
+    first_token.PATCH,
     late_binding.PATCH,
     kv_transfer.PATCH,
     early_send.PATCH,

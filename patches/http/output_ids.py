@@ -4,23 +4,45 @@ OpenAI streams carry text only, and text does not say which tokens it came from.
 to resume a stream elsewhere, or to count tokens, needs the ids. A request with the header
 `x-toolkit-ids: 1` gets each body message that carries new tokens with one SSE comment line in
 front: `: 17 4 2083`. Comments are part of the SSE standard, so a client that sees one ignores it.
+
+A prefill worker's stream has one or two answers. The first token, which it gives as soon as it has
+it (`patches.pd.first_token`), comes with its id; the last one, after the KV transfer, says `: last`
+instead: it repeats that token, or has one that was held back for a good reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve
+from toolkit.contract.comments import LAST
 from toolkit.contract.headers import IDS
 
 HEADER = IDS.encode()
 PATHS = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})
 APP = "sglang.srt.entrypoints.http_server.app"
 
-# A list that the middleware makes and the token generator fills: both run in one context.
-_fresh: ContextVar[list[int] | None] = ContextVar("toolkit_fresh_ids", default=None)
+
+@dataclass(slots=True)
+class Fresh:
+    """What is to be said in front of the next message. `last`: it belongs to a prefill's end."""
+
+    ids: list[int] = field(default_factory=list)
+    last: bool = False
+
+    def take(self) -> bytes:
+        """The comment line, without its colon; empty when there is nothing to say."""
+        words = [*map(str, self.ids), *([LAST] if self.last else ())]
+        self.ids.clear()
+        self.last = False
+        return " ".join(words).encode()
+
+
+# The middleware makes it and the token generator fills it: both run in one context.
+_fresh: ContextVar[Fresh | None] = ContextVar("toolkit_fresh_ids", default=None)
 
 
 class OutputIdsMiddleware:
@@ -38,14 +60,14 @@ class OutputIdsMiddleware:
         if not wanted:
             await self.app(scope, receive, send)
             return
-        fresh: list[int] = []
+        fresh = Fresh()
 
         async def send_with_ids(message: Any) -> None:
-            if fresh and message["type"] == "http.response.body" and message.get("more_body"):
+            told = fresh.ids or fresh.last
+            if told and message["type"] == "http.response.body" and message.get("more_body"):
                 body = message.get("body", b"")
                 if body:
-                    message = message | {"body": b": %b\n%b" % (_decimal(fresh), body)}
-                    fresh.clear()
+                    message = message | {"body": b": %b\n%b" % (fresh.take(), body)}
             await send(message)
 
         token = _fresh.set(fresh)
@@ -53,10 +75,6 @@ class OutputIdsMiddleware:
             await self.app(scope, receive, send_with_ids)
         finally:
             _fresh.reset(token)
-
-
-def _decimal(ids: list[int]) -> bytes:
-    return " ".join(map(str, ids)).encode()
 
 
 async def _record_ids(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,10 +86,15 @@ async def _record_ids(original: Any, manager: Any, obj: Any, *args: Any, **kwarg
         return
     seen = 0
     incremental = manager.incremental_streaming_output
+    prefill = manager.server_args.disaggregation_mode == "prefill"
     async for response in responses:
+        if prefill and response["meta_info"].get("finish_reason") is not None:
+            fresh.last = True
+            yield response
+            continue
         ids = response.get("output_ids") or ()
         new = ids if incremental else ids[seen:]
-        fresh.extend(new)
+        fresh.ids.extend(new)
         seen += len(new)
         yield response
 

@@ -28,7 +28,7 @@ import numpy as np
 from tests.benchmarks.shared.common import Result, arguments, peak_gib, percentile
 
 LAYERS, EXPERTS, RECENT = 24, 128, 512
-NAMES = ("counts", "tokens", "scales", "ages", "weights", "old")
+NAMES = ("counts", "tokens", "ages", "weights", "old")
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def observing(counts: np.ndarray) -> dict[str, float]:
             watch.observe(row, 900, cosines[number], number % 8)
             if turn:
                 spent.append((time.perf_counter() - start) * 1e6)
-    size = watch.recent().counts.size / 2**20
+    size = watch.recent().counts.nbytes / 2**20
     return {
         "observe_p50_us": percentile(spent, 50),
         "observe_p99_us": percentile(spent, 99),
@@ -97,7 +97,7 @@ def store(folder: Path, counts: np.ndarray, domains: np.ndarray, k: int) -> None
         reservoir.add(counts[number].ravel(), 900)
     recent = reservoir.recent()
     old = balanced_kmeans(space.signatures(counts[before]), k).centroids
-    parts = (recent.counts, recent.tokens, recent.scales, recent.ages)
+    parts = (recent.counts, recent.tokens, recent.ages)
     arrays = (*parts, space.weights, old)
     for name, array in zip(NAMES, arrays, strict=True):
         assert array is not None

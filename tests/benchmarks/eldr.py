@@ -1,10 +1,11 @@
 """ELDR against load balancers: distinct experts, TPOT and TTFT on real CPU workers, 1P + 4D.
 
-launch/cpu-eldr.yaml, the project's prompts that the profile was *not* fitted to, four domains x
-four languages, `--concurrency` in flight in a closed loop, so that each decode worker has a batch
-of about a quarter; decode is measured while the loop is full. Every round plays the same requests
-once an arm, in balanced random order, prefix caches emptied before each; `--seeds` seeds draw other
-requests and orders.
+launch/cpu-eldr.yaml, the project's prompts that the profile was *not* fitted to, or with
+`--prompts FILE` those of a file that training has not seen either, four domains x four languages,
+`--concurrency` in flight in a closed loop, so that each decode worker has a batch of about a
+quarter; decode is measured while the loop is full. Every round plays the same requests once an arm,
+in balanced random order, prefix caches emptied before each; `--seeds` seeds draw other requests and
+orders.
 
 Two cores cannot run five busy workers at once: the wall clock of a step contains the wait for a
 core, and even its CPU time the caches that its neighbours (and other machines on the same host)
@@ -18,8 +19,8 @@ for cores, for every arm alike.
 
 keys: distinct_ratio_rr (distinct experts a step and layer against round robin, live),
 tpot_p50_ratio, tpot_p99_ratio (replayed), ttft_ratio (p50): ours against `best_baseline`, the load
-balancer of the lowest TPOT p50 (round robin, shortest queue, power of two), each with its 95 %
-interval, over paired rounds and, where replayed, over blocks of moments.
+balancer of the lowest TPOT p50 (BALANCERS), each with its 95 % interval over `rounds` paired rounds
+(moments of one round are not independent of each other).
 More: `arms`, the medians of every arm live; `replayed`, TPOT, batch and distinct experts of every
 arm there, and its step times against that balancer's in batches of equal size; `against_best`, each
 arm live against that balancer; `live_tpot_p50_ratio`, `live_tpot_p99_ratio`, TPOT inside the five
@@ -61,11 +62,11 @@ from toolkit.bench.runner import Load, new_session
 from toolkit.bench.stats import paired_ratio
 from toolkit.bench.target import discover, get_json
 
-BALANCERS = ("round_robin", "shortest_queue", "power_of_two")
+BALANCERS = ("round_robin", "shortest_queue", "power_of_two", "kv_shortest_queue", "least_tokens")
 SWEEP = tuple(f"eldr@{tau:g}" for tau in (0.1, 0, 0.05, 0.2, 1))
 # name: (arms, domains, languages)
 SETS: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "main": (("eldr", *BALANCERS, "label_oracle"), DOMAINS, "all"),
+    "main": (("eldr", "eldr@paper", "eldr@artifact", *BALANCERS, "label_oracle"), DOMAINS, "all"),
     "tau": ((*SWEEP, "round_robin", "shortest_queue"), DOMAINS, "all"),
     "skew": (("eldr", "eldr@0", "shortest_queue"), DOMAINS, SKEW),
     "flood": (("eldr", "eldr@0", "shortest_queue"), DOMAINS, "en"),
@@ -85,7 +86,8 @@ async def measure(url: str, options: Any) -> tuple[Comparison, list[Moments], di
         target = await discover(session, url)
         for seed in range(options.seeds):
             rounds = workload(
-                seed, options.rounds, options.requests, options.tokens, domains, languages
+                *(seed, options.rounds, options.requests, options.tokens),
+                *(domains, languages, options.prompts),
             )
             if not seed:
                 await warm_up(session, target, rounds[0], load)
@@ -117,8 +119,8 @@ def same_batch(ours: Sequence[Played], other: Sequence[Played]) -> float | None:
 
 
 def replay_keys(found: list[list[list[Played]]], names: list[str]) -> dict[str, Any]:
-    """The keys of the replay: by arm and block."""
-    half = [statistics.geometric_mean(tpot(blocks, 50)) for blocks in found]
+    """The keys of the replay: by arm and round."""
+    half = [statistics.geometric_mean(tpot(rounds, 50)) for rounds in found]
     baseline = best(names, half)
     keys: dict[str, Any] = {"best_baseline": names[baseline]}
     for name, percent in (("tpot_p50_ratio", 50), ("tpot_p99_ratio", 99)):
@@ -126,13 +128,13 @@ def replay_keys(found: list[list[list[Played]]], names: list[str]) -> dict[str, 
         keys |= paired_ratio(ours, other).keys(name)
     table = {}
     rival = list(chain(*found[baseline]))
-    for name, blocks in zip(names, found, strict=True):
-        every = list(chain(*blocks))
+    for name, rounds in zip(names, found, strict=True):
+        every = list(chain(*rounds))
         table[name] = {
             "tpot_p50_ms": percentile(by_token(every), 50),
             "tpot_p99_ms": percentile(by_token(every), 99),
-            "against_best_p50": paired_ratio(tpot(blocks, 50), tpot(found[baseline], 50)).value,
-            "against_best_p99": paired_ratio(tpot(blocks, 99), tpot(found[baseline], 99)).value,
+            "against_best_p50": paired_ratio(tpot(rounds, 50), tpot(found[baseline], 50)).value,
+            "against_best_p99": paired_ratio(tpot(rounds, 99), tpot(found[baseline], 99)).value,
             "against_best_same_batch": same_batch(every, rival),
             "batch": statistics.fmean(one.size for one in every),
             "distinct_experts": statistics.fmean(one.distinct for one in every),
@@ -168,6 +170,7 @@ def main() -> None:
         ("--tokens", {"type": int, "default": 96, "help": "mean output tokens; half to 1.5 x"}),
         ("--concurrency", {"type": int, "default": 48}),
         ("--moments", {"type": int, "default": 12, "help": "of each round; 0: no replay"}),
+        ("--prompts", {"type": Path, "help": "JSON lines of text, domain, language, source"}),
         ("--url", {"help": "a router that is up"}),
     )
     if options.quick:
@@ -193,6 +196,7 @@ def main() -> None:
     result.keys |= live_keys(whole, names, baseline)
     result.keys |= {
         "set": options.set,
+        "rounds": len(whole.rounds[0]),
         "batch": whole.median(0, "mean_batch"),
         "arms": medians(whole, names),
         "against_best": against(whole, names, baseline),

@@ -18,9 +18,9 @@ balanced router). TPOT is replayed in turn and TTFT the client's live one, see
 `tests.benchmarks.eldr`.
 
 keys: vanilla_p99_ratio, vanilla_p50_ratio (TPOT), vanilla_distinct_ratio (distinct experts a step
-and layer), vanilla_ttft_ratio (p50): vanilla / balanced, each with its 95 % interval over paired
-rounds, and where replayed over blocks of moments; pure_p99_ratio, ...: the same four of
-vanilla@0 / balanced@0.
+and layer), vanilla_ttft_ratio (p50): vanilla / balanced, each with its 95 % interval over `seeds`
+(rounds of a seed share its centroids, so they are averaged first); pure_p99_ratio, ...: the same
+four of vanilla@0 / balanced@0.
 More: `arms`, medians of every arm live; `against_shortest_queue`, TPOT and distinct experts of
 every arm; `balanced_sizes`, `vanilla_sizes`: requests in each cluster, by seed; `calibration`:
 requests by language; `batch_max`: the mean batch of the busiest worker, median over rounds.
@@ -50,7 +50,7 @@ from tests.benchmarks.shared.eldr_rounds import (
 from tests.benchmarks.shared.eldr_workers import Workers, check_centroids, workers
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.runner import Load, new_session
-from toolkit.bench.stats import orders, paired_ratio
+from toolkit.bench.stats import Ratio, of_conditions, orders, paired_ratio
 from toolkit.bench.target import discover, get_json
 from toolkit.signatures import Clusters, balanced_kmeans, vanilla_kmeans
 
@@ -133,16 +133,23 @@ def largest_batch(rounds: list[dict[str, Any]]) -> float:
     )
 
 
-def ratios(whole: Comparison, found: list[list[list[Played]]]) -> dict[str, float]:
+def over_seeds(ours: list[float], other: list[float], seeds: int) -> Ratio:
+    """Of values of rounds, those of one seed after the other: one pair a seed."""
+    rounds = len(ours) // seeds
+    return of_conditions(*([side[r::rounds] for r in range(rounds)] for side in (ours, other)))
+
+
+def ratios(whole: Comparison, found: list[list[list[Played]]], seeds: int) -> dict[str, float]:
     """Vanilla / balanced, by the guarded policy and by the pure rule."""
     keys: dict[str, float] = {}
     for prefix, suffix in (("vanilla", ""), ("pure", "@0")):
         pair = NAMES.index(f"vanilla{suffix}"), NAMES.index(f"balanced{suffix}")
         for name, key in LIVE.items():
-            keys |= ratio(whole, pair[0], key, pair[1]).keys(f"{prefix}_{name}_ratio")
+            live = [[metrics[key] for metrics in whole.rounds[arm]] for arm in pair]
+            keys |= over_seeds(live[0], live[1], seeds).keys(f"{prefix}_{name}_ratio")
         for name, percent in REPLAYED.items():
             ours, other = (tpot(found[arm], percent) for arm in pair)
-            keys |= paired_ratio(ours, other).keys(f"{prefix}_{name}_ratio")
+            keys |= over_seeds(ours, other, seeds).keys(f"{prefix}_{name}_ratio")
     return keys
 
 
@@ -189,8 +196,9 @@ def main() -> None:
             for mine, more in zip(whole.rounds, one.rounds, strict=True):
                 mine.extend(more)
     found = asyncio.run(replayed(recorded))
-    result.keys |= ratios(whole, found)
+    result.keys |= ratios(whole, found, options.seeds)
     result.keys |= {
+        "seeds": options.seeds,
         **{f"{kind}_sizes": found for kind, found in sizes.items()},
         "calibration": part.profile.data.languages,
         "batch_max": {n: largest_batch(r) for n, r in zip(NAMES, whole.rounds, strict=True)},

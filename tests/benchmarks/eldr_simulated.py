@@ -1,46 +1,57 @@
 """ELDR's published decode pools beside simulated ones: 8P16D, and 8 to 24 decode workers.
 
-ELDR (arXiv 2607.00466), Qwen3-30B-A3B on MI300X, each worker a GPU with the whole model: TPOT p50
-and p99 against round robin, mean over 20 to 100 requests a second, and p50 against the best load
-balancer (random, round robin, power of two, shortest queue), on its `task` and `language` traffic.
+ELDR (arXiv 2607.00466) on MI300X, each worker a GPU with the whole model. Two tables: Qwen3-30B-A3B
+with 8, 16 and 24 decode workers, TPOT against round robin in the mean over rates and against the
+best load balancer (random, round robin, power of two, shortest queue), as in the paper; and 8P16D
+against the rows that the authors' artifact measured, model by model and rate by rate. Arms: `eldr`
+(ours), `eldr@paper` and `eldr@artifact` (the published rules; neither refits here).
 
-Its activations are not public. Which experts a request uses is taken from the embedded model's
-profile (`profiles/embedded`: 6 layers of 48 experts, 4 a token, where Qwen3 has 48 of 128 and 8).
-Where that is more specialised than published, each row's chances are blended with the mean of all
-rows until batches of 24 of one domain (`task`) or language activate as many fewer experts than
-mixed ones as the paper measured (17 to 21 %, 3 to 10 %: the middle of each); what follows from that
-is what is compared. `task`: the four published domains in equal shares, English. `language`:
-English and Chinese three quarters, as in WildChat, all domains. Signatures are the profile's own,
-centroids are fitted to a sample of the same traffic.
-Step times are those of `composed_simulated`, with MI300X's data sheet. Prompts (median
-300 tokens) and answers (350) with long tails, Poisson; the paper's lengths are not in our text.
+Its activations are not public. Which experts a request uses is taken from the embedded model (6
+layers of 48 experts, 4 a token), thinned to the share of experts that a token of the published
+model uses. Where that is more specialised than published, every request's chances are blended with
+the mean of all until batches of 24 of one domain (`task`) or language activate as many fewer
+experts than mixed ones as the paper measured (17 to 21 %, 3 to 10 %: the middle of each). `task`:
+the four published domains in equal shares, English. `language`: English and Chinese three quarters,
+as in WildChat, all domains.
 
-keys: for each workload and pool (8, 16, 24): `p50`, `p99`: ELDR's TPOT divided by round robin's,
-`p50_best`: by the best load balancer's, `distinct`: experts of a step against round robin's, each
-the geometric mean over rates with its 95 % interval over rates and seeds; `paper`: published.
-`blend`: the share of the mean in each row; `fewer`: experts that batches of one kind activate below
-mixed ones with it.
+Centroids, IDF weights and layer mask are fitted to calibration prompts; requests follow other ones
+(of a file: such that the embedded model was not trained on). Signatures are counted in the blended
+model. A pool with fewer than ten distinct calibration prompts a centroid is refused: the project's
+own prompts give only the smallest, `--prompts FILE` (JSON lines of text, domain, language, and
+maybe source) gives them all. Which prompts there were is said of each workload.
+
+Step times are data sheets' (`shared/simulated.py`). Prompts (median 300 tokens) and answers (350)
+have long tails, Poisson; the artifact's answers have 512 tokens each. `label_oracle` is no arm: it
+has one worker for each label, the published one divides the pool among them.
+
+keys: for each workload `prompts` (fitted to, served), `blend` (the share of the mean), `fewer`; by
+pool (8, 16, 24) and arm: `p50`, `p99`, `distinct` (experts of a step) divided by round robin's,
+`p50_best`, `p99_best`, `best`: by the load balancer with the lowest p50; `ours_to_paper`: p50 of
+`eldr` divided by that of `eldr@paper`; each the mean over rates, with its 95 % interval over
+`pairs` seeds; `paper`: published. `artifact`: by model, workload and rate, each arm's `p50` and
+`p99` to shortest queue's, the measured ones, and `reason`, in words from the numbers.
 """
 
 from __future__ import annotations
 
-import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.shared.common import Result, arguments
-from tests.benchmarks.shared.simulated import BASE, MI300X, cost, told
-from toolkit.bench.stats import paired_ratio
-from toolkit.profile_folder import store
-from toolkit.resources import profiles_dir
-from toolkit.signatures.space import SignatureSpace
-from toolkit.simulate.experts import Experts, Mixture
+from tests.benchmarks.shared.eldr_artifact import ANSWER, ARTIFACT, Measured, reason
+from tests.benchmarks.shared.eldr_blend import Blend
+from tests.benchmarks.shared.eldr_rows import LEAST, MOST, Rows, of_file, of_profile
+from tests.benchmarks.shared.eldr_tables import show_artifact, show_pools
+from tests.benchmarks.shared.simulated import BASE, MI300X, MODELS, QWEN3_30B, Model, cost, told
+from toolkit.bench.stats import Ratio, of_conditions
+from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
-from toolkit.simulate.workloads.traffic import Traffic, generate, mixed
+from toolkit.simulate.workloads.traffic import Kind, Traffic, generate, mixed
 
 LANGUAGES = {"en": 0.5, "zh": 0.25, "ru": 0.13, "fr": 0.12}
 TASKS = {f"{domain}/en": 0.25 for domain in ("code", "math", "medical", "legal")}
@@ -54,155 +65,213 @@ PAPER: dict[tuple[str, int], dict[str, Any]] = {
     ("language", 24): {"p50": 0.898, "p99": 0.989},
     ("task", 16): {"p50_best": (0.861, 0.930), "distinct": 0.78},
 }
+ARMS = ("eldr", "eldr@paper", "eldr@artifact")
 BASELINES = ("random", "round_robin", "power_of_two", "shortest_queue")
 RATES = (20.0, 60.0, 100.0)
-BATCH, BATCHES = 24, 200
-SAMPLE = 400
-"""Requests to which centroids are fitted."""
+EMBEDDED_USED = 4 / 48
 WARM_S = 30.0
 """Before that the fleet fills."""
+Figures = dict[str, float]
 
 
-def blended(share: float, kinds: dict[str, float]) -> Experts:
-    """A sample of this traffic, by the profile's requests, to which centroids are fitted too; so
-    much of each one's chances replaced by the mean of all."""
-    profile, arrays = store.read(profiles_dir() / "embedded")
-    known = [(r.domain, r.language, f"{r.domain}/{r.language}") for r in profile.requests]
-    source = random.Random(0)
-    rows: list[int] = []
-    for kind, part in kinds.items():
-        mine = [row for row, labels in enumerate(known) if kind in labels]
-        rows += source.choices(mine, k=round(part * SAMPLE))
-    tokens = arrays["output_tokens"][rows]
-    chances = arrays["decode_counts"][rows] / tokens.clip(1).reshape(-1, 1, 1)
-    counts = ((1 - share) * chances + share * chances.mean(axis=0)) * tokens.reshape(-1, 1, 1)
-    space = SignatureSpace(arrays["idf"], profile.rho.mask)
-    labels = [known[row] for row in rows]
-    return Experts(counts, tokens, arrays["prefill_counts"][rows], space, labels)
-
-
-def activated(experts: Experts, kinds: dict[str, float], alike: bool) -> float:
-    """Mean distinct experts of batches of one kind, or of all kinds mixed."""
-    source = random.Random(0)
-    rows = {
-        kind: [row for row, labels in enumerate(experts.labels) if kind in labels] for kind in kinds
-    }
-    total = 0.0
-    for _ in range(BATCHES):
-        batch, names = Mixture(experts), list(kinds)
-        kept = source.choices(names, list(kinds.values()))[0]
-        for _ in range(BATCH):
-            kind = kept if alike else source.choices(names, list(kinds.values()))[0]
-            batch.add(source.choice(rows[kind]))
-        total += batch.distinct()
-    return total / BATCHES
-
-
-def as_special(kinds: dict[str, float], wanted: float) -> tuple[Experts, dict[str, float]]:
-    """Experts whose batches of one kind activate at most that share fewer; `blend` and `fewer`."""
-
-    def fewer(share: float) -> float:
-        experts = blended(share, kinds)
-        return 1 - activated(experts, kinds, True) / activated(experts, kinds, False)
-
-    low, high = 0.0, 0.0 if fewer(0.0) <= wanted else 1.0
-    while high - low > 0.005:
-        middle = (low + high) / 2
-        low, high = (middle, high) if fewer(middle) > wanted else (low, middle)
-    return blended(high, kinds), {"blend": high, "fewer": fewer(high)}
+def enough(prompts: int, decoders: int) -> str:
+    """Empty, or why this pool's centroids would say nothing."""
+    if prompts >= LEAST * decoders:
+        return ""
+    return (
+        f"{prompts} distinct calibration prompts are {prompts / decoders:.1f} for each of "
+        f"{decoders} centroids, fewer than {LEAST}: give more with --prompts"
+    )
 
 
 def played(
-    policy: str, decoders: int, experts: Experts, made: Iterator[Request], seed: int
-) -> dict[str, float]:
+    policy: str, decoders: int, experts: Experts, made: Iterator[Request], seed: int, model: Model
+) -> Figures:
+    """One run's figures; `share`: of a decode step that loading experts takes."""
     fleet = Fleet(
         prefill=PrefillFleet(replicas=8),
         decode=DecodeFleet(replicas=decoders, slots=256, kv_tokens=1_000_000),
         router=RouterFleet(decode_policy=policy, parked_per_prefill=64),
     )
-    step = cost(1, experts.layers * experts.experts, *MI300X)
+    step = cost(1, experts.layers * experts.experts, *MI300X, model)
     run = Simulation(fleet, step, made, experts, seed, window=Window(since=WARM_S))
     found = run.run().result()
     steps = sum(group.steps for group in run.groups)
     distinct = sum(group.distinct_steps for group in run.groups) / steps
-    return {"p50": found["tpot_p50"], "p99": found["tpot_p99"], "distinct": distinct}
+    tpot = found["tpot_p50"]
+    share = step.decode.per_distinct * distinct / tpot
+    return {"p50": tpot, "p99": found["tpot_p99"], "distinct": distinct, "share": share}
 
 
-def compared(
-    workload: str, decoders: int, experts: Experts, seeds: int, quick: bool
-) -> dict[str, Any]:
-    """ELDR against the others on the same requests."""
-    kinds = mixed(WORKLOADS[workload], BASE)
-    seconds = WARM_S + (20.0 if quick else 60.0)
-    rows: dict[str, list[dict[str, float]]] = {arm: [] for arm in ("eldr", *BASELINES)}
-    for rate in RATES[1:2] if quick else RATES:
+Runs = dict[str, list[list[Figures]]]
+"""By arm, rate and seed."""
+
+
+def runs(
+    arms: Sequence[str],
+    rates: Sequence[float],
+    decoders: int,
+    experts: Experts,
+    kinds: tuple[Kind, ...],
+    seeds: int,
+    seconds: float,
+    model: Model,
+) -> Runs:
+    """Every arm on the same requests."""
+    found: Runs = {arm: [[] for _ in rates] for arm in arms}
+    for place, rate in enumerate(rates):
         traffic = Traffic(rate=rate, seconds=seconds, kinds=kinds, longest=(8_000, 2_000))
         for seed in range(seeds):
-            for arm, found in rows.items():
+            for arm in arms:
                 made = with_rows(generate(traffic, seed), experts, seed)
-                found.append(played(arm, decoders, experts, made, seed))
-    ours = rows["eldr"]
-
-    def against(figure: str, others: list[dict[str, float]]) -> dict[str, float]:
-        return told(paired_ratio([r[figure] for r in ours], [r[figure] for r in others]))
-
-    best = [
-        min(each, key=lambda row: row["p50"])
-        for each in zip(*(rows[arm] for arm in BASELINES), strict=True)
-    ]
-    ratios = {key: against(key, rows["round_robin"]) for key in ("p50", "p99", "distinct")}
-    ratios["p50_best"] = against("p50", best)
-    print(f"{workload} 8P{decoders}D: {ratios}", file=sys.stderr, flush=True)
-    return ratios | {"paper": PAPER.get((workload, decoders))}
+                found[arm][place].append(played(arm, decoders, experts, made, seed, model))
+    return found
 
 
-def add(result: Result, seeds: int, quick: bool) -> int:
-    """The keys of this benchmark, and its table; how many runs."""
+def ratio(found: Runs, figure: str, ours: str, other: str) -> Ratio:
+    """Over rates and seeds; only seeds are independent of each other."""
+    one, two = ([[run[figure] for run in row] for row in found[arm]] for arm in (ours, other))
+    return of_conditions(one, two)
+
+
+def against(found: Runs, arm: str, best: str) -> dict[str, Any]:
+    """An arm's keys."""
+    keys = {key: told(ratio(found, key, arm, "round_robin")) for key in ("p50", "p99", "distinct")}
+    keys |= {f"{key}_best": told(ratio(found, key, arm, best)) for key in ("p50", "p99")}
+    return keys
+
+
+def best_of(found: Runs) -> str:
+    """The load balancer with the lowest TPOT p50 over all runs."""
+    first = BASELINES[0]
+    return min(BASELINES, key=lambda arm: ratio(found, "p50", arm, first).value)
+
+
+def pool(
+    workload: str, decoders: int, blend: Blend, experts: Experts, given: Any
+) -> dict[str, Any]:
+    """One line of the first table; `refused` with the reason where there are too few prompts."""
+    paper = PAPER.get((workload, decoders))
+    refused = enough(blend.prompts, decoders)
+    if refused:
+        print(f"{workload} 8P{decoders}D: {refused}", file=sys.stderr, flush=True)
+        return {"refused": refused, "paper": paper}
+    rates = RATES[1:2] if given.quick else RATES
+    seconds = WARM_S + (15.0 if given.quick else 40.0)
+    kinds = mixed(WORKLOADS[workload], BASE)
+    arms = (*ARMS, *BASELINES)
+    found = runs(arms, rates, decoders, experts, kinds, given.seeds, seconds, QWEN3_30B)
+    best = best_of(found)
+    keys: dict[str, Any] = {arm: against(found, arm, best) for arm in ARMS}
+    keys |= {"best": best, "prompts_a_centroid": blend.prompts / decoders, "pairs": given.seeds}
+    keys["ours_to_paper"] = told(ratio(found, "p50", "eldr", "eldr@paper"))
+    print(f"{workload} 8P{decoders}D: {keys}", file=sys.stderr, flush=True)
+    return keys | {"paper": paper}
+
+
+def beside(experts: Experts, workload: str, measured: Measured, model: Model, given: Any) -> Any:
+    """One row of the artifact's table."""
+    base = BASE.model_copy(update={"answer": (float(ANSWER), 0.0)})
+    kinds = mixed(WORKLOADS[workload], base)
+    seconds = WARM_S + (10.0 if given.quick else 20.0)
+    arms = (*ARMS, "shortest_queue")
+    found = runs(arms, (measured.rate,), 16, experts, kinds, given.seeds, seconds, model)
+    keys: dict[str, Any] = {
+        arm: {key: told(ratio(found, key, arm, "shortest_queue")) for key in ("p50", "p99")}
+        for arm in ARMS
+    }
+    queue = found["shortest_queue"][0]
+    p50 = ratio(found, "p50", "eldr@artifact", "shortest_queue")
+    ours = p50.keys("p50") | {
+        "distinct": ratio(found, "distinct", "eldr@artifact", "shortest_queue").value,
+        "share": sum(run["share"] for run in queue) / len(queue),
+        "queue_ms": 1e3 * sum(run["p50"] for run in queue) / len(queue),
+    }
+    keys |= {"measured": {"p50": measured.p50, "p99": measured.p99}, "ours": ours}
+    keys["reason"] = reason(ours, measured)
+    print(f"{workload} at {measured.rate:g}/s: {keys}", file=sys.stderr, flush=True)
+    return keys
+
+
+def artifact(rows: Rows, given: Any) -> dict[str, Any]:
+    """The second table. Of a model without measured rows there is nothing to hold it against."""
+    found: dict[str, Any] = {}
+    for (name, workload), measured in ARTIFACT.items():
+        model = MODELS[name]
+        blend = Blend(rows, WORKLOADS[workload], MOST, model.used / EMBEDDED_USED)
+        refused = enough(blend.prompts, 16)
+        share = 0.0 if refused else blend.as_special(FEWER[workload])
+        entries = measured[1:2] if given.quick else measured
+        found[f"{name}, {workload}"] = (
+            {"refused": refused}
+            if refused
+            else {
+                "blend": share,
+                **{
+                    f"{entry.rate:g}": beside(blend.experts(share), workload, entry, model, given)
+                    for entry in entries
+                },
+            }
+        )
+    missing = sorted(set(MODELS) - {name for name, _ in ARTIFACT})
+    return found | {name: {"refused": "the artifact has no measured row"} for name in missing}
+
+
+def add(result: Result, seeds: int, quick: bool, given: Any = None) -> int:
+    """The keys of this benchmark, and its tables; how many runs."""
+    from argparse import Namespace
+
+    asked = {"seeds": seeds, "quick": quick, "prompts": None, "rows": None}
+    given = Namespace(**(asked | (vars(given) if given else {})))
+    rows = (
+        of_file(Path(given.prompts), tuple(WORKLOADS.values()), MOST, given.rows)
+        if given.prompts
+        else of_profile()
+    )
     found: dict[str, Any] = {}
     pools = POOLS[:2] if quick else POOLS
     for workload, kinds in WORKLOADS.items():
-        experts, calibrated = as_special(kinds, FEWER[workload])
-        found[workload] = calibrated | {
-            f"8P{decoders}D": compared(workload, decoders, experts, seeds, quick)
-            for decoders in pools
+        blend = Blend(rows, kinds, MOST, QWEN3_30B.used / EMBEDDED_USED)
+        share = blend.as_special(FEWER[workload])
+        experts = blend.experts(share)
+        found[workload] = {
+            "prompts": {"fitted": blend.prompts, "served": len(blend.served)},
+            "blend": share,
+            "fewer": blend.fewer(share),
+        } | {
+            f"8P{decoders}D": pool(workload, decoders, blend, experts, given) for decoders in pools
         }
     result.keys["eldr"] = found
-    show(found)
-    rates = 1 if quick else len(RATES)
-    return len(found) * len(pools) * rates * seeds * (1 + len(BASELINES))
+    result.keys["eldr_artifact"] = artifact(rows, given)
+    show_pools(found, ARMS)
+    show_artifact(result.keys["eldr_artifact"], ARMS)
+    pools_played, rows_played = (
+        _count(found, "best"),
+        _count(result.keys["eldr_artifact"], "reason"),
+    )
+    of_pool = (1 if quick else len(RATES)) * (len(ARMS) + len(BASELINES))
+    return seeds * (pools_played * of_pool + rows_played * (len(ARMS) + 1))
 
 
-def show(found: dict[str, Any]) -> None:
-    """A table for people."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="ELDR, divided by round robin: simulated (paper)", title_justify="left")
-    columns = {"p50": "TPOT p50", "p99": "p99", "distinct": "experts", "p50_best": "p50, to best"}
-    for name in ("workload, pool", *columns.values()):
-        table.add_column(name, justify="left" if name.startswith("w") else "right")
-    for workload, pools in found.items():
-        for pool, figures in pools.items():
-            if pool.startswith("8P"):
-                paper = figures["paper"] or {}
-                cells = (f"{figures[k]['value']:.3f} ({_said(paper.get(k))})" for k in columns)
-                table.add_row(f"{workload}, {pool}", *cells)
-    Console(stderr=True).print(table)
-
-
-def _said(value: float | tuple[float, float] | None) -> str:
-    if isinstance(value, tuple):
-        return " to ".join(f"{each:.3f}" for each in value)
-    return "-" if value is None else f"{value:.3f}"
+def _count(tree: Any, key: str) -> int:
+    """In how many of nested mappings the key is."""
+    if not isinstance(tree, dict):
+        return 0
+    return (key in tree) + sum(_count(each, key) for each in tree.values())
 
 
 def main() -> None:
-    """Run the benchmark, print its table and its line."""
-    options = arguments(__doc__, ("--seeds", {"type": int, "default": 2}))
+    """Run the benchmark, print its tables and its line."""
+    options = arguments(
+        __doc__,
+        ("--seeds", {"type": int, "default": 3}),
+        ("--prompts", {"help": "JSON lines of text, domain, language, maybe source; gzip or not"}),
+        ("--rows", {"type": Path, "help": "file (.npz) that keeps what was captured of them"}),
+    )
     if options.quick:
         options.seeds = 1
     result = Result()
-    result.emit(add(result, options.seeds, options.quick))
+    result.emit(add(result, options.seeds, options.quick, options))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ Step times are those of the data sheets (`COST`). Memory is in two settings:
   It is fitted to the baseline alone, never to what the policies gain.
 
 keys: `gimbal`, rows by setting and part: `ttft`, `tpot`, `tokens_s` divided by the baseline's (mean
-of the shapes, geometric over seeds, 95 % interval), the paper's value, and why they differ;
+of the shapes, geometric over seeds, 95 % interval over `pairs` seeds), the paper's value, and what
+the numbers say of it in words;
 `branches`, by which rule engines were chosen; `gimbal_prefix`, prefix hits alike.
 """
 
@@ -33,6 +34,7 @@ from typing import Any, NamedTuple
 
 from tests.benchmarks.shared.common import Result, arguments
 from tests.benchmarks.shared.simulated import told
+from tests.benchmarks.shared.verdicts import gimbal_reasons
 from toolkit.bench.stats import paired_ratio
 from toolkit.policies.gimbal import GimbalPolicy
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
@@ -74,21 +76,9 @@ PAPER: dict[str, dict[str, Any]] = {
     "shortest_first": {"said": "smaller than engine selection (a figure without numbers)"},
     "both": {"ttft": 0.8224, "tpot": 0.8666, "tokens_s": "comparable", "with": "placement"},
 }
-REASONS = {
-    ("hardware", "engine_selection"): "pools never come near theta_kv and nobody has a user: by "
-    "its own rule it is round robin",
-    ("hardware", "shortest_first"): "a request hardly waits: there is nothing to sort",
-    ("hardware", "both"): "as its parts; the paper's has expert placement, too",
-    ("at_its_p99", "engine_selection"): "the larger part, as in the paper; TPOT stays, as engines "
-    "that share experts step together wherever a request is",
-    ("at_its_p99", "shortest_first"): "the smaller part, as in the paper: few wait at one time",
-    ("at_its_p99", "both"): "TTFT falls by more: at this pool it is mostly waiting for KV, which "
-    "both shorten. TPOT does not fall: in the paper it is placement that can, and that is not "
-    "simulated. SGLang's admission keeps KV free for answers, vLLM's does not",
-}
 NO_PLACEMENT = (
-    "which GPU loads how many experts changes a full step by less than 1 % "
-    "(`placement_simulated`); what is sent between GPUs is in no simulated step"
+    "`placement_simulated` has what it changes in a step; what is sent between GPUs is in no "
+    "simulated step"
 )
 TURNS = (3.5, 1.05)
 """Of a conversation in the mean. The paper's hit rate of 4 % is that of single turns."""
@@ -176,19 +166,20 @@ def ablation(trace: str | None, seeds: int, count: int) -> dict[str, Any]:
     pools = {"hardware": POOL, "at_its_p99": fitted_pool(rows(trace, 0), count)}
     found: dict[str, Any] = {}
     for setting, pool in pools.items():
-        parts, branches, baseline = _parts(trace, pool, seeds, count)
+        parts, branches, baseline, ttft = _parts(trace, pool, seeds, count)
         found[setting] = {"kv_tokens": pool, "baseline": baseline, "branches": branches}
+        reasons = gimbal_reasons(parts, ttft, branches)
         for part, figures in parts.items():
-            reason = REASONS[setting, part]
-            found[setting][part] = {**figures, "paper": PAPER[part], "reason": reason}
+            found[setting][part] = {**figures, "paper": PAPER[part], "reason": reasons[part]}
         found[setting]["expert_placement"] = {"reason": NO_PLACEMENT}
     return found
 
 
 def _parts(
     trace: str | None, pool: int, seeds: int, count: int
-) -> tuple[dict[str, dict[str, Any]], dict[str, int], dict[str, float]]:
-    """Ratios of each part to the baseline; choices by branch; the baseline's figures."""
+) -> tuple[dict[str, dict[str, Any]], dict[str, int], dict[str, float], dict[str, list[float]]]:
+    """Ratios of each part to the baseline; choices by branch; the baseline's figures; mean TTFT of
+    each arm, seed by seed."""
     each: dict[str, dict[str, list[float]]] = {
         arm: {figure: [] for figure in (*FIGURES.values(), "ttft_p99")} for arm in ARMS
     }
@@ -213,7 +204,8 @@ def _parts(
         for arm, series in each.items()
         if arm != "baseline"
     }
-    return ratios, dict(branches), {key: sum(x) / len(x) for key, x in base.items()}
+    ttft = {arm: series[FIGURES["ttft"]] for arm, series in each.items()}
+    return ratios, dict(branches), {key: sum(x) / len(x) for key, x in base.items()}, ttft
 
 
 def prefix(seeds: int, count: int) -> dict[str, Any]:
@@ -244,22 +236,25 @@ def prefix(seeds: int, count: int) -> dict[str, Any]:
 
 def show(found: dict[str, Any], hits: dict[str, Any]) -> None:
     """A table for people."""
-    from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Gimbal, divided by the baseline: simulated (paper)", title_justify="left")
-    for name in ("setting, part", "TTFT", "TPOT", "tokens/s", "prefix hits"):
-        table.add_column(name, justify="left" if name.startswith("s") else "right")
-    cell = partial("{0[value]:.3f} ({1})".format)
+    from toolkit.report.terminal import console
+    from toolkit.report.terminal import show as printed
+
+    title = "Gimbal, divided by the baseline: simulated [95 % over seeds] (paper)"
+    table = Table(title=title, title_justify="left")
+    for name in ("setting, part", "TTFT", "TPOT", "tokens/s", "prefix hits", "what it says"):
+        table.add_column(name, justify="left" if name[0] in "sw" else "right")
+    cell = partial("{0[value]:.3f} [{0[low]:.3f}, {0[high]:.3f}] ({1})".format)
     for setting, entries in found.items():
         for part, paper in PAPER.items():
             cells = [cell(entries[part][key], paper.get(key, "-")) for key in FIGURES]
-            table.add_row(f"{setting}, {part}", *cells)
+            table.add_row(f"{setting}, {part}", *cells, "", entries[part]["reason"])
     for turns in TURNS:
         ratio = hits[f"turns_{turns:g}"]["hits"]["value"]
         hit = f"{ratio:.3f} ({PREFIX_PAPER['hits']:.3f})"
         table.add_row(f"engine_selection, {turns:g} turns", "", "", "", hit)
-    Console(stderr=True).print(table)
+    printed(console(stderr=True), table)
 
 
 def add(result: Result, trace: str | None, seeds: int, quick: bool) -> None:

@@ -2,8 +2,9 @@
 
 One router and the same real workers (1 prefill + 2 decode on the CPU, launch/cpu-demo.yaml). Each
 prompt is sent twice with the same length and different tokens, once for each dispatch, the order
-alternating (ABBA); prompts are unique, 40, 160 and 400 tokens long, 8 output tokens. First with
-one request in flight, then with four.
+alternating (ABBA); prompts are unique, 40, 160 and 400 tokens long, 8 output tokens. The first
+token is decode's in both (`tests.benchmarks.first_token` has the other one). First with one request
+in flight, then with four.
 
 keys: ttft_added_ms (median of the paired differences late - concurrent, with its 95 % interval),
 kv_transfer_ms (median over late rounds: from the first pages handed to the transfer engine to the
@@ -65,7 +66,7 @@ async def serve(
     session: Any, url: str, dispatch: str, policies: dict[str, str], items: list[Item]
 ) -> list[Sample]:
     """Switch the dispatch (and its decode policy, if it has one) and send the items at once."""
-    setting = {"dispatch": dispatch}
+    setting = {"dispatch": dispatch, "first_token": "decode"}
     if dispatch in policies:
         setting["decode"] = policies[dispatch]
     await set_policy(session, url, setting)
@@ -100,6 +101,7 @@ async def measure(
                 by_length.setdefault((dispatch, length), []).append(mean)
                 parts[dispatch].append(await timing(session, url))
         before = {"dispatch": state["dispatch"], "decode": state["policies"]["decode"]}
+        before["first_token"] = state["first_token"]
         await set_policy(session, url, before)
     value, low, high = median_difference(ttfts["late"], ttfts["concurrent"])
     keys: dict[str, Any] = {

@@ -253,6 +253,8 @@ def main() -> None:
         ("--repeat-spread", {"type": float, "default": 0.3, "help": "of a prompt's answers"}),
         ("--seeds", {"type": int, "default": 3}),
         ("--gimbal-trace", {"help": "lengths for Gimbal's ablation"}),
+        ("--prompts", {"help": "of ELDR's pools, see eldr_simulated"}),
+        ("--rows", {"help": "where what those prompts used is kept, see eldr_simulated"}),
         ("--only", {"choices": ("balance",), "help": "leave Gimbal and ELDR out"}),
     )
     if options.quick:
@@ -260,7 +262,7 @@ def main() -> None:
     result, runs = Result(), 0
     if not options.only:
         gimbal_simulated.add(result, options.gimbal_trace, options.seeds, options.quick)
-        runs += eldr_simulated.add(result, options.seeds, options.quick)
+        runs += eldr_simulated.add(result, options.seeds, options.quick, options)
     setting = Setting(
         *("proprietary", PROPRIETARY, options.trace, options.prompt, options.answer),
         *(options.in_flight, options.requests),

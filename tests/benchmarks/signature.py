@@ -9,8 +9,12 @@ it is work for one thread; with `--device cuda` the thread only launches (`recor
 keys: record_ms (what the scheduler's thread spends, all 48 layers in the mask), bytes_per_kv_byte
 (cache against the KV pool of Qwen3-30B-A3B in bf16, whose shape this is).
 More: `whole_ms` until the signature is there; `host_cache_ms` from SGLang's rows, and `ratio` of
-ours (whole) to it; `masked_` with every second layer in the mask; `long_` with 16,000 tokens;
-`deepseek_bytes_per_kv_byte` (58 layers x 256 experts, MLA).
+ours (whole) to it, its interval over ten stretches of one run; `masked_` with every second layer in
+the mask; `long_` with 16,000 tokens; `deepseek_bytes_per_kv_byte` (58 layers x 256 experts, MLA).
+`wire`: for the embedded model and for 58 x 256, bytes of the packed counts of a prompt that uses
+experts by a power law, `base64` on the wire, microseconds to pack them (`pack_us`), `of_kv` (base64
+to the prompt's KV), and `lost_by_a_byte`: used experts that one byte with a scale, as it was sent
+before, made zero.
 """
 
 from __future__ import annotations
@@ -29,6 +33,10 @@ TOKENS, LONG = 1_000, 16_000
 SLOTS = 65_536
 KV_BYTES = LAYERS * 4 * 128 * 2 * 2  # a token's keys and values: 4 heads of 128, bf16
 DEEPSEEK = (58, 256, 8, 61 * 576 * 2)
+EMBEDDED = (6, 48, 4, 6 * 2 * 2 * 64 * 2)
+"""Layers with experts, experts, top-k, bytes of a token's KV."""
+LONG_PROMPT = 8_192
+STRETCHES = 10
 
 
 class Case:
@@ -112,6 +120,43 @@ def measure(case: Case, rounds: int) -> tuple[list[float], list[float]]:
     return ours, other
 
 
+def skewed(layers: int, experts: int, top_k: int, tokens: int) -> Any:
+    """Counts [layers, experts] of a prompt whose experts come by a power law of exponent 2, top-k
+    without repeats (Gumbel), another order of the experts in each layer."""
+    import numpy as np
+
+    source = np.random.default_rng(tokens)
+    counts = np.zeros((layers, experts), dtype=np.int64)
+    for layer in range(layers):
+        scores = -2 * np.log1p(source.permutation(experts)) + source.gumbel(size=(tokens, experts))
+        chosen = np.argpartition(scores, -top_k, axis=1)[:, -top_k:]
+        counts[layer] = np.bincount(chosen.ravel(), minlength=experts)
+    return counts
+
+
+def on_wire(shape: tuple[int, int, int, int], tokens: int) -> dict[str, float]:
+    """What a signature of that many tokens takes on the wire."""
+    from base64 import b64encode
+
+    import numpy as np
+
+    from toolkit.signatures.wire import pack
+
+    counts = skewed(*shape[:3], tokens)
+    packed = pack(counts, tokens, complete=True).counts
+    times = [timed(lambda: pack(counts, tokens, True), "cpu") * 1e3 for _ in range(100)]
+    scaled = np.rint(counts / max(1.0, counts.max() / 255))
+    size = len(b64encode(packed))
+    return {
+        "bytes": len(packed),
+        "base64": size,
+        "of_kv": size / (shape[3] * tokens),
+        "pack_us": percentile(times, 50),
+        "lost_by_a_byte": int(((scaled == 0) & (counts > 0)).sum()),
+        "used": int((counts > 0).sum()),
+    }
+
+
 def main() -> None:
     """Run the benchmark and print its line."""
     options = arguments(__doc__, ("--device", {"default": "cpu", "help": "cpu or cuda"}))
@@ -129,8 +174,10 @@ def main() -> None:
         ours, other = measure(case, rounds if tokens == TOKENS else rounds // 10)
         result.keys[f"{prefix}whole_ms"] = percentile(ours, 50)
         result.keys[f"{prefix}host_cache_ms"] = percentile(other, 50)
-        # Rounds lie too near each other to be independent: medians of ten blocks.
-        blocks = [percentile(ours[i::10], 50) / percentile(other[i::10], 50) for i in range(10)]
+        # Rounds lie too near each other to be independent: medians of ten stretches of time.
+        long = len(ours) // STRETCHES
+        parts = [slice(i * long, (i + 1) * long) for i in range(STRETCHES)]
+        blocks = [percentile(ours[part], 50) / percentile(other[part], 50) for part in parts]
         names = ("ratio", "ratio_low", "ratio_high")
         for name, value in zip(names, interval(blocks), strict=True):
             result.keys[prefix + name] = value
@@ -142,6 +189,11 @@ def main() -> None:
     layers, experts, top_k, kv_bytes = DEEPSEEK
     cache = SignatureCache.create(16, list(range(layers)), experts, top_k, "cpu")
     result.keys["deepseek_bytes_per_kv_byte"] = cache.rows.nbytes / 16 / kv_bytes
+    result.keys["wire"] = {
+        f"{name}_{tokens}": on_wire(shape, tokens)
+        for name, shape in {"embedded": EMBEDDED, "58x256": DEEPSEEK}.items()
+        for tokens in (200, LONG_PROMPT)
+    }
     result.keys["device"] = options.device
     result.emit(2 * rounds * 2)
 

@@ -62,7 +62,8 @@ class Shared:
 
     @staticmethod
     def _set(state: dict[str, Any]) -> dict[str, str]:
-        return {**state["policies"], "dispatch": state["dispatch"]}
+        own = {name: state[name] for name in ("dispatch", "first_token")}
+        return {**state["policies"], **own}
 
     def _wrong(self) -> str:
         down = [f"{w.name} is {w.status}" for w in self.up.workers if w.status != "ready"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from tests.e2e import calls
 from tests.e2e.reference import Reference
 from tests.e2e.worker_process import TWO_RANKS, prefill_mode, worker
 from toolkit.embedded import model_path
+from toolkit.signatures.wire import unpack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -76,7 +76,7 @@ class Prefill:
         await self._post("/abort_request", {"rid": rid})
         await post
         raw = event["signature"]
-        counts = np.frombuffer(b64decode(raw["counts"]), np.uint8) * raw["scale"]
+        counts, _ = unpack(raw)
         return Signature(
             counts.reshape(len(self._layers), EXPERTS),
             raw["tokens"],

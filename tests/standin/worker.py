@@ -16,6 +16,10 @@ With `--signature-layers` prefills send signatures: of the counts in the request
 `standin_counts`, or of counts that are a fixed function of the prompt; `standin_signature` is sent
 as it is. With `--steps` decodes say what their steps were. POST /standin/mode makes it sick
 (`tests.standin.faults`); with `--patient` it serves any body somehow (`tests.standin.patient`).
+
+With `--first-token` prefills tell the first token of a stream at once, as `patches.pd.first_token`
+does; not that of a request with `hold_first`. `refuse_first`: they refuse it in the stream.
+`--done-ms`: they say so much later that they are done.
 """
 
 from __future__ import annotations
@@ -113,6 +117,10 @@ class Server:
         self.stepped = self.batched = 0
         self.publish(event)
 
+    def patches(self) -> tuple[str, ...]:
+        told = {"step_log": self.args.steps, "first_token": self.args.first_token}
+        return tuple(name for name, there in told.items() if there)
+
     def hello(self) -> bytes:
         return events.encode(
             events.Hello(
@@ -124,7 +132,7 @@ class Server:
                 context_length=8192,
                 max_total_tokens=16384,
                 max_running_requests=self.args.slots,
-                patches=("step_log",) if self.args.steps else (),
+                patches=self.patches(),
                 fingerprint=self.args.fingerprint,
                 signature=self.signature(),
             )
@@ -310,6 +318,13 @@ class Protocol(asyncio.Protocol):
             os.kill(os.getpid(), signal.SIGKILL)
         prompt = prompt_of(body)
         resumed = resumed_ids(body)
+        stream = None
+        if body.get("stream"):
+            stream = FirstTokens(self, body, rid)
+            if not stream.begin():
+                return
+        if server.args.done_ms:
+            await asyncio.sleep(server.args.done_ms / 1e3)
         server.publish(
             events.PrefillDone(
                 rid,
@@ -319,7 +334,10 @@ class Protocol(asyncio.Protocol):
         )
         if body.get("lose_kv"):
             await asyncio.sleep(0.05)
-            self.json({"object": "error", "message": "its KV did not get across"}, 500)
+            if stream is not None:
+                stream.fail(500, "its KV did not get across")
+            else:
+                self.json({"object": "error", "message": "its KV did not get across"}, 500)
             return
         if server.args.transfer_ms:
             await asyncio.sleep(server.args.transfer_ms / 1e3)
@@ -327,6 +345,9 @@ class Protocol(asyncio.Protocol):
         server.publish(
             events.KvTransfer(seconds=took, bytes=1024, tokens=len(str(prompt)), rid=rid)
         )
+        if stream is not None:
+            stream.end()
+            return
         meta = {"input_token_logprobs": [[-0.5, 1, None]], "prompt_tokens": 1}
         logprobs = {
             "tokens": ["p", "x"],
@@ -406,6 +427,51 @@ class Protocol(asyncio.Protocol):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class FirstTokens:
+    """A prefill's stream: the first token when it is there, and again at the end."""
+
+    def __init__(self, protocol: Protocol, body: dict[str, Any], rid: str) -> None:
+        self.protocol = protocol
+        self.seed = seed_of(prompt_of(body))
+        self.stream = STREAMS[protocol.path](body, rid, self.seed)
+        self.tells = protocol.server.args.first_token and not body.get("hold_first")
+        self.refuses = body.get("refuse_first")
+
+    def begin(self) -> bool:
+        """False when that was all."""
+        self.protocol.transport.write(HEAD_STREAM)
+        if self.refuses:
+            self.fail(400, "as asked")
+        elif self.tells:
+            self._token(b": %d\n" % token_id(self.seed, 0) if self.protocol.ids else b"")
+        return not self.refuses
+
+    def _token(self, comment: bytes) -> None:
+        first = self.stream.head or self.stream.delta(0, 1)
+        self.protocol.chunk(comment + first)
+        if self.stream.head:
+            self.protocol.chunk(self.stream.delta(0, 1))
+
+    def end(self) -> None:
+        comment = b": last\n" if self.protocol.ids else b""
+        if not self.tells:
+            self._token(comment)
+            comment = b""
+        for tail in self.stream.tail(1):
+            self.protocol.chunk(comment + tail)
+            comment = b""
+        self._close()
+
+    def fail(self, status: int, message: str) -> None:
+        error = {"object": "error", "message": message, "type": "BadRequestError", "code": status}
+        self.protocol.chunk(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
+        self._close()
+
+    def _close(self) -> None:
+        self.protocol.chunk(b"data: [DONE]\n\n")
+        self.protocol.transport.write(b"0\r\n\r\n")
+
+
 async def serve(args: argparse.Namespace) -> None:
     server = Server(args)
     loop = asyncio.get_running_loop()
@@ -433,6 +499,8 @@ def main() -> None:
     )
     parser.add_argument("--prefill-ms", type=float, default=0.0)
     parser.add_argument("--transfer-ms", type=float, default=0.0)
+    parser.add_argument("--done-ms", type=float, default=0.0)
+    parser.add_argument("--first-token", action="store_true", help="prefills tell first tokens")
     parser.add_argument("--no-events", action="store_true")
     parser.add_argument("--contract", type=int, default=VERSION)
     parser.add_argument("--fingerprint", default="sha256:1", help="of the model, in hello")

@@ -62,5 +62,15 @@ def test_a_recorded_benchmark_can_be_shown(tmp_path: Path) -> None:
     assert set(line) == {"benchmark", "figures", "command", "commit", "machine", "date"}
 
 
+def test_nested_figures_are_lines_of_their_own() -> None:
+    ratio = {"value": 0.9, "low": 0.8, "high": 1.0, "pairs": 3}
+    one = {"value": 0.7, "low": None, "high": None}
+    found = {"a": 1, "pool": {"eldr": {"p50": ratio, "p99": one}, "none": {}}, "b": [1, {"c": 2}]}
+    assert list(reference.figures(found)) == [
+        ("", "a 1, b 1; c 2"),
+        ("pool.eldr", "p50 0.9 (0.8 to 1.0), p99 0.7"),
+    ]
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150

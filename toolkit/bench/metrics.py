@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from toolkit.bench.client import Sample
 
-LATENCIES = ("ttft", "tpot", "itl", "e2e_latency")
+LATENCIES = ("ttft", "ttst", "tpot", "itl", "longest_gap", "e2e_latency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,16 @@ def tpot(sample: Sample) -> float | None:
 
 
 def latencies(samples: Sequence[Sample]) -> dict[str, list[float]]:
-    """The four latency series of the successful samples, in milliseconds."""
+    """The latency series of the successful samples, in milliseconds. Time to the second token and
+    longest gap are ours: a first token that comes early must not hide that the next one does not.
+    """
     good = [sample for sample in samples if sample.success]
     return {
         "ttft": [sample.ttft * 1000 for sample in good],
+        "ttst": [sample.ttst * 1000 for sample in good if sample.ttst],
         "tpot": [value * 1000 for value in map(tpot, good) if value is not None],
         "itl": [gap * 1000 for sample in good for gap in sample.itl],
+        "longest_gap": [sample.longest_gap * 1000 for sample in good if sample.longest_gap],
         "e2e_latency": [sample.latency * 1000 for sample in good],
     }
 
@@ -81,6 +85,8 @@ def summarise(samples: Sequence[Sample], duration_s: float, slo: Slo | None = No
         result[f"std_{name}_ms"] = float(values.std())
         for percent in (90, 95, 99):
             result[f"p{percent}_{name}_ms"] = float(np.percentile(values, percent))
+    gaps = [gap for sample in good for gap in sample.itl]
+    result["max_itl_ms"] = max(gaps, default=0.0) * 1000
     result["goodput"] = result["goodput_fraction"] = None
     if slo is not None and (slo.ttft_ms is not None or slo.tpot_ms is not None):
         kept = sum(slo.met(sample) for sample in good)

@@ -12,7 +12,14 @@ from toolkit.bench.compare import STATISTICS
 if TYPE_CHECKING:
     from rich.table import Table
 
-_TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e_latency": "E2E"}
+_TITLES = {
+    "ttft": "TTFT",
+    "ttst": "second token",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "longest_gap": "longest gap",
+    "e2e_latency": "E2E",
+}
 _INSIDE = {"worker_tpot": "TPOT in the worker", "step": "decode step"}
 
 

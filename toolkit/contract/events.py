@@ -6,7 +6,7 @@ default: older workers do not say all. Fields that a reader does not know are pa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -74,19 +74,22 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
     patches: tuple[str, ...] = ()
 
 
-class Signature(msgspec.Struct, frozen=True):
+class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
     """The experts of a prompt (`toolkit.signatures.wire` packs and reads it).
 
-    `counts`: uint8 [S * E], layers ascending, in base64 on the wire; times `scale` they are tokens
-    of the prompt whose top-k had the expert. `tokens` is the prompt's length. `complete` is False
-    when some token's experts are not known (KV loaded back from host memory, a layer that was not
-    captured).
+    `counts`: [S * E] unsigned integers of `width` bytes each, the least byte first, layers
+    ascending, in base64 on the wire; times `scale` they are tokens of the prompt whose top-k had
+    the expert. Workers send exact counts, with scale 1; those from before there was a `width`
+    scaled what did not fit into one byte. A router from then finds too many values where they are
+    wider, and goes by load. `tokens` is the prompt's length. `complete` is False when some token's
+    experts are not known (KV loaded back from host memory, a layer that was not captured).
     """
 
     counts: bytes
     scale: float
     tokens: int
     complete: bool
+    width: Literal[1, 2, 4] = 1
 
 
 class PrefillDone(msgspec.Struct, frozen=True, tag="prefill_done", tag_field="type"):

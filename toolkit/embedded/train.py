@@ -17,8 +17,9 @@ layers groups rows by language, the second by domain, and the loss is
     topic    = cross-entropy of a linear guess at the domain from the stream that enters the second
                half, so that its routers have something to go by. The guesser is not exported.
 
-The labels of cells enter there only. Balance and locality together raise the mutual information of
-group and expert (as Mod-Squad, CVPR 2023, does).
+The labels of cells enter there only, and with `--plain`, where the balance of all tokens together
+and the last term are all that is added, not at all. Balance and locality together raise the mutual
+information of group and expert (as Mod-Squad, CVPR 2023, does).
 """
 
 from __future__ import annotations
@@ -244,7 +245,10 @@ def train(args: argparse.Namespace) -> None:
     layers, experts, top_k = (
         net.CONFIG[f"num_{name}"] for name in ("hidden_layers", "experts", "experts_per_tok")
     )
-    routing = Routing(layer_groups(mixer.cells, layers), experts, top_k)
+    groups_of = (
+        [[0] * len(mixer.cells)] * layers if args.plain else layer_groups(mixer.cells, layers)
+    )
+    routing = Routing(groups_of, experts, top_k)
     if args.state.exists():
         routing.used = state["used"]
 
@@ -270,7 +274,7 @@ def train(args: argparse.Namespace) -> None:
         loss = net.HeadLoss.apply(hidden, network.lm_head.weight, ids[:, 1:].flatten())
         balance, locality, z = routing.losses(network.layers, cells)
         about, right = topic.loss(cells)
-        steer = args.balance * balance + args.locality * locality + TOPIC * about + Z_LOSS * z
+        steer = args.balance * balance + args.locality * locality + args.topic * about + Z_LOSS * z
         (loss + steer).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         for group in optimizer.param_groups:
@@ -306,9 +310,18 @@ def main() -> None:
     parser.add_argument("--state", type=Path, default=Path("/tmp/embedded_train.pt"))
     parser.add_argument("--balance", type=float, default=BALANCE, help="weight of that loss")
     parser.add_argument("--locality", type=float, default=LOCALITY, help="weight of that loss")
+    parser.add_argument("--topic", type=float, default=TOPIC, help="weight of that loss")
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        help="the ordinary load balancing loss alone: no label enters the training",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    train(parser.parse_args())
+    args = parser.parse_args()
+    if args.plain:
+        args.locality = args.topic = 0.0
+    train(args)
 
 
 if __name__ == "__main__":

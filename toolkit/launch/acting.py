@@ -63,6 +63,7 @@ ROUTER = dict.fromkeys(LIMITS, Rule(OURS)) | {
     "request_timeout_s": Rule(BOTH),
     "prefill_policy": Rule(BOTH, plain="set decode_policy, which plain uses"),
     "decode_policy": Rule(BOTH),
+    "first_token": Rule(OURS, plain=PD, late=True),
     "parked_per_prefill": PARKS,
     "park_timeout_s": PARKS,
     # Whether there is a profile is asked before a launch: a simulation needs none.
@@ -94,7 +95,8 @@ def router_problem(key: str, kind: str, dispatch: str | None) -> str:
         what = "there is no router" if kind == "none" else f"router: {kind} cannot do that"
         return rule.other or f"{what}: use kind: {' or '.join(rule.kinds)}, or remove it"
     if rule.late and dispatch == "concurrent":
-        return "dispatch: concurrent parks no prefill: use dispatch: late, or remove it"
+        what = "has no prefill apart" if key == "first_token" else "parks no prefill"
+        return f"dispatch: concurrent {what}: use dispatch: late, or remove it"
     return ""
 
 

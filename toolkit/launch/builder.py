@@ -187,6 +187,7 @@ class PlanBuilder:
             for key in (
                 "api_key_env",
                 "admin_key_env",
+                "first_token",
                 "prefill_policy",
                 "decode_policy",
                 "tau",

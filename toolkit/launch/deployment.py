@@ -131,6 +131,7 @@ class Router(_Strict):
         default=None, description="name of the host it runs on; default: the first"
     )
     dispatch: Literal["late", "concurrent"] | None = None
+    first_token: Literal["prefill", "decode"] | None = None
     prefill_policy: str | None = None
     decode_policy: str | None = None
     profile: str | None = Field(

@@ -38,6 +38,8 @@ MEANINGS = {
     "router.port": "port of the front door",
     "router.dispatch": "`late`: choose the decode worker after the prefill; `concurrent`: choose "
     "both at once",
+    "router.first_token": "whose first token a stream begins with: `prefill`: the "
+    "prefill worker's, as soon as it is there; `decode`: its decode worker's, which is the same",
     "router.prefill_policy": "who picks the prefill worker",
     "router.decode_policy": "who picks the decode worker",
     "router.seed": "seed of policies that draw by chance",

@@ -7,9 +7,12 @@ connection that feeds it stops being read until the buffer has drained.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+
+from toolkit.router.first import first_of
 
 if TYPE_CHECKING:
     from toolkit.router.relay import Relay
@@ -40,19 +43,36 @@ class ClientStream:
         self._relays: list[Relay] = []
         self._draining: asyncio.Task[None] | None = None
         self._starting: asyncio.Future[None] | None = None
+        self._begun: asyncio.Task[None] | None = None
 
     @property
     def started(self) -> bool:
-        return self._starting is not None
+        return self._starting is not None or self._begun is not None
 
     def join(self, relay: Relay) -> None:
         self._relays.append(relay)
 
+    def begin(self) -> None:
+        """`start`, and nobody waits for it."""
+        if self._starting is None and self._begun is None:
+            self._begun = asyncio.get_running_loop().create_task(self._begin())
+
+    async def _begin(self) -> None:
+        with suppress(ConnectionError):  # whoever serves the client hears of it, too
+            await self.start()
+
     async def start(self) -> None:
         """Send the head (200, text/event-stream), then what is pending. Once."""
         if self._starting is not None:
+            await first_of((self._starting,))
             return
         self._starting = asyncio.get_running_loop().create_future()
+        try:
+            await self._open()
+        finally:
+            self._starting.set_result(None)
+
+    async def _open(self) -> None:
         response = _Response(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -104,11 +124,13 @@ class ClientStream:
     async def finish(self, events: bytes = b"") -> web.StreamResponse:
         """Last events, then the end of the body."""
         await self.start()
-        assert self._response is not None
+        if self._response is None:
+            raise ConnectionResetError("the stream could not be begun")
         await self._response.write_eof(self._last + events)
         return self._response
 
     def close(self) -> None:
-        if self._draining is not None:
-            self._draining.cancel()
+        for task in (self._draining, self._begun):
+            if task is not None:
+                task.cancel()
         self._relays.clear()

@@ -22,6 +22,7 @@ from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.router.door.limits import ALLOWABLE
+from toolkit.router.first_token import FirstTokenFrom
 
 Role = Literal["prefill", "decode", "plain"]
 Dispatch = Literal["late", "concurrent"]
@@ -95,6 +96,10 @@ class RouterConfig(BaseModel):
     `profile` is the absolute path of a profile folder (`toolkit profile`), which `eldr` needs;
     `tau` its locality band; `refit_on_drift` lets it follow traffic that changes its experts.
 
+    `first_token`: whose first token a stream begins with, where `dispatch` is late: `prefill`: the
+    prefill worker's, as soon as it is there; `decode`: its decode worker's, which is the same one
+    (`toolkit.router.first_token`).
+
     `lost_s`: see `toolkit.router.rank.Rank`; longer than SGLang compiles a grammar (50 s), which
     no reading shows.
 
@@ -131,6 +136,7 @@ class RouterConfig(BaseModel):
     admin_port: int = Field(default=0, ge=0, le=65535)
     open: bool = False
     dispatch: Dispatch = "late"
+    first_token: FirstTokenFrom = "prefill"
     prefill_policy: str = "round_robin"
     decode_policy: str = "shortest_queue"
     seed: int = 0

@@ -23,6 +23,7 @@ from toolkit.router.config import Dispatch, RouterConfig
 from toolkit.router.decisions import on_record
 from toolkit.router.ejection import usable as ejected_left_out
 from toolkit.router.errors import ApiError, Retry
+from toolkit.router.first_token import FirstTokenFrom
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.pool import Pool
@@ -56,6 +57,7 @@ class Dispatcher:
         self.metrics = metrics
         self.locality = locality
         self.dispatch: Dispatch = config.dispatch
+        self.first_token: FirstTokenFrom = config.first_token
         self.reruns = Reruns(config, known_workers, metrics)
         self.parked = 0
         self.policies: dict[str, Policy] = {}

@@ -47,6 +47,7 @@ class Metrics:
         self.poisoned = Counter("poisoned", "Requests given up as they fail workers", **one)
         self.ejected = Counter("ejected", "Workers left alone as they fail", ["worker"], **one)
         self.resumes = Counter("resumes", "Streams resumed on another worker", **one)
+        self.early = Counter("early", "Streams that began with their prefill's token", **one)
         self.tokens = Counter("tokens", "Output tokens relayed in streams", **one)
         self.disconnects = Counter("disconnects", "Clients that went away early", **one)
         self.ttft = Histogram("ttft_seconds", "Arrival to first byte", buckets=_SECONDS, **one)

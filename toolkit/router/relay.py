@@ -2,7 +2,9 @@
 
 Per received chunk: strip the `: ids` comment, keep the ids, remember the raw events, write one
 HTTP chunk to the client's transport. Events are parsed only when a stream must be changed: a
-replay to trim, prompt log-probabilities to add, or a choice index to rewrite.
+replay to trim, prompt log-probabilities to add, or a choice index to rewrite. The first token may
+have come from the prefill worker (`early`): then what decode repeats of it is cut, and all that
+comes behind is raw again.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from toolkit.router.failure import ABORT, ERROR, Failure, failure_of
 from toolkit.router.merge import add_prompt_logprobs
 from toolkit.router.request import Single, public_id
 from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
@@ -18,8 +21,6 @@ from toolkit.router.upstream import Call
 
 EVENT_MAX = 32 * 2**20
 """Bytes of one SSE event; those of /generate hold all of the answer so far."""
-_ERROR = b'data: {"error"'
-_ABORT = b'"type":"abort"'
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -28,15 +29,6 @@ class Output(Protocol):
 
     def write(self, events: bytes) -> None: ...
     def join(self, relay: Relay) -> None: ...
-
-
-class Failure:
-    """An error event of a worker: not forwarded, the dispatcher decides."""
-
-    def __init__(self, status: int, message: str, event: bytes) -> None:
-        self.status = status
-        self.message = message
-        self.event = event
 
 
 class Relay:
@@ -60,11 +52,15 @@ class Relay:
         self._held: list[bytes] | None = None
         self._prompt: dict[str, Any] | None = None
         self._slow = False
+        self._strayed = False
         self._rename: tuple[bytes, bytes] | None = None
         self.paused = False
         """Its client is slow to read, so that nothing is read from the worker."""
         self._check_abort = single.endpoint == "generate"
         self._replayed = 0
+        self._cut: list[bytes] = []
+        """The ids that this attempt has to repeat, as the client has them."""
+        self._recreate: tuple[bytes, bytes] | None = None
         self._count: Callable[[int], None] | None = None
         out.join(self)
 
@@ -90,10 +86,29 @@ class Relay:
         self._held = [] if hold else None
         self._prompt = None
         self._trimmer = None
-        self._replayed = 0
+        self._recreate = None
+        self._strayed = False
         if self.sent.events:
-            self._trimmer = Trimmer(self._single.endpoint, self.sent.progress(), self._incremental)
+            self._trim()
         self._slow = hold or self._trimmer is not None
+
+    def _trim(self) -> None:
+        self._trimmer = Trimmer(self._single.endpoint, self.sent.progress(), self._incremental)
+        self._cut = bytes(self.ids).split()
+        self._replayed = 0
+
+    def early(self, events: bytes, ids: bytes) -> bool:
+        """The first token, of the prefill worker: whole events under the client's id, ids as
+        `b" 12"`. False, and nothing is sent, when the decode worker's has come before it."""
+        if self.sent.events or self._begun or self._held is not None:
+            return False
+        self.ids += ids
+        self.sent.add(events)
+        self._write(events)
+        if self._call is not None:  # its own is on the way
+            self._trim()
+            self._slow = True
+        return True
 
     def release(self, prompt: dict[str, Any] | None) -> None:
         """The prefill's answer is here: let out what was held."""
@@ -123,6 +138,8 @@ class Relay:
         if self._slow:
             self._feed_slow(data)
             return
+        if self._recreate is not None:
+            data = data.replace(*self._recreate)
         ids = b""
         events = data
         if data[:2] == b": ":
@@ -131,8 +148,8 @@ class Relay:
             events = data[end + 1 :]
         if (
             b"\n\n: " in events
-            or _ERROR in events
-            or (self._check_abort and _ABORT in events)
+            or ERROR in events
+            or (self._check_abort and ABORT in events)
             or self.failure is not None
         ):
             for event in split_events(data):
@@ -165,13 +182,12 @@ class Relay:
             self.ended = True
 
     def _one(self, data: bytes) -> None:
-        ids, event = _strip(data)
+        ids, event = strip(data)
         if self.failure is not None:
             return
-        if event.startswith(_ERROR) or (self._check_abort and _ABORT in event):
-            self.failure = _failure(event)
-            if self.failure is not None:
-                return
+        self.failure = failure_of(event, self._single.endpoint)
+        if self.failure is not None:
+            return
         self.ids += ids
         if self._count is not None and ids:
             self._count(ids.count(b" "))
@@ -182,38 +198,65 @@ class Relay:
             self._held.append(data)
             return
         for raw in split_events(data):
-            ids, event = _strip(raw + b"\n\n")
+            ids, event = strip(raw + b"\n\n")
             if self._prompt is not None:
                 event = add_prompt_logprobs(self._single.endpoint, event, self._prompt)
                 if self._single.endpoint == "completions" and parse_event(event):
                     self._prompt = None  # only the first chunk carries them
             if self._trimmer is None:
+                if self._recreate is not None:
+                    event = event.replace(*self._recreate)
                 self._one(b":" + ids + b"\n" + event if ids else event)
                 continue
             self._replay(ids, event)
+            self._go_on_raw()
+
+    def _go_on_raw(self) -> None:
+        """Once all of a first token is repeated, nothing is left to cut."""
+        trimmer = self._trimmer
+        if (
+            trimmer is None
+            or self._single.resume_ids
+            or self._replayed < len(self._cut)
+            or not trimmer.passed
+        ):
+            return
+        self._trimmer = None
+        self._recreate = trimmer.recreate
+        self._slow = self._prompt is not None
 
     def _replay(self, ids: bytes, event: bytes) -> None:
         """Count the replayed ids; only those beyond what was sent are new."""
-        if self.failure is None and (
-            event.startswith(_ERROR) or (self._check_abort and _ABORT in event)
-        ):
-            self.failure = _failure(event)
-        if self.failure is not None:
+        if self.failure is None:
+            self.failure = failure_of(event, self._single.endpoint)
+        if self.failure is not None or self._strayed:
             return
         assert self._trimmer is not None
         new = ids.split()
-        skip = max(0, min(len(new), len(self._single.resume_ids) - self._replayed))
+        known = self._cut[self._replayed : self._replayed + len(new)]
+        if new[: len(known)] != known:
+            self._stray()
+            return
+        before = self._replayed
         self._replayed += len(new)
-        if new[skip:]:
-            self.ids += b" " + b" ".join(new[skip:])
-            if self._count is not None:
-                self._count(len(new) - skip)
+        if new[len(known) :]:
+            self.ids += b" " + b" ".join(new[len(known) :])
+        # Of a first token that came early it hears here; what a resume brings along it knows.
+        fresh = self._replayed - max(before, min(self._replayed, len(self._single.resume_ids)))
+        if self._count is not None and fresh:
+            self._count(fresh)
         cut = self._trimmer.cut(event)
         if not self._begun:
             self._begun = True
             self.first.set_result(None)
         if cut is not None:
             self._send(cut)
+
+    def _stray(self) -> None:
+        """The worker repeats other tokens than the client has: it must not go on."""
+        self._strayed = True
+        if self._call is not None:
+            self._call.close("repeats other tokens than the client has", "lost")
 
     def pause(self) -> None:
         self.paused = True
@@ -226,25 +269,9 @@ class Relay:
             self._call.connection.resume()
 
 
-def _strip(data: bytes) -> tuple[bytes, bytes]:
+def strip(data: bytes) -> tuple[bytes, bytes]:
     """Split `: 12 34\\ndata: ...` into ids (with their leading space) and the event."""
     if data[:2] != b": ":
         return b"", data
     end = data.find(b"\n")
     return data[1:end], data[end + 1 :]
-
-
-def _failure(data: bytes) -> Failure | None:
-    """Read an error event; None for a graceful abort (no status), which is an ordinary end."""
-    event = parse_event(data) or {}
-    error = event.get("error")
-    if error is None:
-        error = (event.get("meta_info") or {}).get("finish_reason") or {}
-        status = error.get("status_code")
-        if status is None:
-            return None
-        return Failure(int(status), str(error.get("message")), data)
-    if not isinstance(error, dict):
-        return Failure(500, str(error), data)
-    code = error.get("code")
-    return Failure(code if isinstance(code, int) else 500, str(error.get("message")), data)

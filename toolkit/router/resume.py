@@ -198,9 +198,31 @@ class Trimmer:
 
     def __init__(self, endpoint: Endpoint, sent: Progress, incremental: bool = False) -> None:
         self._generate = endpoint == "generate"
+        self._one_time = endpoint == "completions"
         self._sent = sent
         self._incremental = incremental
         self._replay = Progress()
+        self._created: int | None = None
+        """When the replay itself says that it began."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the replay has come past all that was sent: nothing of the rest is cut."""
+        sent, replay = self._sent, self._replay
+        return (
+            replay.tokens >= sent.tokens
+            and replay.chars >= sent.chars
+            and all(replay.sizes[key] >= size for key, size in sent.sizes.items())
+        )
+
+    @property
+    def recreate(self) -> tuple[bytes, bytes] | None:
+        """What to replace in the rest of a completion, so that all of it began at one time: SGLang
+        says so there, and in a chat tells the time of each event."""
+        before, now = self._sent.created, self._created
+        if not self._one_time or before is None or now is None or before == now:
+            return None
+        return b'"created":%d' % now, b'"created":%d' % before
 
     def cut(self, data: bytes) -> bytes | None:
         """One SSE event in, one out; None when the client has all of it."""
@@ -224,6 +246,7 @@ class Trimmer:
             if self._sent.id is not None:
                 event["id"] = self._sent.id
             if self._sent.created is not None and "created" in event:
+                self._created = event["created"]
                 event["created"] = self._sent.created
         return left
 

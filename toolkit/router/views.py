@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
 
 ABORTED = "aborted by /abort_request"
+SWITCHES = ("prefill", "decode", "dispatch", "first_token")
+"""What /admin/policy can change."""
 PROXIED = ("/v1/models", "/get_model_info", "/model_info", "/get_server_info", "/server_info")
 
 
@@ -58,6 +60,7 @@ class Views:
             {
                 "workers": [r.describe(now) for w in router.known_workers.workers for r in w.ranks],
                 "dispatch": router.dispatcher.dispatch,
+                "first_token": router.dispatcher.first_token,
                 "policies": {s: p.name for s, p in router.dispatcher.policies.items()},
                 "running": router.admission.running,
                 "queued": router.admission.queued,
@@ -115,14 +118,17 @@ class Views:
         return web.Response(status=200)
 
     async def policy(self, request: web.Request) -> web.Response:
-        """Switch policies or the dispatch at run time; all or nothing."""
+        """Switch policies, the dispatch or who tells first tokens at run time; all or nothing."""
         refused = self._r.guard.refuse_admin(request)
         if refused is not None:
             return refused
         body = await _body(request)
-        if not isinstance(body, dict) or not set(body) <= {"prefill", "decode", "dispatch"}:
-            return _error(400, 'the body must be {"prefill": .., "decode": .., "dispatch": ..}')
+        if not isinstance(body, dict) or not set(body) <= set(SWITCHES):
+            return _error(400, f"the body must be an object of some of {', '.join(SWITCHES)}")
         dispatcher = self._r.dispatcher
+        first_token = body.get("first_token", dispatcher.first_token)
+        if first_token not in ("prefill", "decode"):
+            return _error(400, "first_token must be 'prefill' or 'decode'")
         dispatch = body.get("dispatch", dispatcher.dispatch)
         if dispatch not in ("late", "concurrent"):
             return _error(400, "dispatch must be 'late' or 'concurrent'")
@@ -138,13 +144,13 @@ class Views:
         for side in ("prefill", "decode"):
             if side in body:
                 dispatcher.set_policy(side, body[side])
-        dispatcher.dispatch = dispatch
+        dispatcher.dispatch, dispatcher.first_token = dispatch, first_token
         # They then describe one setting.
         self._r.metrics.clear_rings()
         if dispatcher.balance is not None:
             dispatcher.balance.clear()
         names = {s: p.name for s, p in dispatcher.policies.items()}
-        return _json({**names, "dispatch": dispatcher.dispatch})
+        return _json({**names, "dispatch": dispatch, "first_token": first_token})
 
     async def refit(self, request: web.Request) -> web.Response:
         """Refit ELDR's centroids on recent requests now; {"force": true} adopts in any case."""

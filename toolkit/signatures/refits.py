@@ -189,7 +189,7 @@ def _with_distinct(
     """`distinct_*` for the largest batch that workers with half of the requests can fill."""
     shape = (len(held), len(space.layers), -1)
     counts, tokens = recent.values(held).reshape(shape), recent.tokens[held]
-    # Rounding on the wire may leave a count a little above the prompt's length.
+    # A worker from before the wire was exact may say a little more than the prompt's length.
     decode = np.minimum(counts, tokens[:, None, None].astype(np.float32))
     if not counts.any(axis=(0, 2)).all():  # only requests without a signature
         return refit

@@ -34,6 +34,10 @@ class Experts:
     `absent` [N, L * E] float32: log(1 - p); after `placed` of each slot [N, L * P], those of a
     layer in the order of its `gpus` GPUs. `signatures` [N, D]: what ELDR sees after the prefill,
     None without a space. Source: ELDR (arXiv 2607.00466), section 2.
+
+    Centroids are fitted to the rows `calibration`, requests follow those of `traffic`. Where a
+    policy's centroids come from the very requests that it then routes, it looks better than it
+    would be: so of a profile the rows that its own fit did not see are traffic.
     """
 
     def __init__(
@@ -43,16 +47,23 @@ class Experts:
         prefill_counts: np.ndarray | None = None,
         space: SignatureSpace | None = None,
         labels: Sequence[Sequence[str]] = (),
+        held_out: Sequence[bool] | np.ndarray = (),
     ) -> None:
-        """Counts [N, L, E] and tokens [N] as in a profile; `labels` of each row. ValueError: shapes
-        that do not belong together."""
+        """Counts [N, L, E] and tokens [N] as in a profile; `labels` of each row; whether it is
+        traffic only (`held_out` [N]; where it says the same of all rows, each is both calibration
+        and traffic). ValueError: shapes that do not belong together."""
         import numpy as np
 
         rows, self.layers, self.experts = decode_counts.shape
-        if len(output_tokens) != rows or (labels and len(labels) != rows):
+        held = np.asarray(held_out, dtype=bool) if len(held_out) else np.zeros(rows, dtype=bool)
+        if len({rows, len(output_tokens), len(held), len(labels) or rows}) > 1:
             raise ValueError(
-                f"{rows} rows of counts, {len(output_tokens)} of tokens, {len(labels)} of labels"
+                f"{rows} rows of counts, {len(output_tokens)} of tokens, {len(labels)} of labels, "
+                f"{len(held)} of held out ones"
             )
+        seen, unseen = np.flatnonzero(~held).tolist(), np.flatnonzero(held).tolist()
+        self.calibration: tuple[int, ...] = tuple(seen or unseen)
+        self.traffic: tuple[int, ...] = tuple(unseen or seen)
         tokens = np.maximum(output_tokens, 1).reshape(-1, 1)
         chance = np.minimum(decode_counts.reshape(rows, -1) / tokens, SURE)
         self.absent: np.ndarray = np.log1p(-chance).astype(np.float32)
@@ -66,7 +77,8 @@ class Experts:
 
     @classmethod
     def of_profile(cls, folder: str | Path) -> Experts:
-        """Those of a profile, held out or not. ProfileError: it is none, or damaged."""
+        """Those of a profile: its held-out requests are traffic, the others calibration.
+        ProfileError: it is none, or damaged."""
         from toolkit.profile_folder import store
         from toolkit.signatures.space import SignatureSpace
 
@@ -77,7 +89,7 @@ class Experts:
         ]
         space = SignatureSpace(arrays["idf"], profile.rho.mask)
         counts = (arrays["decode_counts"], arrays["output_tokens"], arrays["prefill_counts"])
-        found = cls(*counts, space=space, labels=labels)
+        found = cls(*counts, space=space, labels=labels, held_out=arrays["held_out"])
         found.rows = tuple(profile.model.layers)
         return found
 
@@ -106,13 +118,13 @@ class Experts:
         return len(self.absent)
 
     def centroids(self, k: int, seed: int) -> np.ndarray:
-        """One for each of k decode workers [k, D], as `toolkit profile fit` makes them. ValueError:
-        there are no signatures, or fewer than k."""
+        """One for each of k decode workers [k, D], of the rows `calibration`, as `toolkit profile
+        fit` makes them. ValueError: there are no signatures, or fewer than k."""
         from toolkit.signatures.clusters import balanced_kmeans
 
         if self.signatures is None:
             raise ValueError("these experts have no signatures: they were made without a space")
-        return balanced_kmeans(self.signatures, k, seed).centroids
+        return balanced_kmeans(self.signatures[list(self.calibration)], k, seed).centroids
 
 
 class Mixture:

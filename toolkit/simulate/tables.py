@@ -44,11 +44,16 @@ def figures(outcome: Outcome) -> Table:
     return table
 
 
+def _over(outcome: Outcome) -> str:
+    seeds = len(outcome.figures[0])
+    return f" (95 % intervals over {seeds} seeds)" if seeds > 1 else ""
+
+
 def ratios(outcome: Outcome) -> Table:
     """The first policy against each other one, with 95 % intervals over the seeds."""
     from rich.table import Table
 
-    table = Table(title=f"{outcome.arms[0]} divided by", title_justify="left")
+    table = Table(title=f"{outcome.arms[0]} divided by{_over(outcome)}", title_justify="left")
     table.add_column("policy")
     for title, _ in COMPARED:
         table.add_column(title, justify="right")

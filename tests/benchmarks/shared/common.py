@@ -52,7 +52,9 @@ class Result:
 
     def emit(self, samples: int) -> None:
         """Print the keys with `seconds` (whole benchmark) and `samples`. NaN becomes null."""
-        keys = {**self.keys, "seconds": time.perf_counter() - self._start, "samples": samples}
+        # `placement` means the seconds of one placement by it.
+        seconds = self.keys.get("seconds", time.perf_counter() - self._start)
+        keys = {**self.keys, "seconds": seconds, "samples": samples}
         figures = {name: _rounded(value) for name, value in keys.items()}
         print(json.dumps(figures), flush=True)
         if self.recorded:
@@ -84,6 +86,8 @@ def _rounded(value: Any) -> Any:
         return round(value, 4) if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(entry) for entry in value]
     return value
 
 

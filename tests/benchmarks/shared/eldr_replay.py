@@ -25,8 +25,6 @@ from toolkit.launch.keys import headers_at
 TOKENS = 20
 """Generated in a replay: so many steps of the whole batch, less a few at the edges."""
 ENOUGH = 8
-BLOCK = 4
-"""Moments that make one value of a replayed TPOT: with four workers a hundred requests or more."""
 WORKER = """\
 name: eldr-replay
 device: cpu
@@ -115,23 +113,29 @@ def _played(heard: Any, size: int, since: float, until: float) -> Played:
 
 
 async def replayed(recorded: Sequence[Moments]) -> list[list[list[Played]]]:
-    """What the steps of these rounds' batches take on a worker of its own; by arm and block of
-    moments."""
-    blocks: list[list[list[Played]]] = []
+    """What the steps of these rounds' batches take on a worker of its own; by arm and round."""
+    rounds: list[list[list[list[Played]]]] = []
     with one_worker() as row:
         async with new_session(300.0) as session:
             for number, moments in enumerate(recorded):
-                found = await replay(session, row, moments, number)
-                for at in range(0, len(found), BLOCK):
-                    part = found[at : at + BLOCK]
-                    blocks.append([list(chain(*one)) for one in zip(*part, strict=True)])
+                rounds.append(await replay(session, row, moments, number))
                 say(f"replayed round {number + 1}/{len(recorded)}")
-    return [list(arm) for arm in zip(*blocks, strict=True)]
+    return by_round(rounds)
 
 
-def tpot(blocks: Sequence[Sequence[Played]], percent: float) -> list[float]:
-    """A percentile of the replayed TPOT in each block, ms."""
-    return [percentile(by_token(block), percent) for block in blocks]
+def by_round(found: Sequence[Sequence[Sequence[Sequence[Played]]]]) -> list[list[list[Played]]]:
+    """`[round][moment][arm]` to `[arm][round]`: what was replayed of all moments of a round.
+
+    Moments of one round see the same requests in the same places, a few seconds later: only rounds
+    are independent, and each gives one value.
+    """
+    rounds = [[list(chain(*arm)) for arm in zip(*moments, strict=True)] for moments in found]
+    return [list(arm) for arm in zip(*rounds, strict=True)]
+
+
+def tpot(rounds: Sequence[Sequence[Played]], percent: float) -> list[float]:
+    """A percentile of the replayed TPOT in each round, ms."""
+    return [percentile(by_token(one), percent) for one in rounds]
 
 
 def by_token(played: Sequence[Played]) -> list[float]:

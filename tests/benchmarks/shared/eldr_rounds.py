@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from toolkit.bench.compare import Comparison
@@ -25,13 +26,21 @@ SHOWN = (
     "median_step_ms", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "output_throughput",
 )  # fmt: skip
 WARM_UP = 32
+LONGEST_TEXT = 2_000
+"""Characters of a prompt that is drawn from a file."""
 
 
-def unseen() -> list[Any]:
-    """The project's prompts whose experts no fit of the shipped profile has seen."""
+def unseen(file: Path | None = None) -> list[Any]:
+    """Prompts that neither the model's training nor a fit of the shipped profile has seen, and that
+    fit in a CPU worker: of a file (see `eldr_rows.read`), else the project's own, of which training
+    has seen none."""
     from toolkit.embedded import load_prompts
     from toolkit.profile_folder.store import read
 
+    if file is not None:
+        from tests.benchmarks.shared import eldr_rows
+
+        return [p for p in eldr_rows.read(file) if not p.seen and len(p.text) <= LONGEST_TEXT]
     profile, arrays = read(PROFILE)
     rows = zip(profile.requests, arrays["held_out"], strict=True)
     fitted = {request.id for request, held_out in rows if not held_out}
@@ -42,8 +51,8 @@ class Draw:
     """Items of unseen prompts: no prompt comes twice before all of its kind have come, over all
     draws together; `tokens` output tokens in the mean, half to one and a half times as many."""
 
-    def __init__(self, seed: int, tokens: int) -> None:
-        self._prompts = unseen()
+    def __init__(self, seed: int, tokens: int, file: Path | None = None) -> None:
+        self._prompts = unseen(file)
         self._deck = Deck(self._prompts, seed)
         self._tokens = tokens
         # Equal lengths would end together and start together for ever.
@@ -63,10 +72,16 @@ class Draw:
 
 
 def workload(
-    seed: int, rounds: int, each: int, tokens: int, domains: str, languages: str
+    seed: int,
+    rounds: int,
+    each: int,
+    tokens: int,
+    domains: str,
+    languages: str,
+    file: Path | None = None,
 ) -> list[Workload]:
-    """Rounds of `each` requests of one mix."""
-    items = Draw(seed, tokens).items(rounds * each, domains, languages)
+    """Rounds of `each` requests of one mix, `file`: of its prompts."""
+    items = Draw(seed, tokens, file).items(rounds * each, domains, languages)
     return Workload(f"unseen-{seed}", tuple(items)).rounds(rounds)
 
 

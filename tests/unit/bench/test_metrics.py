@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit.bench.client import Sample
 from toolkit.bench.metrics import Slo, summarise, tpot
-from toolkit.bench.stats import mean_interval, orders, paired_ratio
+from toolkit.bench.stats import mean_interval, of_conditions, orders, paired_ratio
 
 
 def sample(ttft: float, gaps: list[float], start: float = 0.0, given: int = 10) -> Sample:
@@ -37,7 +37,16 @@ def test_latencies_and_throughputs_of_two_requests() -> None:
     assert metrics["output_throughput"] == pytest.approx(5 / 2)
     assert metrics["input_throughput"] == pytest.approx(20)
     assert metrics["concurrency"] == pytest.approx((0.16 + 0.35) / 2)
+    assert metrics["max_itl_ms"] == pytest.approx(50)
     assert metrics["goodput"] is None
+
+
+def test_second_tokens_and_gaps_are_those_of_requests_that_have_them() -> None:
+    two, one = sample(0.1, [0.05]), sample(0.3, [])
+    two.ttst, two.longest_gap = 0.15, 0.05
+    metrics = summarise([two, one], 1.0)
+    assert metrics["mean_ttst_ms"] == pytest.approx(150)
+    assert metrics["p99_longest_gap_ms"] == pytest.approx(50)
 
 
 def test_failed_requests_count_as_failed_and_nowhere_else() -> None:
@@ -85,6 +94,22 @@ def test_the_interval_covers_the_truth_19_times_in_20() -> None:
         ratio = paired_ratio(ours, other)
         hits += ratio.low <= 0.8 <= ratio.high
     assert 925 <= hits <= 975
+
+
+@given(st.lists(st.tuples(RATES, RATES), min_size=2, max_size=6), st.integers(2, 5))
+def test_parts_of_a_round_are_no_more_pairs(pairs: list[tuple[float, float]], parts: int) -> None:
+    """A round cut into parts that say the same knows no more than the round."""
+    ours, other = [p[0] for p in pairs], [p[1] for p in pairs]
+    cut, whole = of_conditions([ours] * parts, [other] * parts), paired_ratio(ours, other)
+    assert cut.pairs == whole.pairs == len(pairs)
+    assert (cut.value, cut.low, cut.high) == pytest.approx((whole.value, whole.low, whole.high))
+
+
+def test_conditions_of_a_round_are_averaged() -> None:
+    ratio = of_conditions([[2.0, 2.0], [8.0, 8.0]], [[1.0, 1.0], [1.0, 1.0]])
+    assert (ratio.value, ratio.low, ratio.pairs) == pytest.approx((4.0, 4.0, 2))
+    with pytest.raises(ValueError, match="argument"):
+        of_conditions([[1.0, 2.0], [1.0]], [[1.0, 2.0], [1.0]])
 
 
 def test_one_pair_has_no_interval() -> None:

@@ -35,7 +35,7 @@ metrics, _ = calculate_metrics(requests, rows, given["duration"], tokenizer, "sg
 print("RESULT" + json.dumps({k: float(v) for k, v in vars(metrics).items()}))
 """
 RENAMED = {"total_input": "total_input_tokens", "total_output": "total_output_tokens"}
-NOT_OURS = ("retokenized", "total_input_", "max_")
+NOT_OURS = ("retokenized", "total_input_", "max_output", "max_concurrent")
 
 
 def make_samples() -> list[Sample]:

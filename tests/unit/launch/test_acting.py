@@ -31,6 +31,7 @@ def problems_of(tmp_path: Path, text: str) -> list[str]:
 
 
 ONLY_OURS = {
+    "first_token": "prefill",
     "tau": "0.1", "refit_on_drift": "true", "seed": "0", "record": "a.jsonl", "allow": "[]",
     "api_keys_file": "a", "admin_key_env": "A", "admin_key_file": "a", "admin_port": "4321",
     "parked_per_prefill": "4", "park_timeout_s": "9", "silent_s": "2", "hung_s": "9",
@@ -104,6 +105,9 @@ def test_a_default_or_a_key_without_a_value_never_offends(tmp_path: Path) -> Non
         ("router: {dispatch: concurrent, parked_per_prefill: 4}", "router.parked_per_prefill",
          "parks no prefill: use dispatch: late, or remove it"),
         ("router: {park_timeout_s: 4, dispatch: concurrent}", "router.park_timeout_s", "late"),
+        ("router: {first_token: prefill, dispatch: concurrent}", "router.first_token",
+         "has no prefill apart: use dispatch: late, or remove it"),
+        ("mode: plain\nrouter: {first_token: decode}", "router.first_token", "use mode: pd"),
         ("device: cuda\ndecode: {background: true}", "decode.background",
          "only CPU workers share cores: remove it"),
         ("prefill: {gpus: [0]}", "prefill.gpus", "no GPUs: set device: cuda, or remove it"),

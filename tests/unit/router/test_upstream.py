@@ -223,9 +223,9 @@ def test_events_are_put_together_wherever_they_are_cut():
 
     def check(one: Relay, out: Out, said: list[str]) -> None:
         for size in range(1, len(raw)):
-            one.begin(one._call, hold=False)  # type: ignore[arg-type]
             out.events.clear()
             one.ids.clear()
+            one.begin(one._call, hold=False)  # type: ignore[arg-type]
             for start in range(0, len(raw), size):
                 one.feed(raw[start : start + size])
             assert b"".join(out.events) == b"data: a\n\ndata: b\n\ndata: [DONE]\n\n"

@@ -82,7 +82,7 @@ def _key_figures(profile: Profile) -> list[tuple[str, str, str]]:
     r, d = profile.rho, profile.centroids.distinct
     unseen = r.idf_masked_held_out
     found = [
-        ("Prefill predicts decode", number(profile.correlation.model), "Pearson, use of experts"),
+        ("Prefill and decode", number(profile.correlation.model), "Pearson, use of experts"),
         (
             "Signature quality",
             number(unseen if unseen is not None else r.idf_masked),

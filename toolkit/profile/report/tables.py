@@ -9,7 +9,8 @@ from toolkit.report.numbers import count, number, percent, quantity
 FITS = {
     "distinct": "Decode step, with distinct experts",
     "without_distinct": "Decode step, without them",
-    "qoe": "Latency by output token, CascadeInfer's QoE",
+    "qoe": "Latency by output token, CascadeInfer's QoE, robust",
+    "qoe_published": "The same by least squares, as published",
     "prefill": "Prefill step",
 }
 

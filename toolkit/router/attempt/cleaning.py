@@ -56,7 +56,7 @@ def clean_up(
 def _unprobed(leg: Leg) -> None:
     """The probe of a worker ended without a good answer."""
     record, call = leg.rank.worker.record, leg.call
-    refused = call.answered and call.status >= 500 and call.status not in FULL
+    refused = call.answered and leg.status >= 500 and leg.status not in FULL
     if refused or (call.failed and call.kind != "closed"):
         record.failed(monotonic())
     else:
@@ -79,5 +79,5 @@ def _end_later(leg: Leg, _: asyncio.Future[bool]) -> None:
 
 
 def _end(leg: Leg, generated: int = 0, finished: bool = False) -> None:
-    ok = leg.call.answered and leg.call.status < 500
+    ok = leg.call.answered and leg.status < 500
     leg.booking.end(ok, generated, finished)

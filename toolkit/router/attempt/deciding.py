@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from toolkit.contract.events import PrefillDone
 from toolkit.policies.base import RequestView
 from toolkit.router.attempt.cleaning import clean_up
+from toolkit.router.attempt.early import Early
 from toolkit.router.attempt.legs import Answer, Leg, Legs, prefill_body, set_rank
 from toolkit.router.attempt.relaying import Relaying
 from toolkit.router.attempt.verdicts import Verdicts
 from toolkit.router.booking import Booking
 from toolkit.router.first import first_of
+from toolkit.router.first_token import PATCH, why_decode
 from toolkit.router.metrics import Timing
 from toolkit.router.rank import Rank
 from toolkit.router.request import Single, new_room
@@ -51,6 +53,7 @@ class Attempt:
         self._single = single
         self._number = number
         self._relay = relay
+        self._client = client
         self._legs = Legs(dispatcher, single, relay, number)
         self._verdicts = Verdicts(dispatcher, single, self._legs)
         self._arrived = arrived
@@ -106,7 +109,10 @@ class Attempt:
         self._timing.queue = monotonic() - self._arrived
         body = self._legs.split_body(prefill, room)
         done = self._legs.news = prefill.worker.expect_prefill(self._legs.rid) if late else None
-        prefill_leg = self._post(prefill, prefill_body(body, prefill), decode=False)
+        early = self._early(prefill)
+        prefill_leg = self._post(
+            prefill, prefill_body(body, prefill, early is not None), decode=False, early=early
+        )
         decided_at = posted_at = monotonic()
         if decode is None:
             assert done is not None
@@ -125,6 +131,25 @@ class Attempt:
             self._timing.prefill = self._done_at - posted_at
             self._timing.decide = decided_at - self._done_at
         return await self._relaying.follow(decode_leg, prefill_leg, late)
+
+    def _early(self, prefill: Rank) -> Early | None:
+        """Who passes on the first token of this prefill; None where decode is to tell it."""
+        relay, d = self._relay, self._d
+        if relay is None or d.first_token == "decode" or relay.sent.events:
+            return None
+        told, tickets = PATCH in prefill.worker.hello.patches, bool(d.known_workers.worker_key)
+        if why_decode(self._single, late=self._late, told=told, tickets=tickets):
+            return None
+        return Early(self._single, relay, self._legs.rid, self._begin)
+
+    def _begin(self) -> None:
+        """The client has its first token."""
+        assert self._client is not None
+        self._client.begin()
+        self._relaying.begun = True
+        self._d.metrics.early.inc()
+        if self._number == 0:
+            self._d.metrics.ttft.observe(monotonic() - self._arrived)
 
     async def _late_choice(self, leg: Leg, done: asyncio.Future[PrefillDone | None]) -> Rank:
         config = self._d.config
@@ -209,5 +234,8 @@ class Attempt:
         if self._number == 0 and self._single.first_sample:
             locality.observe(sample)
 
-    def _post(self, rank: Rank, body: dict[str, Any], decode: bool) -> Leg:
-        return self._legs.post(rank, body, self._view, decode=decode, late=self._late)
+    def _post(
+        self, rank: Rank, body: dict[str, Any], decode: bool, early: Early | None = None
+    ) -> Leg:
+        view, late = self._view, self._late
+        return self._legs.post(rank, body, view, decode=decode, late=late, early=early)

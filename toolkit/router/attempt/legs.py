@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from toolkit.contract.events import PrefillDone
     from toolkit.policies.base import RequestView
+    from toolkit.router.attempt.early import Early
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.relay import Relay
 
@@ -48,6 +49,14 @@ class Leg:
     """Whether it is to show that its worker is well again."""
     proven: bool = False
     """The worker has computed something of it."""
+    early: Early | None = None
+    """Reads it, where it is a prefill's stream."""
+
+    @property
+    def status(self) -> int:
+        """What the worker answered, or said in its stream to be the answer."""
+        failure = self.early.failure if self.early is not None else None
+        return self.call.status if failure is None else failure.status
 
 
 class Legs:
@@ -73,10 +82,20 @@ class Legs:
         """Of the prefill being done."""
 
     def post(
-        self, rank: Rank, body: dict[str, Any], view: RequestView, *, decode: bool, late: bool
+        self,
+        rank: Rank,
+        body: dict[str, Any],
+        view: RequestView,
+        *,
+        decode: bool,
+        late: bool,
+        early: Early | None = None,
     ) -> Leg:
-        """Send `body` to the rank. `late`: it was chosen when the prefill had run."""
+        """Send `body` to the rank. `late`: it was chosen when the prefill had run. `early`: reads a
+        prefill's stream."""
         sink = self._relay.feed if decode and self._relay is not None else None
+        if early is not None:
+            sink = early.feed
         headers = self._single.headers + (IDS_HEADER if sink is not None else "")
         if self._number:
             headers += f"{ATTEMPT}: {self._number}\r\n"
@@ -87,7 +106,8 @@ class Legs:
             streams, generated = self._relay is not None, len(self._single.resume_ids)
             booking = Booking(rank, view, following, streams, generated)
         now = monotonic()
-        leg = Leg(rank, call, booking, decode, now, rank.worker.record.posted(now))
+        probe = rank.worker.record.posted(now)
+        leg = Leg(rank, call, booking, decode, now, probe, early=early)
         self.all.append(leg)
         if decode:
             rank.expect(call)
@@ -125,10 +145,11 @@ class Legs:
         return body
 
 
-def prefill_body(body: dict[str, Any], prefill: Rank) -> dict[str, Any]:
-    """What the prefill worker is sent."""
-    body = {**body, "stream": False}
-    body.pop("stream_options", None)
+def prefill_body(body: dict[str, Any], prefill: Rank, stream: bool) -> dict[str, Any]:
+    """What the prefill worker is sent. `stream`: its first token is for the client."""
+    body = {**body, "stream": stream}
+    if not stream:
+        body.pop("stream_options", None)
     set_rank(body, prefill)
     return body
 

@@ -32,6 +32,7 @@ class Relaying:
 
     __slots__ = (
         "_arrived", "_client", "_d", "_first", "_legs", "_relay", "_single", "_timing", "_verdicts",
+        "begun",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,8 @@ class Relaying:
         self._timing = timing
         self._arrived = arrived
         self._first = first
+        self.begun = False
+        """The client has had its first token from the prefill."""
 
     async def follow(self, leg: Leg, prefill: Leg | None, late: bool) -> Answer | None:
         """Until the answer is whole or streamed; a prefill that fails before the first byte
@@ -101,7 +104,8 @@ class Relaying:
         if relay.first.done():
             if self._first:
                 self._d.metrics.timing(self._timing, late)
-                self._d.metrics.ttft.observe(monotonic() - self._arrived)
+                if not self.begun:
+                    self._d.metrics.ttft.observe(monotonic() - self._arrived)
             first_at = monotonic()
             assert self._client is not None
             await self._client.start()

@@ -13,6 +13,7 @@ from toolkit.router.request import Single
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.failure import Failure
 
 PROBE_S = 10.0
 """A worker on probation is well again when an answer has run for so long, or to its end."""
@@ -49,6 +50,18 @@ class Verdicts:
             raise self.lost(leg)
         if leg.call.status != 200:
             raise self.refusal(leg)
+        if leg.early is not None and leg.early.failure is not None:
+            raise self.told(leg, leg.early.failure)
+
+    def told(self, leg: Leg, failure: Failure) -> Exception:
+        """What a worker says in its stream: the client's own mistake, or a failure."""
+        if failure.status < 500 and failure.status not in FULL:
+            self.prove(leg)
+            # Before its first event a client hears of it as of any refusal (but at /generate).
+            event = failure.event if self._single.endpoint == "generate" else None
+            return ApiError(failure.status, failure.message, failure.kind, event=event)
+        error = ApiError(failure.status, failure.message)
+        return self.failed(leg, f"said {failure.status} in its stream", error)
 
     def lost(self, leg: Leg) -> Exception:
         """The call ended without an answer."""

@@ -145,8 +145,6 @@ class DriftRefits:
             "weights": self._space.weights,
             "old": fit.centroids.rows,
         }
-        if recent.scales is not None:
-            arrays["scales"] = recent.scales
         begin = monotonic()
         try:
             result = await run_job(job, arrays)

@@ -76,9 +76,9 @@ def fit_workers(job: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> d
 
 
 def fit_recent(job: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """`refit_recent` of requests `counts` [n, D], `tokens` [n] and, unless they are all 1, `scales`
-    [n], with `old` [K, D], in the space of `weights` [L, E] and `layers`. Gives `centroids` [K, D],
-    and the other fields of `Refit` as JSON in `refit`."""
+    """`refit_recent` of requests `counts` [n, D] and `tokens` [n], with `old` [K, D], in the space
+    of `weights` [L, E] and `layers`. Gives `centroids` [K, D], and the other fields of `Refit` as
+    JSON in `refit`."""
     import dataclasses
 
     import numpy as np
@@ -88,7 +88,7 @@ def fit_recent(job: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> di
     from toolkit.signatures.reservoir import Recent
 
     space = SignatureSpace(arrays["weights"], tuple(job["layers"]))
-    recent = Recent(arrays["counts"], arrays["tokens"], arrays.get("scales"))
+    recent = Recent(arrays["counts"], arrays["tokens"])
     refit = refit_recent(space, recent, arrays["old"], job["seed"])
     fields = [field.name for field in dataclasses.fields(refit) if field.name != "centroids"]
     figures = json.dumps({name: getattr(refit, name) for name in fields})

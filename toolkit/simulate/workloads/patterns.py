@@ -10,15 +10,16 @@ from toolkit.simulate.request import Request
 
 
 def with_rows(requests: Iterable[Request], experts: Experts, seed: int = 0) -> Iterator[Request]:
-    """The same requests, each with a row of the profile: one whose labels have the request's
-    `label` among them (`Experts.labels`: domain, language, domain/language), drawn at random; any
-    row for a request without a label, or with one that the profile does not know."""
+    """The same requests, each with a row of the profile's traffic (`Experts.traffic`): one whose
+    labels have the request's `label` among them (`Experts.labels`: domain, language,
+    domain/language), drawn at random; any row for a request without a label, or with one that no
+    row of the traffic has."""
     source = random.Random(f"rows-{seed}")
     known: dict[str, list[int]] = {}
-    for row, labels in enumerate(experts.labels):
-        for label in labels:
-            known.setdefault(label, []).append(row)
-    every = range(len(experts))
+    if experts.labels:
+        for row in experts.traffic:
+            for label in experts.labels[row]:
+                known.setdefault(label, []).append(row)
     for request in requests:
-        request.row = source.choice(known.get(request.label, every))
+        request.row = source.choice(known.get(request.label, experts.traffic))
         yield request

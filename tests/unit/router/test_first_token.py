@@ -1,0 +1,132 @@
+"""Who tells a stream's first token: prefill where that is sure, and then nothing comes twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolkit.policies.base import RequestView
+from toolkit.router import first_token
+from toolkit.router.door.generate import GENERATE
+from toolkit.router.door.openai import CHAT, COMPLETIONS
+from toolkit.router.door.sampling import SAMPLING
+from toolkit.router.first_token import WAITS, why_decode
+from toolkit.router.request import Endpoint, Single
+from toolkit.router.resumable import _BESIDE_TOKENS
+
+PATHS: dict[Endpoint, str] = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "generate": "/generate",
+}
+WELL = {"late": True, "told": True, "tickets": True}
+
+
+def single(endpoint: Endpoint = "completions", stream: bool = True, **body: Any) -> Single:
+    return Single(endpoint, PATHS[endpoint], body, "r", 0, stream, RequestView(prompt_tokens=1))
+
+
+def params(**given: Any) -> dict[str, Any]:
+    return {"sampling_params": given}
+
+
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+PICTURE = [{"role": "user", "content": [{"type": "text"}, {"type": "image_url"}]}]
+AT_ONCE: list[tuple[Endpoint, dict[str, Any]]] = [
+    ("completions", {}),
+    ("completions", {"echo": True, "n": 3, "stop": ["x"], "max_tokens": 1, "logit_bias": {"3": 1}}),
+    ("completions", {"temperature": 0.7, "top_p": 0.9, "frequency_penalty": 1.0, "min_tokens": 3}),
+    ("completions", {"regex": "a+", "ebnf": None, "json_schema": None, "stop_token_ids": [4]}),
+    ("completions", {"logprobs": None, "seed": 3, "temperature": 0, "return_token_ids": True}),
+    ("chat", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}),
+    ("chat", {"tools": TOOLS, "tool_choice": "none", "logprobs": False}),
+    ("chat", {"tools": [], "tool_choice": "auto", "separate_reasoning": True}),
+    ("chat", {"response_format": {"type": "json_object"}, "user": "u", "store": True}),
+    ("generate", params(max_new_tokens=1, stop="x", stream_interval=3, min_new_tokens=1)),
+    ("generate", params(sampling_seed=1, temperature=0)),
+    ("generate", {"sampling_params": None, "return_logprob": False}),
+]
+WAITING: list[tuple[Endpoint, dict[str, Any], str]] = [
+    ("completions", {"logprobs": 1}, "logprobs of the first tokens"),
+    ("completions", {"seed": 3, "temperature": 0.5}, "random state"),
+    ("completions", {"stop_regex": "a"}, "stop_regex"),
+    ("chat", {"tools": TOOLS}, "tools"),
+    ("chat", {"tools": TOOLS, "tool_choice": "required"}, "tools"),
+    ("chat", {"messages": PICTURE}, "no text"),
+    ("chat", {"logprobs": True}, "logprobs"),
+    ("chat", {"custom_params": {"thinking_budget": 3}}, "custom_params"),
+    ("generate", {"return_logprob": True}, "return_logprob"),
+    ("generate", {"token_ids_logprob": [3]}, "token_ids_logprob"),
+    ("generate", {"return_hidden_states": True}, "hidden_states"),
+    ("generate", {"input_embeds": [[0.5]]}, "input_embeds"),
+    ("generate", {"custom_logit_processor": "x"}, "custom_logit_processor"),
+    ("generate", params(stop_regex=["a"]), "stop_regex"),
+    ("generate", params(custom_params={"a": 1}), "custom_params"),
+    ("generate", params(sampling_seed=1), "random state"),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "body"), AT_ONCE)
+def test_prefill_tells_what_is_sure(endpoint: Endpoint, body: dict[str, Any]) -> None:
+    assert why_decode(single(endpoint, **body), **WELL) == ""
+
+
+@pytest.mark.parametrize(("endpoint", "body", "said"), WAITING)
+def test_what_is_not_sure_waits(endpoint: Endpoint, body: dict[str, Any], said: str) -> None:
+    assert said in why_decode(single(endpoint, **body), **WELL)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [("late", "before the prefill"), ("told", "does not tell"), ("tickets", "go on from it")],
+)
+def test_workers_must_be_able_to(lacking: str, said: str) -> None:
+    assert said in why_decode(single(), **(WELL | {lacking: False}))
+
+
+def test_a_request_by_itself() -> None:
+    assert "does not stream" in why_decode(single(stream=False), **WELL)
+    resumed, captured = single(), single()
+    resumed.resume_ids, captured.capture = [3], True
+    assert "has a first token" in why_decode(resumed, **WELL)
+    assert "experts" in why_decode(captured, **WELL)
+
+
+SURE = """
+# What goes in, for whom, and how it is drawn: the same on both sides.
+prompt messages text input_ids model user rid n best_of suffix echo session_id extra_key
+cache_salt routing_key conversation_id no_logs priority custom_labels temperature top_p top_k
+min_p frequency_penalty presence_penalty repetition_penalty logit_bias seed sampling_seed
+sampling_params max_tokens max_completion_tokens max_new_tokens min_tokens min_new_tokens
+ignore_eos beam_width chat_template_kwargs continue_final_message reasoning_effort reasoning
+# Guided output: prefill's grammar takes the token before it goes out.
+regex ebnf json_schema structural_tag response_format
+# Of the text: both sides make it alike.
+stop stop_token_ids skip_special_tokens spaces_between_special_tokens no_stop_trim
+stream stream_options stream_interval separate_reasoning stream_reasoning return_token_ids
+return_prompt_token_ids
+# Judged apart, or without effect without what is.
+tools tool_choice parallel_tool_calls logprob_start_len sampling_logprobs_mode
+return_text_in_logprobs return_flat_raw_top_logprobs return_flat_raw_top_logprobs_b64
+max_dynamic_patch min_dynamic_patch image_max_dynamic_patch video_max_dynamic_patch
+"""
+"""Fields by the reason why; lines with # are it."""
+
+
+def test_every_field_that_clients_may_send_is_judged() -> None:
+    """A new one must be found sure here, or wait in `first_token.WAITS`."""
+    from toolkit.router.door.field import Policy
+
+    known = {
+        name
+        for fields in (CHAT, COMPLETIONS, GENERATE, SAMPLING)
+        for name, field in fields.items()
+        if field.policy is Policy.PASS or field.allow
+    }
+    lines = [line for line in SURE.splitlines() if not line.startswith("#")]
+    sure = set(" ".join(lines).split())
+    judged = sure | set(WAITS) | set(_BESIDE_TOKENS)
+    assert known - judged == set(), "say whether prefill may tell its first token"
+    assert not sure & set(WAITS)
+    assert first_token.PATCH == "first_token"

@@ -1,0 +1,86 @@
+"""The stream of a prefill worker: its first token for the client, and what went wrong there.
+
+Such a stream has up to two answers (`patches.pd.first_token`): the first token with its id in front
+(`: 17`), as soon as it is there, and after the KV transfer one that repeats it (`: last`), which is
+nobody's business. A token that the worker holds back comes in the last one only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from toolkit.contract.comments import LAST
+from toolkit.router.failure import failure_of
+from toolkit.router.relay import strip
+from toolkit.router.request import public_id
+from toolkit.router.resume import MISSHAPEN, Progress, parse_event, split_events
+
+if TYPE_CHECKING:
+    from toolkit.router.failure import Failure
+    from toolkit.router.relay import Relay
+    from toolkit.router.request import Single
+
+_LAST = f" {LAST}".encode()
+
+
+class Early:
+    """Reads a prefill's stream. `rid`: as the worker has the request; `told` is called once, when
+    the first token has gone to the client."""
+
+    __slots__ = ("_events", "_ids", "_over", "_relay", "_rename", "_single", "_tail", "_told",
+                 "failure")  # fmt: skip
+
+    def __init__(
+        self, single: Single, relay: Relay, rid: str, told: Callable[[], None] = lambda: None
+    ) -> None:
+        self._single = single
+        self._relay = relay
+        self._rename = (rid.encode(), public_id(single.rid))
+        self._told = told
+        self._tail = b""
+        """Of an event that has not ended."""
+        self._ids = b""
+        self._events: list[bytes] = []
+        """With the token's id, and no text of it yet: a role, in a chat."""
+        self._over = False
+        self.failure: Failure | None = None
+        """What the worker says instead of an answer."""
+
+    def feed(self, data: bytes) -> None:
+        """The sink of the prefill's call."""
+        whole, separator, self._tail = (self._tail + data).rpartition(b"\n\n")
+        for raw in split_events(whole + separator):
+            comment, event = strip(raw + b"\n\n")
+            self._over = self._over or comment == _LAST
+            if self.failure is None:
+                self.failure = failure_of(event, self._single.endpoint)
+            if not self._over and self.failure is None:
+                self._take(comment, event)
+
+    def _take(self, ids: bytes, event: bytes) -> None:
+        self._ids += ids
+        if not self._ids:
+            return  # of a worker that does not tell which token it is
+        self._events.append(event.replace(*self._rename))
+        if not _has_output(self._single, self._events):
+            return
+        self._over = True
+        if self._relay.early(b"".join(self._events), self._ids):
+            self._told()
+
+
+def _has_output(single: Single, events: list[bytes]) -> bool:
+    progress = Progress()
+    for data in events:
+        event = parse_event(data)
+        if event is None:
+            continue
+        try:
+            if single.endpoint == "generate":
+                progress.see_generate(event)
+            else:
+                progress.see(event)
+        except MISSHAPEN:
+            return False
+    return progress.has_output
