@@ -18,7 +18,6 @@ intervals over seeds; `bias`, by policy, the simulator's spread divided by real 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from tests.benchmarks.shared.balancers import (
 from tests.benchmarks.shared.bias import bias
 from tests.benchmarks.shared.common import Result, arguments
 from tests.benchmarks.shared.lengths import LONGEST, WAITING
+from tests.benchmarks.shared.simulated import arriving
 from tests.dp_recipe import RESERVED, SLOTS
 from toolkit.bench.lengths import draw, of_trace, scaled
 from toolkit.bench.traces import TraceRow, load
@@ -67,16 +67,6 @@ def requests(
     drawn = draw(count, seed) if rows is None else of_trace(rows, count, seed)
     for number, one in enumerate(scaled(drawn, *means, LONGEST)):
         yield Request(number, 0.0, one.prompt, one.answer, user=one.user)
-
-
-def arriving(made: Iterator[Request], rate: float, seed: int) -> list[Request]:
-    """The same at Poisson times, `rate` a second."""
-    gaps, now, found = random.Random(f"arrivals-{seed}"), 0.0, []
-    for request in made:
-        now += gaps.expovariate(rate)
-        request.arrived = now
-        found.append(request)
-    return found
 
 
 def fleet(ranks: int) -> Fleet:

@@ -23,7 +23,6 @@ intervals over seeds; `arms`, means; `verdict`, in words, from these intervals.
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -42,6 +41,7 @@ from tests.benchmarks.shared.balancers import (
     show,
 )
 from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.simulated import arriving
 from toolkit.bench.lengths import draw, of_trace, scaled
 from toolkit.bench.traces import load
 from toolkit.simulate.costs.linear import Decode, Linear
@@ -123,12 +123,9 @@ def played(regime: Regime, policy: str, seed: int, options: Any, rate: float) ->
     in_flight: int | None = regime.in_flight * regime.ranks
     window = Window(full=True)
     if regime.load is not None:
-        gaps, now, timed = random.Random(f"arrivals-{seed}"), 0.0, []
-        for request in made:
-            now += gaps.expovariate(rate)
-            request.arrived = now
-            timed.append(request)
-        made, in_flight, window = iter(timed), None, Window(since=now / 10, until=now)
+        timed = arriving(made, rate, seed)
+        last = timed[-1].arrived
+        made, in_flight, window = iter(timed), None, Window(since=last / 10, until=last)
     run = Simulation(
         regime.fleet(policy),
         regime.cost,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from toolkit.bench.arrivals import poisson
 from toolkit.bench.stats import Ratio
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.request import Request
 from toolkit.simulate.workloads.traffic import Kind
 
 
@@ -62,3 +65,11 @@ def cost(
 BASE = Kind(name="", share=1, prompt=(300.0, 1.0), answer=(350.0, 0.8))
 MI300X = (5.3e12, 1300e12)
 """Bytes and operations a second."""
+
+
+def arriving(made: Iterable[Request], rate: float, seed: int) -> list[Request]:
+    """The requests at Poisson times, `rate` a second."""
+    found = list(made)
+    for request, at in zip(found, poisson(rate, len(found), seed), strict=True):
+        request.arrived = at
+    return found
