@@ -88,9 +88,10 @@ def test_centroids_follow_traffic_that_moved_after_its_window(profile):
     async def check(found: Clocked) -> None:
         fit = found.keeper.fit
         assert fit is not None
-        found.send(UNKNOWN * 20, 4.0)
+        found.send(UNKNOWN * 100, 4.0)  # as many as make a drift
         await asyncio.sleep(0.3)
         assert (found.rows == fit.centroids.rows).all(), "the window is not full yet"
+        assert found.drift.watch.reason
         found.send(UNKNOWN * 20, 3.0)
         await found.refitted()
         assert found.rows.shape == fit.centroids.rows.shape
