@@ -6,13 +6,21 @@ follows a switch of the traffic from two domains to four others and runs in a pr
 with one BLAS thread, as in the router, which loads counts and centroids from files. `peak_mib` is
 the highest resident memory of that process, interpreter, numpy, scipy and all.
 
+Refits by the clock (`eldr@artifact`) are measured as the router makes them, with a process for
+each: 500 signatures, five seconds at 100 requests a second. Meanwhile a loop as the router's looks
+every millisecond how late it is called: `stall_ms` is the longest stall with refits,
+`idle_stall_ms` in as much time without, in turns.
+
 keys: observe_p50_us, observe_p99_us; for K = 8 and 24: refit_K_s (median wall), refit_K_first_s
 (with imports of scipy), refit_K_cpu_s, peak_K_mib, and cosine_K_old, cosine_K_new of the refit on
-its held-out requests; watch_mib: counts in the reservoir
+its held-out requests; watch_mib: counts in the reservoir; for K = 8 and 24: clock_K_s (a refit by
+the clock, median wall, its process started), clock_K_stall_ms and clock_K_stall_p99_ms (of all
+calls), clock_K_idle_stall_ms, clock_K_idle_stall_p99_ms
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import statistics
@@ -27,7 +35,7 @@ import numpy as np
 
 from tests.benchmarks.shared.common import Result, arguments, peak_gib, percentile
 
-LAYERS, EXPERTS, RECENT = 24, 128, 512
+LAYERS, EXPERTS, RECENT, FIVE_SECONDS = 24, 128, 512, 500
 NAMES = ("counts", "tokens", "ages", "weights", "old")
 
 
@@ -50,7 +58,10 @@ def main() -> None:
         result.keys[f"refit_{k}_cpu_s"] = statistics.median(measured["cpu_s"])
         result.keys[f"peak_{k}_mib"] = measured["mib"]
         result.keys[f"cosine_{k}_old"], result.keys[f"cosine_{k}_new"] = measured["cosine"]
-    result.emit(samples=2 * refits)
+    for k in (8, 24):
+        found = asyncio.run(by_clock(counts, domains, k, refits))
+        result.keys |= {f"clock_{k}_{name}": value for name, value in found.items()}
+    result.emit(samples=4 * refits)
 
 
 def traffic() -> tuple[np.ndarray, np.ndarray]:
@@ -114,6 +125,63 @@ def in_child(folder: Path, refits: int) -> dict[str, Any]:
         check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+async def by_clock(
+    counts: np.ndarray, domains: np.ndarray, k: int, refits: int
+) -> dict[str, float]:
+    """Refits by the clock after the traffic has moved, and what the loop feels of them."""
+    from toolkit.policies.base import Group, Refits
+    from toolkit.policies.eldr import Centroids
+    from toolkit.router.eldr.centroid_sets import Fit
+    from toolkit.router.eldr.clock_refits import ClockRefits
+    from toolkit.router.eldr.refit_history import RefitHistory
+    from toolkit.signatures import SignatureSpace, balanced_kmeans, idf_weights
+    from toolkit.signatures.nearness import Nearness
+    from toolkit.signatures.reader import Sample
+
+    before = np.flatnonzero(domains < 2)
+    after = np.flatnonzero((domains >= 2) & (domains < 6))
+    space = SignatureSpace(idf_weights(counts[before]), tuple(range(LAYERS)))
+    old = balanced_kmeans(space.signatures(counts[before]), k).centroids
+    kept = space.signatures(counts[np.random.default_rng(0).choice(after, FIVE_SECONDS)])
+    owner: dict[Group, int] = {(f"d{row}", 0): row for row in range(k)}
+    fit = Fit(tuple(owner), Centroids(old, owner), Nearness(0.9, None))
+    wall: list[float] = []
+    late: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(refits):
+        for refitting in (True, False) if number % 2 else (False, True):
+            watched = asyncio.create_task(_lateness(late[refitting]))
+            begin = time.perf_counter()
+            if refitting:
+                times = np.linspace(0.0, 5.0, FIVE_SECONDS).tolist()
+                at = iter([*times, *times[-1:] * 9])
+                clock = ClockRefits(lambda: fit, RefitHistory(), lambda moved: None, at.__next__)
+                clock.follow(Refits(1.0, 5.0))
+                for vector in kept:
+                    clock.observe(Sample(vector, vector, 900))
+                job = clock.job()
+                assert job is not None
+                await job
+                assert clock.moved is not None
+                wall.append(time.perf_counter() - begin)
+            else:
+                await asyncio.sleep(statistics.median(wall) if wall else 0.5)
+            watched.cancel()
+            await asyncio.gather(watched, return_exceptions=True)
+    figures = {"s": statistics.median(wall)}
+    for prefix, refitting in (("", True), ("idle_", False)):
+        figures[f"{prefix}stall_ms"] = max(late[refitting])
+        figures[f"{prefix}stall_p99_ms"] = percentile(late[refitting], 99)
+    return figures
+
+
+async def _lateness(late: list[float]) -> None:
+    """Milliseconds by which the loop comes back too late, until cancelled."""
+    while True:
+        begin = time.perf_counter()
+        await asyncio.sleep(0.001)
+        late.append(1e3 * (time.perf_counter() - begin - 0.001))
 
 
 def child(folder: Path, refits: int) -> dict[str, Any]:

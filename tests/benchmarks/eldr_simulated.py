@@ -4,7 +4,8 @@ ELDR (arXiv 2607.00466) on MI300X, each worker a GPU with the whole model. Two t
 with 8, 16 and 24 decode workers, TPOT against round robin in the mean over rates and against the
 best load balancer (random, round robin, power of two, shortest queue), as in the paper; and 8P16D
 against the rows that the authors' artifact measured, model by model and rate by rate. Arms: `eldr`
-(ours), `eldr@paper` and `eldr@artifact` (the published rules; neither refits here).
+(ours), `eldr@paper` and `eldr@artifact` (the published rules; the last one refits its centroids
+every second on the traffic of the last five, the others never).
 
 Its activations are not public. Which experts a request uses is taken from the embedded model (6
 layers of 48 experts, 4 a token), thinned to the share of experts that a token of the published

@@ -50,6 +50,9 @@ def locality(plan: Plan) -> str:
     part = make_policy(name, tau=config.get("tau")).locality if follows_experts(name) else None
     if part is not None:
         refit = "follow drift" if config.get("refit_on_drift", True) else "stay (refit_on_drift)"
+        if part.refits is not None:
+            every, window = part.refits.every_s, part.refits.window_s
+            refit = f"refitted every {every:g} s on the last {window:g} s"
         text += f", tau {part.tau:g}, centroids {refit}"
     k, fitted = decode_centroids(plan), found.profile.centroids.k
     again = "" if k == fitted else f", refitted from {fitted} to {k} decode workers"

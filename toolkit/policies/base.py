@@ -149,6 +149,15 @@ class Needs:
         return self.lengths or self.residents
 
 
+@dataclass(frozen=True, slots=True)
+class Refits:
+    """Centroids that a policy's home is to fit anew by the clock while requests come: every
+    `every_s` seconds, on the signatures of the last `window_s` (`toolkit.signatures.online`)."""
+
+    every_s: float
+    window_s: float
+
+
 class Policy(ABC):
     """`(workers, request) -> decision`. State, such as a rotation, lives in the object."""
 

@@ -7,7 +7,7 @@ A deployment names it (`dp_policy` of a role), a worker by itself with `--load-b
 from __future__ import annotations
 
 from toolkit.contract.variables import DP_PROFILE_VARIABLE
-from toolkit.policies import check_policy, follows_experts
+from toolkit.policies import check_policy, follows_experts, make_policy
 from toolkit.policies.rounds.pooling import bare
 
 SGLANGS = ("auto", "round_robin", "follow_bootstrap_room", "total_requests", "total_tokens")
@@ -47,3 +47,9 @@ def check_method(name: str, side: str | None = None, profile: bool = False) -> N
         check_policy(name, side)
     except ValueError as error:
         raise ValueError(f"{error}; and SGLang's own: {', '.join(SGLANGS)}") from error
+    locality = make_policy(name, side=side).locality
+    if locality is not None and locality.refits is not None:
+        raise ValueError(
+            f"{name!r} refits its centroids by the clock, which a DP controller does not do: write "
+            "eldr@paper, or use the toolkit's router for it"
+        )

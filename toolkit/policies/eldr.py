@@ -10,7 +10,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit import exact
-from toolkit.policies.base import Decision, Group, Needs, Policy, RequestView, WorkerView, one_group
+from toolkit.policies.base import (
+    Decision,
+    Group,
+    Needs,
+    Policy,
+    Refits,
+    RequestView,
+    WorkerView,
+    one_group,
+)
 from toolkit.policies.support.residents import Residents
 from toolkit.policies.support.rotation import Rotation
 
@@ -120,6 +129,8 @@ class EldrPolicy(Policy):
 
     name = "eldr"
     needs = Needs(signature=True, residents=True)
+    refits: Refits | None = None
+    """By the clock; None: its home fits when it sees fit."""
 
     def __init__(
         self,

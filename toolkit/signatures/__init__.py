@@ -22,6 +22,7 @@ from toolkit.signatures.drift import (
 from toolkit.signatures.idf import idf_weights
 from toolkit.signatures.mask import LayerMask, greedy_mask, signature_rho
 from toolkit.signatures.matching import match_centroids
+from toolkit.signatures.online import RefitWindow, warm_refit
 from toolkit.signatures.space import SignatureSpace
 from toolkit.signatures.variants import VARIANTS, VariantRho, compare_variants
 
@@ -38,6 +39,7 @@ __all__ = [
     "Nearness",
     "Recent",
     "Refit",
+    "RefitWindow",
     "SignatureSpace",
     "VariantRho",
     "balanced_assignment",
@@ -56,4 +58,5 @@ __all__ = [
     "refit_recent",
     "signature_rho",
     "vanilla_kmeans",
+    "warm_refit",
 ]

@@ -97,7 +97,7 @@ def _start(points: Doubles, k: int, rng: np.random.Generator) -> Doubles:
     """
     tries = 2 + int(math.log(k))
     chosen = [int(rng.integers(len(points)))]
-    distance = _distance(points, points[chosen])[:, 0]
+    distance = distances(points, points[chosen])[:, 0]
     while len(chosen) < k:
         total = distance.sum()
         if total <= 0:  # fewer distinct signatures than clusters: any point will do
@@ -105,7 +105,7 @@ def _start(points: Doubles, k: int, rng: np.random.Generator) -> Doubles:
             continue
         drawn = np.searchsorted(np.cumsum(distance), rng.random(tries) * total)
         drawn = np.minimum(drawn, len(points) - 1)
-        closer = np.minimum(_distance(points, points[drawn]), distance[:, None])
+        closer = np.minimum(distances(points, points[drawn]), distance[:, None])
         best = int(closer.sum(axis=0).argmin())
         chosen.append(int(drawn[best]))
         distance = closer[:, best]
@@ -125,7 +125,7 @@ def _lloyd(points: Doubles, start: Doubles, room: int) -> Clusters:
     iterations = 0
     centroids, means = start, np.zeros(start.shape, np.float32)
     while iterations < _ITERATIONS:
-        costs = _distance(points, centroids)
+        costs = distances(points, centroids)
         if room >= count:
             new = costs.argmin(axis=1)
         else:
@@ -140,7 +140,7 @@ def _lloyd(points: Doubles, start: Doubles, room: int) -> Clusters:
         means = cluster_means(points, labels, k)
         centroids = exact.whole(means)
     assert labels is not None
-    own = _distance(points, centroids)[everyone, labels]
+    own = distances(points, centroids)[everyone, labels]
     sizes = np.bincount(labels, minlength=k)
     return Clusters(labels, means, sizes, float(own.sum()), iterations, room)
 
@@ -155,7 +155,7 @@ def cluster_means(points: Doubles, labels: Indices, k: int) -> Floats:
     return means
 
 
-def _distance(points: Doubles, centroids: Doubles) -> Doubles:
+def distances(points: Doubles, centroids: Doubles) -> Doubles:
     """[N, K] cosine distances of unit or zero vectors (`exact.whole`), not below zero.
 
     Rounded to what float32 vectors hold, so that equal points make equal costs and sums of costs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from toolkit import exact
+from toolkit.signatures.assignment import balanced_assignment
 from toolkit.signatures.calibration import Floats, Indices
 
 
@@ -36,3 +37,14 @@ def match_centroids(new: Floats, old: Floats) -> Indices:
     added = np.flatnonzero(workers < 0)
     workers[added] = len(old) + np.arange(len(added))
     return workers
+
+
+def best_rows(old: Floats, new: Floats) -> Indices:
+    """[K_old]: for each old centroid [K_old, D] the row of `new` [K_new, D] that its worker takes,
+    K_new >= K_old.
+
+    The optimum of `match_centroids`, the other way round and without scipy, whose import alone
+    takes longer: 1 ms for 24 workers. ValueError: fewer new ones than old ones, NaN.
+    """
+    costs = np.round(1.0 - exact.cosines(old, new), 6)
+    return balanced_assignment(costs, capacity=1).labels

@@ -15,6 +15,7 @@ from toolkit.simulate.experts import Experts
 from toolkit.simulate.lengths import Followed
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.rank import SimulatedRank
+from toolkit.simulate.refits import ClockRefits
 from toolkit.simulate.request import Request
 
 
@@ -104,6 +105,7 @@ class Router:
         self._at: dict[Request, PrefillWorker] = {}
         needs = decode_policy.needs
         self._followed = Followed(decode_policy.follow()) if needs.following else None
+        self.refits = ClockRefits.of(decode_policy)
         self._assigner = decode_policy if isinstance(decode_policy, Assigner) else None
         self._signatures = None if experts is None else experts.signatures
         self._rounds = Rounds()
@@ -181,6 +183,8 @@ class Router:
             seat.sent.append(request.prompt)
         if self._followed is not None:
             self._followed.sent(seat.rank, request, request.view)
+        if self.refits is not None:
+            self.refits.observe(request.view.signature, self.events.now)
         if self.dispatch == "late":
             self._at[request].credit += 1
         self.events.after(self.times.hop, seat.rank.group.arrive, seat.rank, request)

@@ -108,6 +108,8 @@ def test_a_dry_run_says_it_in_one_line():
     assert "tau 0.05, centroids stay" in named
     part = show.locality(plan(router={"decode_policy": "composed@eldr+br0", "tau": 0.2}))
     assert "decode policy composed@eldr+br0, tau 0.2, centroids follow drift" in part
+    clock = show.locality(plan(router={"decode_policy": "eldr@artifact"}))
+    assert "tau 0.1, centroids refitted every 1 s on the last 5 s; profile" in clock
     other = show.locality(plan(router={"decode_policy": "random"}))
     assert other.startswith("expert locality: decode policy random; profile ")
 

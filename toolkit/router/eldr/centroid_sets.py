@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from toolkit import exact
 from toolkit.policies.base import Group
 from toolkit.policies.eldr import Centroids
 from toolkit.router.eldr.roster import Groups
-from toolkit.signatures.assignment import balanced_assignment
 from toolkit.signatures.calibration import Floats
+from toolkit.signatures.matching import best_rows
 from toolkit.signatures.nearness import Nearness
 
 
@@ -47,15 +44,14 @@ def match(current: Fit | None, groups: Groups, rows: Rows) -> Fit:
     """A row for each of `groups`. Those that have one now take what is most like it: of all ways
     to hand them out the one with the greatest sum of cosines. The others get what is left.
 
-    Costs 1 ms for 24 workers, so that it can be done when they are known. The same optimum as
-    `toolkit.signatures.match_centroids`, without scipy, which the router would carry from then on.
+    Costs 1 ms for 24 workers, so that it can be done when they are known, and no scipy, which the
+    router would carry from then on.
     """
     staying = _staying(current, groups)
     owner: dict[Group, int] = {}
     if current is not None and staying:
         old = current.centroids.rows[list(staying.values())]
-        costs = np.round(1.0 - exact.cosines(old, rows.rows), 6)
-        labels = balanced_assignment(costs, capacity=1).labels.tolist()
+        labels = best_rows(old, rows.rows).tolist()
         owner = dict(zip(staying, labels, strict=True))
     left = (row for row in range(len(rows.rows)) if row not in set(owner.values()))
     owner |= {group: next(left) for group in groups if group not in owner}

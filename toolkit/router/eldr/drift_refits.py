@@ -58,19 +58,25 @@ class DriftRefits:
         self._seed = seed
         self._follow = follow
         self._due = ""
+        self._paused = False
         self._asked: list[tuple[asyncio.Future[dict[str, Any]], bool]] = []
         self.on_due: Callable[[], None] = lambda: None
         """`job` has one."""
 
-    def observe(self, sample: Sample) -> None:
-        """A request that was routed: does it still fit?"""
-        fit = self._keeper.fit
-        if fit is None:
+    def pause(self, on: bool) -> None:
+        """Whether something else refits from now on: then drift is watched, and nothing is done."""
+        if on != self._paused:
+            self._paused = on
+            self.reset(Nearness(self.watch.expected, self.watch.expected_workers))
+
+    def observe(self, sample: Sample, serving: Centroids) -> None:
+        """A request that was routed by centroids: does it still fit?"""
+        if self._keeper.fit is None:
             return
-        cosines = fit.centroids.cosines(sample.vector)
+        cosines = serving.cosines(sample.vector)
         near = int(cosines.argmax())
         due = self.watch.observe(sample.counts, sample.tokens, float(cosines[near]), near)
-        if due == bool(self._due):
+        if self._paused or due == bool(self._due):
             return
         if not due:
             self._due = "" if not self._follow else self._due

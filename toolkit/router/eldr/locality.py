@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from toolkit.contract.events import PrefillDone
 from toolkit.policies.base import Policy
-from toolkit.policies.eldr import Counters, EldrPolicy
+from toolkit.policies.eldr import Centroids, Counters, EldrPolicy
 from toolkit.policies.support.residents import Residents
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order
+from toolkit.router.eldr.clock_refits import ClockRefits
 from toolkit.router.eldr.drift_refits import DriftRefits
 from toolkit.router.eldr.keeper import Keeper
 from toolkit.router.eldr.refit_history import RefitHistory
@@ -56,10 +58,11 @@ class Locality:
         self.drift = DriftRefits(
             known.space, near, self.keeper, self.history, config.seed, config.refit_on_drift
         )
-        jobs = [self.drift.job, self.keeper.ahead]
+        self.clock = ClockRefits(lambda: self.keeper.fit, self.history, self._serve)
+        jobs = [self.drift.job, self.clock.job, self.keeper.ahead]
         self._queue = RefitQueue(self.keeper.urgent, jobs)
         self.keeper.on_wish, self.keeper.on_idle = self._queue.interrupt, self._queue.wake
-        self.drift.on_due = self._queue.wake
+        self.drift.on_due = self.clock.on_due = self._queue.wake
         if len(known.centroids) == len(groups):
             self.keeper.begin(in_order(groups, Rows(known.centroids, near)))
         else:
@@ -94,13 +97,23 @@ class Locality:
     def space(self) -> SignatureSpace:
         return self.reader.space
 
+    @property
+    def serving(self) -> Centroids | None:
+        """The centroids that decide now."""
+        fit = self.keeper.fit
+        return None if fit is None else self.clock.moved or fit.centroids
+
     def attach(self, policy: Policy) -> None:
-        """The decode policy from now on. What in it is ELDR gets the centroids and the counters."""
+        """The decode policy from now on. What in it is ELDR gets the centroids and the counters,
+        and refits by the clock if it asks for them; then no drift does."""
         self._policy = policy.locality
+        refits = None if self._policy is None else self._policy.refits
+        self.clock.follow(refits)
+        self.drift.pause(refits is not None)
         if self._policy is not None:
             self._policy.counters = self.counters
             self._policy.residents = self.residents
-            self._policy.centroids = None if self.keeper.fit is None else self.keeper.fit.centroids
+            self._policy.centroids = self.serving
 
     def read(self, worker: str, event: PrefillDone) -> Sample | str:
         """The sample of a `prefill_done` event, or in a few words why there is none."""
@@ -108,7 +121,10 @@ class Locality:
 
     def observe(self, sample: Sample) -> None:
         """A request that was routed by ELDR."""
-        self.drift.observe(sample)
+        serving = self.serving
+        if serving is not None:
+            self.drift.observe(sample, serving)
+            self.clock.observe(sample)
 
     async def refit_now(self, force: bool = False) -> dict[str, Any]:
         """See `DriftRefits.refit_now`."""
@@ -118,14 +134,19 @@ class Locality:
         self.reader.greet(worker.name, worker.config.role, worker.hello)
 
     def _on_fit(self, fit: Fit) -> None:
-        if self._policy is not None:
-            self._policy.centroids = fit.centroids
+        self.clock.restart()
+        self._serve(fit.centroids)
         self.drift.reset(fit.expected)
+
+    def _serve(self, centroids: Centroids) -> None:
+        if self._policy is not None:
+            self._policy.centroids = centroids
 
     def describe(self) -> dict[str, Any]:
         """For GET /workers."""
         fit, watch, counters = self.keeper.fit, self.drift.watch, self.counters
         owner = {} if fit is None else fit.centroids.owner
+        refits = self.clock.refits
         return {
             "active": self.active,
             "tau": self._tau if self._policy is None else self._policy.tau,
@@ -142,5 +163,6 @@ class Locality:
             "expected_workers": watch.expected_workers,
             "drift": watch.reason,
             "problems": self.reader.problems,
+            "refits_by_clock": None if refits is None else asdict(refits),
             "refits": list(self.history.last),
         }

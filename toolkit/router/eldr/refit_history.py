@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 KEPT = 8
 
-Cause = Literal["workers", "drift", "manual"]
+Cause = Literal["workers", "drift", "manual", "clock"]
 Result = Literal["adopted", "declined", "failed"]
 
 
@@ -28,4 +28,6 @@ class RefitHistory:
     def add(self, cause: Cause, result: Result, **numbers: Any) -> None:
         self.totals[cause, result] += 1
         entry = {"time": round(time(), 3), "cause": cause, "result": result, **numbers}
+        if cause == "clock" and self.last and self.last[-1]["cause"] == cause:
+            self.last.pop()  # one a second: the newest says it all
         self.last.append(entry)

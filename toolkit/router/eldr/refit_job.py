@@ -2,8 +2,8 @@
 
 A process of its own, since a refit is a second of numpy and scipy that the router's loop must not
 wait for, nor its memory keep. The job is an .npz on standard input, the result one on standard
-output; "job" in it is JSON: {"kind": "workers" | "recent", ...}, see `fit_workers` and
-`fit_recent`. It dies with its router, however that ends.
+output; "job" in it is JSON: {"kind": "workers" | "recent" | "clock", ...}, see `fit_workers`,
+`fit_recent` and `fit_clock`. It dies with its router, however that ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main() -> int:
         arrays = dict(given)
     job = json.loads(str(arrays.pop("job")))
     try:
-        result = {"workers": fit_workers, "recent": fit_recent}[job["kind"]](job, arrays)
+        kinds = {"workers": fit_workers, "recent": fit_recent, "clock": fit_clock}
+        result = kinds[job["kind"]](job, arrays)
     except ValueError as error:  # the message says what is wrong with the data
         print(error, file=sys.stderr)
         return UNFIT
@@ -93,6 +94,13 @@ def fit_recent(job: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> di
     fields = [field.name for field in dataclasses.fields(refit) if field.name != "centroids"]
     figures = json.dumps({name: getattr(refit, name) for name in fields})
     return {"centroids": refit.centroids, "refit": np.array(figures)}
+
+
+def fit_clock(job: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """`warm_refit` of `signatures` [N, D] from `old` [K, D]: `centroids` [K, D]. No scipy."""
+    from toolkit.signatures.online import warm_refit
+
+    return {"centroids": warm_refit(arrays["signatures"], arrays["old"])}
 
 
 if __name__ == "__main__":
