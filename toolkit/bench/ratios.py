@@ -21,6 +21,7 @@ _PLAIN = {
     "mean_kv_tokens": "KV tokens",
     "kv_spread": "KV max - min over ranks",
     "barrier_share": "share at the barrier",
+    "cache_hit_rate_pct": "in prefix cache, %",
 }
 _COMPACT = (("ttft", "median"), ("tpot", "median"), ("tpot", "p99"), ("e2e_latency", "median"))
 _COMPACT_INSIDE = (("worker_tpot", "median"), ("worker_tpot", "p90"), ("worker_tpot", "p99"))

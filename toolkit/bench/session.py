@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from toolkit.bench.build import Source, build
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.errors import BenchError
+from toolkit.bench.groups import by_name, by_turn, turn_metrics
 from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.phases import by_phase
 from toolkit.bench.runner import Load, check, new_session, play
 from toolkit.bench.target import Target, discover
 from toolkit.bench.watch import requests_per_worker
-from toolkit.bench.workload import Workload
+from toolkit.bench.workload import Label, Workload
 
 if TYPE_CHECKING:
     import aiohttp
@@ -46,6 +47,9 @@ class Report:
     decode: dict[str, dict[str, Any]] | None = None
     """By decode worker, what `toolkit.bench.decode` gives; None: `remarks` say why."""
     phases: list[dict[str, Any]] | None = None
+    turns: list[dict[str, Any]] | None = None
+    """By turn of a conversation; see `toolkit.bench.groups`."""
+    groups: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
 
@@ -57,13 +61,12 @@ async def measure(
 
     Raises BenchError when the run is no result; see `runner.check`.
     """
-    if settings.load.label is not None:
-        other = "--trace" if settings.source.trace is not None else "--prompts"
-        if settings.source.trace is not None or settings.source.prompts is not None:
-            raise BenchError(f"--label is for the project's prompts; a {other} has no domains")
+    if settings.load.label is not None and settings.source.trace is not None:
+        raise BenchError("--label is for prompts; a --trace has no domains")
     async with new_session(settings.load.timeout_s, settings.api_key) as session:
         target = await discover(session, url.rstrip("/"))
         workload = build(settings.source, target, settings.load.open_loop)
+        _check_labels(workload, settings.load.label)
         say(f"{len(workload)} requests, workload {workload.digest}, model {target.model}")
         # Cut before anything is sent: rounds that cannot be filled are an error at once.
         rounds = _rounds(workload, settings) if settings.arms else []
@@ -71,6 +74,17 @@ async def measure(
         if settings.arms:
             return await _compare(session, target, workload, rounds, settings, say)
         return await _single(session, target, workload, settings)
+
+
+def _check_labels(workload: Workload, label: Label | None) -> None:
+    """BenchError: the label that the router is to be told is missing somewhere."""
+    missing = sum(not item.label(label) for item in workload)
+    if label is not None and missing:
+        needed = "domain and language" if label == "cell" else label
+        raise BenchError(
+            f"--label {label}: {missing} of {len(workload)} requests of {workload.name} have no "
+            f"{needed}; give each row of --prompts its own"
+        )
 
 
 async def _warm_up(
@@ -89,7 +103,8 @@ async def _single(
 ) -> Report:
     outcome = await play(session, target, workload, settings.load)
     check(outcome, len(workload))
-    metrics = summarise(outcome.samples, outcome.duration_s, settings.slo)
+    played = (workload, outcome.samples, outcome.duration_s, settings.slo)
+    metrics = summarise(*played[1:]) | turn_metrics(*played[:2])
     decode = phases = None
     if outcome.decode is not None:
         metrics |= outcome.decode.metrics()
@@ -97,14 +112,19 @@ async def _single(
     if settings.source.phases:
         phases = by_phase(workload, outcome, settings.source.phases, settings.slo)
     workers = requests_per_worker(outcome.before, outcome.after)
+    remarks = [*workload.remarks, *outcome.remarks()]
+    turns = by_turn(*played)
+    groups = by_name(*played) if settings.source.prompts is not None else {}
     document = describe(target, workload, settings, outcome.before)
     document |= {
         "metrics": metrics,
         "requests_per_worker": workers,
         "decode_workers": decode,
         "decode_by_batch": outcome.decode.by_batch() if outcome.decode is not None else None,
-        "remarks": outcome.remarks(),
+        "remarks": remarks,
         "phases": phases,
+        "turns": turns,
+        "groups": groups,
         "client_late_ms": outcome.late_ms,
         "client_cpu": outcome.client_cpu,
         "ttfts": [sample.ttft for sample in outcome.samples],
@@ -113,7 +133,7 @@ async def _single(
         "output_lens": [sample.output_len for sample in outcome.samples],
         "domains": [sample.domain for sample in outcome.samples],
     }
-    return Report(document, metrics, workers, decode, phases, outcome.remarks())
+    return Report(document, metrics, workers, decode, phases, turns, groups, remarks)
 
 
 def _rounds(workload: Workload, settings: Settings) -> list[Workload]:
@@ -141,6 +161,7 @@ async def _compare(
         settings.slo,
         say,
     )
+    comparison.remarks = [*workload.remarks, *comparison.remarks]
     document = describe(target, workload, settings, None) | {"comparison": comparison.as_json()}
     return Report(document, remarks=comparison.remarks, comparison=comparison)
 

@@ -61,6 +61,8 @@ class Workload:
 
     name: str
     items: tuple[Item, ...]
+    remarks: tuple[str, ...] = ()
+    """What a reader of the numbers has to know of how it was made."""
 
     def __len__(self) -> int:
         return len(self.items)

@@ -33,7 +33,7 @@ def bench(where: Where, sent: Sent, played: Played, judged: Judged, written: Wri
         is_open = sent.open_loop or sent.rate is not None or any(p.rate for p in source.phases)
         settings = Settings(
             source=source,
-            load=played.load(is_open),
+            load=played.load(is_open, source.turns == "served"),
             slo=judged.slo(),
             warmup=played.warmup,
             arms=arms,
@@ -67,9 +67,11 @@ def _show(report: Report, written: Written) -> None:
     from toolkit.bench.report import (
         balance_lines,
         decode_table,
+        group_tables,
         metrics_table,
         phase_table,
         summary_lines,
+        turn_table,
         write_json,
     )
     from toolkit.report.terminal import console as made
@@ -86,6 +88,10 @@ def _show(report: Report, written: Written) -> None:
                 console.print(line, highlight=False)
         if report.phases is not None:
             show(console, phase_table(report.phases))
+        if report.turns is not None:
+            show(console, turn_table(report.turns))
+        for table in group_tables(report.groups):
+            show(console, table)
     if report.comparison is not None:
         arms = len(report.comparison.arms)
         verdicts = [verdict_table(report.comparison, other) for other in range(1, arms)]
