@@ -171,7 +171,7 @@ async def compare(
                 for line in progress.lines(index, number, metrics):
                     report(line)
     finally:
-        await set_policy(session, target.url, _restore(state))
+        await set_policy(session, target.url, restored(state))
     result.conclude()
     return result
 
@@ -193,7 +193,8 @@ def _judge(
     return metrics
 
 
-def _restore(state: dict[str, Any]) -> dict[str, str]:
+def restored(state: dict[str, Any]) -> dict[str, str]:
+    """The order that brings a router's policies back, from its `GET /workers`."""
     policies = state.get("policies") or {}
     wanted = {**policies, "dispatch": state.get("dispatch")}
     return {key: wanted[key] for key in ("prefill", "decode", "dispatch") if wanted.get(key)}

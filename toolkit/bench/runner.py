@@ -27,6 +27,8 @@ Whole = Callable[[int], Awaitable[None]]
 BUSY_CLIENT = 0.7
 """Above this share of a core the client may have kept answers waiting."""
 FEW_STEPS = 30
+FULL = (429, 503)
+"""How a server says that it has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +233,17 @@ async def _open(times: Sequence[float], whole: Whole, cap: int | None, start: fl
     return worst
 
 
-def check(outcome: Outcome, expected: int, tolerate_faults: bool = False) -> None:
-    """Raise BenchError for a run that is no result: lost requests, no tokens, lost workers."""
+def check(
+    outcome: Outcome, expected: int, tolerate_faults: bool = False, refusals: bool = False
+) -> None:
+    """Raise BenchError for a run that is no result: lost requests, no tokens, lost workers.
+    `refusals`: what a server that says it is full did not take is part of the result."""
     samples = outcome.samples
-    failed = [sample for sample in samples if not sample.success]
+    failed = [
+        sample
+        for sample in samples
+        if not sample.success and not (refusals and sample.status in FULL)
+    ]
     problems = []
     if failed or len(samples) != expected:
         lost = expected - len(samples) + len(failed)

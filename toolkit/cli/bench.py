@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from toolkit.cli.bench_options import Judged, Played, Sent, Where, Written
+from toolkit.cli.bench_repeats import Repeated
 from toolkit.cli.grouped import grouped
 
 if TYPE_CHECKING:
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
 
 
 @grouped
-def bench(where: Where, sent: Sent, played: Played, judged: Judged, written: Written) -> None:
+def bench(
+    where: Where,
+    sent: Sent,
+    played: Played,
+    repeated: Repeated,
+    judged: Judged,
+    written: Written,
+) -> None:
     """Measure TTFT, TPOT, ITL, E2E, throughput and goodput of a deployment, and inside its decode
     workers distinct experts, batch size, KV tokens, step time and TPOT.
 
@@ -30,7 +38,9 @@ def bench(where: Where, sent: Sent, played: Played, judged: Judged, written: Wri
     try:
         arms = judged.arms()
         source = sent.source(played.endpoint)
+        swept = repeated.range()
         is_open = sent.open_loop or sent.rate is not None or any(p.rate for p in source.phases)
+        is_open |= swept is not None
         settings = Settings(
             source=source,
             load=played.load(is_open, source.turns == "served"),
@@ -39,6 +49,8 @@ def bench(where: Where, sent: Sent, played: Played, judged: Judged, written: Wri
             arms=arms,
             rounds=judged.rounds,
             api_key=where.secret(),
+            runs=1 if swept or repeated.runs is None else repeated.runs,
+            sweep=swept,
         )
         if written.page is not None:
             from toolkit.bench.page import ready

@@ -251,8 +251,10 @@ class Written:
     page: Annotated[
         Path | None,
         typer.Option(
+            "--page",
+            "--report",
             help="HTML page to write: of a comparison its verdicts, every round and all figures; "
-            "of one run its latencies and decode workers."
+            "of a sweep its curves and knees; of one run its latencies and decode workers.",
         ),
     ] = None
 
