@@ -13,7 +13,7 @@ from toolkit.bench.verdict import findings, shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-_PLAIN = {
+PLAIN_TITLES = {
     "output_throughput": "tokens/s",
     "window_throughput": "tokens/s, loop full",
     "distinct_experts": "distinct experts",
@@ -96,7 +96,7 @@ def _compact_rows(comparison: Comparison) -> dict[str, str]:
         for name, stat in (*_COMPACT, *_COMPACT_INSIDE)
         if name in titles
     }
-    rows |= _PLAIN
+    rows |= PLAIN_TITLES
     arms = range(len(comparison.arms))
     return {
         key: label
@@ -123,7 +123,7 @@ def ratio_tables(comparison: Comparison) -> list[Table]:
             cells = [_cell(ratios.get(f"{stat}_{name}_ms")) for stat in STATISTICS]
             if any(cell != "-" for cell in cells):
                 table.add_row(label, *cells)
-        for key, label in _PLAIN.items():
+        for key, label in PLAIN_TITLES.items():
             if key in ratios:
                 table.add_row(label, _cell(ratios[key]), "", "", "")
         tables.append(table)

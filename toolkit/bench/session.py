@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.build import Source, build
 from toolkit.bench.compare import Arm, Comparison, compare
+from toolkit.bench.described import describe
 from toolkit.bench.errors import BenchError
 from toolkit.bench.groups import by_name, by_turn, turn_metrics
+from toolkit.bench.loads import over_time
 from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.phases import by_phase
 from toolkit.bench.runner import Load, check, new_session, play
@@ -25,6 +24,20 @@ from toolkit.bench.workload import Label, Workload
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+ONE_RUN = (
+    "requests_per_worker",
+    "decode_workers",
+    "decode_by_batch",
+    "decode_loads",
+    "phases",
+    "turns",
+    "groups",
+    "client_late_ms",
+    "client_cpu",
+)
+"""Parts of the document that are a list with one entry a run where there are several runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +176,7 @@ async def _single(
         "requests_per_worker": workers,
         "decode_workers": decode,
         "decode_by_batch": outcome.decode.by_batch() if outcome.decode is not None else None,
+        "decode_loads": over_time(outcome.decode) if outcome.decode is not None else None,
         "remarks": remarks,
         "phases": phases,
         "turns": turns,
@@ -203,9 +217,8 @@ async def _several(
     for key in ("ttfts", "e2e_latencies", "input_lens", "output_lens", "domains"):
         document[key] = [value for part in parts for value in part.document[key]]
     # Of these the first run's would be taken for all of them.
-    for key in ("requests_per_worker", "decode_workers", "decode_by_batch", "phases", "turns"):
+    for key in ONE_RUN:
         document[key] = [part.document[key] for part in parts]
-    document["groups"] = [part.document["groups"] for part in parts]
     return Report(document, metrics, remarks=list(remarks), runs=runs)
 
 
@@ -262,46 +275,3 @@ async def _compare(
     comparison.remarks = [*workload.remarks, *comparison.remarks]
     document = describe(target, workload, settings, None) | {"comparison": comparison.as_json()}
     return Report(document, remarks=comparison.remarks, comparison=comparison)
-
-
-def describe(
-    target: Target, workload: Workload, settings: Settings, state: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Enough to run it again, and to know what it ran on. Holds no prompt and no key."""
-    source = asdict(settings.source)
-    source = {
-        key: str(value) if key in ("prompts", "trace", "tokenizer") else value
-        for key, value in source.items()
-    }
-    return {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": versions(),
-        "machine": {
-            "cpus": os.cpu_count(),
-            "load_average": os.getloadavg()[0],
-            "system": platform.platform(),
-        },
-        "url": target.url,
-        "model": target.model,
-        "workload": {"name": workload.name, "hash": workload.digest, "requests": len(workload)},
-        "source": source,
-        "load": asdict(settings.load),
-        "slo": asdict(settings.slo),
-        "policies": (state or {}).get("policies"),
-        "dispatch": (state or {}).get("dispatch"),
-    }
-
-
-def versions() -> dict[str, str | None]:
-    """Versions of what takes part; None: not installed here."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    from toolkit import __version__
-
-    found: dict[str, str | None] = {"toolkit": __version__, "python": platform.python_version()}
-    for name in ("sglang", "torch", "aiohttp"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found

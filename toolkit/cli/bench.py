@@ -76,6 +76,7 @@ def _show(report: Report, written: Written) -> None:
     import time
 
     from toolkit.bench.ratios import arms_table, ratio_tables, verdict_table
+    from toolkit.bench.repeats import runs_table, sweep_lines, sweep_table
     from toolkit.bench.report import (
         balance_lines,
         decode_table,
@@ -91,7 +92,9 @@ def _show(report: Report, written: Written) -> None:
 
     console = made()
     if report.metrics is not None:
-        show(console, metrics_table(report.metrics, report.document["workload"]["name"]))
+        name = report.document["workload"]["name"]
+        table = runs_table(report.runs) if report.runs else metrics_table(report.metrics, name)
+        show(console, table)
         for line in summary_lines(report.metrics, report.workers):
             console.print(line, highlight=False)
         if report.decode is not None:
@@ -104,6 +107,11 @@ def _show(report: Report, written: Written) -> None:
             show(console, turn_table(report.turns))
         for table in group_tables(report.groups):
             show(console, table)
+    if report.swept is not None:
+        for curve in report.swept.curves:
+            show(console, sweep_table(curve))
+        for line in sweep_lines(report.swept):
+            console.print(line, highlight=False)
     if report.comparison is not None:
         arms = len(report.comparison.arms)
         verdicts = [verdict_table(report.comparison, other) for other in range(1, arms)]
