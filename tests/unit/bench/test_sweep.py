@@ -118,6 +118,7 @@ def settings(low: float, high: float, requests: int = 40, **more: Any) -> Settin
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_where_the_server_cannot_follow() -> None:
     """What it can do is 100 requests/s: of 40 at 480/s more than a tenth must wait too long."""
     said: list[str] = []
