@@ -12,11 +12,13 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from tests.unit.bench.pages import swept
+from tests.unit.bench.pages import single, swept, talked
+from tests.unit.html_page import Page
 from toolkit.bench.build import Source
 from toolkit.bench.compare import Arm
 from toolkit.bench.errors import BenchError
 from toolkit.bench.metrics import Slo
+from toolkit.bench.page import render
 from toolkit.bench.repeats import runs_table, sweep_lines, sweep_table
 from toolkit.bench.runner import Load
 from toolkit.bench.session import Report, Settings, measure
@@ -228,6 +230,29 @@ def test_the_table_of_a_sweep_marks_the_knee() -> None:
     assert "knee at" in lines[0] and "over 3 runs" in lines[0]
     assert "over" not in sweep_lines(swept(runs=1).swept)[0], "one run has no interval"  # type: ignore[arg-type]
     assert lines[2].startswith("knee of eldr / shortest_queue: 1.") and lines[2].endswith("*")
+
+
+@pytest.mark.parametrize("arms", [1, 2])
+def test_the_page_of_a_sweep_draws_every_curve_and_marks_every_knee(arms: int) -> None:
+    report = swept(arms)
+    assert report.swept is not None
+    text = render(report)
+    page = Page(text)
+    words = " ".join(page.words).replace("\u00a0", " ")
+    for curve in report.swept.curves:
+        assert f"{curve.knee:g}" in words and curve.sentence in words
+    drawn = [each for each in page.svgs if each.get("class") != "sign"]
+    assert len(drawn) == 4
+    for index, curve in enumerate(report.swept.curves):
+        assert text.count(f'"line thin dash1 c{index}"') == len(drawn)
+        assert text.count(f"{curve.name}, {curve.knee:g}/s: ") == len(drawn)
+
+
+def test_the_page_of_conversations_has_turns_and_loads() -> None:
+    text = render(talked())
+    for key in ("turns-ttft", "turns-cache", "loads-requests", "loads-kv-tokens", "curve-tpot"):
+        assert f'id="{key}-t"' in text, key
+    assert "turns-ttft" not in render(single())
 
 
 def test_over_runs_knows_numbers_only_and_counts_are_summed() -> None:
