@@ -72,6 +72,7 @@ def sweep_table(curve: Curve) -> Table:
         ]
         holds = point.share >= curve.asked.attainment
         word = "knee" if point.rate == curve.knee else "holds" if holds else "too fast"
+        word += "?" if point.doubtful(curve.asked.attainment) else ""
         table.add_row(f"{point.rate:g}", *cells, word)
     return table
 
@@ -80,7 +81,8 @@ def sweep_lines(swept: Swept) -> list[str]:
     """The knees in words, and the first policy's to the others'."""
     lines = []
     for curve in swept.curves:
-        lines.append(f"{curve.name}: {curve.sentence}" if curve.name else curve.sentence)
+        name = f"{curve.name}: " if curve.name else ""
+        lines += [name + text for text in (curve.sentence, curve.doubt) if text]
     for other in range(1, len(swept.curves)):
         ratio = swept.ratio(other)
         pair = f"knee of {swept.curves[0].name} / {swept.curves[other].name}"

@@ -52,6 +52,11 @@ class Point:
         """Of the requests within the SLO, mean over the runs."""
         return math.fsum(run["goodput_fraction"] for run in self.runs) / len(self.runs)
 
+    def doubtful(self, wanted: float) -> bool:
+        """Whether the interval over its runs does not tell if the rate holds."""
+        figure = self.figure("goodput_fraction")
+        return figure is not None and figure.low < wanted <= figure.high
+
     def as_json(self) -> dict[str, Any]:
         figures = {key: plain(each) for key, each in over_runs(self.runs).items()}
         return {"request_rate": self.rate, "over_runs": figures, "runs": self.runs}
@@ -107,10 +112,25 @@ class Curve:
             return f"no knee up to {low:g} requests/s: at least {share} there; go higher"
         text = f"knee at {low:g} requests/s: the largest rate with {share} ({high:g} has fewer)"
         over = self.crossing()
-        if over is None or math.isnan(over.low):
-            return text
+        if over is not None and not math.isnan(over.low):
+            text += f"; over {over.pairs} runs {over.value:.3g} "
+            text += f"({max(0.0, over.low):.3g} to {over.high:.3g})"
+        return text
+
+    @property
+    def doubt(self) -> str:
+        """Which rate beside the knee its runs do not tell from one on the other side; "" where they
+        do. One slow moment of the machine may have stopped the search there."""
+        unsure = [
+            f"{point.rate:g}"
+            for point in self.points
+            if point.rate in self.search.bracket and point.doubtful(self.asked.attainment)
+        ]
+        if not unsure:
+            return ""
         return (
-            f"{text}; over {over.pairs} runs {over.value:.3g} ({over.low:.3g} to {over.high:.3g})"
+            f"not certain: the runs at {' and '.join(unsure)} requests/s differ too much to say "
+            "whether that holds; give more --runs or --num-requests, on a quiet machine"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -121,6 +141,7 @@ class Curve:
             "knee": self.knee,
             "knee_bracket": [low, high],
             "knee_over_runs": None if over is None else plain(over),
+            "knee_doubt": self.doubt or None,
             "rates": [point.as_json() for point in self.points],
         }
 

@@ -17,6 +17,7 @@ from tests.unit.html_page import Page
 from toolkit.bench.build import Source
 from toolkit.bench.compare import Arm
 from toolkit.bench.errors import BenchError
+from toolkit.bench.knee import Search
 from toolkit.bench.metrics import Slo
 from toolkit.bench.page import render
 from toolkit.bench.repeats import runs_table, sweep_lines, sweep_table
@@ -24,7 +25,7 @@ from toolkit.bench.runner import Load
 from toolkit.bench.session import Report, Settings, measure
 from toolkit.bench.several import joined, over_runs
 from toolkit.bench.sweep import at_rate
-from toolkit.bench.swept import Range
+from toolkit.bench.swept import Curve, Point, Range, Swept
 from toolkit.bench.workload import Item, Workload
 from toolkit.cli.bench_repeats import Repeated
 
@@ -225,11 +226,27 @@ def test_the_table_of_a_sweep_marks_the_knee() -> None:
     report = swept()
     assert report.swept is not None
     text = shown(sweep_table(report.swept.curves[0]))
-    assert text.count(" knee ") == 1 and "too fast" in text and "holds" in text
+    assert text.count(" knee") == 1 and "too fast" in text and "holds" in text
     lines = sweep_lines(report.swept)
     assert "knee at" in lines[0] and "over 3 runs" in lines[0]
     assert "over" not in sweep_lines(swept(runs=1).swept)[0], "one run has no interval"  # type: ignore[arg-type]
     assert lines[2].startswith("knee of eldr / shortest_queue: 1.") and lines[2].endswith("*")
+
+
+def test_runs_that_differ_too_much_are_said_to() -> None:
+    """A burst of other work in one of three runs is no knee."""
+
+    def point(rate: float, *shares: float) -> Point:
+        return Point(rate, [{"goodput_fraction": share} for share in shares])
+
+    curve = Curve(None, Range(4, 16), Search(4, 16, 1.0), [point(4, 1, 1, 1), point(8, 1, 1, 0.1)])
+    curve.search.held, curve.search.failed = 4, 8
+    assert curve.doubt.startswith("not certain: the runs at 8 requests/s differ too much")
+    text = shown(sweep_table(curve))
+    assert "too fast?" in text and "knee?" not in text
+    assert sweep_lines(Swept(curve.asked, [curve]))[1] == curve.doubt
+    curve.found[1] = point(8, 0.1, 0.2, 0.1)
+    assert curve.doubt == "" and "?" not in shown(sweep_table(curve))
 
 
 @pytest.mark.parametrize("arms", [1, 2])
