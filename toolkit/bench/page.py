@@ -96,6 +96,10 @@ def _setting(facts: dict[str, Any]) -> str:
         ["load", _plain(load)],
         ["source", _plain(facts["source"])],
     ]  # fmt: skip
+    if objective := _plain(facts["slo"]):
+        rows.append(["SLO", objective])
+    if facts.get("sweep"):
+        rows.append(["sweep", _plain(facts["sweep"]["range"])])
     if facts.get("policies"):
         rows.append(["policies", _plain(facts["policies"])])
     return html.table("", ("", ""), rows, words=2, cls="setting")

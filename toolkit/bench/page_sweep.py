@@ -22,7 +22,11 @@ AS_IT_IS = "the router as it is"
 def keys(swept: Swept) -> list[tuple[str, str, str]]:
     """The knee of each policy."""
     return [
-        ("Goodput knee", _knee(curve), f"requests a second, {curve.name or AS_IT_IS}")
+        (
+            "Goodput knee, not certain" if curve.doubt else "Goodput knee",
+            _knee(curve),
+            f"requests a second, {curve.name or AS_IT_IS}",
+        )
         for curve in swept.curves
     ]
 
@@ -37,7 +41,7 @@ def _knee(curve: Curve) -> str:
 def sections(swept: Swept) -> Iterator[Section]:
     words = "".join(f"<li>{html.escape(line)}</li>" for line in sweep_lines(swept))
     listed = f'<ul class="said">{words}</ul>'
-    yield Section.of("b-knee", "The goodput knee", "", listed, _figure(swept))
+    yield Section.of("b-knee", "The goodput knee", "", _figure(swept), listed)
     tables = (table_of(sweep_table(curve), "lines") for curve in swept.curves)
     yield Section.of("b-figures", "All figures", "", *tables)
 

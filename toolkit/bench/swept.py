@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toolkit.bench.compare import Arm
@@ -169,8 +169,7 @@ class Swept:
             pair = f"{self.curves[0].name} / {self.curves[number].name}"
             ratios[pair] = None if found is None else plain(found)
         return {
-            "attainment": self.asked.attainment,
-            "runs": self.asked.runs,
+            "range": asdict(self.asked),
             "curves": [curve.as_json() for curve in self.curves],
             "knee_ratios": ratios,
         }

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from tests.unit.bench.pages import single, swept, talked
 from tests.unit.html_page import Page
+from toolkit.bench import page_sweep
 from toolkit.bench.build import Source
 from toolkit.bench.compare import Arm
 from toolkit.bench.errors import BenchError
@@ -244,7 +245,9 @@ def test_runs_that_differ_too_much_are_said_to() -> None:
     assert curve.doubt.startswith("not certain: the runs at 8 requests/s differ too much")
     text = shown(sweep_table(curve))
     assert "too fast?" in text and "knee?" not in text
-    assert sweep_lines(Swept(curve.asked, [curve]))[1] == curve.doubt
+    found = Swept(curve.asked, [curve])
+    assert sweep_lines(found)[1] == curve.doubt == found.as_json()["curves"][0]["knee_doubt"]
+    assert page_sweep.keys(found)[0][:2] == ("Goodput knee, not certain", "4")
     curve.found[1] = point(8, 0.1, 0.2, 0.1)
     assert curve.doubt == "" and "?" not in shown(sweep_table(curve))
 
@@ -258,6 +261,8 @@ def test_the_page_of_a_sweep_draws_every_curve_and_marks_every_knee(arms: int) -
     words = " ".join(page.words).replace("\u00a0", " ")
     for curve in report.swept.curves:
         assert f"{curve.knee:g}" in words and curve.sentence in words
+    assert "low 0.5, high 16, runs 3, attainment 0.9, within 0.1" in words
+    assert "not certain" not in words
     drawn = [each for each in page.svgs if each.get("class") != "sign"]
     assert len(drawn) == 4
     for index, curve in enumerate(report.swept.curves):
