@@ -147,6 +147,63 @@ def test_a_wrong_line_of_ones_own_prompts_is_named(deployment: Running, tmp_path
     assert '"prompt", "text", "messages"' in done.stderr and "Traceback" not in done.stderr
 
 
+def test_conversations_are_played_turn_by_turn(deployment: Running, tmp_path: Path) -> None:
+    """With the answers that were served, each turn finds the one before it in a prefix cache."""
+    prompts, output, page = (tmp_path / name for name in ("share.json", "a.json", "page.html"))
+    texts = [prompt.text for prompt in load_prompts()][:4]
+    rows = [
+        {"conversations": [
+            {"from": ("human", "gpt")[n % 2], "value": f"{n} {text}"} for n in range(2 * turns - 1)
+        ], "class": "batch" if turns == 1 else "chat", "output_tokens": 5}
+        for turns, text in zip((3, 1, 2, 3), texts, strict=True)
+    ]  # fmt: skip
+    prompts.write_text(json.dumps(rows))
+    for turns in ("recorded", "served"):
+        done = bench(
+            *("--url", deployment.router_url, "--prompts", str(prompts), "--turns", turns),
+            *("--endpoint", "chat", "--concurrency", "2", "--warmup", "0", "--output", str(output)),
+            *("--think-time", "0.01", "--label", "class", "--page", str(page)),
+        )
+        assert done.returncode == 0, done.stderr
+        result = json.loads(output.read_text())
+        assert result["metrics"]["completed"] == 9 and result["output_lens"] == [5] * 9
+        assert [turn["completed"] for turn in result["turns"]] == [4, 3, 2]
+        given = result["input_lens"]
+        assert given[0] < given[1] < given[2] and given[6] < given[7] < given[8]
+        assert {name: each["completed"] for name, each in result["groups"]["class"].items()} == {
+            "batch": 1,
+            "chat": 8,
+        }
+        assert result["metrics"]["median_later_turn_ttft_ms"] > 0
+        assert "TTFT, later turns" in done.stdout
+        held = result["decode_loads"]["workers"].values()
+        assert max(max(each["requests"]) for each in held) > 0
+    words = " ".join(Page(page.read_text()).words)
+    assert "Turns of a conversation" in words and texts[0][:30] not in words
+
+
+@pytest.mark.slow
+def test_a_sweep_finds_a_knee_for_each_policy(deployment: Running, tmp_path: Path) -> None:
+    """So many at once that the last ones wait for longer than the SLO has room for."""
+    output = tmp_path / "result.json"
+    done = bench(
+        *("--url", deployment.router_url, "--num-requests", "24", "--max-tokens", "4"),
+        *("--sweep", "64:512", "--runs", "2", "--slo-ttft-ms", "400", "--knee-within", "1"),
+        *("--compare", "round_robin,shortest_queue", "--output", str(output)),
+        *("--page", str(tmp_path / "page.html")),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(output.read_text())["sweep"]
+    assert [curve["policy"] for curve in found["curves"]] == ["round_robin", "shortest_queue"]
+    for curve in found["curves"]:
+        assert all(run["completed"] == 24 for rate in curve["rates"] for run in rate["runs"])
+        assert all("distinct_experts" in run for rate in curve["rates"] for run in rate["runs"])
+        low, high = curve["knee_bracket"]
+        assert low < high <= 512, "no such worker keeps to it"
+    assert "round_robin / shortest_queue" in done.stdout
+    assert "The goodput knee" in (tmp_path / "page.html").read_text()
+
+
 def test_the_steps_and_times_of_the_workers_are_those_of_the_requests(
     deployment: Running,
 ) -> None:
@@ -210,12 +267,13 @@ def test_a_mix_that_switches_is_told_by_phase(deployment: Running, tmp_path: Pat
         (("--compare", "random,late:nonsense"), "unknown decode policy"),
         (("--phase", "languages=en"), "requests=200"),
         (("--trace", "{trace}", "--label", "cell"), "no domains"),
-        (("--label", "colour"), "domain, language or cell"),
+        (("--label", "colour"), "domain, language, cell or class"),
         (("--compare", "random"), "two or more"),
         (("--domains", "poetry"), "unknown domain"),
         (("--trace", "/nowhere.csv"), "cannot read the trace"),
         (("--prompts", "/nowhere.txt"), "cannot read the prompts"),
-        (("--prompts", "{trace}", "--label", "cell"), "no domains"),
+        (("--turns", "served"), "give --prompts FILE"),
+        (("--sweep", "1:8"), "--slo-ttft-ms"),
         (("--page", "/dev/null/page.html"), "cannot write the page"),
     ],
 )

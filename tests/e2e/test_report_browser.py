@@ -115,6 +115,9 @@ BENCHES = {
     "comparison": bench_pages.compared,
     "three": lambda: bench_pages.compared(arms=3, rounds=24),
     "run": bench_pages.single,
+    "talked": bench_pages.talked,
+    "several": bench_pages.several,
+    "swept": lambda: bench_pages.swept(arms=3),
 }
 
 

@@ -7,20 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.bench import arrivals, mix, prompts, traces
+from toolkit.bench import arrivals, mix, own, traces
+from toolkit.bench.conversations import Turns
 from toolkit.bench.errors import BenchError
 from toolkit.bench.phases import Phase
 from toolkit.bench.synthetic import TokenPool
-from toolkit.bench.target import Target
+from toolkit.bench.target import PROMPT_TOKENS, SPARE, Target
 from toolkit.bench.workload import Item, Workload
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SPARE = 32  # tokens of the context left free, for a chat template
 REQUESTS = 64
-WHY_TOKENIZER = "--prompts needs the model's tokenizer to count tokens"
-PROMPT_TOKENS = 32  # output tokens of a prompt when neither --max-tokens nor its row says them
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +29,8 @@ class Source:
     trace arrivals (or none at all for prompts). `scale` multiplies lengths, None: as much as it
     takes for the longest request to fit the model's context. `chat`: the endpoint takes messages.
     `phases`, one after the other, take the place of `num_requests`, `domains` and `languages`.
+    `turns`: see `toolkit.bench.conversations`; `num_requests` then counts conversations. `think_s`
+    lies between an answer and the next turn, on average.
     """
 
     num_requests: int | None = None
@@ -47,6 +47,8 @@ class Source:
     tokenizer: Path | None = None
     chat: bool = False
     phases: tuple[Phase, ...] = ()
+    turns: Turns = "one"
+    think_s: float = 0.0
 
     @property
     def requests(self) -> int:
@@ -60,9 +62,14 @@ def build(source: Source, target: Target, open_loop: bool) -> Workload:
     """
     if source.requests < 1:
         raise BenchError("--num-requests must be at least 1")
+    if source.turns != "one" and source.prompts is None:
+        raise BenchError("--turns is for the conversations of a file: give --prompts FILE")
+    if source.think_s and source.turns == "one":
+        raise BenchError("--think-time lies between turns: give --turns recorded or served, too")
     stamps: list[float] | None = None
+    remarks: tuple[str, ...] = ()
     if source.prompts is not None:
-        items = _own_items(source.prompts, source, target)
+        items, remarks = own.items(source.prompts, source, target, load_tokenizer)
         name = source.prompts.name
     elif source.trace is None:
         items = _prompt_items(source)
@@ -75,13 +82,17 @@ def build(source: Source, target: Target, open_loop: bool) -> Workload:
         name = source.trace.name
         known = [row.stamp_s for row in rows if row.stamp_s is not None]
         stamps = arrivals.spread_grid(known, source.seed) if len(known) == len(rows) else None
+    workload = Workload(name, tuple(items), remarks)
     if not open_loop:
-        return Workload(name, tuple(items))
-    times = _times(source, stamps, items)
-    return Workload(
-        name,
-        tuple(replace(item, arrival_s=when) for item, when in zip(items, times, strict=True)),
+        return workload
+    chains = workload.chains()
+    times = _times(source, stamps, [chain[0] for chain in chains])
+    timed = (
+        replace(item, arrival_s=when)
+        for chain, when in zip(chains, times, strict=True)
+        for item in chain
     )
+    return replace(workload, items=tuple(timed))
 
 
 def fit(
@@ -141,57 +152,6 @@ def _prompt_items(source: Source) -> list[Item]:
         drawn = deck.draw(domains, languages, phase.requests, tokens)
         items += [replace(item, phase=number) for item in drawn]
     return items
-
-
-def _own_items(path: Path, source: Source, target: Target) -> list[Item]:
-    """The file's prompts in its order, again from its start where more are asked for."""
-    if source.trace is not None:
-        raise BenchError("give --prompts or --trace, not both")
-    if source.phases or source.domains != "all" or source.languages != "all":
-        raise BenchError(
-            "--phase, --domains and --languages are for the project's prompts; those of --prompts "
-            "have none"
-        )
-    found = prompts.load(path, source.num_requests)
-    chats = [prompt for prompt in found if prompt.is_chat]
-    if chats and not source.chat:
-        raise BenchError(
-            f"{chats[0].place}: {len(chats[0].messages)} messages are a chat: give --endpoint chat"
-        )
-    lengths = _own_lengths(found, source, target)
-    items = [
-        Item(prompt.text, made, messages=prompt.messages)
-        for prompt, made in zip(found, lengths, strict=True)
-    ]
-    return [items[n % len(items)] for n in range(source.num_requests or len(items))]
-
-
-def _own_lengths(found: Sequence[prompts.UserPrompt], source: Source, target: Target) -> list[int]:
-    """Output tokens of each prompt: as --max-tokens says, else its row, else as many as its
-    recorded answer has; at most what its context has room for."""
-    answers = source.max_tokens is None and any(p.answer and not p.max_tokens for p in found)
-    folder = source.tokenizer or target.model_path
-    if not answers and (folder is None or not (folder / "tokenizer.json").is_file()):
-        return [source.max_tokens or p.max_tokens or PROMPT_TOKENS for p in found]
-    tokenizer = load_tokenizer(folder, WHY_TOKENIZER)
-    lengths = []
-    for prompt in found:
-        asked = source.max_tokens or prompt.max_tokens
-        if asked is None and prompt.answer:
-            asked = len(tokenizer.encode(prompt.answer, add_special_tokens=False).ids)
-        made = max(1, asked or PROMPT_TOKENS)
-        given = len(tokenizer.encode(prompt.text, add_special_tokens=False).ids)
-        if target.context is not None:
-            room = target.context - SPARE - given
-            if room < 1:
-                raise BenchError(
-                    f"{prompt.place}: {given:,} tokens do not fit the model's context of "
-                    f"{target.context:,}, of which {SPARE} are left free: shorten the prompt or "
-                    "leave it out"
-                )
-            made = min(made, room)
-        lengths.append(made)
-    return lengths
 
 
 def _trace_items(rows: Sequence[traces.TraceRow], source: Source, target: Target) -> list[Item]:

@@ -48,6 +48,8 @@ class Sample:
     prompt_len: int = 0
     output_len: int = 0
     cached_tokens: int = 0
+    cache_told: bool = False
+    """Whether the server says cached tokens at all (chat: SGLang's --enable-cache-report)."""
     error: str = ""
     status: int = 0
     generated_text: str = ""
@@ -102,8 +104,9 @@ def payload(
 class StreamTimer:
     """Turns the raw bytes of one SSE answer into token times."""
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(self, sample: Sample, keep: bool = False) -> None:
         self.sample = sample
+        self.kept: list[bytes] | None = [] if keep else None
         self.last = b""  # the last event that carried a token count
         self.done = False
         self.error = b""
@@ -112,6 +115,8 @@ class StreamTimer:
 
     def feed(self, data: bytes, now: float) -> None:
         """Take in what arrived at `now` (the clock of `sample.start_time`)."""
+        if self.kept is not None:
+            self.kept.append(data)
         if self._tail:
             data = self._tail + data
         end = data.rfind(b"\n\n")
@@ -150,6 +155,17 @@ class StreamTimer:
         sample.output_len = count
         self._last_time = now
 
+    def said(self) -> str:
+        """The whole answer of a chat, of a timer that keeps it: its text comes in pieces."""
+        import orjson
+
+        found = []
+        for line in b"".join(self.kept or ()).split(b"\n"):
+            if line.startswith(b"data: {"):
+                for choice in orjson.loads(line[6:]).get("choices") or ():
+                    found.append((choice.get("delta") or {}).get("content") or "")
+        return "".join(found)
+
     def final(self) -> dict[str, Any]:
         """The last event with a token count, parsed; {} when there was none."""
         import orjson
@@ -169,16 +185,18 @@ async def send(
     domain: str = "",
     label: str = "",
     user: str = "",
+    keep: bool = False,
 ) -> Sample:
     """Send one request and time its answer. Never raises: a failure is in `Sample.error`.
 
     `label` tells the router what the request is, for the policy `label_oracle`, `user` whose.
+    `keep`: a chat's answer is wanted in `generated_text`, which costs the client some CPU.
     """
     import aiohttp
     import orjson
 
     sample = Sample(start_time=time.perf_counter(), domain=domain)
-    timer = StreamTimer(sample)
+    timer = StreamTimer(sample, keep)
     raw = orjson.dumps(body)
     headers = {"Content-Type": "application/json"}
     if label:
@@ -216,7 +234,9 @@ def _finish(sample: Sample, timer: StreamTimer) -> None:
     usage = final.get("meta_info") or final.get("usage") or {}
     sample.prompt_len = int(usage.get("prompt_tokens") or 0)
     details = usage.get("prompt_tokens_details") or {}
-    sample.cached_tokens = int(usage.get("cached_tokens") or details.get("cached_tokens") or 0)
-    sample.generated_text = str(final.get("text") or "")
+    cached = [each.get("cached_tokens") for each in (usage, details)]
+    sample.cache_told = any(each is not None for each in cached)
+    sample.cached_tokens = int(next(filter(None, cached), 0))
+    sample.generated_text = timer.said() if timer.kept is not None else str(final.get("text") or "")
     sample.output_ids = tuple(final.get("output_ids") or ())
     sample.success = True

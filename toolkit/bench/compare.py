@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.decode import SERIES
 from toolkit.bench.errors import BenchError
+from toolkit.bench.groups import TURN_SERIES, turn_metrics
 from toolkit.bench.metrics import LATENCIES, Slo, summarise
 from toolkit.bench.progress import Progress
 from toolkit.bench.runner import Load, Outcome, check, play
@@ -29,6 +30,7 @@ PLAIN = (
     "mean_kv_tokens",
     "kv_spread",
     "barrier_share",
+    "cache_hit_rate_pct",
 )
 """Metrics with one value a round."""
 LABELLED = "label_oracle"
@@ -121,7 +123,8 @@ class Comparison:
 def ratio_keys() -> list[str]:
     """The metrics that are compared: four statistics of each latency, at the client and in the
     decode workers, and those with one value a round."""
-    latencies = [f"{stat}_{name}_ms" for name in (*LATENCIES, *SERIES) for stat in STATISTICS]
+    names = (*LATENCIES, *TURN_SERIES, *SERIES)
+    latencies = [f"{stat}_{name}_ms" for name in names for stat in STATISTICS]
     return [*latencies, *PLAIN]
 
 
@@ -145,7 +148,7 @@ async def compare(
     Raises BenchError on the first play that is no result, naming its arm and round.
     """
     if load.label is None and any(LABELLED in arm.body["decode"] for arm in arms):
-        raise BenchError(f"{LABELLED} needs to be told: --label domain, language or cell")
+        raise BenchError(f"{LABELLED} needs to be told: --label domain, language, cell or class")
     state = await get_json(session, target.url + "/workers")
     if not state:
         raise BenchError("--compare needs this project's router: GET /workers is missing here")
@@ -168,7 +171,7 @@ async def compare(
                 for line in progress.lines(index, number, metrics):
                     report(line)
     finally:
-        await set_policy(session, target.url, _restore(state))
+        await set_policy(session, target.url, restored(state))
     result.conclude()
     return result
 
@@ -181,6 +184,7 @@ def _judge(
     except BenchError as error:
         raise BenchError(f"round {number + 1}, {arm.text}: {error}") from error
     metrics = summarise(outcome.samples, outcome.duration_s, slo)
+    metrics |= turn_metrics(workload, outcome.samples)
     decode = outcome.while_full()
     if decode is not None:
         metrics |= decode.metrics()
@@ -189,7 +193,8 @@ def _judge(
     return metrics
 
 
-def _restore(state: dict[str, Any]) -> dict[str, str]:
+def restored(state: dict[str, Any]) -> dict[str, str]:
+    """The order that brings a router's policies back, from its `GET /workers`."""
     policies = state.get("policies") or {}
     wanted = {**policies, "dispatch": state.get("dispatch")}
     return {key: wanted[key] for key in ("prefill", "decode", "dispatch") if wanted.get(key)}

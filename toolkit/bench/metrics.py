@@ -58,7 +58,8 @@ def summarise(samples: Sequence[Sample], duration_s: float, slo: Slo | None = No
     """One run as a flat dictionary: counts, tokens, throughputs (per s) and latencies (ms).
 
     `goodput` is successful requests within the SLO per second, `goodput_fraction` their share of
-    all requests, the failed ones included. Both are None without an SLO.
+    all requests, the failed ones included. Both are None without an SLO. `cache_hit_rate_pct` is
+    the prompt tokens' share that was in a prefix cache; None where the server does not say.
     """
     import numpy as np
 
@@ -72,6 +73,7 @@ def summarise(samples: Sequence[Sample], duration_s: float, slo: Slo | None = No
         "total_input_tokens": given,
         "total_output_tokens": made,
         "total_cached_tokens": sum(sample.cached_tokens for sample in good),
+        "cache_hit_rate_pct": _hit_rate(good),
         "request_throughput": len(good) / duration_s,
         "input_throughput": given / duration_s,
         "output_throughput": made / duration_s,
@@ -93,3 +95,11 @@ def summarise(samples: Sequence[Sample], duration_s: float, slo: Slo | None = No
         result["goodput"] = kept / duration_s
         result["goodput_fraction"] = kept / len(samples) if samples else 0.0
     return result
+
+
+def _hit_rate(good: Sequence[Sample]) -> float | None:
+    told = [sample for sample in good if sample.cache_told and sample.prompt_len]
+    if not told:
+        return None
+    given = sum(sample.prompt_len for sample in told)
+    return 100.0 * sum(sample.cached_tokens for sample in told) / given

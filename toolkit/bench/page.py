@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit import __version__
-from toolkit.bench import page_comparison, page_run
+from toolkit.bench import page_comparison, page_run, page_sweep
 from toolkit.bench.errors import BenchError
 from toolkit.bench.page_parts import Section
 from toolkit.report import html
+from toolkit.report.numbers import plural
 from toolkit.report.skeleton import document, heading
 
 if TYPE_CHECKING:
@@ -47,11 +48,14 @@ def _naming(path: Path) -> Iterator[None]:
 
 def render(report: Report, title: str = "") -> str:
     """The whole page of what `toolkit bench` or the demo found."""
-    kind = "Benchmark" if report.comparison is None else "Comparison"
+    kind = "Sweep" if report.swept else "Comparison" if report.comparison else "Benchmark"
     load = report.document["load"]
     way = "open loop" if load["open_loop"] else f"{load['concurrency']} in flight"
+    way += f", {plural(len(report.runs), 'run')}" if report.runs else ""
     facts = f"Workload {report.document['workload']['name']}, {way}, on {report.document['url']}."
-    if report.comparison is None:
+    if report.swept is not None:
+        keys, sections = page_sweep.keys(report.swept), list(page_sweep.sections(report.swept))
+    elif report.comparison is None:
         keys, sections = page_run.keys(report), list(page_run.sections(report))
     else:
         keys = page_comparison.keys(report.comparison)
@@ -72,6 +76,8 @@ def render(report: Report, title: str = "") -> str:
 
 
 def _title(report: Report) -> str:
+    if report.swept is not None and len(report.swept.curves) > 1:
+        return " against ".join(curve.name for curve in report.swept.curves)
     if report.comparison is None:
         return f"{report.document['model']} under load"
     return " against ".join(arm.text for arm in report.comparison.arms)
@@ -90,6 +96,10 @@ def _setting(facts: dict[str, Any]) -> str:
         ["load", _plain(load)],
         ["source", _plain(facts["source"])],
     ]  # fmt: skip
+    if objective := _plain(facts["slo"]):
+        rows.append(["SLO", objective])
+    if facts.get("sweep"):
+        rows.append(["sweep", _plain(facts["sweep"]["range"])])
     if facts.get("policies"):
         rows.append(["policies", _plain(facts["policies"])])
     return html.table("", ("", ""), rows, words=2, cls="setting")

@@ -3,7 +3,7 @@
 A row may be what SGLang's `bench_serving` reads (ShareGPT's `conversations`, chat `messages`), a
 line of an OpenAI batch file, or just a `prompt` or `text`. That tool leaves out rows it does not
 understand; here each is an error that names its line, since a run without half of its prompts
-says nothing about them.
+says nothing about them. Any row may say its domain, language, user, class and output tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ MEND = (
     'a line is an object with "prompt", "text", "messages" (OpenAI chat or batch file) or '
     '"conversations" (ShareGPT)'
 )
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_new_tokens")
+_LIMITS = ("output_tokens", "max_tokens", "max_completion_tokens", "max_new_tokens")
+_FACTS = ("domain", "language", "user", "class")
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
 """ShareGPT's names of who speaks."""
 
@@ -32,6 +33,7 @@ class UserPrompt:
 
     `messages` are (role, content), empty for plain text. `answer` is the recorded one, whose length
     is asked for where `max_tokens` is None and the command does not say; "" where there is none.
+    `said` is a whole chat with all its answers, for `toolkit.bench.conversations`.
     """
 
     text: str
@@ -40,6 +42,12 @@ class UserPrompt:
     answer: str = ""
     place: str = ""
     """FILE:LINE, for errors."""
+    domain: str = ""
+    language: str = ""
+    user: str = ""
+    kind: str = ""
+    """Its class, as interactive or batch."""
+    said: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_chat(self) -> bool:
@@ -132,7 +140,13 @@ def parse(row: Any, place: str) -> UserPrompt:
         raise BenchError(f"{place}: {_kind(row)} is no prompt: {MEND}")
     body = row.get("body") if "messages" not in row and "prompt" not in row else None
     if isinstance(body, Mapping):  # an OpenAI batch file
-        row = body
+        row = {**{key: row[key] for key in _FACTS if key in row}, **body}
+    domain, language, user, kind = (_fact(row, key, place) for key in _FACTS)
+    found = _prompt(row, place)
+    return replace(found, domain=domain, language=language, user=user, kind=kind)
+
+
+def _prompt(row: Mapping[str, Any], place: str) -> UserPrompt:
     limit = _limit(row, place)
     said = next((row[key] for key in ("conversations", "conversation") if key in row), None)
     if said is not None:
@@ -147,6 +161,19 @@ def parse(row: Any, place: str) -> UserPrompt:
             return UserPrompt(text, max_tokens=limit, place=place)
     keys = ", ".join(map(str, row)) or "nothing"
     raise BenchError(f"{place}: no prompt in it (it has {keys}): {MEND}")
+
+
+def _fact(row: Mapping[str, Any], key: str, place: str) -> str:
+    """A name, or a number that stands for one; "" where the row has none."""
+    value = row.get(key)
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    # A user travels in a header, a domain or class may.
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise BenchError(f'{place}: "{key}" is {_kind(value)}: it must be a name, or left out')
+    return value.strip()
 
 
 def _limit(row: Mapping[str, Any], place: str) -> int | None:
@@ -169,18 +196,18 @@ def _shared(turns: Any, limit: int | None, place: str) -> UserPrompt:
     asked = said[:first]
     answer = said[first][1] if len(said) > first else ""
     messages = tuple((role if role == "system" else "user", text) for role, text in asked)
-    return UserPrompt(_joined(messages), messages, limit, answer, place)
+    return UserPrompt(_joined(messages), messages, limit, answer, place, said=tuple(said))
 
 
 def _chat(turns: Any, limit: int | None, place: str) -> UserPrompt:
     """OpenAI's messages; an assistant's at the end (fine-tuning files) is the recorded answer."""
     said = _turns(turns, place, "messages")
-    answer = ""
+    answer, whole = "", tuple(said)
     if said[-1][0] == "assistant":
         answer = said.pop()[1]
         if not said:
             raise BenchError(f'{place}: "messages" has an answer alone, and nobody asks')
-    return UserPrompt(_joined(said), tuple(said), limit, answer, place)
+    return UserPrompt(_joined(said), tuple(said), limit, answer, place, said=whole)
 
 
 def _turns(turns: Any, place: str, key: str) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from toolkit.bench.verdict import findings, shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-_PLAIN = {
+PLAIN_TITLES = {
     "output_throughput": "tokens/s",
     "window_throughput": "tokens/s, loop full",
     "distinct_experts": "distinct experts",
@@ -21,6 +21,7 @@ _PLAIN = {
     "mean_kv_tokens": "KV tokens",
     "kv_spread": "KV max - min over ranks",
     "barrier_share": "share at the barrier",
+    "cache_hit_rate_pct": "in prefix cache, %",
 }
 _COMPACT = (("ttft", "median"), ("tpot", "median"), ("tpot", "p99"), ("e2e_latency", "median"))
 _COMPACT_INSIDE = (("worker_tpot", "median"), ("worker_tpot", "p90"), ("worker_tpot", "p99"))
@@ -95,7 +96,7 @@ def _compact_rows(comparison: Comparison) -> dict[str, str]:
         for name, stat in (*_COMPACT, *_COMPACT_INSIDE)
         if name in titles
     }
-    rows |= _PLAIN
+    rows |= PLAIN_TITLES
     arms = range(len(comparison.arms))
     return {
         key: label
@@ -122,7 +123,7 @@ def ratio_tables(comparison: Comparison) -> list[Table]:
             cells = [_cell(ratios.get(f"{stat}_{name}_ms")) for stat in STATISTICS]
             if any(cell != "-" for cell in cells):
                 table.add_row(label, *cells)
-        for key, label in _PLAIN.items():
+        for key, label in PLAIN_TITLES.items():
             if key in ratios:
                 table.add_row(label, _cell(ratios[key]), "", "", "")
         tables.append(table)

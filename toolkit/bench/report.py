@@ -20,6 +20,7 @@ _TITLES = {
     "longest_gap": "longest gap",
     "e2e_latency": "E2E",
 }
+_OF_TURNS = {"first_turn_ttft": "TTFT, first turns", "later_turn_ttft": "TTFT, later turns"}
 _INSIDE = {"worker_tpot": "TPOT in the worker", "step": "decode step"}
 
 
@@ -33,7 +34,7 @@ def metrics_table(metrics: dict[str, Any], title: str) -> Table:
         table.add_column(name, justify="right")
     for name, label in latency_titles(metrics).items():
         values = [metrics.get(f"{stat}_{name}_ms") for stat in STATISTICS]
-        digits = 1 if name in _TITLES else 2
+        digits = 1 if name in _TITLES or name in _OF_TURNS else 2
         table.add_row(label, *("-" if v is None else f"{v:.{digits}f}" for v in values))
     return table
 
@@ -41,6 +42,7 @@ def metrics_table(metrics: dict[str, Any], title: str) -> Table:
 def latency_titles(metrics: dict[str, Any]) -> dict[str, str]:
     """The latencies that a run (or a round) has, by metric name. On CPU a worker has two clocks."""
     found = dict(_TITLES)
+    found |= {name: label for name, label in _OF_TURNS.items() if f"median_{name}_ms" in metrics}
     clock = metrics.get("worker_clock")
     for name, label in _INSIDE.items():
         if clock == "cpu":
@@ -115,6 +117,63 @@ def phase_table(phases: list[dict[str, Any]]) -> Table:
     return table
 
 
+def turn_table(turns: list[dict[str, Any]]) -> Table:
+    """One line a turn of conversations."""
+    from rich.table import Table
+
+    table = Table(title="turns (ms)", title_justify="left")
+    table.add_column("turn")
+    heads = ("requests", "prompt tokens", "TTFT p50", "TTFT p99", "TPOT p50", "in prefix cache, %")
+    for name in heads:
+        table.add_column(name, justify="right")
+    for turn in turns:
+        table.add_row(
+            f"{turn['turn']}{'+' if turn['and_later'] else ''}",
+            *_group_cells(turn)[:2],
+            _number(turn["median_ttft_ms"], 1),
+            _number(turn["p99_ttft_ms"], 1),
+            _number(turn["median_tpot_ms"], 1),
+            _number(turn["cache_hit_rate_pct"], 0),
+        )
+    return table
+
+
+def group_tables(groups: dict[str, dict[str, dict[str, Any]]]) -> list[Table]:
+    """One table for classes, one for domains, one for languages, where there are several."""
+    from rich.table import Table
+
+    tables = []
+    for name, members in groups.items():
+        table = Table(title=f"by {name} (ms)", title_justify="left")
+        table.add_column(name)
+        heads = [
+            "requests",
+            "prompt tokens",
+            "TTFT p50",
+            "TTFT p99",
+            "TPOT p50",
+            "TPOT p99",
+            "E2E p50",
+        ]
+        with_slo = any(each["goodput_fraction"] is not None for each in members.values())
+        for head in heads + ["within the SLO, %"] * with_slo:
+            table.add_column(head, justify="right")
+        for key, each in members.items():
+            share = each["goodput_fraction"]
+            last = [_number(None if share is None else 100 * share, 0)] if with_slo else []
+            table.add_row(key or "none", *_group_cells(each), *last)
+        tables.append(table)
+    return tables
+
+
+def _group_cells(metrics: dict[str, Any]) -> list[str]:
+    done = metrics["completed"]
+    keys = ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms",
+            "median_e2e_latency_ms")  # fmt: skip
+    given = metrics["total_input_tokens"] / done if done else None
+    return [f"{done}", _number(given, 0), *(_number(metrics[key], 1) for key in keys)]
+
+
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
@@ -132,6 +191,8 @@ def summary_lines(metrics: dict[str, Any], workers: dict[str, int] | None) -> li
             f"goodput {metrics['goodput']:.2f} requests/s "
             f"({100 * metrics['goodput_fraction']:.0f} % of requests within the SLO)"
         )
+    if metrics.get("cache_hit_rate_pct") is not None:
+        lines.append(f"{metrics['cache_hit_rate_pct']:.0f} % of prompt tokens in a prefix cache")
     if workers:
         lines.append("requests: " + ", ".join(f"{name} {n}" for name, n in workers.items()))
     return lines

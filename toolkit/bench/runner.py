@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.client import Endpoint, Sample, payload, send
+from toolkit.bench.conversations import served
 from toolkit.bench.decode import Decode
 from toolkit.bench.ending import Ending, eos_ids
 from toolkit.bench.errors import BenchError
@@ -20,9 +22,13 @@ from toolkit.bench.workload import Item, Label, Workload
 if TYPE_CHECKING:
     import aiohttp
 
+Whole = Callable[[int], Awaitable[None]]
+"""Plays one chain of the workload, by its number."""
 BUSY_CLIENT = 0.7
 """Above this share of a core the client may have kept answers waiting."""
 FEW_STEPS = 30
+FULL = (429, 503)
+"""How a server says that it has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,9 @@ class Load:
     is sent at its arrival; `concurrency` then caps what is in flight (None: no cap). `label` is
     what the router is told of each request, for the policy `label_oracle`; None: nothing.
     `hidden`: answers end by themselves where the item says, and the limit is the same for all; see
-    `toolkit.bench.ending`.
+    `toolkit.bench.ending`. Of conversations `concurrency` counts those that are under way, also
+    while somebody thinks; `served`: their history has the answers that were served, see
+    `toolkit.bench.conversations`.
     """
 
     endpoint: Endpoint = "generate"
@@ -43,6 +51,7 @@ class Load:
     timeout_s: float = 600.0
     label: Label | None = None
     hidden: bool = False
+    served: bool = False
 
 
 @dataclass(slots=True)
@@ -116,25 +125,54 @@ async def play(
     if load.hidden:
         most = max(item.output_tokens for item in workload)
         ending = Ending(most, eos_ids(target.model_path))
+    chains = workload.chains()
     bodies = [
         payload(load.endpoint, target.model, item, load.ignore_eos, ending) for item in workload
     ]
+    numbered = iter(range(len(bodies)))
+    places = [[next(numbered) for _ in chain] for chain in chains]
     samples: list[Sample | None] = [None] * len(bodies)
     late = 0.0
 
-    async def one(index: int, item: Item) -> None:
-        samples[index] = sample = await send(
+    async def one(index: int, item: Item, body: dict[str, Any], keep: bool) -> Sample:
+        sample = await send(
             session,
             target.url,
             load.endpoint,
-            bodies[index],
+            body,
             item.domain,
             item.label(load.label),
             item.user,
+            keep,
         )
         if ending is not None and sample.success and sample.output_len != item.output_tokens:
             sample.success = False
             sample.error = f"an answer ended after {sample.output_len} tokens, not where it should"
+        samples[index] = sample
+        return sample
+
+    async def whole(number: int) -> None:
+        """A chain, turn by turn. What follows a failed one is not sent, and counts as lost."""
+        answers: list[str] = []
+        chain, last = chains[number], len(chains[number]) - 1
+        for turn, (index, item) in enumerate(zip(places[number], chain, strict=True)):
+            if item.think_s:
+                await asyncio.sleep(item.think_s)
+            body = bodies[index]
+            if load.served and turn:
+                said = served(item, answers)
+                body = payload(load.endpoint, target.model, said, load.ignore_eos, ending)
+            sample = await one(index, item, body, load.served and turn < last)
+            answers.append(sample.generated_text)
+            if not sample.success:
+                for left in places[number][turn + 1 :]:
+                    samples[left] = Sample(
+                        start_time=sample.start_time + sample.latency,
+                        status=sample.status,
+                        error="not sent: the turn before it failed",
+                        domain=item.domain,
+                    )
+                return
 
     async with (
         WorkerWatch(session, target.url) as watch,
@@ -142,9 +180,10 @@ async def play(
     ):
         start, cpu = time.perf_counter(), time.process_time()
         if load.open_loop:
-            late = await _open(workload, one, load.concurrency, start)
+            times = [chain[0].arrival_s for chain in chains]
+            late = await _open(times, whole, load.concurrency, start)
         else:
-            await _closed(workload, one, load.concurrency or 1)
+            await _closed(len(chains), whole, load.concurrency or 1)
         duration, cpu = time.perf_counter() - start, time.process_time() - cpu
         done = [sample for sample in samples if sample is not None]
         # A request of one token is over with its prefill.
@@ -162,42 +201,49 @@ async def play(
     )
 
 
-async def _closed(workload: Workload, one: Any, concurrency: int) -> None:
-    queue = iter(enumerate(workload))
+async def _closed(count: int, whole: Whole, concurrency: int) -> None:
+    queue = iter(range(count))
 
     async def worker() -> None:
-        for index, item in queue:
-            await one(index, item)
+        for number in queue:
+            await whole(number)
 
-    await asyncio.gather(*(worker() for _ in range(min(concurrency, len(workload)))))
+    await asyncio.gather(*(worker() for _ in range(min(concurrency, count))))
 
 
-async def _open(workload: Workload, one: Any, cap: int | None, start: float) -> float:
+async def _open(times: Sequence[float], whole: Whole, cap: int | None, start: float) -> float:
     gate = asyncio.Semaphore(cap) if cap else None
     worst = 0.0
 
-    async def gated(index: int, item: Item) -> None:
+    async def gated(number: int) -> None:
         if gate is None:
-            await one(index, item)
+            await whole(number)
             return
         async with gate:
-            await one(index, item)
+            await whole(number)
 
     tasks = []
-    for index, item in enumerate(workload):
-        wait = start + item.arrival_s - time.perf_counter()
+    for number, arrival_s in enumerate(times):
+        wait = start + arrival_s - time.perf_counter()
         if wait > 0:
             await asyncio.sleep(wait)
-        worst = max(worst, time.perf_counter() - start - item.arrival_s)
-        tasks.append(asyncio.create_task(gated(index, item)))
+        worst = max(worst, time.perf_counter() - start - arrival_s)
+        tasks.append(asyncio.create_task(gated(number)))
     await asyncio.gather(*tasks)
     return worst
 
 
-def check(outcome: Outcome, expected: int, tolerate_faults: bool = False) -> None:
-    """Raise BenchError for a run that is no result: lost requests, no tokens, lost workers."""
+def check(
+    outcome: Outcome, expected: int, tolerate_faults: bool = False, refusals: bool = False
+) -> None:
+    """Raise BenchError for a run that is no result: lost requests, no tokens, lost workers.
+    `refusals`: what a server that says it is full did not take is part of the result."""
     samples = outcome.samples
-    failed = [sample for sample in samples if not sample.success]
+    failed = [
+        sample
+        for sample in samples
+        if not sample.success and not (refusals and sample.status in FULL)
+    ]
     problems = []
     if failed or len(samples) != expected:
         lost = expected - len(samples) + len(failed)

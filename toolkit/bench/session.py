@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.build import Source, build
 from toolkit.bench.compare import Arm, Comparison, compare
+from toolkit.bench.described import describe
 from toolkit.bench.errors import BenchError
+from toolkit.bench.groups import by_name, by_turn, turn_metrics
+from toolkit.bench.loads import over_time
 from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.phases import by_phase
 from toolkit.bench.runner import Load, check, new_session, play
+from toolkit.bench.several import empty_caches, joined, over_runs, plain
+from toolkit.bench.sweep import sweep
+from toolkit.bench.swept import Range, Swept
 from toolkit.bench.target import Target, discover
 from toolkit.bench.watch import requests_per_worker
-from toolkit.bench.workload import Workload
+from toolkit.bench.workload import Label, Workload
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+ONE_RUN = (
+    "requests_per_worker",
+    "decode_workers",
+    "decode_by_batch",
+    "decode_loads",
+    "phases",
+    "turns",
+    "groups",
+    "client_late_ms",
+    "client_cpu",
+)
+"""Parts of the document that are a list with one entry a run where there are several runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,9 @@ class Settings:
     arms: tuple[Arm, ...] = ()
     rounds: int = 6
     api_key: str | None = None
+    runs: int = 1
+    """Of the whole load; a sweep has its own."""
+    sweep: Range | None = None
 
 
 @dataclass(slots=True)
@@ -46,8 +66,14 @@ class Report:
     decode: dict[str, dict[str, Any]] | None = None
     """By decode worker, what `toolkit.bench.decode` gives; None: `remarks` say why."""
     phases: list[dict[str, Any]] | None = None
+    turns: list[dict[str, Any]] | None = None
+    """By turn of a conversation; see `toolkit.bench.groups`."""
+    groups: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    """The metrics of each, where there are several; `metrics` then has their means."""
+    swept: Swept | None = None
 
 
 async def measure(
@@ -57,20 +83,63 @@ async def measure(
 
     Raises BenchError when the run is no result; see `runner.check`.
     """
-    if settings.load.label is not None:
-        other = "--trace" if settings.source.trace is not None else "--prompts"
-        if settings.source.trace is not None or settings.source.prompts is not None:
-            raise BenchError(f"--label is for the project's prompts; a {other} has no domains")
+    if settings.load.label is not None and settings.source.trace is not None:
+        raise BenchError("--label is for prompts; a --trace has no domains")
+    _check_repeats(settings)
     async with new_session(settings.load.timeout_s, settings.api_key) as session:
         target = await discover(session, url.rstrip("/"))
-        workload = build(settings.source, target, settings.load.open_loop)
+        works = _workloads(settings, target)
+        workload = works[0]
+        _check_labels(workload, settings.load.label)
         say(f"{len(workload)} requests, workload {workload.digest}, model {target.model}")
         # Cut before anything is sent: rounds that cannot be filled are an error at once.
-        rounds = _rounds(workload, settings) if settings.arms else []
+        paired = settings.arms and settings.sweep is None
+        rounds = _rounds(workload, settings) if paired else []
         await _warm_up(session, target, workload, settings)
+        if settings.sweep is not None:
+            return await _sweep(session, target, works, settings, say)
         if settings.arms:
             return await _compare(session, target, workload, rounds, settings, say)
+        if settings.runs > 1:
+            return await _several(session, target, works, settings, say)
         return await _single(session, target, workload, settings)
+
+
+def _check_repeats(settings: Settings) -> None:
+    """BenchError: runs or a sweep that do not go with the other options."""
+    source, swept = settings.source, settings.sweep
+    if settings.runs < 1:
+        raise BenchError("--runs must be at least 1")
+    if settings.runs > 1 and settings.arms:
+        raise BenchError("--compare has --rounds in place of --runs")
+    if swept is None:
+        return
+    if settings.slo.ttft_ms is None and settings.slo.tpot_ms is None:
+        raise BenchError("--sweep needs to know what is good: --slo-ttft-ms, --slo-tpot-ms or both")
+    if source.rate is not None or source.speedup != 1 or any(p.rate for p in source.phases):
+        raise BenchError("--sweep says the rates: leave --rate, --speedup and a phase's rate= out")
+
+
+def _workloads(settings: Settings, target: Target) -> list[Workload]:
+    """One a run: other requests, where they are drawn, and other arrivals. A sweep's are made for
+    one request a second."""
+    source, swept = settings.source, settings.sweep
+    runs = settings.runs if swept is None else swept.runs
+    made = [replace(source, seed=source.seed + run) for run in range(runs)]
+    if swept is not None:
+        made = [replace(each, rate=1.0) for each in made]
+    return [build(each, target, settings.load.open_loop) for each in made]
+
+
+def _check_labels(workload: Workload, label: Label | None) -> None:
+    """BenchError: the label that the router is to be told is missing somewhere."""
+    missing = sum(not item.label(label) for item in workload)
+    if label is not None and missing:
+        needed = "domain and language" if label == "cell" else label
+        raise BenchError(
+            f"--label {label}: {missing} of {len(workload)} requests of {workload.name} have no "
+            f"{needed}; give each row of --prompts its own"
+        )
 
 
 async def _warm_up(
@@ -89,7 +158,8 @@ async def _single(
 ) -> Report:
     outcome = await play(session, target, workload, settings.load)
     check(outcome, len(workload))
-    metrics = summarise(outcome.samples, outcome.duration_s, settings.slo)
+    played = (workload, outcome.samples, outcome.duration_s, settings.slo)
+    metrics = summarise(*played[1:]) | turn_metrics(*played[:2])
     decode = phases = None
     if outcome.decode is not None:
         metrics |= outcome.decode.metrics()
@@ -97,14 +167,20 @@ async def _single(
     if settings.source.phases:
         phases = by_phase(workload, outcome, settings.source.phases, settings.slo)
     workers = requests_per_worker(outcome.before, outcome.after)
+    remarks = [*workload.remarks, *outcome.remarks()]
+    turns = by_turn(*played)
+    groups = by_name(*played) if settings.source.prompts is not None else {}
     document = describe(target, workload, settings, outcome.before)
     document |= {
         "metrics": metrics,
         "requests_per_worker": workers,
         "decode_workers": decode,
         "decode_by_batch": outcome.decode.by_batch() if outcome.decode is not None else None,
-        "remarks": outcome.remarks(),
+        "decode_loads": over_time(outcome.decode) if outcome.decode is not None else None,
+        "remarks": remarks,
         "phases": phases,
+        "turns": turns,
+        "groups": groups,
         "client_late_ms": outcome.late_ms,
         "client_cpu": outcome.client_cpu,
         "ttfts": [sample.ttft for sample in outcome.samples],
@@ -113,7 +189,62 @@ async def _single(
         "output_lens": [sample.output_len for sample in outcome.samples],
         "domains": [sample.domain for sample in outcome.samples],
     }
-    return Report(document, metrics, workers, decode, phases, outcome.remarks())
+    return Report(document, metrics, workers, decode, phases, turns, groups, remarks)
+
+
+async def _several(
+    session: aiohttp.ClientSession,
+    target: Target,
+    works: list[Workload],
+    settings: Settings,
+    say: Callable[[str], None],
+) -> Report:
+    """Runs one after the other, prefix caches emptied before each: means, and what they vary."""
+    parts = []
+    remarks: dict[str, None] = {}
+    for number, workload in enumerate(works):
+        if not await empty_caches(session, target):
+            remarks["a worker did not empty its prefix cache between the runs"] = None
+        part = await _single(session, target, workload, settings)
+        remarks |= dict.fromkeys(part.remarks)
+        parts.append(part)
+        ttft = (part.metrics or {})["median_ttft_ms"]
+        say(f"run {number + 1} of {len(works)}: TTFT p50 {ttft:.1f} ms")
+    runs = [part.metrics or {} for part in parts]
+    metrics, document = joined(runs), parts[0].document
+    document |= {"metrics": metrics, "runs": runs, "remarks": list(remarks)}
+    document["over_runs"] = {key: plain(each) for key, each in over_runs(runs).items()}
+    for key in ("ttfts", "e2e_latencies", "input_lens", "output_lens", "domains"):
+        document[key] = [value for part in parts for value in part.document[key]]
+    # Of these the first run's would be taken for all of them.
+    for key in ONE_RUN:
+        document[key] = [part.document[key] for part in parts]
+    return Report(document, metrics, remarks=list(remarks), runs=runs)
+
+
+async def _sweep(
+    session: aiohttp.ClientSession,
+    target: Target,
+    works: list[Workload],
+    settings: Settings,
+    say: Callable[[str], None],
+) -> Report:
+    assert settings.sweep is not None
+    swept = await sweep(
+        session,
+        target,
+        works,
+        settings.load,
+        settings.slo,
+        settings.sweep,
+        settings.arms,
+        settings.source.seed,
+        say,
+    )
+    remarks = [*works[0].remarks, *swept.remarks]
+    document = describe(target, works[0], settings, None)
+    document |= {"sweep": swept.as_json(), "remarks": remarks}
+    return Report(document, remarks=remarks, swept=swept)
 
 
 def _rounds(workload: Workload, settings: Settings) -> list[Workload]:
@@ -141,48 +272,6 @@ async def _compare(
         settings.slo,
         say,
     )
+    comparison.remarks = [*workload.remarks, *comparison.remarks]
     document = describe(target, workload, settings, None) | {"comparison": comparison.as_json()}
     return Report(document, remarks=comparison.remarks, comparison=comparison)
-
-
-def describe(
-    target: Target, workload: Workload, settings: Settings, state: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Enough to run it again, and to know what it ran on. Holds no prompt and no key."""
-    source = asdict(settings.source)
-    source = {
-        key: str(value) if key in ("prompts", "trace", "tokenizer") else value
-        for key, value in source.items()
-    }
-    return {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": versions(),
-        "machine": {
-            "cpus": os.cpu_count(),
-            "load_average": os.getloadavg()[0],
-            "system": platform.platform(),
-        },
-        "url": target.url,
-        "model": target.model,
-        "workload": {"name": workload.name, "hash": workload.digest, "requests": len(workload)},
-        "source": source,
-        "load": asdict(settings.load),
-        "slo": asdict(settings.slo),
-        "policies": (state or {}).get("policies"),
-        "dispatch": (state or {}).get("dispatch"),
-    }
-
-
-def versions() -> dict[str, str | None]:
-    """Versions of what takes part; None: not installed here."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    from toolkit import __version__
-
-    found: dict[str, str | None] = {"toolkit": __version__, "python": platform.python_version()}
-    for name in ("sglang", "torch", "aiohttp"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found

@@ -12,6 +12,11 @@ from toolkit.launch.keys import headers_at
 if TYPE_CHECKING:
     import aiohttp
 
+SPARE = 32
+"""Tokens of the context that are left free, for a chat template."""
+PROMPT_TOKENS = 32
+"""Output tokens of a prompt when neither --max-tokens nor its row says them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -39,6 +39,11 @@ METRICS = (
     ),
     Metric("median_ttft_ms", "TTFT p50, ms", "time to the first token"),
     Metric("p99_ttft_ms", "TTFT p99, ms", "time to the first token at p99"),
+    Metric(
+        "median_later_turn_ttft_ms",
+        "TTFT of later turns p50, ms",
+        "time to the first token of later turns",
+    ),
     Metric("median_tpot_ms", "TPOT p50, ms", "time a token at the client"),
     Metric("p99_tpot_ms", "TPOT p99, ms", "time a token at the client at p99"),
     Metric("median_e2e_latency_ms", "whole answer p50, ms", "time for a whole answer"),

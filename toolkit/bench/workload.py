@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
-Label = Literal["domain", "language", "cell"]
+Label = Literal["domain", "language", "cell", "class"]
+_LABELLED = {"cell": ("domain", "language"), "class": ("kind",)}
+"""What a label is made of, where it has another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,14 @@ class Item:
     """Who sends it; "" for nobody in particular."""
     messages: tuple[tuple[str, str], ...] = ()
     """(role, content) for the chat endpoint; () makes the prompt one message of the user."""
+    kind: str = ""
+    """Its class, as interactive or batch."""
+    conversation: int | None = None
+    """Turns of one conversation stand one after the other and have its number; each is sent when
+    the one before has its answer. None: a request of its own."""
+    turn: int = 0
+    think_s: float = 0.0
+    """Seconds between the answer of the turn before and this one."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -34,12 +44,14 @@ class Item:
             raise ValueError(f"output_tokens must be at least 1, not {self.output_tokens}")
         if self.arrival_s < 0:
             raise ValueError(f"arrival_s must not be negative, not {self.arrival_s}")
+        if self.think_s < 0:
+            raise ValueError(f"think_s must not be negative, not {self.think_s}")
 
     def label(self, kind: Label | None) -> str:
         """What the router may be told of it; a cell is domain/language. "" when it has none."""
         if kind is None:
             return ""
-        parts = (self.domain, self.language) if kind == "cell" else (getattr(self, kind),)
+        parts = [getattr(self, name) for name in _LABELLED.get(kind, (kind,))]
         return "/".join(parts) if all(parts) else ""
 
 
@@ -49,6 +61,8 @@ class Workload:
 
     name: str
     items: tuple[Item, ...]
+    remarks: tuple[str, ...] = ()
+    """What a reader of the numbers has to know of how it was made."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -65,20 +79,29 @@ class Workload:
             digest.update(f"{len(prompt)}:{prompt}".encode())
             more = f"|{item.user}" if item.user else ""
             more += f"|{item.messages!r}" if item.messages else ""
+            if item.conversation is not None:
+                more += f"|{item.conversation}.{item.turn}+{item.think_s:.6f}"
             digest.update(f"|{item.output_tokens}|{item.arrival_s:.6f}{more}\n".encode())
         return digest.hexdigest()[:16]
 
+    def chains(self) -> list[tuple[Item, ...]]:
+        """What is sent one after the other: the turns of a conversation, or a request alone."""
+        return _chains(self.items)
+
     def rounds(self, count: int) -> list[Workload]:
-        """Cut into `count` parts of equal size; each starts at arrival 0.
+        """Cut into `count` parts of as many chains; each starts at arrival 0.
 
         A part has its share of every phase, in order, so that each goes through all of them; of a
         phase its shares are consecutive. A remainder that does not fill every part is left out, so
-        that all rounds weigh the same.
+        that all rounds weigh the same; no conversation is cut.
         """
-        phases = [list(items) for _, items in groupby(self.items, lambda item: item.phase)]
+        phases = [
+            _chains(tuple(items)) for _, items in groupby(self.items, lambda item: item.phase)
+        ]
         for items in phases:
             if len(items) < count:
-                raise ValueError(f"{len(items)} requests cannot fill {count} rounds")
+                what = "requests" if all(len(chain) == 1 for chain in items) else "conversations"
+                raise ValueError(f"{len(items)} {what} cannot fill {count} rounds")
         return [
             Workload(
                 f"{self.name}[{index}]",
@@ -88,16 +111,31 @@ class Workload:
         ]
 
 
-def _share(items: list[Item], index: int, size: int) -> list[Item]:
-    return items[index * size : (index + 1) * size]
+def _chains(items: tuple[Item, ...]) -> list[tuple[Item, ...]]:
+    found: list[list[Item]] = []
+    for item in items:
+        alone = item.conversation is None or not found
+        if alone or found[-1][-1].conversation != item.conversation:
+            found.append([item])
+        else:
+            found[-1].append(item)
+    return [tuple(chain) for chain in found]
 
 
-def _joined(parts: list[list[Item]]) -> tuple[Item, ...]:
+def _share(chains: list[tuple[Item, ...]], index: int, size: int) -> list[tuple[Item, ...]]:
+    return chains[index * size : (index + 1) * size]
+
+
+def _joined(parts: list[list[tuple[Item, ...]]]) -> tuple[Item, ...]:
     """Parts played one after the other, from 0 on, a part's mean gap between it and the next."""
     items: list[Item] = []
     start = 0.0
     for part in parts:
-        first, last = part[0].arrival_s, part[-1].arrival_s
-        items += [replace(item, arrival_s=start + item.arrival_s - first) for item in part]
+        first, last = part[0][0].arrival_s, part[-1][0].arrival_s
+        items += [
+            replace(item, arrival_s=start + item.arrival_s - first)
+            for chain in part
+            for item in chain
+        ]
         start += (last - first) * len(part) / max(1, len(part) - 1)
     return tuple(items)

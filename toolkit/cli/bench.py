@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from toolkit.cli.bench_options import Judged, Played, Sent, Where, Written
+from toolkit.cli.bench_repeats import Repeated
 from toolkit.cli.grouped import grouped
 
 if TYPE_CHECKING:
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
 
 
 @grouped
-def bench(where: Where, sent: Sent, played: Played, judged: Judged, written: Written) -> None:
+def bench(
+    where: Where,
+    sent: Sent,
+    played: Played,
+    repeated: Repeated,
+    judged: Judged,
+    written: Written,
+) -> None:
     """Measure TTFT, TPOT, ITL, E2E, throughput and goodput of a deployment, and inside its decode
     workers distinct experts, batch size, KV tokens, step time and TPOT.
 
@@ -30,15 +38,19 @@ def bench(where: Where, sent: Sent, played: Played, judged: Judged, written: Wri
     try:
         arms = judged.arms()
         source = sent.source(played.endpoint)
+        swept = repeated.range()
         is_open = sent.open_loop or sent.rate is not None or any(p.rate for p in source.phases)
+        is_open |= swept is not None
         settings = Settings(
             source=source,
-            load=played.load(is_open),
+            load=played.load(is_open, source.turns == "served"),
             slo=judged.slo(),
             warmup=played.warmup,
             arms=arms,
             rounds=judged.rounds,
             api_key=where.secret(),
+            runs=1 if swept or repeated.runs is None else repeated.runs,
+            sweep=swept,
         )
         if written.page is not None:
             from toolkit.bench.page import ready
@@ -64,12 +76,15 @@ def _show(report: Report, written: Written) -> None:
     import time
 
     from toolkit.bench.ratios import arms_table, ratio_tables, verdict_table
+    from toolkit.bench.repeats import runs_table, sweep_lines, sweep_table
     from toolkit.bench.report import (
         balance_lines,
         decode_table,
+        group_tables,
         metrics_table,
         phase_table,
         summary_lines,
+        turn_table,
         write_json,
     )
     from toolkit.report.terminal import console as made
@@ -77,7 +92,9 @@ def _show(report: Report, written: Written) -> None:
 
     console = made()
     if report.metrics is not None:
-        show(console, metrics_table(report.metrics, report.document["workload"]["name"]))
+        name = report.document["workload"]["name"]
+        table = runs_table(report.runs) if report.runs else metrics_table(report.metrics, name)
+        show(console, table)
         for line in summary_lines(report.metrics, report.workers):
             console.print(line, highlight=False)
         if report.decode is not None:
@@ -86,6 +103,15 @@ def _show(report: Report, written: Written) -> None:
                 console.print(line, highlight=False)
         if report.phases is not None:
             show(console, phase_table(report.phases))
+        if report.turns is not None:
+            show(console, turn_table(report.turns))
+        for table in group_tables(report.groups):
+            show(console, table)
+    if report.swept is not None:
+        for curve in report.swept.curves:
+            show(console, sweep_table(curve))
+        for line in sweep_lines(report.swept):
+            console.print(line, highlight=False)
     if report.comparison is not None:
         arms = len(report.comparison.arms)
         verdicts = [verdict_table(report.comparison, other) for other in range(1, arms)]

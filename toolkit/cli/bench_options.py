@@ -78,9 +78,23 @@ class Sent:
         typer.Option(
             help="Your own prompts, UTF-8: a text file with one a line, JSON lines with prompt, "
             "text, messages (OpenAI chat or batch file) or conversations, or a ShareGPT JSON file "
-            "(.gz is fine) [default: the project's prompts]."
+            "(.gz is fine); rows may have domain, language, user, class and output_tokens "
+            "[default: the project's prompts]."
         ),
     ] = None
+    turns: Annotated[
+        str,
+        typer.Option(
+            help="Of a conversation in --prompts: one (request a row), or every turn with the "
+            "history so far, whose answers are recorded (the file's, the same for every policy) "
+            "or served (those just given). Then --num-requests, --concurrency and --rate count "
+            "conversations."
+        ),
+    ] = "one"
+    think_time: Annotated[
+        float,
+        typer.Option(help="Mean seconds between an answer and the next turn (exponential)."),
+    ] = 0.0
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -120,10 +134,16 @@ class Sent:
     seed: Annotated[int, typer.Option(help="Seed of prompts, arrivals and order of rounds.")] = 0
 
     def source(self, endpoint: str) -> Source:
-        """BenchError: a phase or a factor that is none."""
+        """BenchError: a phase, a factor, turns or a think time that is none."""
         from toolkit.bench.build import Source
+        from toolkit.bench.conversations import TURNS
+        from toolkit.bench.errors import BenchError
         from toolkit.bench.phases import Phase
 
+        if self.turns not in TURNS:
+            raise BenchError(f"--turns is one, recorded or served, not {self.turns!r}")
+        if not self.think_time >= 0:
+            raise BenchError(f"--think-time is 0 s or more, not {self.think_time}")
         return Source(
             num_requests=self.num_requests,
             seed=self.seed,
@@ -139,6 +159,8 @@ class Sent:
             tokenizer=self.tokenizer,
             chat=endpoint == "chat",
             phases=tuple(Phase.parse(text) for text in self.phase or ()),
+            turns=self.turns,  # type: ignore[arg-type]  # checked above
+            think_s=self.think_time,
         )
 
 
@@ -153,8 +175,8 @@ class Played:
     label: Annotated[
         str | None,
         typer.Option(
-            help="Tell the router each request's domain, language or cell (domain/language), for "
-            "the policy label_oracle."
+            help="Tell the router each request's domain, language, cell (domain/language) or "
+            "class, for the policy label_oracle."
         ),
     ] = None
     stop_at_eos: Annotated[
@@ -162,15 +184,15 @@ class Played:
     ] = False
     warmup: Annotated[int, typer.Option(help="Requests sent first and not counted.")] = 2
 
-    def load(self, is_open: bool) -> Load:
+    def load(self, is_open: bool, served: bool = False) -> Load:
         """BenchError: an endpoint, label or concurrency that is none."""
         from toolkit.bench.errors import BenchError
         from toolkit.bench.runner import Load
 
         if self.endpoint not in ("generate", "chat", "completions"):
             raise BenchError(f"--endpoint is generate, chat or completions, not {self.endpoint!r}")
-        if self.label not in (None, "domain", "language", "cell"):
-            raise BenchError(f"--label is domain, language or cell, not {self.label!r}")
+        if self.label not in (None, "domain", "language", "cell", "class"):
+            raise BenchError(f"--label is domain, language, cell or class, not {self.label!r}")
         if self.concurrency is not None and self.concurrency < 1:
             raise BenchError("--concurrency must be at least 1")
         return Load(
@@ -179,6 +201,7 @@ class Played:
             concurrency=self.concurrency if is_open else self.concurrency or 4,
             ignore_eos=not self.stop_at_eos,
             label=self.label,  # type: ignore[arg-type]  # checked above
+            served=served,
         )
 
 
@@ -228,8 +251,10 @@ class Written:
     page: Annotated[
         Path | None,
         typer.Option(
+            "--page",
+            "--report",
             help="HTML page to write: of a comparison its verdicts, every round and all figures; "
-            "of one run its latencies and decode workers."
+            "of a sweep its curves and knees; of one run its latencies and decode workers.",
         ),
     ] = None
 

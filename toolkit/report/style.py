@@ -110,6 +110,7 @@ thead th{color:var(--faint);font-size:.78rem;border-top:0;vertical-align:bottom}
 tbody th{color:var(--soft)}
 .setting td{overflow-wrap:anywhere}
 .ratios tbody th{min-width:10em}
+.lines td.n{white-space:pre}
 .tables,.beside{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,430px),1fr));
  gap:8px 32px;align-items:start}
 .tables>*,.beside>*{min-width:0}

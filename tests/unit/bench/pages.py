@@ -7,8 +7,11 @@ from typing import Any
 
 from toolkit.bench.client import Sample
 from toolkit.bench.compare import Arm, Comparison
+from toolkit.bench.groups import MOST
+from toolkit.bench.knee import Search
 from toolkit.bench.metrics import summarise
 from toolkit.bench.session import Report
+from toolkit.bench.swept import Curve, Point, Range, Swept
 
 NAMES = ("eldr", "shortest_queue", "late:gimbal@0.9:0.1+composed@eldr+br0")
 
@@ -55,11 +58,66 @@ def single() -> Report:
     source = random.Random(9)
     found = metrics(1.0, source)
     times = [source.lognormvariate(-1.2, 0.5) for _ in range(64)]
-    more = {"ttfts": times, "e2e_latencies": [3 * each for each in times]}
+    more = {"ttfts": times, "e2e_latencies": [3 * each for each in times], "output_lens": [32] * 64}
     workers = {f"decode-{n}": found | {"finished": 12} for n in range(2)}
     remarks = ["a worker did not answer within 5 s"]
     counts = {"prefill-0": 24, "decode-0": 12, "decode-1": 12}
     return Report(document() | more, found, counts, workers, remarks=remarks)
+
+
+def talked() -> Report:
+    """Conversations: turns, classes, and what decode workers held."""
+    source = random.Random(11)
+    report = single()
+    turns = []
+    for turn in range(1, MOST + 1):
+        more = {"median_ttft_ms": 80 + 6 * turn, "p90_ttft_ms": 140 + 9 * turn,
+                "cache_hit_rate_pct": 96 * (1 - 1 / turn)}  # fmt: skip
+        turns.append({"turn": turn, "and_later": turn == MOST} | metrics(1.0, source) | more)
+    names = [f"decode-{number}" for number in range(4)]
+    report.turns = turns
+    report.groups = {"class": {"": metrics(1.0, source), "batch": metrics(2.0, source)}}
+    report.document["decode_loads"] = {
+        "seconds": [0.25 + 0.5 * n for n in range(120)],
+        "workers": {
+            name: {
+                "requests": [source.uniform(4, 9) for _ in range(120)],
+                "kv_tokens": [source.uniform(500, 1500) + 3 * n for n in range(120)],
+            }
+            for name in names
+        },
+    }
+    return report
+
+
+def several() -> Report:
+    """Three runs of one load."""
+    source = random.Random(12)
+    report = single()
+    report.runs = [metrics(factor, source) for factor in (0.9, 1.0, 1.1)]
+    report.decode = report.workers = None
+    return report
+
+
+def swept(arms: int = 2, runs: int = 3) -> Report:
+    """The first policy holds half as much again as the second."""
+    source = random.Random(13)
+    asked = Range(0.5, 16, runs)
+    curves = []
+    for name, most in zip(NAMES[:arms], (6.1, 4.0, 4.3), strict=False):
+        curve = Curve(Arm.parse(name), asked, Search(0.5, 16))
+        while (rate := curve.search.next()) is not None:
+            point = Point(rate)
+            for _ in range(runs):
+                share = min(1.0, max(0.0, 0.9 + (most - rate) * source.uniform(0.18, 0.22)))
+                play = metrics(1 + (rate / most) ** 3, source)
+                play |= {"goodput_fraction": share, "goodput": share * rate * 0.97}
+                point.runs.append(play)
+            curve.found.append(point)
+            curve.search.tell(rate, point.share >= asked.attainment)
+        curves.append(curve)
+    found = Swept(asked, curves)
+    return Report(document() | {"sweep": found.as_json()}, swept=found)
 
 
 def document() -> dict[str, Any]:

@@ -63,7 +63,7 @@ def test_the_oracle_needs_labels() -> None:
         rounds = [Workload("w", (Item("a", 1),))]
         return await compare(None, target, rounds, Load(), arms, 0)  # type: ignore[arg-type]
 
-    with pytest.raises(BenchError, match="--label domain, language or cell"):
+    with pytest.raises(BenchError, match="--label domain, language, cell or class"):
         asyncio.run(main())
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.bench import prompts
-from toolkit.bench.build import SPARE, Source, build
+from toolkit.bench.build import Source, build
 from toolkit.bench.client import payload
 from toolkit.bench.errors import BenchError
-from toolkit.bench.target import Target
+from toolkit.bench.target import SPARE, Target
 from toolkit.bench.workload import Workload
 from toolkit.embedded import model_path
 
@@ -120,9 +120,37 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         prompts.load(tmp_path)
 
 
+FACTS = {"domain": "law", "language": "de", "user": 17, "class": "batch"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "Hi", "output_tokens": 9, **FACTS},
+        {"messages": CHAT, "max_tokens": 9, **FACTS},
+        {**SHARE, "output_tokens": 9, **FACTS},
+        {"body": {"messages": CHAT, "user": "17", "max_tokens": 9}, "domain": "law",
+         "language": "de", "class": "batch"},
+    ],
+)  # fmt: skip
+def test_a_row_says_what_kind_of_request_it_is(tmp_path: Path, row: dict) -> None:
+    (item,) = made(saved(tmp_path, "a.jsonl", row), chat=True)
+    assert (item.domain, item.language, item.user, item.kind) == ("law", "de", "17", "batch")
+    assert item.output_tokens == 9
+    assert (item.label("class"), item.label("cell")) == ("batch", "law/de")
+
+
+@pytest.mark.parametrize("value", [1.5, True, [], "", " ", "a\nb", {}])
+@pytest.mark.parametrize("key", ["domain", "language", "user", "class"])
+def test_what_is_no_name_is_refused(key: str, value: object) -> None:
+    with pytest.raises(BenchError, match=rf'f:3: "{key}" is .*: it must be a name, or left out'):
+        prompts.parse({"prompt": "Hi", key: value}, "f:3")
+    assert prompts.parse({"prompt": "Hi", key: None}, "f:3").text == "Hi"
+
+
 KEYS = (
     "prompt", "text", "messages", "conversations", "body", "role", "content", "from", "value",
-    "max_tokens", "sampling_params",
+    "max_tokens", "sampling_params", "domain", "user", "class", "output_tokens",
 )  # fmt: skip
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 ROWS = st.recursive(
@@ -199,3 +227,7 @@ def test_prompts_and_what_has_domains_do_not_go_together(tmp_path: Path) -> None
         made(path, trace=Path("x.csv"))
     with pytest.raises(BenchError, match="--domains and --languages"):
         made(path, domains="code")
+    with pytest.raises(BenchError, match="give --turns recorded or served"):
+        made(path, think_s=1.0)
+    with pytest.raises(BenchError, match="give --prompts FILE"):
+        build(Source(turns="served"), TARGET, open_loop=False)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.unit.bench.pages import compared, single
+from tests.unit.bench.pages import compared, several, single, swept, talked
 from tests.unit.html_page import Page
 from toolkit.bench.errors import BenchError
 from toolkit.bench.page import ready, render, write
@@ -113,7 +113,15 @@ def test_a_long_name_moves_what_follows_and_is_not_cut() -> None:
     assert name in line.splitlines()[0] and "1.0" in line.splitlines()[1]
 
 
-REPORTS = {"comparison": compared, "three": lambda: compared(arms=3), "run": single}
+REPORTS = {
+    "comparison": compared,
+    "three": lambda: compared(arms=3),
+    "run": single,
+    "talked": talked,
+    "several": several,
+    "swept": swept,
+    "one run of three": lambda: swept(3, runs=1),
+}
 
 
 @pytest.mark.parametrize("kind", REPORTS)
