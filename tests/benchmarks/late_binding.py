@@ -2,13 +2,15 @@
 
 One router and the same real workers (1 prefill + 2 decode on the CPU, launch/cpu-demo.yaml). Each
 prompt is sent twice with the same length and different tokens, once for each dispatch, the order
-alternating (ABBA); prompts are unique, 40, 160 and 400 tokens long, 8 output tokens. The first
+alternating (ABBA); prompts are unique, 40, 160 and 400 tokens long, 8 output tokens. `--lengths`
+and `--chunk`: others, run in chunks of so many tokens, each of whose KV concurrent dispatch sends
+while the next one runs; late dispatch sends all of it at the end. The first
 token is decode's in both (`tests.benchmarks.first_token` has the other one). First with one request
 in flight, then with four.
 
 keys: ttft_added_ms (median of the paired differences late - concurrent, with its 95 % interval),
 kv_transfer_ms (median over late rounds: from the first pages handed to the transfer engine to the
-success that the prefill's scheduler saw).
+success that the prefill's scheduler saw); `added_LENGTH_ms`, the same difference of one length.
 More: the medians by length, the same with four in flight (`c4_`), and `breakdown_late`,
 `breakdown_concurrent`: the router's own medians of queue, prefill (POST to prefill done), decide
 (to the decode POST) first (decode POST to its first byte: handshake, transfer, first step), and
@@ -22,9 +24,11 @@ can be done before the prefill.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,7 @@ from toolkit.bench.hosted import hosted
 from toolkit.bench.runner import new_session
 from toolkit.bench.target import get_json, set_policy
 from toolkit.bench.workload import Item
+from toolkit.launch.yaml_lines import read_document
 
 LENGTHS = (40, 160, 400)
 TOKENS = 8
@@ -79,7 +84,7 @@ async def serve(
 
 
 async def measure(
-    url: str, rounds: int, flight: int, policies: dict[str, str]
+    url: str, rounds: int, flight: int, policies: dict[str, str], lengths: Sequence[int] = LENGTHS
 ) -> tuple[dict[str, Any], int]:
     """The paired rounds with `flight` requests at a time; keys and the number of samples."""
     prompts = Prompts(seed=flight)
@@ -92,8 +97,8 @@ async def measure(
             items = [prompts.item(40) for _ in range(4)]
             await serve(session, url, dispatch, policies, items)
         for number in range(rounds):
-            length = LENGTHS[number % len(LENGTHS)]
-            for dispatch in DISPATCH if (number // 3) % 2 == 0 else DISPATCH[::-1]:
+            length = lengths[number % len(lengths)]
+            for dispatch in DISPATCH if (number // len(lengths)) % 2 == 0 else DISPATCH[::-1]:
                 items = [prompts.item(length) for _ in range(flight)]
                 samples = await serve(session, url, dispatch, policies, items)
                 mean = statistics.fmean(sample.ttft * 1000 for sample in samples)
@@ -121,9 +126,15 @@ async def measure(
             for part in PARTS
             if any(part in row for row in parts[name])
         }
-        for length in LENGTHS:
+        for length in lengths:
             if (name, length) in by_length:
                 keys[f"ttft_{name}_{length}_ms"] = statistics.median(by_length[(name, length)])
+    for length in lengths:
+        late, concurrent = (by_length.get((name, length), []) for name in DISPATCH)
+        if late:
+            value, low, high = median_difference(late, concurrent)
+            name = f"added_{length}_ms"
+            keys |= {name: value, f"{name}_low": low, f"{name}_high": high}
     return keys, 2 * rounds * flight
 
 
@@ -133,6 +144,8 @@ def main() -> None:
         __doc__,
         ("--url", {"help": "a router that is up"}),
         ("--eldr", {"action": "store_true", "help": "late by signatures (launch/cpu-eldr.yaml)"}),
+        ("--lengths", {"default": ",".join(map(str, LENGTHS)), "help": "tokens of the prompts"}),
+        ("--chunk", {"type": int, "help": "tokens of a prefill pass [default: the recipe's]"}),
     )
     result = Result()
     if options.url:
@@ -140,18 +153,31 @@ def main() -> None:
     else:
         with (
             tempfile.TemporaryDirectory(prefix="late-binding-") as folder,
-            hosted(ELDR_RECIPE if options.eldr else RECIPE, Path(folder)) as deployment,
+            hosted(recipe(options, Path(folder)), Path(folder)) as deployment,
         ):
             samples = run(deployment.router_url, result, options)
     result.emit(samples)
 
 
+def recipe(options: Any, folder: Path) -> Path:
+    """The deployment file, with another chunk where one is asked for."""
+    path = ELDR_RECIPE if options.eldr else RECIPE
+    if options.chunk is None:
+        return path
+    document, _ = read_document(path)
+    document["prefill"].setdefault("args", {})["chunked-prefill-size"] = options.chunk
+    made = folder / "chunked.yaml"
+    made.write_text(json.dumps(document))  # JSON is YAML
+    return made
+
+
 def run(url: str, result: Result, options: Any) -> int:
     """Both numbers of requests in flight; returns how many requests were timed."""
     quick, policies = options.quick, ELDR if options.eldr else {}
-    keys, one = asyncio.run(measure(url, 18 if quick else 120, 1, policies))
+    lengths = [int(text) for text in options.lengths.split(",")]
+    keys, one = asyncio.run(measure(url, 18 if quick else 120, 1, policies, lengths))
     result.keys |= keys
-    keys, four = asyncio.run(measure(url, 6 if quick else 45, 4, policies))
+    keys, four = asyncio.run(measure(url, 6 if quick else 45, 4, policies, lengths))
     result.keys |= {f"c4_{name}": value for name, value in keys.items()}
     return one + four
 
