@@ -12,7 +12,8 @@ one prefill worker keeps up.
 
 Without `--load` a closed loop: the slots of all ranks and 8 more for each in flight, so that slots
 are full and some finished prefills wait. With `--load 0.85` Poisson arrivals at that share of what
-shortest queue carries in such a closed loop, which is played first. Decode ranks are looked at from
+shortest queue carries in such a closed loop, which is played first; a round begins with as many at
+once as would then be in flight. Decode ranks are looked at from
 the first answer's end to the last request's start. Answers end by themselves, at lengths that the
 router is not told (`toolkit.bench.ending`), but for arms called *oracle*, whose requests say them
 as their limit. Every round plays the same requests once an arm, in balanced random order, prefix
@@ -112,6 +113,16 @@ async def saturated(session: Any, target: Target, drawn: Workload, in_flight: in
     return float(figures.get("window_throughput") or figures["output_throughput"]) / answer
 
 
+def filled(arriving: Workload, first: int) -> Workload:
+    """The same, with the first so many at once: else a round is over before its load is there."""
+    items = arriving.items
+    begin = items[min(first, len(items) - 1)].arrival_s
+    return Workload(
+        arriving.name,
+        tuple(replace(item, arrival_s=max(0.0, item.arrival_s - begin)) for item in items),
+    )
+
+
 async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float], int]:
     """All seeds' rounds in one comparison; means of what was sent and the rate; samples."""
     arms = [Arm.parse(text) for text in options.arms.split(",")]
@@ -138,7 +149,11 @@ async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float],
             drawn = workload(rows, pool, seed, options.rounds * options.requests, means)
             rounds = drawn.rounds(options.rounds)
             if options.load:
-                rounds = [timed(each, rate, seed * 100 + n) for n, each in enumerate(rounds)]
+                first = round(min(options.load, 1.0) * in_flight)
+                rounds = [
+                    filled(timed(each, rate, seed * 100 + n), first)
+                    for n, each in enumerate(rounds)
+                ]
             sent += drawn.items
             play = partial(
                 compare, session, target, rounds, played, arms, seed, report=say, loads=loads
