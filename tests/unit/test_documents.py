@@ -56,7 +56,7 @@ def test_the_site_builds_and_has_every_key_option_policy_and_result(tmp_path: Pa
 
 
 def test_a_recorded_benchmark_can_be_shown(tmp_path: Path) -> None:
-    record("fit", {"fit_1000_s": 0.65}, "tests.benchmarks.fit", tmp_path)
+    record("fit", {"fit_1000_s": 0.65}, "tests.benchmarks.fit", tmp_path, "abc1234")
     line = json.loads((tmp_path / "fit.jsonl").read_text())
     assert line["figures"] == {"fit_1000_s": 0.65} and line["command"] == "tests.benchmarks.fit"
     assert set(line) == {"benchmark", "figures", "command", "commit", "machine", "date"}

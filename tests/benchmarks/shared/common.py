@@ -48,6 +48,7 @@ class Result:
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
+        self._commit = commit()  # now: a long run may see others made
         self.keys: dict[str, Any] = {}
 
     def emit(self, samples: int) -> None:
@@ -60,19 +61,24 @@ class Result:
         if self.recorded:
             name = Path(sys.argv[0]).stem
             command = shlex.join([f"tests.benchmarks.{name}", *sys.argv[1:]])
-            record(name, figures, command, RESULTS)
+            record(name, figures, command, RESULTS, self._commit)
 
 
-def record(name: str, figures: dict[str, Any], command: str, folder: Path) -> None:
+def commit() -> str | None:
+    """What is checked out; None outside a repository."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or None
+
+
+def record(
+    name: str, figures: dict[str, Any], command: str, folder: Path, made_of: str | None
+) -> None:
     """Append one result to `folder`/NAME.jsonl; the results page is made from these files."""
-    here = Path(__file__).parent
-    asked = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     line = {
         "benchmark": name,
         "figures": figures,
         "command": command,
-        "commit": commit or None,
+        "commit": made_of,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
