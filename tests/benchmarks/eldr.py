@@ -1,11 +1,12 @@
 """ELDR against load balancers: distinct experts, TPOT and TTFT on real CPU workers, 1P + 4D.
 
-launch/cpu-eldr.yaml, the project's prompts that the profile was *not* fitted to, or with
-`--prompts FILE` those of a file that training has not seen either, four domains x four languages,
-`--concurrency` in flight in a closed loop, so that each decode worker has a batch of about a
-quarter; decode is measured while the loop is full. Every round plays the same requests once an arm,
-in balanced random order, prefix caches emptied before each; `--seeds` seeds draw other requests and
-orders.
+launch/cpu-eldr.yaml, the project's prompts that the profile was *not* fitted to (four domains x
+four languages), or with `--prompts FILE` those of a file that training has not seen either (every
+domain in a language that has ten of them). `--model` and `--profile` name another model than the
+embedded one (with the same tokenizer) and its profile. `--concurrency` requests are in flight in a
+closed loop, so that each decode worker has a batch of about a quarter; decode is measured while the
+loop is full. Every round plays the same requests once an arm, in balanced random order, prefix
+caches emptied before each; `--seeds` seeds draw other requests and orders.
 
 Two cores cannot run five busy workers at once: the wall clock of a step contains the wait for a
 core, and even its CPU time the caches that its neighbours (and other machines on the same host)
@@ -20,7 +21,8 @@ for cores, for every arm alike.
 keys: distinct_ratio_rr (distinct experts a step and layer against round robin, live),
 tpot_p50_ratio, tpot_p99_ratio (replayed), ttft_ratio (p50): ours against `best_baseline`, the load
 balancer of the lowest TPOT p50 (BALANCERS), each with its 95 % interval over `rounds` paired rounds
-(moments of one round are not independent of each other).
+(moments of one round are not independent of each other); prompts, how many the requests are drawn
+from.
 More: `arms`, the medians of every arm live; `replayed`, TPOT, batch and distinct experts of every
 arm there, and its step times against that balancer's in batches of equal size; `against_best`, each
 arm live against that balancer; `live_tpot_p50_ratio`, `live_tpot_p99_ratio`, TPOT inside the five
@@ -47,12 +49,13 @@ from tests.benchmarks.shared.eldr_batches import Moments, Record
 from tests.benchmarks.shared.eldr_replay import Played, by_token, replayed, tpot
 from tests.benchmarks.shared.eldr_rounds import (
     DOMAINS,
-    RECIPE,
     SKEW,
     against,
     medians,
     ratio,
+    recipe,
     say,
+    unseen,
     warm_up,
     workload,
 )
@@ -87,7 +90,8 @@ async def measure(url: str, options: Any) -> tuple[Comparison, list[Moments], di
         for seed in range(options.seeds):
             rounds = workload(
                 *(seed, options.rounds, options.requests, options.tokens),
-                *(domains, languages, options.prompts),
+                *("all" if options.prompts and options.set == "main" else domains, languages),
+                *(options.prompts, options.profile),
             )
             if not seed:
                 await warm_up(session, target, rounds[0], load)
@@ -171,6 +175,8 @@ def main() -> None:
         ("--concurrency", {"type": int, "default": 48}),
         ("--moments", {"type": int, "default": 12, "help": "of each round; 0: no replay"}),
         ("--prompts", {"type": Path, "help": "JSON lines of text, domain, language, source"}),
+        ("--model", {"type": Path, "help": "its folder; default: the embedded model"}),
+        ("--profile", {"type": Path, "help": "the model's; default: the embedded model's"}),
         ("--url", {"help": "a router that is up"}),
     )
     if options.quick:
@@ -181,13 +187,13 @@ def main() -> None:
     else:
         with (
             tempfile.TemporaryDirectory(prefix="eldr-") as folder,
-            hosted(RECIPE, Path(folder)) as up,
+            hosted(recipe(Path(folder), options.model, options.profile), Path(folder)) as up,
         ):
             found = asyncio.run(measure(up.router_url, options))
     whole, recorded, router, samples = found
     names = [arm.text for arm in whole.arms]
     if options.moments:
-        result.keys |= replay_keys(asyncio.run(replayed(recorded)), names)
+        result.keys |= replay_keys(asyncio.run(replayed(recorded, options.model)), names)
         baseline = names.index(result.keys["best_baseline"])
     else:
         medians_live = [whole.median(i, "median_worker_tpot_ms") for i in range(len(names))]
@@ -196,6 +202,8 @@ def main() -> None:
     result.keys |= live_keys(whole, names, baseline)
     result.keys |= {
         "set": options.set,
+        "model": options.model.name if options.model else "embedded",
+        "prompts": len(unseen(options.prompts, options.profile)),
         "rounds": len(whole.rounds[0]),
         "batch": whole.median(0, "mean_batch"),
         "arms": medians(whole, names),

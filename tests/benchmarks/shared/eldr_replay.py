@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import tempfile
 import time
@@ -25,14 +26,14 @@ from toolkit.launch.keys import headers_at
 TOKENS = 20
 """Generated in a replay: so many steps of the whole batch, less a few at the edges."""
 ENOUGH = 8
-WORKER = """\
-name: eldr-replay
-device: cpu
-mode: plain
-capture_experts: true
-worker: {kv_tokens: 16384, max_running: 32}
-router: {kind: toolkit, decode_policy: round_robin}
-"""
+WORKER = {
+    "name": "eldr-replay",
+    "device": "cpu",
+    "mode": "plain",
+    "capture_experts": True,
+    "worker": {"kv_tokens": 16384, "max_running": 32},
+    "router": {"kind": "toolkit", "decode_policy": "round_robin"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,13 @@ class Played:
 
 
 @contextmanager
-def one_worker() -> Iterator[dict[str, Any]]:
-    """A plain server (prefill and decode in one) and nothing else that computes; yields the
-    router's `GET /workers` row of it."""
+def one_worker(model: Path | None) -> Iterator[dict[str, Any]]:
+    """A plain server (prefill and decode in one) of a model folder (None: the embedded model) and
+    nothing else that computes; yields the router's `GET /workers` row of it."""
+    served = {} if model is None else {"model": str(model.absolute())}
     with tempfile.TemporaryDirectory(prefix="eldr-replay-") as folder:
         path = Path(folder) / "worker.yaml"
-        path.write_text(WORKER)
+        path.write_text(json.dumps({**WORKER, **served}))  # JSON is YAML
         with hosted(path, Path(folder)) as up:
             worker = up.workers[0]
             yield {"name": worker.name, "role": "plain", "url": worker.url, "dp_rank": 0}
@@ -112,10 +114,12 @@ def _played(heard: Any, size: int, since: float, until: float) -> Played:
     return Played(size, percentile(steps.tolist(), 50), float(heard.distinct(whole).mean()))
 
 
-async def replayed(recorded: Sequence[Moments]) -> list[list[list[Played]]]:
+async def replayed(
+    recorded: Sequence[Moments], model: Path | None = None
+) -> list[list[list[Played]]]:
     """What the steps of these rounds' batches take on a worker of its own; by arm and round."""
     rounds: list[list[list[list[Played]]]] = []
-    with one_worker() as row:
+    with one_worker(model) as row:
         async with new_session(300.0) as session:
             for number, moments in enumerate(recorded):
                 rounds.append(await replay(session, row, moments, number))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from toolkit.bench.runner import Load, check, play
 from toolkit.bench.stats import Ratio, paired_ratio
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
+from toolkit.launch.yaml_lines import read_document
 from toolkit.resources import profiles_dir, recipes_dir
 
 RECIPE = recipes_dir() / "cpu-eldr.yaml"
@@ -28,21 +31,37 @@ SHOWN = (
 WARM_UP = 32
 LONGEST_TEXT = 2_000
 """Characters of a prompt that is drawn from a file."""
+LEAST_PROMPTS = 10
+"""Unseen prompts of a file's domain in a language; a cell of fewer would repeat them too often."""
 
 
-def unseen(file: Path | None = None) -> list[Any]:
-    """Prompts that neither the model's training nor a fit of the shipped profile has seen, and that
-    fit in a CPU worker: of a file (see `eldr_rows.read`), else the project's own, of which training
-    has seen none."""
+def recipe(folder: Path, model: Path | None = None, profile: Path | None = None) -> Path:
+    """RECIPE, written to `folder`, with another model and its profile where they are given."""
+    document, _ = read_document(RECIPE)
+    if model is not None:
+        document["model"] = str(model.absolute())
+    if profile is not None:
+        document["router"]["profile"] = str(profile.absolute())
+    path = folder / RECIPE.name
+    path.write_text(json.dumps(document))  # JSON is YAML
+    return path
+
+
+def unseen(file: Path | None = None, profile: Path | None = None) -> list[Any]:
+    """Prompts that neither the model's training nor a fit of the profile has seen, and that fit in
+    a CPU worker: of a file (see `eldr_rows.read`) those of cells with LEAST_PROMPTS or more, else
+    the project's own, of which training has seen none."""
     from toolkit.embedded import load_prompts
     from toolkit.profile_folder.store import read
 
     if file is not None:
         from tests.benchmarks.shared import eldr_rows
 
-        return [p for p in eldr_rows.read(file) if not p.seen and len(p.text) <= LONGEST_TEXT]
-    profile, arrays = read(PROFILE)
-    rows = zip(profile.requests, arrays["held_out"], strict=True)
+        fit = [p for p in eldr_rows.read(file) if not p.seen and len(p.text) <= LONGEST_TEXT]
+        cells = Counter((p.domain, p.language) for p in fit)
+        return [p for p in fit if cells[p.domain, p.language] >= LEAST_PROMPTS]
+    found, arrays = read(profile or PROFILE)
+    rows = zip(found.requests, arrays["held_out"], strict=True)
     fitted = {request.id for request, held_out in rows if not held_out}
     return [prompt for prompt in load_prompts() if prompt.id not in fitted]
 
@@ -51,8 +70,10 @@ class Draw:
     """Items of unseen prompts: no prompt comes twice before all of its kind have come, over all
     draws together; `tokens` output tokens in the mean, half to one and a half times as many."""
 
-    def __init__(self, seed: int, tokens: int, file: Path | None = None) -> None:
-        self._prompts = unseen(file)
+    def __init__(
+        self, seed: int, tokens: int, file: Path | None = None, profile: Path | None = None
+    ) -> None:
+        self._prompts = unseen(file, profile)
         self._deck = Deck(self._prompts, seed)
         self._tokens = tokens
         # Equal lengths would end together and start together for ever.
@@ -79,9 +100,11 @@ def workload(
     domains: str,
     languages: str,
     file: Path | None = None,
+    profile: Path | None = None,
 ) -> list[Workload]:
-    """Rounds of `each` requests of one mix, `file`: of its prompts."""
-    items = Draw(seed, tokens, file).items(rounds * each, domains, languages)
+    """Rounds of `each` requests of one mix, `file`: of its prompts, `profile`: less those that it
+    was fitted to."""
+    items = Draw(seed, tokens, file, profile).items(rounds * each, domains, languages)
     return Workload(f"unseen-{seed}", tuple(items)).rounds(rounds)
 
 
