@@ -33,6 +33,7 @@ from patches.pd import (
     first_token,
     kv_transfer,
     late_binding,
+    prefill_only,
     prefill_restart,
     rank_register,
     resume,
@@ -65,6 +66,8 @@ ALL: tuple[Patch, ...] = (
     first_token.PATCH,
     late_binding.PATCH,
     kv_transfer.PATCH,
+    # Outside of them: what it finishes, they must have seen.
+    prefill_only.PATCH,
     early_send.PATCH,
     early_place.PATCH,
     capture.PATCH,

@@ -7,7 +7,8 @@ front: `: 17 4 2083`. Comments are part of the SSE standard, so a client that se
 
 A prefill worker's stream has one or two answers. The first token, which it gives as soon as it has
 it (`patches.pd.first_token`), comes with its id; the last one, after the KV transfer, says `: last`
-instead: it repeats that token, or has one that was held back for a good reason.
+instead: it repeats that token, or has one that was held back for a good reason. One that no decode
+worker is to have (`patches.pd.prefill_only`) has an answer as any other worker's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from patches.base import Hook, Patch, Process, resolve
 from toolkit.contract.comments import LAST
 from toolkit.contract.headers import IDS
+from toolkit.contract.prefill_only import HOST
 
 HEADER = IDS.encode()
 PATHS = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})
@@ -86,7 +88,8 @@ async def _record_ids(original: Any, manager: Any, obj: Any, *args: Any, **kwarg
         return
     seen = 0
     incremental = manager.incremental_streaming_output
-    prefill = manager.server_args.disaggregation_mode == "prefill"
+    alone = getattr(obj, "bootstrap_host", None) == HOST
+    prefill = manager.server_args.disaggregation_mode == "prefill" and not alone
     async for response in responses:
         if prefill and response["meta_info"].get("finish_reason") is not None:
             fresh.last = True

@@ -25,6 +25,7 @@ import logging
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.pd import prefill_only
 from patches.pd.late_binding import newly_finished
 
 log = logging.getLogger("toolkit.prefill")
@@ -50,6 +51,8 @@ def held_back(scheduler: Any, req: Any) -> str:
     token, vocabulary = req.output_ids[-1], req.vocab_size
     if len(req.output_ids) != 1:
         return "it is not the first one"
+    if prefill_only.alone(req):
+        return "it is the only one"
     if req.to_finish is not None or req.finished():
         return "the request is ending"
     if token < 0 or (vocabulary is not None and token >= vocabulary):

@@ -19,7 +19,8 @@ as it is. With `--steps` decodes say what their steps were. POST /standin/mode m
 
 With `--first-token` prefills tell the first token of a stream at once, as `patches.pd.first_token`
 does; not that of a request with `hold_first`. `refuse_first`: they refuse it in the stream.
-`--done-ms`: they say so much later that they are done.
+`--done-ms`: they say so much later that they are done. `--prefill-only`: they answer a request
+whose KV nobody will ask for.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tests.standin.faults import MODES, Faults
 from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, prompt_of, resumed_ids, seed_of, token_id
-from toolkit.contract import VERSION, events, headers, run_id
+from toolkit.contract import VERSION, events, headers, prefill_only, run_id
 from toolkit.contract.paths import EVENTS
 
 HEAD_STREAM = (
@@ -118,7 +119,11 @@ class Server:
         self.publish(event)
 
     def patches(self) -> tuple[str, ...]:
-        told = {"step_log": self.args.steps, "first_token": self.args.first_token}
+        told = {
+            "step_log": self.args.steps,
+            "first_token": self.args.first_token,
+            prefill_only.PATCH: self.args.prefill_only,
+        }
         return tuple(name for name, there in told.items() if there)
 
     def hello(self) -> bytes:
@@ -316,6 +321,9 @@ class Protocol(asyncio.Protocol):
             await asyncio.sleep(server.args.prefill_ms / 1e3)
         if body.get("crash_role") == "prefill" and not self.attempt:
             os.kill(os.getpid(), signal.SIGKILL)
+        if body["bootstrap_host"] == prefill_only.HOST:
+            await self.decode(body, rid)
+            return
         prompt = prompt_of(body)
         resumed = resumed_ids(body)
         stream = None
@@ -501,6 +509,7 @@ def main() -> None:
     parser.add_argument("--transfer-ms", type=float, default=0.0)
     parser.add_argument("--done-ms", type=float, default=0.0)
     parser.add_argument("--first-token", action="store_true", help="prefills tell first tokens")
+    parser.add_argument("--prefill-only", action="store_true", help="prefills answer one token")
     parser.add_argument("--no-events", action="store_true")
     parser.add_argument("--contract", type=int, default=VERSION)
     parser.add_argument("--fingerprint", default="sha256:1", help="of the model, in hello")

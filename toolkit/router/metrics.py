@@ -48,6 +48,9 @@ class Metrics:
         self.ejected = Counter("ejected", "Workers left alone as they fail", ["worker"], **one)
         self.resumes = Counter("resumes", "Streams resumed on another worker", **one)
         self.early = Counter("early", "Streams that began with their prefill's token", **one)
+        self.prefill_only = Counter(
+            "prefill_only", "Requests for one token that no decode worker heard of", **one
+        )
         self.tokens = Counter("tokens", "Output tokens relayed in streams", **one)
         self.disconnects = Counter("disconnects", "Clients that went away early", **one)
         self.ttft = Histogram("ttft_seconds", "Arrival to first byte", buckets=_SECONDS, **one)

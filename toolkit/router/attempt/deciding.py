@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from toolkit.contract import prefill_only
 from toolkit.contract.events import PrefillDone
 from toolkit.policies.base import RequestView
 from toolkit.router.attempt.cleaning import clean_up
@@ -19,6 +20,7 @@ from toolkit.router.booking import Booking
 from toolkit.router.first import first_of
 from toolkit.router.first_token import PATCH, why_decode
 from toolkit.router.metrics import Timing
+from toolkit.router.one_token import is_one
 from toolkit.router.rank import Rank
 from toolkit.router.request import Single, new_room
 
@@ -95,12 +97,18 @@ class Attempt:
     async def _split(self) -> Answer | None:
         """Prefill and decode apart: late when the prefill can tell that it is done."""
         d = self._d
-        # No prefill whose KV nobody can take: first somebody must be there.
-        await d.present("decode", self._wait_s)
+        one = is_one(self._single)
+        if not one:
+            # No prefill whose KV nobody can take: first somebody must be there.
+            await d.present("decode", self._wait_s)
         late = d.dispatch == "late"
         prefill = await d.pick("prefill", self._single, self._view, self._wait_s, credit=late)
         if late:
             self._legs.credit = prefill
+        if one:
+            if prefill_only.PATCH in prefill.worker.hello.patches:
+                return await self._prefill_only(prefill)
+            await d.present("decode", self._wait_s)
         self._late = late = late and prefill.worker.has_events
         decode = None
         if not late:
@@ -131,6 +139,13 @@ class Attempt:
             self._timing.prefill = self._done_at - posted_at
             self._timing.decide = decided_at - self._done_at
         return await self._relaying.follow(decode_leg, prefill_leg, late)
+
+    async def _prefill_only(self, prefill: Rank) -> Answer | None:
+        """All it asks for is there when it has been prefilled."""
+        self._timing.queue = monotonic() - self._arrived
+        leg = self._post(prefill, self._legs.prefill_only_body(prefill), decode=True)
+        self._d.metrics.prefill_only.inc()
+        return await self._relaying.follow(leg, None, late=False)
 
     def _early(self, prefill: Rank) -> Early | None:
         """Who passes on the first token of this prefill; None where decode is to tell it."""

@@ -8,10 +8,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from toolkit.contract.headers import ATTEMPT, IDS
+from toolkit.contract.prefill_only import HOST
 from toolkit.router.booking import Booking
 from toolkit.router.packed import segments
 from toolkit.router.rank import Rank
-from toolkit.router.request import Single, public_id, ticket_body
+from toolkit.router.request import Single, new_room, public_id, ticket_body
 from toolkit.router.upstream import Call
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Leg:
     call: Call
     booking: Booking
     decode: bool
+    """Whether its answer is the client's: of a decode or plain worker, or of a prefill worker that
+    does it all."""
     begun: float
     """When it was posted."""
     probe: bool = False
@@ -101,15 +104,16 @@ class Legs:
             headers += f"{ATTEMPT}: {self._number}\r\n"
         call = rank.worker.post(self._single.path, segments(body), sink, headers)
         booking, self.booking = self.booking, None
+        generates = decode and rank.worker.config.role != "prefill"
         if booking is None:  # last: what was not sent is not counted
-            following = self._d.following if decode else None
+            following = self._d.following if generates else None
             streams, generated = self._relay is not None, len(self._single.resume_ids)
             booking = Booking(rank, view, following, streams, generated)
         now = monotonic()
         probe = rank.worker.record.posted(now)
         leg = Leg(rank, call, booking, decode, now, probe, early=early)
         self.all.append(leg)
-        if decode:
+        if generates:
             rank.expect(call)
             relay, late = self._relay, late or not self._d.config.disaggregated
             slow = (lambda: False) if relay is None else (lambda: relay.paused)
@@ -130,6 +134,14 @@ class Legs:
         """What a worker that prefills and decodes both is sent."""
         key = self._d.known_workers.worker_key
         return {**ticket_body(self._single, self.rid, key), "rid": self.rid}
+
+    def prefill_only_body(self, prefill: Rank) -> dict[str, Any]:
+        """What a prefill worker is sent that no decode worker will ask for the KV."""
+        body = self.body()
+        body["bootstrap_host"] = HOST
+        body["bootstrap_room"] = new_room(prefill.worker.config.dp_size, prefill.dp_rank)
+        set_rank(body, prefill)
+        return body
 
     def split_body(self, prefill: Rank, room: int) -> dict[str, Any]:
         """What prefill and decode have in common: where they meet, and which DP rank of the prefill

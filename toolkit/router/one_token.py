@@ -1,0 +1,40 @@
+"""Requests for one token: a prefill worker answers them, and no decode worker hears of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolkit.router.request import Single
+
+LIMITS = {
+    "chat": ("max_tokens", "max_completion_tokens"),
+    "completions": ("max_tokens",),
+    "generate": ("max_new_tokens",),
+}
+"""Which fields say how many tokens a client wants at most, by endpoint."""
+OF_DECODE = (
+    "return_hidden_states",
+    "return_indexer_topk",
+    "return_routed_experts",
+    "return_sampling_mask",
+    "return_entropy",
+    "routed_experts_start_len",
+    "beam_width",
+)
+"""What only a decode worker is known to answer in full."""
+
+
+def is_one(single: Single) -> bool:
+    """Whether a prefill worker alone can answer it: all its limits are 1, and nothing that it asks
+    for beside the token is decode's."""
+    body = single.body
+    if single.capture or single.resume_ids:
+        return False
+    given: Any = body.get("sampling_params") if single.endpoint == "generate" else body
+    if not isinstance(given, dict):
+        return False
+    limits = [given[name] for name in LIMITS[single.endpoint] if given.get(name) is not None]
+    if not limits or any(type(limit) is not int or limit != 1 for limit in limits):
+        return False
+    return not any(body.get(name) or given.get(name) for name in OF_DECODE)
