@@ -20,7 +20,7 @@ from toolkit.bench.sweep import sweep
 from toolkit.bench.swept import Range, Swept
 from toolkit.bench.target import Target, discover
 from toolkit.bench.watch import requests_per_worker
-from toolkit.bench.workload import Label, Workload
+from toolkit.bench.workload import Label, Workload, backwards
 
 if TYPE_CHECKING:
     import aiohttp
@@ -148,7 +148,7 @@ async def _warm_up(
     """A few requests that are not counted: connections, lazy imports, first-call costs."""
     if settings.warmup < 1:
         return
-    part = Workload("warm-up", workload.items[: settings.warmup])
+    part = Workload("warm-up", tuple(map(backwards, workload.items[: settings.warmup])))
     load = Load(settings.load.endpoint, concurrency=2, timeout_s=settings.load.timeout_s)
     check(await play(session, target, part, load), len(part))
 

@@ -55,6 +55,13 @@ class Item:
         return "/".join(parts) if all(parts) else ""
 
 
+def backwards(item: Item) -> Item:
+    """A request as long as this one by itself, which leaves nothing in a prefix cache that this one
+    would find: its texts end to begin."""
+    messages = tuple((role, content[::-1]) for role, content in item.messages)
+    return replace(item, prompt=item.prompt[::-1], messages=messages, conversation=None, turn=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """The items of a run in the order of their arrivals."""

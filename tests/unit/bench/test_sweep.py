@@ -43,6 +43,7 @@ class OneByOne:
         self.here, self.room, self.router, self.dead = 0, room, router, dead
         self.policies = {"prefill": "p", "decode": "as_it_was"}
         self.flushes, self.played, self.orders = 0, 0, []  # type: ignore[var-annotated]
+        self.texts: list[str] = []
         self.url = ""
 
     async def workers(self, _: web.Request) -> web.Response:
@@ -64,7 +65,7 @@ class OneByOne:
         return web.json_response({"data": [{"id": "m", "max_model_len": 4096}]})
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        await request.json()
+        self.texts.append((await request.json())["text"])
         if self.room is not None and self.here >= self.room:
             return web.Response(status=429, text="no room")
         if self.dead:
@@ -215,6 +216,16 @@ def test_several_runs_have_intervals() -> None:
     assert len(said) == 4 and "run 3 of 3" in said[-1]
     text = shown(runs_table(report.runs))
     assert "TTFT" in text and " to " in text and "goodput" in text
+
+
+def test_what_warms_up_is_in_no_cache_of_what_is_counted() -> None:
+    server = OneByOne()
+    load = Load(concurrency=2)
+    run(server, Settings(Source(num_requests=6, max_tokens=1), load, Slo(), warmup=4))
+    warm, counted = server.texts[:4], server.texts[4:]
+    assert len(counted) == 6
+    assert sorted(text[::-1] for text in warm) == sorted(counted[:4])
+    assert not set(warm) & set(counted)
 
 
 def shown(table: Any) -> str:
