@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tests.benchmarks.published import COST, LONGEST
@@ -42,6 +42,7 @@ from tests.benchmarks.shared.balancers import (
 )
 from tests.benchmarks.shared.common import Result, arguments
 from tests.benchmarks.shared.simulated import arriving
+from tests.benchmarks.shared.verdicts import changed
 from toolkit.bench.lengths import draw, of_trace, scaled
 from toolkit.bench.traces import load
 from toolkit.simulate.costs.linear import Decode, Linear
@@ -147,18 +148,10 @@ def rate_of(regime: Regime, options: Any) -> float:
 
 
 def verdict(name: str, column: str, arm: str, found: Against, lead: str, most: bool) -> str:
-    """What an arm gains over the best balancer of a column, in words."""
+    """What an arm does beside the best balancer of a column, in words."""
     ratio = found.ratios[lead]
-    gain = (ratio.value - 1) * (1 if most else -1)
-    what = "tokens/s" if most else "p99 TPOT"
-    beyond = ratio.low > 1 if most else ratio.high < 1
-    behind = ratio.high < 1 if most else ratio.low > 1
-    said = "gains" if beyond else "loses" if behind else "differs by no more than the seeds do:"
-    low, high = (ratio.low, ratio.high)
-    return (
-        f"{name}: {arm} {said} {abs(gain) if beyond or behind else gain:.1%} of {what} against "
-        f"the best {column}, {found.best} (ratio {low:.3f} to {high:.3f})"
-    )
+    said = changed("tokens/s" if most else "p99 TPOT", asdict(ratio))
+    return f"{name}: {arm} beside the best {column}, {found.best}: {said}"
 
 
 def main() -> None:
