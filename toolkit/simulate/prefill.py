@@ -6,18 +6,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from toolkit.policies.base import Load, WorkerView
+from toolkit.policies.preemption.bounds import Paused
+from toolkit.policies.request_class import RequestClass
 from toolkit.policies.sjf import ShortestFirst
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.fleet import UNBOUNDED
 from toolkit.simulate.neighbours import Neighbours
+from toolkit.simulate.preemption import Preemption, SlicedPass
 from toolkit.simulate.prompt_queue import Part, PromptQueue
 from toolkit.simulate.request import Request
+
+
+def everybody(request: Request) -> bool:
+    return True
+
+
+def unstoppable(request: Request) -> bool:
+    return request.request_class is not RequestClass.BEST_EFFORT
+
+
+def in_a_hurry(request: Request) -> bool:
+    return request.request_class is RequestClass.LATENCY_SENSITIVE
 
 
 @dataclass(eq=False)
 class PrefillWorker:
     """Takes prompts in order of arrival, or `shortest` first, in passes of at most `chunk` tokens.
+    With `preemption` best-effort ones run behind all others, in passes of their own, which may be
+    stopped between two slices for latency-sensitive ones.
 
     A prompt's KV takes its place in the pool of `kv_tokens` from its first pass until its decode
     rank has it; what is left of the pool caches prefixes. A prompt that has no room waits, and
@@ -38,10 +55,16 @@ class PrefillWorker:
     """Its loop looks at what a pass has made when it has begun, and on a CPU done, the next one."""
     credit: int = 0
     """More requests that the router may send here before their decode is chosen."""
+    preemption: Preemption | None = None
 
     def __post_init__(self) -> None:
         self.prompts = PromptQueue(self.chunk, self.shortest)
         self._passing: list[Part] = []
+        self._sliced: SlicedPass | None = None
+        """The pass that runs, where it is one of best-effort prompts."""
+        self._stopped: SlicedPass | None = None
+        self.paused: dict[Request, Paused] = {}
+        """What best-effort prompts went through, those that are through too."""
         self._starting = False
         self._speed = 1.0
         self._left_s = 0.0
@@ -81,14 +104,15 @@ class PrefillWorker:
     def view(self, usable: bool) -> WorkerView:
         waiting = self.prompts.waiting
         left = sum(each.prompt - each.computed for each in waiting)
+        running = len(self._passing) + (len(self._stopped.parts) if self._stopped else 0)
         load = Load(
-            running=len(self._passing),
+            running=running,
             waiting=len(waiting),
             used_tokens=self.held_tokens,
             total_tokens=self.kv_tokens,
             waiting_tokens=left,
         )
-        count = len(waiting) + len(self._passing)
+        count = len(waiting) + running
         return WorkerView(self.name, healthy=usable, inflight=count, load=load)
 
     def _wake(self) -> None:
@@ -101,19 +125,67 @@ class PrefillWorker:
         self._starting = False
         if self._passing:
             return
-        prompts = self.prompts
-        parts = prompts.next_pass(self.chunk, prompts.computed_tokens, self._begin)
+        if self._stopped is not None:
+            self._beside(self._stopped)
+            return
+        parts = self._next(self._wanted())
         if not parts:
             self._tell()
             if self.neighbours is not None:
                 self.neighbours.idle(self)
             return
+        self._run(parts)
+
+    def _next(self, wanted: Callable[[Request], bool]) -> list[Part]:
+        prompts = self.prompts
+        return prompts.next_pass(self.chunk, prompts.computed_tokens, self._begin, wanted)
+
+    def _wanted(self) -> Callable[[Request], bool]:
+        """Best-effort prompts when there are no others."""
+        if self.preemption is None:
+            return everybody
+        others = [*self.prompts.halves, *self.prompts.waiting]
+        return unstoppable if any(map(unstoppable, others)) else everybody
+
+    def _run(self, parts: list[Part]) -> None:
         self._passing = parts
         seconds = self.cost.prefill_s([(new, before) for _, new, before in parts])
-        self._left_s, self._paced = seconds, self.events.now
-        self._ending = self.events.after(seconds / self._speed, self._done)
+        if self.preemption is not None and not unstoppable(parts[0].request):
+            each = seconds / self.preemption.slices + self.preemption.boundary_s
+            self._sliced = SlicedPass(self.preemption, parts, each)
+            seconds = each
+        self._compute(seconds)
         if self.neighbours is not None:
             self.neighbours.busy(self, "prefill")
+
+    def _compute(self, seconds: float) -> None:
+        self._left_s, self._paced = seconds, self.events.now
+        self._ending = self.events.after(seconds / self._speed, self._done)
+
+    def _beside(self, stopped: SlicedPass) -> None:
+        """A stopped pass: the next batch of those in a hurry, or it goes on."""
+        parts = self._next(in_a_hurry) if stopped.stays(self.events.now, self.paused) else []
+        if parts:
+            self._run(parts)
+            return
+        stopped.resume(self.events.now, self.paused)
+        self._stopped, self._sliced, self._passing = None, stopped, stopped.parts
+        self._compute(stopped.slice_s)
+
+    def _boundary(self, sliced: SlicedPass) -> bool:
+        """Between two slices; False when that was the last one."""
+        sliced.sliced()
+        if sliced.over:
+            self._sliced = None
+            return False
+        waiting = [each for each in self.prompts.waiting if in_a_hurry(each)]
+        if sliced.yields(waiting, self.events.now, self.paused):
+            sliced.stop(self.events.now)
+            self._stopped, self._sliced, self._passing = sliced, None, []
+            self._wake()
+        else:
+            self._compute(sliced.slice_s)
+        return True
 
     def _begin(self, request: Request) -> bool:
         """Its prompt gets its place in the pool, if there is one."""
@@ -126,11 +198,13 @@ class PrefillWorker:
 
     def _done(self) -> None:
         self._ending = None
+        if self._sliced is not None and self._boundary(self._sliced):
+            return
         parts, self._passing = self._passing, []
         if self.behind:
             self._tell()
         self._computed += self.prompts.passed(parts)
-        if not self.behind:
+        if not self.behind or self._stopped is not None:
             self._tell()
         agenda, self._agenda = self._agenda, []
         for action in agenda:

@@ -32,7 +32,9 @@ class PromptQueue:
     shortest: ShortestFirst | None = None
     cache: PrefixCache = field(default_factory=PrefixCache)
     waiting: list[Request] = field(default_factory=list)
-    half_done: Request | None = None
+    halves: list[Request] = field(default_factory=list)
+    """Of which a part is computed: one, or where passes are of those who are `wanted` one of each
+    kind."""
     computed_tokens: int = 0
     hit_tokens: int = 0
     _since: dict[Request, int] = field(default_factory=dict)
@@ -42,21 +44,40 @@ class PromptQueue:
         self.waiting.append(request)
         self._since[request] = count
 
-    def next_pass(self, left: int, count: int, let_in: Callable[[Request], bool]) -> list[Part]:
+    @property
+    def half_done(self) -> Request | None:
+        """The prompt that goes first, a part of which is computed."""
+        return self.halves[0] if self.halves else None
+
+    def next_pass(
+        self,
+        left: int,
+        count: int,
+        let_in: Callable[[Request], bool],
+        wanted: Callable[[Request], bool] = lambda request: True,
+    ) -> list[Part]:
         """Who takes the next `left` tokens, at this value of the counter. `let_in`: there is room
-        for one more, which has been told by `begin`."""
+        for one more, which has been told by `begin`. `wanted`: the others stay where they are, and
+        nobody waits behind them."""
         parts: list[Part] = []
-        if self.half_done is not None:
-            left -= self._add(parts, self.half_done, left)
+        for request in [each for each in self.halves if wanted(each)]:
+            if left > 0:
+                left -= self._add(parts, request, left)
         if left > 0 and self.shortest is not None:
             self._sort(self.shortest, count)
-        taken = 0
+        passed_over: list[Request] = []
+        looked = 0
         for request in self.waiting:
-            if left <= 0 or not let_in(request):
+            if left <= 0:
                 break
-            taken += 1
-            left -= self._add(parts, request, left)
-        del self.waiting[:taken]
+            if not wanted(request):
+                passed_over.append(request)
+            elif let_in(request):
+                left -= self._add(parts, request, left)
+            else:
+                break
+            looked += 1
+        self.waiting[:looked] = passed_over
         return parts
 
     def begin(self, request: Request, now: float) -> None:
@@ -72,13 +93,16 @@ class PromptQueue:
         for request, new, _ in parts:
             request.computed += new
             self.computed_tokens += new
-        return [request for request, _, _ in parts if request is not self.half_done]
+        return [request for request, _, _ in parts if request not in self.halves]
 
     def _add(self, parts: list[Part], request: Request, left: int) -> int:
         before = request.cached + request.computed
         new = min(request.to_fill - before, left)
         parts.append(Part(request, new, before))
-        self.half_done = request if before + new < request.to_fill else None
+        if request in self.halves:
+            self.halves.remove(request)
+        if before + new < request.to_fill:
+            self.halves.append(request)
         return new
 
     def _sort(self, shortest: ShortestFirst, count: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from toolkit.policies.request_class import RequestClass
 from toolkit.simulate.histogram import Histogram
 from toolkit.simulate.request import Request
 
@@ -100,8 +101,8 @@ class Recorder:
         kinds = [self.all]
         if request.label:
             kinds.append(self.classes.setdefault(request.label, Latencies()))
-        if request.urgent:
-            kinds.append(self.classes.setdefault("urgent", Latencies()))
+        if request.request_class is not RequestClass.STANDARD:
+            kinds.append(self.classes.setdefault(request.request_class.value, Latencies()))
         ttft, tpot = request.ttft, request.tpot
         good = ttft <= self.slo[0] and not tpot > self.slo[1]
         for kind in kinds:

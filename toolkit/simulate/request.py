@@ -7,6 +7,7 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from toolkit.policies.base import RequestView
+from toolkit.policies.request_class import RequestClass
 
 if TYPE_CHECKING:
     from toolkit.simulate.rank import SimulatedRank
@@ -22,8 +23,8 @@ class Request:
 
     `output` counts all tokens of the answer, the first of which the prefill makes. `blocks` are
     chained hashes of the prompt's leading blocks of `block` tokens. `row`: which row of the
-    expert profile it behaves like, -1 without one. `urgent`: latency-sensitive. `prompt_id`: the
-    same for equal prompts, None where nobody knows. `told`: its limit says how long it will be.
+    expert profile it behaves like, -1 without one. `prompt_id`: the same for equal prompts, None
+    where nobody knows. `told`: its limit says how long it will be.
     """
 
     number: int
@@ -35,7 +36,7 @@ class Request:
     block: int = 0
     row: int = -1
     label: str = ""
-    urgent: bool = False
+    request_class: RequestClass = RequestClass.STANDARD
     prompt_id: int | None = None
     told: bool = False
 

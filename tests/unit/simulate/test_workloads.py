@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from toolkit.bench.errors import BenchError
 from toolkit.simulate.errors import SimulateError
+from toolkit.simulate.request import Request
 from toolkit.simulate.workloads.trace import TraceOptions, of_trace
 from toolkit.simulate.workloads.traffic import (
     CONVERSATION,
@@ -112,17 +114,31 @@ def test_holes_are_told_and_can_be_cut(tmp_path) -> None:
 
 
 KINDS = (
-    Kind(name="chat", share=3, prompt=(200, 0.5), answer=(100, 0.5), turns=4, urgent=0.2),
+    Kind(
+        name="chat",
+        share=3,
+        prompt=(200, 0.5),
+        answer=(100, 0.5),
+        turns=4,
+        urgent=0.2,
+        best_effort=0.5,
+    ),
     Kind(name="code", share=1, late_share=9, prompt=(900, 0.8), answer=(20, 0.5)),
 )
+
+
+def shape(r: Request) -> tuple[Any, ...]:
+    return (r.arrived, r.prompt, r.output, r.blocks, r.user, r.request_class)
 
 
 @given(st.integers(0, 50), st.floats(0.3, 3.0))
 def test_traffic_is_ordered_repeatable_and_within_its_limits(seed, burst) -> None:
     traffic = Traffic(rate=8, seconds=60, kinds=KINDS, clients=7, burst=burst, longest=(800, 90))
     first, again = list(generate(traffic, seed)), list(generate(traffic, seed))
-    shape = [(r.arrived, r.prompt, r.output, r.blocks, r.user, r.urgent) for r in first]
-    assert shape == [(r.arrived, r.prompt, r.output, r.blocks, r.user, r.urgent) for r in again]
+    shape = [(r.arrived, r.prompt, r.output, r.blocks, r.user, r.request_class) for r in first]
+    assert shape == [
+        (r.arrived, r.prompt, r.output, r.blocks, r.user, r.request_class) for r in again
+    ]
     assert all(a.arrived <= b.arrived for a, b in pairwise(first))
     assert all(1 <= r.prompt <= 800 and 1 <= r.output <= 90 for r in first)
     assert [r.number for r in first] == list(range(len(first)))
@@ -133,8 +149,10 @@ def test_rates_bursts_kinds_and_drift_are_as_asked() -> None:
     found = list(generate(traffic))
     assert len(found) == pytest.approx(40_000, rel=0.05)
     chat = [r for r in found if r.label == "chat"]
-    assert statistics.fmean(r.urgent for r in chat) == pytest.approx(0.2, abs=0.02)
-    assert not any(r.urgent for r in found if r.label == "code")
+    for kind, share in (("latency_sensitive", 0.2), ("best_effort", 0.5), ("standard", 0.3)):
+        having = statistics.fmean(r.request_class == kind for r in chat)
+        assert having == pytest.approx(share, abs=0.02)
+    assert {r.request_class for r in found if r.label == "code"} == {"standard"}
     early = sum(r.label == "code" for r in found[:4000]) / 4000
     late = sum(r.label == "code" for r in found[-4000:]) / 4000
     assert early < 0.2 and late > 0.35

@@ -15,6 +15,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from toolkit.policies.request_class import RequestClass
 from toolkit.simulate.request import Request
 
 BLOCK = 256
@@ -29,7 +30,8 @@ class Kind(_Strict):
     """One kind of request. `prompt` (of a first turn, or what a later one adds) and `answer`:
     median in tokens and standard deviation of the logarithm. `turns`: mean of a session, geometric;
     `pause`: mean seconds from a turn to the next one beyond its own answer. `late_share`: the share
-    at the end of the traffic, if it changes on the way."""
+    at the end of the traffic, if it changes on the way. `urgent`, `best_effort`: shares of it that
+    are latency-sensitive, and best-effort."""
 
     name: str
     share: float = Field(ge=0)
@@ -39,6 +41,13 @@ class Kind(_Strict):
     turns: Annotated[float, Field(ge=1)] = 1.0
     pause: Annotated[float, Field(ge=0)] = 30.0
     urgent: Annotated[float, Field(ge=0, le=1)] = 0.0
+    best_effort: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _classes_are_parts(self) -> Kind:
+        if self.urgent + self.best_effort > 1:
+            raise ValueError("urgent and best_effort are shares of one kind: 1 at most together")
+        return self
 
 
 class Traffic(_Strict):
@@ -182,8 +191,18 @@ def _turn(
         blocks=blocks,
         block=BLOCK if blocks else 0,
         label=kind.name,
-        urgent=kind.urgent > 0 and source.random() < kind.urgent,
+        request_class=_class(kind, source),
     )
+
+
+def _class(kind: Kind, source: random.Random) -> RequestClass:
+    if not kind.urgent and not kind.best_effort:
+        return RequestClass.STANDARD
+    drawn = source.random()
+    if drawn < kind.urgent:
+        return RequestClass.LATENCY_SENSITIVE
+    effort = drawn < kind.urgent + kind.best_effort
+    return RequestClass.BEST_EFFORT if effort else RequestClass.STANDARD
 
 
 def mixed(shares: Mapping[str, float], base: Kind) -> tuple[Kind, ...]:

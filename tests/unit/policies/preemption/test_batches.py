@@ -1,0 +1,54 @@
+"""Algorithm 1 of QLLM, by a table and by what follows from it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.policies.preemption.batches import Batch, Queues, next_batch
+
+CASES = [
+    (Queues(), None),
+    (Queues(urgent_decode=4, urgent_prefill=9), Batch("decode", 4, 0)),
+    (Queues(urgent_decode=9, urgent_prefill=9, effort_decode=9), Batch("decode", 4, 0)),
+    (Queues(urgent_decode=3, urgent_prefill=1, effort_decode=5), Batch("prefill", 1, 0)),
+    (Queues(urgent_prefill=1, effort_prefill=7), Batch("prefill", 1, 3)),
+    (Queues(urgent_prefill=5, effort_prefill=7), Batch("prefill", 4, 0)),
+    (Queues(urgent_decode=3, effort_decode=7, effort_prefill=2), Batch("decode", 3, 1)),
+    (Queues(urgent_decode=3, effort_prefill=2), Batch("decode", 3, 0)),
+    (Queues(effort_decode=2, effort_prefill=9), Batch("decode", 0, 2)),
+    (Queues(effort_prefill=9), Batch("prefill", 0, 4)),
+]
+"""With a batch size of 4."""
+COUNTS = st.integers(0, 12)
+
+
+@pytest.mark.parametrize(("queues", "expected"), CASES)
+def test_the_table(queues: Queues, expected: Batch | None) -> None:
+    assert next_batch(queues, 4) == expected
+
+
+@given(st.builds(Queues, COUNTS, COUNTS, COUNTS, COUNTS), st.integers(1, 10))
+def test_a_batch_is_of_those_who_wait_and_no_slot_is_left_that_they_could_use(
+    queues: Queues, size: int
+) -> None:
+    batch = next_batch(queues, size)
+    if batch is None:
+        assert not any(queues)
+        return
+    urgent, effort = (
+        (queues.urgent_prefill, queues.effort_prefill)
+        if batch.phase == "prefill"
+        else (queues.urgent_decode, queues.effort_decode)
+    )
+    assert batch.urgent == min(urgent, size)
+    assert batch.urgent + batch.effort == min(size, urgent + effort)
+    if queues.urgent_prefill or queues.urgent_decode:
+        assert batch.urgent
+
+
+@pytest.mark.parametrize(("queues", "size"), [(Queues(1), 0), (Queues(-1), 3)])
+def test_nonsense_is_an_error(queues: Queues, size: int) -> None:
+    with pytest.raises(ValueError, match="no batch"):
+        next_batch(queues, size)

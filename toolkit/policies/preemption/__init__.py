@@ -1,0 +1,6 @@
+"""When best-effort work stands aside for a request that is in a hurry.
+
+A prefill of best-effort requests runs in slices of layers. At each boundary between two slices a
+policy is asked whether it goes on or yields (`toolkit.policies.preemption.boundary`); what it may
+not do to a request is bounded apart from it (`toolkit.policies.preemption.bounds`).
+"""

@@ -1,0 +1,17 @@
+"""Strict: whoever is in a hurry goes first, always."""
+
+from __future__ import annotations
+
+from toolkit.policies.preemption.boundary import Boundary, Verdict
+
+
+class Strict:
+    """Yield at the first boundary at which a latency-sensitive request waits.
+
+    Formula: yield if anybody waits. Its wait is at most one slice, and those of its class before
+    it. What best-effort work loses is bounded apart (`toolkit.policies.preemption.bounds`).
+    No knobs. Source: QLLM, IV and Algorithm 1.
+    """
+
+    def __call__(self, state: Boundary) -> Verdict:
+        return "yield" if state.urgent else "continue"

@@ -1,0 +1,14 @@
+"""How much a request is in a hurry."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RequestClass(StrEnum):
+    """Latency-sensitive requests may stop best-effort ones. A standard one waits as a
+    latency-sensitive one does, is never stopped, and stops nobody."""
+
+    LATENCY_SENSITIVE = "latency_sensitive"
+    STANDARD = "standard"
+    BEST_EFFORT = "best_effort"
