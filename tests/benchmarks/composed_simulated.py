@@ -107,7 +107,7 @@ def played(
     recorder = run.run()
     result = recorder.result()
     found = {name: result[name] for name in FIGURES}
-    found["urgent_ttft_mean"] = recorder.classes["urgent"].ttft.mean
+    found["urgent_ttft_mean"] = recorder.classes["latency_sensitive"].ttft.mean
     steps = sum(group.steps for group in run.groups)
     found["distinct"] = sum(group.distinct_steps for group in run.groups) / steps
     return found

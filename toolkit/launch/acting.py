@@ -58,6 +58,7 @@ ROUTER = dict.fromkeys(LIMITS, Rule(OURS)) | {
     # Prefill workers record by it and DP controllers choose by it, whatever router there is.
     "profile": Rule(EVERY),
     "api_key_env": Rule(BOTH),
+    "classes": Rule(OURS),
     "max_inflight": Rule(BOTH),
     "max_queue": Rule(BOTH),
     "request_timeout_s": Rule(BOTH),

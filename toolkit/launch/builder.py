@@ -200,6 +200,8 @@ class PlanBuilder:
             optional["parked_per_prefill"] = PARKED
         if self.locality:
             optional["profile"] = self.locality.folder
+        if router.classes is not None:
+            optional["classes"] = router.classes.model_dump(mode="json")
         if allow := permissions(self.deployment):
             optional["allow"] = allow
         if router.record is not None:

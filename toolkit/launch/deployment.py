@@ -30,6 +30,7 @@ from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.yaml_lines import line_of, read_document
 from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy
+from toolkit.router.classes import Classes
 from toolkit.router.door.limits import ALLOWABLE
 
 Count = Annotated[int, Field(ge=1)]
@@ -168,6 +169,11 @@ class Router(_Strict):
     allow: tuple[str, ...] = Field(
         default=(),
         description="what clients may do beyond plain requests (see What clients may send)",
+    )
+    classes: Classes | None = Field(
+        default=None,
+        description="how latency-sensitive and best-effort requests are told apart; "
+        "`{}`: by what they say themselves",
     )
     max_inflight: Count | None = None
     max_queue: Annotated[int, Field(ge=0)] | None = None

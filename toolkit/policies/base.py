@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from toolkit.policies.request_class import RequestClass
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -100,6 +102,7 @@ class RequestView:
     equal. `user` and `prompt_hash` (the same for equal prompts) are None where no policy asked for
     them. `now` is the
     caller's monotonic time in seconds: a value, so that a recorded run can be played again.
+    `request_class`: how much it is in a hurry.
     """
 
     prompt_tokens: int = 0
@@ -112,6 +115,12 @@ class RequestView:
     min_new_tokens: int = 0
     prompt_hash: int | None = None
     now: float = 0.0
+    request_class: RequestClass = RequestClass.STANDARD
+
+    @property
+    def best_effort(self) -> bool:
+        """Whether it gives way to all that is not."""
+        return self.request_class == RequestClass.BEST_EFFORT
 
 
 @dataclass(frozen=True, slots=True)

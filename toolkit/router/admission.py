@@ -19,7 +19,8 @@ RETRY_AFTER_S = 1
 
 class Admission:
     """Places of the router: `max_inflight` that run and `max_queue` that wait, in parts. Batches
-    together get at most `widest` of them, three quarters: single requests find one at all times."""
+    together get at most `widest` of them, three quarters: single requests find one at all times. So
+    do best-effort ones together: of those who are too many they are turned away first."""
 
     def __init__(self, max_inflight: int, max_queue: int) -> None:
         self.max_inflight = max_inflight
@@ -31,6 +32,8 @@ class Admission:
         self.widest = self.all - self.all // 4
         self.batched = 0
         """Places that batches hold."""
+        self.best_effort = 0
+        """Places that best-effort requests hold."""
         self.slots = Slots(max_inflight)
 
     @property
@@ -46,7 +49,7 @@ class Admission:
         """Somebody runs, waits, or is about to."""
         return self.places < self.all
 
-    def check(self, count: int = 1) -> None:
+    def check(self, count: int = 1, best_effort: bool = False) -> None:
         """Refuse a request of `count` parts that would not find places; takes none.
 
         Raises:
@@ -54,39 +57,46 @@ class Admission:
         """
         if self.draining:
             raise ApiError(503, "The router is draining; try another one.", retry_after=5)
-        if count > self.places or (count > 1 and self.batched + count > self.widest):
+        many = count > 1 and self.batched + count > self.widest
+        behind = best_effort and self.best_effort + count > self.widest
+        if count > self.places or many or behind:
             raise ApiError(
                 429,
                 f"The router is full: {self.running} requests run and {self.queued} wait "
-                f"(limits {self.max_inflight} and {self.max_queue}).",
+                f"(limits {self.max_inflight} and {self.max_queue})."
+                + (" Best-effort requests get three quarters of that." if behind else ""),
                 retry_after=RETRY_AFTER_S,
             )
 
-    def enter(self, count: int) -> Entry:
+    def enter(self, count: int, best_effort: bool = False) -> Entry:
         """Take the places of `count` parts; to be used as `with admission.enter(count) as entry`.
 
         Raises:
             ApiError: as `check`.
         """
-        self.check(count)
+        self.check(count, best_effort)
         self.places -= count
         if count > 1:
             self.batched += count
-        return Entry(self, count)
+        if best_effort:
+            self.best_effort += count
+        return Entry(self, count, best_effort)
 
-    def _give_back(self, count: int, batch: bool) -> None:
+    def _give_back(self, count: int, job: Queued) -> None:
         self.places += count
-        if batch:
+        if job.batch:
             self.batched -= count
+        if job.best_effort:
+            self.best_effort -= count
 
 
 class Entry:
     """The places of one request; each part runs within `async with entry.slot():`."""
 
-    def __init__(self, admission: Admission, count: int) -> None:
+    def __init__(self, admission: Admission, count: int, best_effort: bool = False) -> None:
         self._admission = admission
         self._left = count
-        self._job = Queued(batch=count > 1)
+        self._job = Queued(batch=count > 1, best_effort=best_effort)
 
     def __enter__(self) -> Entry:
         return self
@@ -99,7 +109,7 @@ class Entry:
     ) -> None:
         """Parts that never ran, or have not left yet, give their places back."""
         left, self._left = self._left, 0
-        self._admission._give_back(left, self._job.batch)
+        self._admission._give_back(left, self._job)
 
     def slot(self) -> Slot:
         return Slot(self)
@@ -132,7 +142,7 @@ class Entry:
         self._admission.slots.give(self._job.batch)
         if self._left:
             self._left -= 1
-            self._admission._give_back(1, self._job.batch)
+            self._admission._give_back(1, self._job)
 
 
 class Slot:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from toolkit.contract.headers import LABEL
+from toolkit.contract.headers import CLASS, LABEL
 from toolkit.keys import KeysError
 from toolkit.policies.support.user import HEADER as ROUTING_KEY
 from toolkit.router import bodies, budget, identity, views
@@ -73,6 +73,8 @@ class Router:
             self.guard = Guard(config)
         except KeysError as error:
             raise ConfigError(str(error)) from error
+        if config.classes is not None and (strange := config.classes.named - self.guard.names):
+            raise ConfigError(f"classes: no client key is called {', '.join(sorted(strange))}")
         self._watchers: list[asyncio.Task[None]] = []
 
     def app(self) -> web.Application:
@@ -190,7 +192,7 @@ class Router:
     async def _parsed(
         self, request: web.Request, client: ClientStream, chunks: list[bytes], charge: Charge
     ) -> web.StreamResponse:
-        arrived = monotonic()
+        arrived, caller = monotonic(), request[CALLER].name
         job = await self.parser.parse(
             request.path,
             chunks,
@@ -204,9 +206,14 @@ class Router:
             label=request.headers.get(LABEL),
             routing_key=request.headers.get(ROUTING_KEY),
             now=arrived,
+            classes=self.config.classes,
+            said_class=request.headers.get(CLASS),
+            key=caller,
         )
-        with self.admission.enter(len(job.singles)) as entry:
-            return await self._run_job(request[CALLER].name, job, client, arrived, entry)
+        view = job.singles[0].view
+        self.metrics.classed(view.request_class)
+        with self.admission.enter(len(job.singles), view.best_effort) as entry:
+            return await self._run_job(caller, job, client, arrived, entry)
 
     async def _run_job(
         self, caller: str, job: Job, client: ClientStream, arrived: float, entry: Entry

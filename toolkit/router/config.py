@@ -21,6 +21,7 @@ from toolkit.keys import KeysError, from_environment
 from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
+from toolkit.router.classes import Classes
 from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.first_token import FirstTokenFrom
 
@@ -164,6 +165,8 @@ class RouterConfig(BaseModel):
     max_retries: int = Field(default=3, ge=0)
     drain_timeout_s: float = Field(default=30.0, ge=0)
     max_body_mib: int = Field(default=64, ge=1)
+    classes: Classes | None = None
+    """How latency-sensitive and best-effort requests are told apart; None: they are not."""
     allow: frozenset[str] = frozenset()
     """What clients may do beyond plain requests: names of `toolkit.router.door.ALLOWABLE`."""
     max_body_total_mib: int = Field(default=256, ge=2)

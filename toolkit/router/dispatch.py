@@ -184,7 +184,7 @@ class Dispatcher:
             rank = self.choose(role, single, view, credit)
             if rank is not None:
                 return rank
-        with queue.enter() as place:
+        with queue.enter(view.best_effort) as place:
             entered = monotonic()
             while True:
                 if place.first or suspect:

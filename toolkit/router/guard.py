@@ -39,6 +39,11 @@ class Guard:
         self._keys: Keyring = keyring(config)
 
     @property
+    def names(self) -> frozenset[str]:
+        """What the client keys are called."""
+        return self._keys.names
+
+    @property
     def admin_url(self) -> str | None:
         """Where the admin's endpoints answer without a key; None: nowhere."""
         return f"http://127.0.0.1:{self._port}" if self._port and not self._keys.admin else None

@@ -28,6 +28,7 @@ class Keyring:
     def __init__(self, clients: list[tuple[str, str]], admin: str | None) -> None:
         self._known = [(_digest(key), Caller(name)) for name, key in clients]
         self.clients = bool(clients)
+        self.names = frozenset(name for name, _ in clients)
         self.admin = admin is not None
         if admin is not None:
             if any(hmac.compare_digest(_digest(admin), known) for known, _ in self._known):

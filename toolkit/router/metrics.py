@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from toolkit.policies.request_class import RequestClass
 from toolkit.router.collectors import LocalityCollector, StepCollector
 from toolkit.router.known_workers import KnownWorkers
 
@@ -54,6 +55,12 @@ class Metrics:
         self.tokens = Counter("tokens", "Output tokens relayed in streams", **one)
         self.disconnects = Counter("disconnects", "Clients that went away early", **one)
         self.ttft = Histogram("ttft_seconds", "Arrival to first byte", buckets=_SECONDS, **one)
+        self.class_ttft = Histogram(
+            "class_ttft_seconds", "Arrival to first byte", ["class"], buckets=_SECONDS, **one
+        )
+        self.class_requests = Counter(
+            "class_requests", "Client requests that are not standard", ["class"], **one
+        )
         self.tpot = Histogram(
             "tpot_seconds", "Mean time per output token after the first", buckets=_SECONDS, **one
         )
@@ -84,6 +91,17 @@ class Metrics:
         self.transfers: deque[float] = deque(maxlen=RING)
         self.resumed = 0
         self.retried = 0
+
+    def classed(self, request_class: RequestClass) -> None:
+        """A request came."""
+        if request_class != RequestClass.STANDARD:
+            self.class_requests.labels(str(request_class)).inc()
+
+    def began(self, seconds: float, request_class: RequestClass) -> None:
+        """A client has its first byte, so long after its request came."""
+        self.ttft.observe(seconds)
+        if request_class != RequestClass.STANDARD:
+            self.class_ttft.labels(str(request_class)).observe(seconds)
 
     def watch(self, known_workers: KnownWorkers, locality: Locality | None) -> None:
         """Export what decode workers say of their steps, and ELDR's part where there is one."""

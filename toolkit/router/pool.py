@@ -54,9 +54,10 @@ class Pool:
     and the next round sees it.
 
     A request that failed on a worker is assigned among the others, before those who never failed,
-    as long as there are others. Nobody waits for more than `park_timeout_s`, as its KV is locked on
-    the prefill worker: then it goes to the rank that the policy takes for it alone, full or not,
-    and waits there. While no decode worker is up, it waits that long for one to come back, and then
+    as long as there are others; best-effort requests are assigned behind all others. Nobody waits
+    for more than `park_timeout_s`, as its KV is locked on the prefill worker: then it goes to the
+    rank that the policy takes for it alone, full or not, and waits there. While no decode worker is
+    up, it waits that long for one to come back, and then
     gets 503. When the policy has changed to one that does not assign, that one chooses for all.
     """
 
@@ -177,8 +178,11 @@ class Pool:
         for waiter in failed:
             self._place(policy, [waiter], now)
         others = [w for w in self._waiting if not w.single.avoid] if failed else [*self._waiting]
-        if others:
-            self._place(policy, others, now)
+        behind = [waiter for waiter in others if waiter.view.best_effort]
+        if behind:
+            others = [waiter for waiter in others if not waiter.view.best_effort]
+        for waiters in filter(None, (others, behind)):
+            self._place(policy, waiters, now)
 
     def _place(self, policy: Assigner, waiters: Sequence[Waiter], now: float) -> None:
         """One round of the policy over these, who avoid the same."""

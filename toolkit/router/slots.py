@@ -9,6 +9,8 @@ Each part needs a slot. Rules:
   rest unused: parts run for long, and a slot that is taken cannot be taken back.
 - Who waits is served by job, in turn: a batch gets one slot, then goes behind all who wait. Within
   a job parts keep their order. Single requests are first come, first served.
+- Best-effort jobs are served when nobody else waits who may run; but once `PATIENCE` parts of
+  others went before the same one, it is next.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ Grant = Callable[[], bool]
 """Tells a part that it has a slot; False when it does not want it any more."""
 
 
+PATIENCE = 64
+
+
 class Queued:
     """The waiting parts of one job. `batch`: it has more than one part."""
 
-    __slots__ = ("batch", "grants", "turn")
+    __slots__ = ("batch", "best_effort", "grants", "turn")
 
-    def __init__(self, batch: bool) -> None:
+    def __init__(self, batch: bool, best_effort: bool = False) -> None:
         self.batch = batch
+        self.best_effort = best_effort
         self.grants: deque[Grant] = deque()
         self.turn = 0
 
@@ -42,12 +48,18 @@ class Slots:
         """Of those that run: parts of batches."""
         self.waiting = 0
         self._turns = 0
+        self._passed = 0
+        """Parts of others since a best-effort one had its turn, while such a one waits."""
         self._singles: deque[Queued] = deque()
         self._batches: deque[Queued] = deque()
+        self._effort_singles: deque[Queued] = deque()
+        self._effort_batches: deque[Queued] = deque()
 
     def take_free(self, job: Queued) -> bool:
         """True: it has a slot, as one was free and nobody of its kind waits."""
-        ahead = self._batches if job.batch else self._singles
+        ahead = bool(self._batches if job.batch else self._singles)
+        if job.best_effort:
+            ahead = ahead or bool(self._line(job))
         if ahead or not self._room(job.batch):
             return False
         self._count(job.batch, 1)
@@ -73,7 +85,7 @@ class Slots:
         job.grants.remove(grant)
         self.waiting -= 1
         if not job.grants:
-            (self._batches if job.batch else self._singles).remove(job)
+            self._line(job).remove(job)
 
     def _room(self, batch: bool) -> bool:
         return self.running < self.most and not (batch and self.batched >= self.wide)
@@ -83,22 +95,36 @@ class Slots:
         if batch:
             self.batched += change
 
+    def _line(self, job: Queued) -> deque[Queued]:
+        if job.best_effort:
+            return self._effort_batches if job.batch else self._effort_singles
+        return self._batches if job.batch else self._singles
+
     def _line_up(self, job: Queued) -> None:
         self._turns += 1
         job.turn = self._turns
-        (self._batches if job.batch else self._singles).append(job)
+        self._line(job).append(job)
 
     def _next(self) -> Queued | None:
         """Whose turn it is; None when nobody waits who may run."""
-        single = self._singles[0] if self._singles and self._room(False) else None
-        batch = self._batches[0] if self._batches and self._room(True) else None
+        first = self._first(self._singles, self._batches)
+        behind = self._first(self._effort_singles, self._effort_batches)
+        if behind is None or (first is not None and self._passed < PATIENCE):
+            return first
+        return behind
+
+    def _first(self, singles: deque[Queued], batches: deque[Queued]) -> Queued | None:
+        single = singles[0] if singles and self._room(False) else None
+        batch = batches[0] if batches and self._room(True) else None
         if single is None or batch is None:
             return single or batch
         return single if single.turn < batch.turn else batch
 
     def _fill(self) -> None:
         while (job := self._next()) is not None:
-            (self._batches if job.batch else self._singles).popleft()
+            self._line(job).popleft()
+            effort = bool(self._effort_singles or self._effort_batches)
+            self._passed = self._passed + 1 if effort and not job.best_effort else 0
             grant = job.grants.popleft()
             self.waiting -= 1
             if job.grants:

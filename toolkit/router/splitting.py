@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from toolkit.contract.headers import CAPTURE
+from toolkit.policies.request_class import RequestClass
 from toolkit.policies.support.user import user_of
 from toolkit.router import request_view
 from toolkit.router.door.check import check
@@ -27,6 +29,9 @@ from toolkit.router.request import (
     Wanted,
 )
 from toolkit.router.request_view import view_of
+
+if TYPE_CHECKING:
+    from toolkit.router.classes import Classes
 
 DEEPEST = 200
 """Levels of JSON; orjson writes 254, Python and workers read some hundreds more."""
@@ -52,6 +57,9 @@ def parse(
     label: str | None = None,
     routing_key: str | None = None,
     now: float = 0.0,
+    classes: Classes | None = None,
+    said_class: str | None = None,
+    key: str = "",
 ) -> Job:
     """Split a body into singles. `vocabulary` is the number of token ids, 0 when unknown; `allow`
     what this deployment lets clients do (`toolkit.router.door.ALLOWABLE`); `capture`: the client
@@ -59,7 +67,9 @@ def parse(
 
     `label` is the client's own name for the kind of request and `routing_key` its word on where it
     belongs, if it gave them: they may tell of the prompt or of a person, and are never logged.
-    `now`: when the request came, monotonic.
+    `now`: when the request came, monotonic. `classes`: how the class of a request is found, None
+    where this deployment has none; `said_class`: what its header says, `key`: the name of its
+    client's key.
 
     Raises:
         ApiError: 400 for malformed JSON, for values that no worker should see and for combinations
@@ -75,6 +85,7 @@ def parse(
             f"{CAPTURE}: this deployment does not hand out experts; it does with "
             '`capture_experts: true` in its file (or "capture" in `allow` of a router\'s own).',
         )
+    kind = RequestClass.STANDARD if classes is None else classes.of(body, said_class, key)
     body = check(endpoint, body, Limits(vocabulary, allow))
     if lax:
         _check_text(body)
@@ -107,6 +118,7 @@ def parse(
         first = index % n == 0
         if first:  # all samples of a prompt look the same
             view, size = view_of(endpoint, one, wanted, label, user, now)
+            view = replace(view, request_class=kind)
         job.singles.append(
             Single(
                 endpoint, path, one, rid, index, stream, view, headers, first, size, capture=capture

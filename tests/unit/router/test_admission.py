@@ -12,7 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from toolkit.router.admission import Admission, Entry
 from toolkit.router.errors import ApiError
-from toolkit.router.slots import Queued, Slots
+from toolkit.router.slots import PATIENCE, Queued, Slots
 
 MOST = 4
 
@@ -34,8 +34,8 @@ class _Part:
 
 
 class _Job:
-    def __init__(self, batch: bool) -> None:
-        self.queued = Queued(batch)
+    def __init__(self, batch: bool, best_effort: bool = False) -> None:
+        self.queued = Queued(batch, best_effort)
         self.waits: deque[_Part] = deque()
         self.parts = 0
 
@@ -62,13 +62,13 @@ class SlotsMachine(RuleBasedStateMachine):
         self.all.append(part)
         return part
 
-    @rule(target=parts)
-    def single(self) -> _Part:
-        return self._ask(_Job(batch=False))
+    @rule(target=parts, best_effort=st.booleans())
+    def single(self, best_effort: bool) -> _Part:
+        return self._ask(_Job(batch=False, best_effort=best_effort))
 
-    @rule(target=batches)
-    def batch(self) -> _Job:
-        return _Job(batch=True)
+    @rule(target=batches, best_effort=st.booleans())
+    def batch(self, best_effort: bool) -> _Job:
+        return _Job(batch=True, best_effort=best_effort)
 
     @rule(target=parts, job=batches)
     def part(self, job: _Job) -> _Part:
@@ -111,6 +111,42 @@ class SlotsMachine(RuleBasedStateMachine):
 
 SlotsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestSlots = SlotsMachine.TestCase
+
+
+def test_best_effort_parts_go_behind_others_and_not_for_ever() -> None:
+    slots, went = Slots(1), []  # type: ignore[var-annotated]
+
+    def ask(name: str, best_effort: bool) -> None:
+        assert not slots.take(Queued(False, best_effort), lambda: went.append(name) or True)
+
+    assert slots.take(Queued(False), lambda: True)
+    ask("effort 0", True)
+    ask("effort 1", True)
+    for number in range(PATIENCE + 1):
+        ask(f"other {number}", False)
+    for _ in range(PATIENCE + 3):
+        slots.give(False)
+    others = [f"other {number}" for number in range(PATIENCE + 1)]
+    assert went == [*others[:PATIENCE], "effort 0", others[PATIENCE], "effort 1"]
+
+
+def test_of_those_who_are_too_many_best_effort_ones_are_turned_away_first() -> None:
+    admission = Admission(max_inflight=4, max_queue=4)
+    efforts = [admission.enter(1, best_effort=True) for _ in range(6)]
+    with pytest.raises(ApiError, match="Best-effort requests get three quarters") as refused:
+        admission.enter(1, best_effort=True)
+    assert refused.value.status == 429
+    others = [admission.enter(1) for _ in range(2)]
+    with pytest.raises(ApiError, match="full"):
+        admission.enter(1)
+    with efforts[0]:
+        pass
+    with admission.enter(1, best_effort=True), pytest.raises(ApiError):
+        admission.enter(1, best_effort=True)
+    for entry in (*efforts[1:], *others):
+        with entry:
+            pass
+    assert not admission.busy and admission.best_effort == 0
 
 
 class AdmissionMachine(RuleBasedStateMachine):

@@ -164,7 +164,7 @@ class Attempt:
         self._relaying.begun = True
         self._d.metrics.early.inc()
         if self._number == 0:
-            self._d.metrics.ttft.observe(monotonic() - self._arrived)
+            self._d.metrics.began(monotonic() - self._arrived, self._view.request_class)
 
     async def _late_choice(self, leg: Leg, done: asyncio.Future[PrefillDone | None]) -> Rank:
         config = self._d.config

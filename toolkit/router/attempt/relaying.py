@@ -105,7 +105,8 @@ class Relaying:
             if self._first:
                 self._d.metrics.timing(self._timing, late)
                 if not self.begun:
-                    self._d.metrics.ttft.observe(monotonic() - self._arrived)
+                    kind = self._single.view.request_class
+                    self._d.metrics.began(monotonic() - self._arrived, kind)
             first_at = monotonic()
             assert self._client is not None
             await self._client.start()

@@ -1,0 +1,191 @@
+"""How a request's class is found, and what the router does by it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.standin.cluster import Cluster
+from tests.unit.router.cluster_calls import bodies, idle, post, run
+from toolkit.contract.headers import CLASS
+from toolkit.policies.request_class import RequestClass
+from toolkit.router.app import Router
+from toolkit.router.classes import Classes
+from toolkit.router.config import ConfigError, RouterConfig
+from toolkit.router.errors import ApiError
+from toolkit.router.splitting import parse
+
+LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT
+PATHS = list(bodies(1))
+WORKER = {"name": "w", "role": "plain", "url": "http://127.0.0.1:1"}
+OPERATOR: dict[str, Any] = {
+    "default": "best_effort",
+    "keys": {"batch": "best_effort", "console": "latency_sensitive"},
+    "users": {"nightly": "best_effort", "boss": "latency_sensitive"},
+    "priority": {"latency_sensitive": 5, "best_effort": -5},
+    "claim": ["console", "app"],
+}
+Case = tuple[dict[str, Any], dict[str, Any], str | None, str, RequestClass]
+CASES: list[Case] = [
+    # What a request says itself, where the operator says nothing.
+    ({}, {}, None, "", STANDARD),
+    ({}, {"service_tier": "priority"}, None, "", LS),
+    ({}, {"service_tier": "flex"}, None, "", BE),
+    ({}, {"service_tier": "auto"}, None, "", STANDARD),
+    ({}, {"service_tier": 3, "priority": 9, "user": ["a"]}, None, "", STANDARD),
+    ({}, {"service_tier": "priority"}, "best_effort", "", BE),
+    ({}, {}, "latency_sensitive", "", LS),
+    ({}, {}, "standard", "", STANDARD),
+    # The operator's word goes before it.
+    (OPERATOR, {}, None, "", BE),
+    (OPERATOR, {}, "latency_sensitive", "batch", BE),
+    (OPERATOR, {}, None, "console", LS),
+    (OPERATOR, {"user": "nightly"}, "latency_sensitive", "app", BE),
+    (OPERATOR, {"user": "boss"}, None, "app", LS),
+    # A claim of somebody who may not make one.
+    (OPERATOR, {"user": "boss"}, None, "other", STANDARD),
+    (OPERATOR, {}, "latency_sensitive", "other", STANDARD),
+    (OPERATOR, {"service_tier": "priority"}, None, "", STANDARD),
+    (OPERATOR, {"service_tier": "priority"}, None, "app", LS),
+    # SGLang's priority, where its numbers have a meaning.
+    (OPERATOR, {"priority": 5}, None, "app", LS),
+    (OPERATOR, {"priority": 4}, None, "app", STANDARD),
+    (OPERATOR, {"priority": -5}, None, "app", BE),
+    (OPERATOR, {"priority": True}, None, "app", BE),
+]
+
+
+@pytest.mark.parametrize(("said", "body", "header", "key", "expected"), CASES)
+def test_the_first_that_says_one_decides(
+    said: dict[str, Any], body: dict[str, Any], header: str | None, key: str, expected: RequestClass
+) -> None:
+    classes = Classes.model_validate(said)
+    assert classes.of(body, header, key) is expected
+    assert Classes.model_validate(classes.model_dump(mode="json")) == classes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"default": "urgent"},
+        {"keys": {"a": "first"}},
+        {"priority": {"latency_sensitive": 1, "best_effort": 1}},
+        {"priority": {"latency_sensitive": 1}},
+        {"claim": "nobody"},
+        {"header": True},
+    ],
+)
+def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Classes.model_validate(wrong)
+
+
+def test_a_header_that_names_no_class_is_the_clients_mistake() -> None:
+    with pytest.raises(ApiError, match="none of latency_sensitive, standard, best_effort") as error:
+        Classes().of({}, "now", "")
+    assert error.value.status == 400
+
+
+def test_a_key_that_nobody_has_is_a_mistake_in_the_file(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("app: key-of-app\n")
+    keys.chmod(0o600)
+    for classes in ({"keys": {"ap": "best_effort"}}, {"claim": ["app", "ap"]}):
+        given = {"workers": [WORKER], "api_keys_file": str(keys), "classes": classes}
+        with pytest.raises(ConfigError, match="no client key is called ap"):
+            Router(RouterConfig.model_validate(given))
+    given = {"workers": [WORKER], "api_keys_file": str(keys), "classes": {"claim": ["app"]}}
+    Router(RouterConfig.model_validate(given))
+
+
+def test_without_classes_nobody_has_one() -> None:
+    body = b'{"prompt": ["a", "b"], "service_tier": "flex"}'
+    job = parse("/v1/completions", body, said_class="nonsense")
+    assert {single.view.request_class for single in job.singles} == {STANDARD}
+    job = parse("/v1/completions", body, classes=Classes())
+    assert {single.view.request_class for single in job.singles} == {BE}
+
+
+def test_best_effort_requests_wait_behind_others_at_a_prefill_worker() -> None:
+    """One prefill at a time: of those who wait for a credit the others go first."""
+
+    async def check() -> None:
+        config = {"classes": {}, "parked_per_prefill": 1}
+        role_args = {"prefill": ["--prefill-ms", "40"]}
+        async with Cluster(config=config, role_args=role_args) as cluster:
+            ended: list[str] = []
+
+            async def one(name: str, kind: str) -> None:
+                body = bodies(2, stream=False)["/v1/completions"]
+                status, _ = await post(
+                    cluster, "/v1/completions", body, headers={CLASS: kind} if kind else {}
+                )
+                assert status == 200
+                ended.append(name)
+
+            tasks = []
+            kinds = ["", "best_effort", "best_effort", "latency_sensitive", "standard"]
+            for number, kind in enumerate(kinds):
+                tasks.append(asyncio.create_task(one(f"{kind} {number}", kind)))
+                await asyncio.sleep(0.005)
+            await asyncio.gather(*tasks)
+            assert [name.split()[0] for name in ended[-4:]] == [
+                "latency_sensitive", "standard", "best_effort", "best_effort",
+            ]  # fmt: skip
+            assert await _figures(cluster) == {
+                ("class_requests_total", "best_effort"): 2,
+                ("class_requests_total", "latency_sensitive"): 1,
+            }
+            await cluster.until(idle)
+
+    run(check())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_wrong_header_is_answered_and_a_right_one_is_measured(path: str) -> None:
+    async def check() -> None:
+        async with Cluster(config={"classes": {}}) as cluster:
+            body = bodies(3)[path]
+            status, raw = await post(cluster, path, body, headers={CLASS: "quick"})
+            assert status == 400 and b"none of" in raw
+            status, _ = await post(cluster, path, body, headers={CLASS: "latency_sensitive"})
+            assert status == 200
+            found = await _figures(cluster)
+            assert found[("class_ttft_seconds_count", "latency_sensitive")] == 1
+            await cluster.until(idle)
+
+    run(check())
+
+
+def test_best_effort_requests_are_the_first_to_be_turned_away() -> None:
+    async def check() -> None:
+        config = {"classes": {}, "max_inflight": 2, "max_queue": 2}
+        async with Cluster(config=config, worker_args=["--token-ms", "20"]) as cluster:
+            body = bodies(20)["/v1/completions"]
+
+            async def one(kind: str) -> int:
+                status, _ = await post(cluster, "/v1/completions", body, headers={CLASS: kind})
+                return status
+
+            tasks = [asyncio.create_task(one("best_effort")) for _ in range(4)]
+            await asyncio.sleep(0.15)
+            statuses = [await one("latency_sensitive"), *await asyncio.gather(*tasks)]
+            assert sorted(statuses) == [200, 200, 200, 200, 429] and statuses[0] == 200
+
+    run(check())
+
+
+async def _figures(cluster: Cluster) -> dict[tuple[str, str], int]:
+    async with cluster.session.get(cluster.url + "/metrics") as answer:
+        text = await answer.text()
+    found = re.findall(
+        r"^toolkit_router_(class_requests_total|class_ttft_seconds_count){class=\"(\w+)\"} (\S+)$",
+        text,
+        re.MULTILINE,
+    )
+    return {(name, kind): int(float(count)) for name, kind, count in found}
