@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from toolkit.bench.compare import Comparison
 
 CLASSES = "classes"
-FIGURES = ("mean_ttft_ms", "mean_e2e_latency_ms", "slo_attainment", "output_throughput")
-"""What is compared of each class; `mean_e2e_latency_ms` of best-effort ones is their slowdown."""
+FIGURES = ("mean_ttft_ms", "mean_e2e_latency_ms", "slo_attainment")
+"""What is compared of each class; `mean_e2e_latency_ms` of best-effort ones is their slowdown. Not
+throughput: all policies play the same requests, so a class's ratio is that of the whole run."""
 Rounds = Sequence[dict[str, Any]]
 """The metrics of each round of one arm."""
 

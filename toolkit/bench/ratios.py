@@ -30,7 +30,6 @@ _OF_CLASSES = {
     "mean_ttft_ms": ("TTFT mean, ms", 1.0),
     "mean_e2e_latency_ms": ("E2E mean, ms", 1.0),
     "slo_attainment": ("within the SLO, %", 100.0),
-    "output_throughput": ("tokens/s", 1.0),
 }
 """Title, and what a value is shown times."""
 _SHORT = {"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"}

@@ -20,6 +20,7 @@ from tests.unit.bench.test_compare import text_of
 from tests.unit.bench.test_conversations import spoken
 from tests.unit.bench.test_prompts import TARGET, saved
 from tests.unit.bench.test_sweep import OneByOne, run
+from tests.unit.html_page import Page
 from toolkit.bench import class_ratios
 from toolkit.bench.build import Source, build
 from toolkit.bench.classes import drawn
@@ -28,12 +29,14 @@ from toolkit.bench.compare import Arm, Comparison
 from toolkit.bench.errors import BenchError
 from toolkit.bench.groups import by_class, by_name
 from toolkit.bench.metrics import Slo, summarise
+from toolkit.bench.page import render
 from toolkit.bench.phases import Phase
 from toolkit.bench.ratios import class_tables
 from toolkit.bench.report import group_tables
 from toolkit.bench.runner import Load
 from toolkit.bench.session import Settings
 from toolkit.bench.several import joined_groups
+from toolkit.bench.swept import Range
 from toolkit.bench.workload import Item, Workload
 from toolkit.cli.main import app
 
@@ -205,6 +208,7 @@ def test_a_comparison_has_ratios_by_class() -> None:
     assert report.comparison is not None
     found = report.document["comparison"]["class_ratios"]["first / second"]
     assert set(found) == {URGENT, OTHER}
+    assert not any("output_throughput" in each for each in found.values()), "is the whole run's"
     for name, low, high in ((URGENT, 0.4, 0.95), (OTHER, 1.2, 2.5)):
         for key in ("mean_ttft_ms", "mean_e2e_latency_ms"):
             each = found[name][key]
@@ -214,6 +218,19 @@ def test_a_comparison_has_ratios_by_class() -> None:
     assert any("class best_effort: in some round no request kept" in r for r in report.remarks)
     rounds = report.document["comparison"]["rounds"]["first"]
     assert all(each["classes"][OTHER]["slo_attainment"] == 0 for each in rounds)
+
+
+def test_each_run_of_a_sweep_has_its_classes() -> None:
+    asked = Range(200.0, 400.0, runs=2, within=1.0)
+    report = run(Hurried(), replace(options(), load=Load(open_loop=True), sweep=asked))
+    assert report.swept is not None
+    for point in report.swept.curves[0].points:
+        for seed, each in enumerate(point.runs):
+            want = kinds(build(replace(options().source, seed=seed), TARGET, open_loop=False))
+            assert {name: one["completed"] for name, one in each["classes"].items()} == {
+                name: want.count(name) for name in (URGENT, OTHER)
+            }
+            assert each["classes"][URGENT]["slo_attainment"] is not None
 
 
 def sample(ms: float, good: bool = True) -> Sample:
@@ -303,13 +320,16 @@ def test_ratios_are_paired_by_rounds_and_need_every_round() -> None:
 
 
 def test_a_comparisons_table_by_class() -> None:
-    comparison = report_by_class().comparison
+    report = report_by_class()
+    comparison = report.comparison
     assert comparison is not None
     text = text_of(*class_tables(comparison))
-    for words in (URGENT, OTHER, "TTFT mean, ms", "E2E mean, ms", "within the SLO, %", "tokens/s"):
+    for words in (URGENT, OTHER, "TTFT mean, ms", "E2E mean, ms", "within the SLO, %"):
         assert words in text
     assert "1.500 (1.500-1.500) *" in text and "6 paired rounds" in text
-    assert "class_ratios" in comparison.as_json()
+    words = " ".join(Page(render(report)).words).replace("\u00a0", " ")
+    assert "By class" in words and "E2E mean, ms" in words and "1.500 (1.500-1.500) *" in words
+    assert "class best_effort: in some round no request kept to the SLO" in words
     plain_one = Comparison([Arm.parse("x"), Arm.parse("y")], [[{}], [{}]])
     plain_one.conclude()
     assert class_tables(plain_one) == []
