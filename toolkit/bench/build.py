@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench import arrivals, mix, own, traces
+from toolkit.bench.classes import check_share, drawn
 from toolkit.bench.conversations import Turns
 from toolkit.bench.errors import BenchError
 from toolkit.bench.phases import Phase
@@ -30,7 +31,8 @@ class Source:
     takes for the longest request to fit the model's context. `chat`: the endpoint takes messages.
     `phases`, one after the other, take the place of `num_requests`, `domains` and `languages`.
     `turns`: see `toolkit.bench.conversations`; `num_requests` then counts conversations. `think_s`
-    lies between an answer and the next turn, on average.
+    lies between an answer and the next turn, on average. `ls_share`: see `toolkit.bench.classes`.
+    BenchError: it is no share.
     """
 
     num_requests: int | None = None
@@ -49,6 +51,10 @@ class Source:
     phases: tuple[Phase, ...] = ()
     turns: Turns = "one"
     think_s: float = 0.0
+    ls_share: float | None = None
+
+    def __post_init__(self) -> None:
+        check_share(self.ls_share)
 
     @property
     def requests(self) -> int:
@@ -83,6 +89,8 @@ def build(source: Source, target: Target, open_loop: bool) -> Workload:
         known = [row.stamp_s for row in rows if row.stamp_s is not None]
         stamps = arrivals.spread_grid(known, source.seed) if len(known) == len(rows) else None
     workload = Workload(name, tuple(items), remarks)
+    if source.ls_share is not None:
+        workload = drawn(workload, source.ls_share, source.seed)
     if not open_loop:
         return workload
     chains = workload.chains()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from toolkit.bench.ending import Ending, processor
 from toolkit.bench.workload import Item
+from toolkit.contract.headers import CLASS as CLASS_HEADER
 from toolkit.contract.headers import LABEL as LABEL_HEADER
 
 if TYPE_CHECKING:
@@ -186,10 +187,12 @@ async def send(
     label: str = "",
     user: str = "",
     keep: bool = False,
+    request_class: str = "",
 ) -> Sample:
     """Send one request and time its answer. Never raises: a failure is in `Sample.error`.
 
-    `label` tells the router what the request is, for the policy `label_oracle`, `user` whose.
+    `label` tells the router what the request is, for the policy `label_oracle`, `user` whose,
+    `request_class` how much it is in a hurry.
     `keep`: a chat's answer is wanted in `generated_text`, which costs the client some CPU.
     """
     import aiohttp
@@ -203,6 +206,8 @@ async def send(
         headers[LABEL_HEADER] = label
     if user:
         headers[USER_HEADER] = user
+    if request_class:
+        headers[CLASS_HEADER] = request_class
     try:
         async with session.post(url + PATHS[endpoint], data=raw, headers=headers) as response:
             sample.status = response.status

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from toolkit.bench.class_ratios import CLASSES, class_ratios, doubts
 from toolkit.bench.decode import SERIES
 from toolkit.bench.errors import BenchError
-from toolkit.bench.groups import TURN_SERIES, turn_metrics
+from toolkit.bench.groups import TURN_SERIES, by_class, turn_metrics
 from toolkit.bench.metrics import LATENCIES, Slo, summarise
 from toolkit.bench.progress import Progress
 from toolkit.bench.runner import Load, Outcome, check, play
@@ -75,7 +76,7 @@ class Comparison:
 
     Where decode workers can be listened to, a round also has what `Decode.metrics` gives, and
     under "decode_workers" the same of each worker and under "decode_by_batch" by batch size; else
-    `remarks` say why not.
+    `remarks` say why not. Where requests have classes, "classes" has the figures of each.
     """
 
     arms: list[Arm]
@@ -83,9 +84,12 @@ class Comparison:
     flushed: bool = True
     remarks: list[str] = field(default_factory=list)
     ratios: dict[str, dict[str, Ratio]] = field(default_factory=dict)
+    by_class: dict[str, dict[str, dict[str, Ratio]]] = field(default_factory=dict)
+    """{"A / B": {"best_effort": {"mean_ttft_ms": Ratio, ...}}}; see `class_ratios`."""
 
     def conclude(self) -> None:
-        """Fill `ratios`: {"A / B": {"mean_ttft_ms": Ratio, ...}}. Below 1: A is faster."""
+        """Fill `ratios`: {"A / B": {"mean_ttft_ms": Ratio, ...}}. Below 1: A is faster; and
+        `by_class`."""
         for index in range(1, len(self.arms)):
             name = f"{self.arms[0].text} / {self.arms[index].text}"
             self.ratios[name] = {}
@@ -94,6 +98,7 @@ class Comparison:
                 other = [metrics.get(key) or 0 for metrics in self.rounds[index]]
                 if min(*ours, *other) > 0:
                     self.ratios[name][key] = paired_ratio(ours, other)
+            self.by_class[name] = class_ratios(self.rounds[0], self.rounds[index])
 
     def median(self, arm: int, key: str) -> float | None:
         """The median over an arm's rounds; None when a round lacks the metric."""
@@ -110,14 +115,19 @@ class Comparison:
             "rounds": {
                 arm.text: rounds for arm, rounds in zip(self.arms, self.rounds, strict=True)
             },
-            "ratios": {
-                pair: {
-                    key: {"value": r.value, "low": r.low, "high": r.high, "pairs": r.pairs}
-                    for key, r in table.items()
-                }
-                for pair, table in self.ratios.items()
+            "ratios": {pair: _plain(table) for pair, table in self.ratios.items()},
+            "class_ratios": {
+                pair: {name: _plain(table) for name, table in classes.items()}
+                for pair, classes in self.by_class.items()
             },
         }
+
+
+def _plain(table: Mapping[str, Ratio]) -> dict[str, dict[str, float | int]]:
+    return {
+        key: {"value": r.value, "low": r.low, "high": r.high, "pairs": r.pairs}
+        for key, r in table.items()
+    }
 
 
 def ratio_keys() -> list[str]:
@@ -173,6 +183,7 @@ async def compare(
     finally:
         await set_policy(session, target.url, restored(state))
     result.conclude()
+    result.remarks += doubts(result)
     return result
 
 
@@ -185,6 +196,8 @@ def _judge(
         raise BenchError(f"round {number + 1}, {arm.text}: {error}") from error
     metrics = summarise(outcome.samples, outcome.duration_s, slo)
     metrics |= turn_metrics(workload, outcome.samples)
+    if classes := by_class(workload, outcome.samples, outcome.duration_s, slo):
+        metrics[CLASSES] = classes
     decode = outcome.while_full()
     if decode is not None:
         metrics |= decode.metrics()

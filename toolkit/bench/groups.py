@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -13,6 +13,7 @@ from toolkit.bench.workload import Item, Workload
 MOST = 12
 """Turns told one by one; what comes later is told together."""
 NAMES = {"class": "kind", "domain": "domain", "language": "language"}
+CLASS_ALONE = ("class",)
 FIRST, LATER = "first_turn_ttft", "later_turn_ttft"
 TURN_SERIES = (FIRST, LATER)
 
@@ -54,18 +55,42 @@ def turn_metrics(workload: Workload, samples: Sequence[Sample]) -> dict[str, flo
 
 
 def by_name(
-    workload: Workload, samples: Sequence[Sample], duration_s: float, slo: Slo | None = None
+    workload: Workload,
+    samples: Sequence[Sample],
+    duration_s: float,
+    slo: Slo | None = None,
+    names: Collection[str] = tuple(NAMES),
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """{"class": {"batch": metrics}, "domain": ..., "language": ...} of those names that tell some
-    of the requests from others; a request without one is in "". Rates are over the whole run."""
+    """{"class": {"batch": metrics}, "domain": ..., "language": ...} of those `names` that tell some
+    of the requests from others; a request without one is in "". Rates are over the whole run.
+
+    Metrics are all those of `summarise`, and `slo_attainment`: the share of the group's requests
+    within the SLO, the failed ones counted; None without an SLO.
+    """
     found = {}
-    for name, attribute in NAMES.items():
-        own = _split(workload, samples, attrgetter(attribute))
+    for name in names:
+        own = _split(workload, samples, attrgetter(NAMES[name]))
         if len(own) > 1:
             found[name] = {
-                key: summarise(some, duration_s, slo) for key, some in sorted(own.items())
+                key: _figures(some, duration_s, slo) for key, some in sorted(own.items())
             }
     return found
+
+
+def by_class(
+    workload: Workload, samples: Sequence[Sample], duration_s: float, slo: Slo | None = None
+) -> dict[str, dict[str, Any]]:
+    """The classes of `by_name`, also where there is one only (a round may lack the other); empty
+    where no request has one."""
+    own = _split(workload, samples, attrgetter(NAMES["class"]))
+    if not any(own):
+        return {}
+    return {key: _figures(some, duration_s, slo) for key, some in sorted(own.items())}
+
+
+def _figures(samples: Sequence[Sample], duration_s: float, slo: Slo | None) -> dict[str, Any]:
+    metrics = summarise(samples, duration_s, slo)
+    return metrics | {"slo_attainment": metrics["goodput_fraction"]}
 
 
 def has_turns(workload: Workload) -> bool:

@@ -38,6 +38,7 @@ def items(
             "that you want into the file of --prompts"
         )
     found = prompts.load(path, source.num_requests)
+    _check_classes(found, source)
     alone = source.turns == "one"
     rows = [[row] if alone else conversations.turns(row) for row in found]
     chats = [prompt for row in rows for prompt in row if prompt.is_chat]
@@ -55,6 +56,16 @@ def items(
             kept = row[: len(tokens)]
             made += conversations.items(kept, tokens, number, source.think_s, source.seed)
     return made, _cut(rows, lengths)
+
+
+def _check_classes(found: Sequence[prompts.UserPrompt], source: Source) -> None:
+    classed = [row for row in found if row.kind] if source.ls_share is not None else []
+    if classed:
+        raise BenchError(
+            f'{classed[0].place}: its class is "{classed[0].kind}" ({len(classed)} of {len(found)} '
+            'rows have one), and --ls-share would draw another: leave --ls-share out, or "class" '
+            "out of all rows"
+        )
 
 
 def _item(row: prompts.UserPrompt, tokens: int) -> Item:

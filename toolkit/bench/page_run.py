@@ -58,7 +58,7 @@ def sections(report: Report) -> Iterator[Section]:
         tables.append(phase_table(report.phases))
     if report.turns is not None:
         tables.append(turn_table(report.turns))
-    tables += group_tables(report.groups)
+    tables += group_tables(report.groups, len(report.runs) or 1)
     words = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     figures = (table_of(table, "lines" if report.runs else "") for table in tables)
     yield Section.of("b-figures", "All figures", "", *figures, f'<ul class="small">{words}</ul>')

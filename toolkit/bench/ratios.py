@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from toolkit.bench import class_ratios
 from toolkit.bench.compare import STATISTICS, Comparison
 from toolkit.bench.report import latency_titles
 from toolkit.bench.stats import Ratio
@@ -25,6 +26,12 @@ PLAIN_TITLES = {
 }
 _COMPACT = (("ttft", "median"), ("tpot", "median"), ("tpot", "p99"), ("e2e_latency", "median"))
 _COMPACT_INSIDE = (("worker_tpot", "median"), ("worker_tpot", "p90"), ("worker_tpot", "p99"))
+_OF_CLASSES = {
+    "mean_ttft_ms": ("TTFT mean, ms", 1.0),
+    "mean_e2e_latency_ms": ("E2E mean, ms", 1.0),
+    "slo_attainment": ("within the SLO, %", 100.0),
+}
+"""Title, and what a value is shown times."""
 _SHORT = {"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"}
 
 
@@ -127,6 +134,32 @@ def ratio_tables(comparison: Comparison) -> list[Table]:
             if key in ratios:
                 table.add_row(label, _cell(ratios[key]), "", "", "")
         tables.append(table)
+    return tables
+
+
+def class_tables(comparison: Comparison) -> list[Table]:
+    """One table a pair of arms, a row for each figure of each class; none without classes."""
+    from rich.table import Table
+
+    tables = []
+    for index in range(1, len(comparison.arms)):
+        ours, other = comparison.arms[0].text, comparison.arms[index].text
+        rounds = comparison.rounds[0], comparison.rounds[index]
+        table = Table(
+            title=f"{ours} / {other} by class, {len(rounds[0])} paired rounds: medians, and the "
+            "ratio with its 95 % interval",
+            title_justify="left",
+        )
+        for head in ("class", "", ours, other, "ratio"):
+            table.add_column(head, justify="left" if head in ("class", "") else "right")
+        for name, ratios in comparison.by_class[f"{ours} / {other}"].items():
+            for key, (title, times) in _OF_CLASSES.items():
+                middles = [class_ratios.median(each, name, key) for each in rounds]
+                if any(each is not None for each in middles):
+                    cells = ("-" if each is None else f"{times * each:.4g}" for each in middles)
+                    table.add_row(name or "none", title, *cells, _cell(ratios.get(key)))
+        if table.row_count:
+            tables.append(table)
     return tables
 
 

@@ -129,7 +129,7 @@ def turn_table(turns: list[dict[str, Any]]) -> Table:
     for turn in turns:
         table.add_row(
             f"{turn['turn']}{'+' if turn['and_later'] else ''}",
-            *_group_cells(turn)[:2],
+            *_group_cells(turn),
             _number(turn["median_ttft_ms"], 1),
             _number(turn["p99_ttft_ms"], 1),
             _number(turn["median_tpot_ms"], 1),
@@ -138,40 +138,46 @@ def turn_table(turns: list[dict[str, Any]]) -> Table:
     return table
 
 
-def group_tables(groups: dict[str, dict[str, dict[str, Any]]]) -> list[Table]:
-    """One table for classes, one for domains, one for languages, where there are several."""
+def group_tables(groups: dict[str, dict[str, dict[str, Any]]], runs: int = 1) -> list[Table]:
+    """One table for classes, one for domains, one for languages, where there are several. Figures
+    are means over so many `runs`, requests of all of them."""
     from rich.table import Table
 
     tables = []
     for name, members in groups.items():
-        table = Table(title=f"by {name} (ms)", title_justify="left")
+        title = f"by {name} (ms)" + (f", means of {runs} runs" if runs > 1 else "")
+        table = Table(title=title, title_justify="left")
         table.add_column(name)
-        heads = [
-            "requests",
-            "prompt tokens",
-            "TTFT p50",
-            "TTFT p99",
-            "TPOT p50",
-            "TPOT p99",
-            "E2E p50",
+        latencies = [
+            (f"{_TITLES[series]} {'p50' if stat == 'median' else stat}", f"{stat}_{series}_ms")
+            for series in ("ttft", "tpot", "e2e_latency")
+            for stat in STATISTICS
         ]
-        with_slo = any(each["goodput_fraction"] is not None for each in members.values())
+        with_slo = any(each["slo_attainment"] is not None for each in members.values())
+        heads = ["requests", "prompt tokens", "tokens/s", *(head for head, _ in latencies)]
         for head in heads + ["within the SLO, %"] * with_slo:
             table.add_column(head, justify="right")
         for key, each in members.items():
-            share = each["goodput_fraction"]
+            share = each["slo_attainment"]
             last = [_number(None if share is None else 100 * share, 0)] if with_slo else []
-            table.add_row(key or "none", *_group_cells(each), *last)
+            # A latency of nobody is no 0 ms.
+            times = [each[figure] if each["completed"] else None for _, figure in latencies]
+            table.add_row(
+                key or "none",
+                *_group_cells(each),
+                _number(each["output_throughput"], 1),
+                *(_number(value, 1) for value in times),
+                *last,
+            )
         tables.append(table)
     return tables
 
 
 def _group_cells(metrics: dict[str, Any]) -> list[str]:
+    """Requests, and prompt tokens of one."""
     done = metrics["completed"]
-    keys = ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms",
-            "median_e2e_latency_ms")  # fmt: skip
     given = metrics["total_input_tokens"] / done if done else None
-    return [f"{done}", _number(given, 0), *(_number(metrics[key], 1) for key in keys)]
+    return [f"{done}", _number(given, 0)]
 
 
 def _number(value: float | None, digits: int) -> str:

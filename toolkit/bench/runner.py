@@ -144,6 +144,7 @@ async def play(
             item.label(load.label),
             item.user,
             keep,
+            item.request_class,
         )
         if ending is not None and sample.success and sample.output_len != item.output_tokens:
             sample.success = False

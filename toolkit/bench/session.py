@@ -10,12 +10,12 @@ from toolkit.bench.build import Source, build
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.described import describe
 from toolkit.bench.errors import BenchError
-from toolkit.bench.groups import by_name, by_turn, turn_metrics
+from toolkit.bench.groups import CLASS_ALONE, NAMES, by_name, by_turn, turn_metrics
 from toolkit.bench.loads import over_time
 from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.phases import by_phase
 from toolkit.bench.runner import Load, check, new_session, play
-from toolkit.bench.several import empty_caches, joined, over_runs, plain
+from toolkit.bench.several import empty_caches, joined, joined_groups, over_runs, plain
 from toolkit.bench.sweep import sweep
 from toolkit.bench.swept import Range, Swept
 from toolkit.bench.target import Target, discover
@@ -83,7 +83,8 @@ async def measure(
 
     Raises BenchError when the run is no result; see `runner.check`.
     """
-    if settings.load.label is not None and settings.source.trace is not None:
+    drawn = settings.load.label == "class" and settings.source.ls_share is not None
+    if settings.load.label is not None and settings.source.trace is not None and not drawn:
         raise BenchError("--label is for prompts; a --trace has no domains")
     _check_repeats(settings)
     async with new_session(settings.load.timeout_s, settings.api_key) as session:
@@ -169,7 +170,9 @@ async def _single(
     workers = requests_per_worker(outcome.before, outcome.after)
     remarks = [*workload.remarks, *outcome.remarks()]
     turns = by_turn(*played)
-    groups = by_name(*played) if settings.source.prompts is not None else {}
+    # The project's prompts have domains and languages, too: too many to be told one by one.
+    told = NAMES if settings.source.prompts is not None else CLASS_ALONE
+    groups = by_name(*played, names=told)
     document = describe(target, workload, settings, outcome.before)
     document |= {
         "metrics": metrics,
@@ -219,7 +222,8 @@ async def _several(
     # Of these the first run's would be taken for all of them.
     for key in ONE_RUN:
         document[key] = [part.document[key] for part in parts]
-    return Report(document, metrics, remarks=list(remarks), runs=runs)
+    groups = joined_groups([part.groups for part in parts])
+    return Report(document, metrics, groups=groups, remarks=list(remarks), runs=runs)
 
 
 async def _sweep(

@@ -52,6 +52,17 @@ def joined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def joined_groups(
+    runs: Sequence[dict[str, dict[str, dict[str, Any]]]],
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """`groups.by_name` of several runs: `joined` of each group that all of them have."""
+    found = {}
+    for name, members in runs[0].items():
+        kept = [key for key in members if all(key in run.get(name, {}) for run in runs)]
+        found[name] = {key: joined([run[name][key] for run in runs]) for key in kept}
+    return found
+
+
 def plain(figure: Ratio) -> dict[str, float | int]:
     """For JSON."""
     return {

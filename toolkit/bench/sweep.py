@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from toolkit.bench.class_ratios import CLASSES
 from toolkit.bench.compare import Arm, restored
 from toolkit.bench.errors import BenchError
-from toolkit.bench.groups import turn_metrics
+from toolkit.bench.groups import by_class, turn_metrics
 from toolkit.bench.knee import Search
 from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.runner import Load, check, play
@@ -105,6 +106,8 @@ async def _play(
         raise BenchError(f"{name}: {error}".strip()) from error
     metrics = summarise(outcome.samples, outcome.duration_s, slo)
     metrics |= turn_metrics(workload, outcome.samples)
+    if classes := by_class(workload, outcome.samples, outcome.duration_s, slo):
+        metrics[CLASSES] = classes
     if outcome.decode is not None:
         metrics |= outcome.decode.metrics()
     for remark in outcome.remarks():

@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
+from toolkit.policies.request_class import RequestClass
+
 Label = Literal["domain", "language", "cell", "class"]
 _LABELLED = {"cell": ("domain", "language"), "class": ("kind",)}
 """What a label is made of, where it has another name."""
+_CLASSES = frozenset(RequestClass)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Item:
     messages: tuple[tuple[str, str], ...] = ()
     """(role, content) for the chat endpoint; () makes the prompt one message of the user."""
     kind: str = ""
-    """Its class, as interactive or batch."""
+    """Its class, as interactive or batch; see `request_class`."""
     conversation: int | None = None
     """Turns of one conversation stand one after the other and have its number; each is sent when
     the one before has its answer. None: a request of its own."""
@@ -46,6 +49,12 @@ class Item:
             raise ValueError(f"arrival_s must not be negative, not {self.arrival_s}")
         if self.think_s < 0:
             raise ValueError(f"think_s must not be negative, not {self.think_s}")
+
+    @property
+    def request_class(self) -> str:
+        """What the router is told in the header `x-toolkit-class`; "" where `kind` is no
+        `RequestClass` value, but a word of the user's own."""
+        return self.kind if self.kind in _CLASSES else ""
 
     def label(self, kind: Label | None) -> str:
         """What the router may be told of it; a cell is domain/language. "" when it has none."""

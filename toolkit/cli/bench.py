@@ -75,7 +75,7 @@ def _measure(url: str, settings: Settings) -> Report:
 def _show(report: Report, written: Written) -> None:
     import time
 
-    from toolkit.bench.ratios import arms_table, ratio_tables, verdict_table
+    from toolkit.bench.ratios import arms_table, class_tables, ratio_tables, verdict_table
     from toolkit.bench.repeats import runs_table, sweep_lines, sweep_table
     from toolkit.bench.report import (
         balance_lines,
@@ -105,7 +105,7 @@ def _show(report: Report, written: Written) -> None:
             show(console, phase_table(report.phases))
         if report.turns is not None:
             show(console, turn_table(report.turns))
-        for table in group_tables(report.groups):
+        for table in group_tables(report.groups, len(report.runs) or 1):
             show(console, table)
     if report.swept is not None:
         for curve in report.swept.curves:
@@ -118,6 +118,7 @@ def _show(report: Report, written: Written) -> None:
         for table in (
             *ratio_tables(report.comparison),
             arms_table(report.comparison),
+            *class_tables(report.comparison),
             *verdicts,
         ):
             show(console, table)

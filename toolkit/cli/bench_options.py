@@ -131,10 +131,20 @@ class Sent:
     open_loop: Annotated[
         bool, typer.Option("--open-loop", help="Send at the trace's own arrival times.")
     ] = False
-    seed: Annotated[int, typer.Option(help="Seed of prompts, arrivals and order of rounds.")] = 0
+    ls_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of requests (or conversations), 0 to 1, that are latency_sensitive; the "
+            "others are best_effort. The router is told in the header x-toolkit-class, and "
+            "figures are given by class."
+        ),
+    ] = None
+    seed: Annotated[
+        int, typer.Option(help="Seed of prompts, arrivals, classes and order of rounds.")
+    ] = 0
 
     def source(self, endpoint: str) -> Source:
-        """BenchError: a phase, a factor, turns or a think time that is none."""
+        """BenchError: a phase, a factor, a share, turns or a think time that is none."""
         from toolkit.bench.build import Source
         from toolkit.bench.conversations import TURNS
         from toolkit.bench.errors import BenchError
@@ -161,6 +171,7 @@ class Sent:
             phases=tuple(Phase.parse(text) for text in self.phase or ()),
             turns=self.turns,  # type: ignore[arg-type]  # checked above
             think_s=self.think_time,
+            ls_share=self.ls_share,
         )
 
 

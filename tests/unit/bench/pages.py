@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from toolkit.bench.class_ratios import doubts
 from toolkit.bench.client import Sample
 from toolkit.bench.compare import Arm, Comparison
 from toolkit.bench.groups import MOST
@@ -54,6 +55,28 @@ def compared(arms: int = 2, rounds: int = 10, drift: float = 1.0) -> Report:
     return Report(document() | {"comparison": comparison.as_json()}, comparison=comparison)
 
 
+def by_class() -> Report:
+    """The first arm has half the TTFT of what is in a hurry and a fifth more of the rest; in one
+    round nothing of the rest kept to the SLO."""
+    source = random.Random(8)
+    played = []
+    for urgent, other in ((0.5, 1.2), (1.0, 1.0)):
+        rounds = []
+        for number in range(6):
+            found = metrics(1.0, source)
+            found["classes"] = {
+                "latency_sensitive": metrics(urgent, source) | {"slo_attainment": 1 - urgent / 2},
+                "best_effort": metrics(other, source) | {"slo_attainment": 0.1 * min(number, 1)},
+            }
+            rounds.append(found)
+        played.append(rounds)
+    comparison = Comparison([Arm.parse(name) for name in NAMES[:2]], played)
+    comparison.conclude()
+    comparison.remarks += doubts(comparison)
+    made = document() | {"comparison": comparison.as_json()}
+    return Report(made, comparison=comparison, remarks=comparison.remarks)
+
+
 def single() -> Report:
     source = random.Random(9)
     found = metrics(1.0, source)
@@ -76,7 +99,8 @@ def talked() -> Report:
         turns.append({"turn": turn, "and_later": turn == MOST} | metrics(1.0, source) | more)
     names = [f"decode-{number}" for number in range(4)]
     report.turns = turns
-    report.groups = {"class": {"": metrics(1.0, source), "batch": metrics(2.0, source)}}
+    kinds = {"": metrics(1.0, source), "batch": metrics(2.0, source)}
+    report.groups = {"class": {k: v | {"slo_attainment": None} for k, v in kinds.items()}}
     report.document["decode_loads"] = {
         "seconds": [0.25 + 0.5 * n for n in range(120)],
         "workers": {

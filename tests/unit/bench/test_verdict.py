@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.unit.bench.pages import compared, several, single, swept, talked
+from tests.unit.bench.pages import by_class, compared, several, single, swept, talked
 from tests.unit.html_page import Page
 from toolkit.bench.errors import BenchError
 from toolkit.bench.page import ready, render, write
@@ -116,6 +116,7 @@ def test_a_long_name_moves_what_follows_and_is_not_cut() -> None:
 REPORTS = {
     "comparison": compared,
     "three": lambda: compared(arms=3),
+    "by class": by_class,
     "run": single,
     "talked": talked,
     "several": several,
