@@ -18,6 +18,16 @@ def test_the_embedded_profile_is_the_embedded_models() -> None:
     assert problems(profile, fingerprint=fingerprint, decode_workers=2) == []
 
 
+def test_the_plain_profile_is_whole_and_of_another_model() -> None:
+    profile, arrays = read(profiles_dir() / "embedded-plain")
+    assert problems(profile, decode_workers=2) == []
+    assert problems(profile, fingerprint=model_fingerprint(model_path()), decode_workers=2)
+    shipped, own = read(profiles_dir() / "embedded")
+    assert {r.id for r in profile.requests} == {r.id for r in shipped.requests}
+    assert arrays["held_out"].sum() == own["held_out"].sum()
+    assert profile.model.experts == shipped.model.experts
+
+
 def test_its_centroids_tell_unseen_requests_apart() -> None:
     profile, arrays = read(profiles_dir() / "embedded")
     space = signatures.SignatureSpace(arrays["idf"], profile.rho.mask)
