@@ -39,7 +39,7 @@ def add_capture(request: Any) -> None:
     except TicketError:
         return
     name = ticket.capture or request.rid
-    asked = {"resume": ticket.resume, "capture": name, "request_class": ticket.request_class}
-    signed = sign(ticket_key(), request.rid, **asked)
+    kind = ticket.request_class
+    signed = sign(ticket_key(), request.rid, resume=ticket.resume, capture=name, request_class=kind)
     params = request.sampling_params
     params.custom_params = {**(params.custom_params or {}), TICKET_KEY: signed}

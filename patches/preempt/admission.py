@@ -1,4 +1,4 @@
-"""Who is in the next prefill batch: best-effort prompts when no others wait, in batches of their own.
+"""Who is in the next prefill batch: best-effort prompts, by themselves, when no others wait.
 
 A batch that holds a prompt of another class is never stopped, so the two are not mixed. Between two
 chunks of a best-effort prompt others go first, too: it is put aside with its KV, and goes on when

@@ -12,8 +12,8 @@ from toolkit.policies.preemption.named import boundary_policy
 
 class Preempting(BaseModel):
     """A best-effort prefill is looked at every `slice` layers; `policy` says whether it yields to
-    latency-sensitive requests that wait: `strict`, `deadline@MARGIN_S`, `fair@SHARE`, or MODULE:NAME
-    of one's own. One request is stopped `pauses` times, and for `seconds` in all, at most.
+    latency-sensitive requests that wait: `strict`, `deadline@MARGIN_S`, `fair@SHARE`, or one's own,
+    as MODULE:NAME. One request is stopped `pauses` times, and for `seconds` in all, at most.
     `slo_s`: of latency-sensitive requests, from their arrival in the worker to their first token;
     `deadline` goes by it."""
 
