@@ -133,8 +133,8 @@ def obstacle(scheduler: Any) -> str:
 
 def layers_of(scheduler: Any) -> Any:
     """The model's layers, in order; None where it keeps them otherwise."""
-    inner = getattr(scheduler.tp_worker.model_runner.model, "model", None)
-    layers = getattr(inner, "layers", None)
+    inner: Any = getattr(scheduler.tp_worker.model_runner.model, "model", None)
+    layers: Any = getattr(inner, "layers", None)
     return layers if hasattr(layers, "__len__") and len(layers) > 1 else None
 
 

@@ -4,6 +4,7 @@ changes."""
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -61,8 +62,6 @@ async def ask(
         async for line in response.content:
             if line.startswith(b"data: {"):
                 first = first or time.monotonic()
-                import json
-
                 event = json.loads(line[6:])
                 assert "error" not in event, event
                 got = event["output_ids"]
