@@ -147,7 +147,7 @@ def look_between_layers(scheduler: Any, asked: Preempting) -> None:
     STATE.layers = len(layers)
     for index in range(asked.slice, len(layers), asked.slice):
         layers[index].register_forward_pre_hook(
-            lambda _layer, _given, done=index: boundary(scheduler, done)
+            lambda _layer, given, done=index: boundary(scheduler, done, given)
         )
 
 
@@ -165,27 +165,18 @@ def _note_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs:
         STATE.running = STATE.forward = None
 
 
-def _note_forward(original: Any, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
-    if STATE.running is not None and STATE.forward is None and not runner.is_draft_worker:
-        STATE.forward = forward_batch
-    return original(runner, forward_batch, *args, **kwargs)
-
-
-def boundary(scheduler: Any, done: int) -> None:
-    """Before layer `done` of whatever forward runs."""
-    running, nested = STATE.running, STATE.forward is None
-    if running is None or nested or _depth(scheduler):
+def boundary(scheduler: Any, done: int, given: tuple[Any, ...]) -> None:
+    """Before layer `done` of whatever forward runs; `given`: what the layer is called with."""
+    running = STATE.running
+    if running is None:
         return
+    STATE.forward = next(each for each in given if hasattr(each, "forward_mode"))
     _wait_for_gpu(running)
     now = time.monotonic()
     running.slice_s, running.at = now - running.at, now
     if _take_in(scheduler, running, done):
         _pause(scheduler, running)
         running.at = time.monotonic()
-
-
-def _depth(scheduler: Any) -> bool:
-    return bool(getattr(scheduler, "_toolkit_paused", False))
 
 
 def _wait_for_gpu(running: Effort) -> None:
@@ -363,12 +354,12 @@ def _put_back(scheduler: Any, running: Effort) -> Iterator[None]:
     noted = signature.STATE.batch
     chunked, scheduler.chunked_req = scheduler.chunked_req, None
     full, debug = scheduler.running_batch.batch_is_full, scheduler.cur_batch_for_debug
-    scheduler._toolkit_paused, STATE.forward, STATE.running = True, None, None
+    STATE.running = None
     scheduler.running_batch.batch_is_full = False
     try:
         yield
     finally:
-        scheduler._toolkit_paused, STATE.forward, STATE.running = False, forward, running
+        STATE.running = running
         scheduler.chunked_req = chunked
         scheduler.running_batch.batch_is_full = full
         scheduler.cur_batch_for_debug = debug
@@ -409,11 +400,6 @@ PATCH = Patch(
     hooks=(
         Hook(f"{SCHEDULER}.dispatch_event_loop", _begin, ("scheduler",)),
         Hook(f"{SCHEDULER}.Scheduler.run_batch", _note_batch, ("self", "batch")),
-        Hook(
-            "sglang.srt.model_executor.model_runner.ModelRunner.forward",
-            _note_forward,
-            ("self", "forward_batch"),
-        ),
         Hook(f"{RECEIVER}.recv_requests", _kept_first, ("self", "local_reqs")),
     ),
     requires=(

@@ -28,7 +28,7 @@ LONG, SHORT = 3000, 40
 
 def described(name: str, mode: str) -> dict[str, Any]:
     """A prefill and a decode worker, or one worker that does both; a chunk holds a long prompt."""
-    role = {
+    role: dict[str, Any] = {
         "kv_tokens": 16384,
         "max_running": 16,
         "preempt": "strict",
@@ -37,7 +37,7 @@ def described(name: str, mode: str) -> dict[str, Any]:
     own: dict[str, Any] = {"prefill": role, "decode": {"kv_tokens": 16384, "max_running": 16}}
     if mode == "plain":
         own = {"worker": role}
-    router = {"kind": "toolkit", "classes": {}, "parked_per_prefill": 64}
+    router = {"kind": "toolkit", "classes": {}}
     return {"name": name, "device": "cpu", "mode": mode, "router": router, **own}
 
 

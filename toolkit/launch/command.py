@@ -203,6 +203,9 @@ def worker_env(
         env[WAITING_VARIABLE] = role.waiting.text
     if role.preempt is not None:
         env[PREEMPT_VARIABLE] = role.preempt.text
+        # Else every forward reads its batch from the same buffers: another one in its middle would
+        # overwrite them.
+        env["SGLANG_EAGER_INPUT_NO_COPY"] = "1"
     if role_name == "prefill":
         env |= TRANSFER_ENV
     if role_name == "decode":
