@@ -7,6 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -15,7 +16,7 @@ import pytest
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
-from tests.e2e.workers import settled
+from tests.e2e.workers import settled, state
 from toolkit.contract.headers import CLASS
 from toolkit.launch.running import Running
 
@@ -68,29 +69,90 @@ async def ask(
     return got, first, time.monotonic()
 
 
+async def mid_way(
+    http: aiohttp.ClientSession, url: str, name: str, takes: float
+) -> tuple[Any, Any, float]:
+    """A long best-effort prompt, and a short one in a hurry when a quarter of it is computed."""
+    effort = asyncio.create_task(ask(http, url, calls.prompt(f"{name}-long", LONG), BE))
+    await asyncio.sleep(takes / 4)
+    sent = time.monotonic()
+    hurry = await ask(http, url, calls.prompt(f"{name}-short", SHORT), LS)
+    return await effort, hurry, sent
+
+
 def test_who_is_in_a_hurry_does_not_wait_for_a_long_prompt(
     up: Running, reference: Reference
 ) -> None:
     async def main() -> None:
         url = up.router_url
-        long, short = calls.prompt("preempt-long", LONG), calls.prompt("preempt-short", SHORT)
         async with calls.session() as http:
-            await ask(http, url, calls.prompt("warm", 30), LS)
+            await ask(http, url, calls.prompt("warm", SHORT), LS)
             began = time.monotonic()
-            alone = await ask(http, url, long, BE)
+            alone = await ask(http, url, calls.prompt("alone", LONG), BE)
             takes = alone[1] - began
-            effort = asyncio.create_task(ask(http, url, long[::-1], BE))
-            await asyncio.sleep(takes / 4)
-            sent = time.monotonic()
-            hurry = await ask(http, url, short, LS)
-            behind = await effort
-        waited, both = hurry[1] - sent, behind[1] - sent
-        print(f"long {takes:.2f} s, short {waited:.3f} s, both {both:.2f} s")
-        assert hurry[1] < behind[1], "the long prompt was not stopped"
-        assert hurry[1] - sent < takes / 2
-        assert hurry[0] == reference.greedy(short, TOKENS)
-        assert behind[0] == reference.greedy(long[::-1], TOKENS)
-        assert alone[0] == reference.greedy(long, TOKENS)
+            began = time.monotonic()
+            effort, hurry, sent = await mid_way(http, url, "hurry", takes)
+        waited, both = hurry[1] - sent, effort[1] - began
+        print(f"long {takes:.3f} s, short {waited:.3f} s, long that was stopped {both:.3f} s")
+        assert hurry[1] < effort[1], "the long prompt was not stopped"
+        assert waited < takes / 2
+        assert both < 2 * takes, "it was not resumed where it was"
+        assert alone[0] == reference.greedy(calls.prompt("alone", LONG), TOKENS)
+        assert effort[0] == reference.greedy(calls.prompt("hurry-long", LONG), TOKENS)
+        assert hurry[0] == reference.greedy(calls.prompt("hurry-short", SHORT), TOKENS)
         await settled(up)
 
     calls.run(main())
+    assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
+
+
+def test_many_of_both_keep_every_token_and_leave_nothing_behind(
+    up: Running, reference: Reference
+) -> None:
+    """Best-effort prompts of one chunk and of two, some whose clients go away, and short ones in a
+    hurry all the time."""
+    lengths = [1200, 2500, 6000, 1800, 3000]
+
+    async def main() -> None:
+        url = up.router_url
+        async with calls.session() as http:
+
+            async def effort(number: int, length: int) -> list[int]:
+                got, _, _ = await ask(http, url, calls.prompt(f"many-{number}", length), BE)
+                return got
+
+            async def gone(number: int) -> None:
+                try:
+                    async with asyncio.timeout(0.15 * (number + 1)):
+                        await ask(http, url, calls.prompt(f"gone-{number}", 3000), BE)
+                except TimeoutError:
+                    pass
+
+            efforts = [
+                asyncio.create_task(effort(number, length)) for number, length in enumerate(lengths)
+            ]
+            left = [asyncio.create_task(gone(number)) for number in range(6)]
+            hurries = {}
+            while not all(task.done() for task in efforts):
+                name = f"now-{len(hurries)}"
+                hurries[name] = (await ask(http, url, calls.prompt(name, SHORT), LS))[0]
+                await asyncio.sleep(0.03)
+            await asyncio.gather(*left)
+            for number, length in enumerate(lengths):
+                expected = reference.greedy(calls.prompt(f"many-{number}", length), TOKENS)
+                assert efforts[number].result() == expected
+            assert len(hurries) > 5
+            for name, got in hurries.items():
+                assert got == reference.greedy(calls.prompt(name, SHORT), TOKENS)
+        await settled(up)
+        await calls.until(partial(empty, url), "no KV token is left behind")
+
+    calls.run(main())
+    assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
+
+
+async def empty(url: str) -> bool:
+    """No worker has a request or a KV token."""
+    rows = (await state(url))["workers"]
+    loads = [row["load"] for row in rows if row["load"] is not None]
+    return bool(loads) and not any(load["used_tokens"] or load["running"] for load in loads)

@@ -19,11 +19,17 @@ class Preempting(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    policy: str = "strict"
-    slice: Annotated[int, Field(ge=1)] = 1
-    pauses: Annotated[int, Field(ge=0)] = 32
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
-    slo_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    policy: str = Field(
+        default="strict", description="`strict`, `deadline@MARGIN_S`, `fair@SHARE` or MODULE:NAME"
+    )
+    slice: int = Field(default=1, ge=1, description="layers between two looks")
+    pauses: int = Field(default=32, ge=0, description="how often one request is stopped at most")
+    seconds: float = Field(
+        default=10.0, ge=0, allow_inf_nan=False, description="for how long, in all"
+    )
+    slo_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="to the first token of latency-sensitive requests (`deadline`)"
+    )
 
     @field_validator("policy")
     @classmethod
