@@ -132,7 +132,7 @@ def test_many_of_both_keep_every_token_and_leave_nothing_behind(
                 asyncio.create_task(effort(number, length)) for number, length in enumerate(lengths)
             ]
             left = [asyncio.create_task(gone(number)) for number in range(6)]
-            hurries = {}
+            hurries: dict[str, list[int]] = {}
             while not all(task.done() for task in efforts):
                 name = f"now-{len(hurries)}"
                 hurries[name] = (await ask(http, url, calls.prompt(name, SHORT), LS))[0]
