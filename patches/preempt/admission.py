@@ -2,9 +2,12 @@
 
 A batch that holds a prompt of another class is never stopped, so the two are not mixed. Between two
 chunks of a best-effort prompt others go first, too: it is put aside with its KV, and goes on when
-nobody else waits. Once PATIENCE batches of others went before the best-effort prompts that wait,
-their next batch goes first. Ranks that share a queue see the same requests in it, in the same
-order, and count the same batches, so they decide alike.
+nobody else waits. On a worker that decodes, too, best-effort prompts wait for the answers of those
+in a hurry (QLLM, Algorithm 1: their decode steps before best-effort prompts). Once PATIENCE batches
+or steps of others went before the best-effort prompts that wait, their next batch goes first.
+
+Ranks that share a queue see the same requests in it, in the same order, and count the same batches,
+so they decide alike.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
-from patches.preempt.classes import best_effort
+from patches.preempt.classes import best_effort, in_a_hurry
 from toolkit.contract.variables import PREEMPT_VARIABLE
 
 PATIENCE = 64
@@ -23,7 +26,7 @@ SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 @dataclass
 class Aside:
     """Of this rank. `chunked`: a best-effort prompt, a part of which is computed. `passed`: batches
-    of others since a best-effort one, while such a one waits."""
+    and steps of others since a best-effort one, while such a one waits."""
 
     chunked: Any = None
     passed: int = 0
@@ -41,7 +44,8 @@ def _next_batch(original: Any, scheduler: Any, running_batch: Any) -> Any:
         ASIDE.passed = 0
         return original(scheduler, running_batch)
     others = [req for req in waiting if not best_effort(req)]
-    if not others and (chunked is None or effort_chunk):
+    answering = any(in_a_hurry(req) and not req.finished() for req in running_batch.reqs)
+    if not others and not answering and (chunked is None or effort_chunk):
         ASIDE.passed = 0
         return original(scheduler, running_batch)
     if ASIDE.passed >= PATIENCE and (chunked is None or effort_chunk):
@@ -50,11 +54,12 @@ def _next_batch(original: Any, scheduler: Any, running_batch: Any) -> Any:
     if effort_chunk:
         ASIDE.chunked, scheduler.chunked_req = chunked, None
     plan = _of(original, scheduler, running_batch, others, efforts)
-    if plan.batch_to_run is None and effort_chunk and scheduler.chunked_req is None:
+    none = plan.batch_to_run is None
+    if none and not answering and effort_chunk and scheduler.chunked_req is None:
         # None of them finds room: it may be the prompt that is aside which has it.
         take_back(scheduler)
         return _of(original, scheduler, running_batch, efforts, others)
-    ASIDE.passed += plan.batch_to_run is not None
+    ASIDE.passed += answering or not none
     return plan
 
 
@@ -88,6 +93,12 @@ def _abort(original: Any, scheduler: Any, recv_req: Any) -> None:
         scheduler.chunked_req = kept
 
 
+def _not_idle(original: Any, scheduler: Any) -> None:
+    """A prompt that was put aside has KV, of which SGLang's check for leaks would know nothing."""
+    if ASIDE.chunked is None:
+        original(scheduler)
+
+
 def _pending_abort(original: Any, scheduler: Any) -> None:
     if ASIDE.chunked is not None and scheduler._pending_chunked_abort_req is ASIDE.chunked:
         kept, scheduler.chunked_req = scheduler.chunked_req, ASIDE.chunked
@@ -106,5 +117,6 @@ PATCH = Patch(
         Hook(f"{SCHEDULER}.get_new_batch_prefill", _next_batch, ("self", "running_batch")),
         Hook(f"{SCHEDULER}.abort_request", _abort, ("self", "recv_req")),
         Hook(f"{SCHEDULER}.process_pending_chunked_abort", _pending_abort, ("self",)),
+        Hook(f"{SCHEDULER}.on_idle", _not_idle, ("self",)),
     ),
 )

@@ -141,7 +141,7 @@ def test_many_of_both_keep_every_token_and_leave_nothing_behind(
             for number, length in enumerate(lengths):
                 expected = reference.greedy(calls.prompt(f"many-{number}", length), TOKENS)
                 assert efforts[number].result() == expected
-            assert len(hurries) > 5
+            assert len(hurries) > 3
             for name, got in hurries.items():
                 assert got == reference.greedy(calls.prompt(name, SHORT), TOKENS)
         await settled(up)

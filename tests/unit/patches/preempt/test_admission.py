@@ -31,7 +31,7 @@ def reset() -> None:
 
 
 def req(kind: RequestClass, name: str = "r", tokens: int = 1) -> Any:
-    return SimpleNamespace(rid=name, left=tokens, **{_CLASS: kind})
+    return SimpleNamespace(rid=name, left=tokens, finished=lambda: False, **{_CLASS: kind})
 
 
 @dataclass
@@ -62,8 +62,8 @@ class Scheduler:
             self.batches.append(taken)
         return SimpleNamespace(batch_to_run=taken or None, running_batch=running_batch)
 
-    def step(self) -> list[Any]:
-        plan = _next_batch(Scheduler.plain, self, None)
+    def step(self, *running: Any) -> list[Any]:
+        plan = _next_batch(Scheduler.plain, self, SimpleNamespace(reqs=running))
         return plan.batch_to_run or []
 
     def abort(self, rid: str) -> None:
@@ -85,7 +85,7 @@ class Scheduler:
 KINDS = st.sampled_from([LS, STANDARD, BE])
 
 
-@given(st.lists(st.tuples(KINDS, st.integers(1, 10)), max_size=14), st.integers(1, 6))
+@given(st.lists(st.tuples(KINDS, st.integers(1, 10)), max_size=14), st.integers(3, 6))
 def test_batches_are_not_mixed_and_all_are_taken_in_order(
     asked: list[tuple[RequestClass, int]], chunk: int
 ) -> None:
@@ -122,6 +122,17 @@ def test_where_others_find_no_room_the_half_done_prompt_goes_on() -> None:
     scheduler.waiting_queue.append(req(LS, "other"))
     scheduler.room = False
     assert scheduler.step() == [effort] and len(scheduler.waiting_queue) == 1
+
+
+def test_best_effort_prompts_wait_for_the_answers_of_those_in_a_hurry() -> None:
+    effort, hurry, standard = req(BE, "effort", 10), req(LS), req(STANDARD)
+    scheduler = Scheduler([effort])
+    assert scheduler.step(hurry) == [] and scheduler.step(standard) == [effort]
+    assert scheduler.step(hurry, standard) == [] and ASIDE.chunked is effort
+    for _ in range(PATIENCE - 1):
+        assert scheduler.step(hurry) == []
+    assert scheduler.step(hurry) == [effort]
+    assert scheduler.step(standard) == [effort] and effort.left == 0
 
 
 def test_best_effort_prompts_are_not_passed_over_for_ever() -> None:
