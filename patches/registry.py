@@ -40,6 +40,7 @@ from patches.pd import (
     resume_penalties,
     waiting_queue,
 )
+from patches.preempt import admission, boundary
 from patches.steps import lockstep, step_log
 from patches.streams import event_stream, expert_stream
 
@@ -87,6 +88,8 @@ ALL: tuple[Patch, ...] = (
     progress.PATCH,
     watch.PATCH,
     waiting_queue.PATCH,
+    admission.PATCH,
+    boundary.PATCH,
     # Last, so around what the others hook: what they raise is caught as well.
     request_guard.PATCH,
     request_answers.PATCH,

@@ -39,6 +39,7 @@ def add_capture(request: Any) -> None:
     except TicketError:
         return
     name = ticket.capture or request.rid
-    signed = sign(ticket_key(), request.rid, resume=ticket.resume, capture=name)
+    kind = ticket.request_class
+    signed = sign(ticket_key(), request.rid, resume=ticket.resume, capture=name, request_class=kind)
     params = request.sampling_params
     params.custom_params = {**(params.custom_params or {}), TICKET_KEY: signed}

@@ -20,14 +20,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toolkit.policies.request_class import RequestClass
+
 TICKET_KEY = "toolkit"
 """The key of `custom_params` under which a ticket stands."""
 
 MAX_RESUMED_IDS = 1 << 20
 """Output tokens that one ticket may bring along: no model's context is longer."""
 
-_DOMAIN = "toolkit ticket 1"
-_FIELDS = frozenset({"resume", "capture", "signature"})
+_DOMAIN = "toolkit ticket 2"
+_FIELDS = frozenset({"resume", "capture", "class", "signature"})
 _ID_DIGITS = 10
 MAX_NAME = 256
 """Characters of the name under which captured experts go out."""
@@ -46,9 +48,18 @@ class Ticket:
     capture: str = ""
     """The name under which the experts of every token go out on the worker's event stream: the id
     that the client gave the request. Empty: they do not."""
+    request_class: RequestClass = RequestClass.STANDARD
+    """How much the request is in a hurry."""
 
 
-def sign(key: str, rid: str, *, resume: Sequence[int] = (), capture: str = "") -> dict[str, Any]:
+def sign(
+    key: str,
+    rid: str,
+    *,
+    resume: Sequence[int] = (),
+    capture: str = "",
+    request_class: RequestClass = RequestClass.STANDARD,
+) -> dict[str, Any]:
     """The value of `custom_params["toolkit"]` for the request that is posted with this `rid`.
 
     Raises:
@@ -62,7 +73,9 @@ def sign(key: str, rid: str, *, resume: Sequence[int] = (), capture: str = "") -
     if len(resume) > MAX_RESUMED_IDS:
         raise TicketError(f"{len(resume)} tokens to resume, at most {MAX_RESUMED_IDS}")
     ids = " ".join(map(str, resume))
-    return {"resume": ids, "capture": capture, "signature": _signature(key, rid, ids, capture)}
+    kind = str(request_class)
+    signature = _signature(key, rid, ids, capture, kind)
+    return {"resume": ids, "capture": capture, "class": kind, "signature": signature}
 
 
 def read(custom_params: Any, rid: str, key: str | None) -> Ticket:
@@ -79,23 +92,26 @@ def read(custom_params: Any, rid: str, key: str | None) -> Ticket:
     ticket = custom_params[TICKET_KEY]
     if not isinstance(ticket, Mapping) or ticket.keys() != _FIELDS:
         raise TicketError(f"custom_params.{TICKET_KEY} is the toolkit's own field")
-    ids, capture, signature = ticket["resume"], ticket["capture"], ticket["signature"]
-    if type(ids) is not str or type(capture) is not str or type(signature) is not str:
+    values = [ticket[name] for name in ("resume", "capture", "class", "signature")]
+    if any(type(value) is not str for value in values):
         raise TicketError(f"custom_params.{TICKET_KEY} has a value of a wrong type")
+    ids, capture, kind, signature = values
     if not key:
         raise TicketError("this worker has no key, so it accepts no ticket")
-    expected = _signature(key, rid, ids, capture)
+    expected = _signature(key, rid, ids, capture, kind)
     # Bytes: on text `compare_digest` raises TypeError for anything but ASCII.
     if not hmac.compare_digest(expected.encode(), signature.encode(errors="replace")):
         raise TicketError(f"custom_params.{TICKET_KEY} is not signed for this request")
     if len(capture) > MAX_NAME:
         raise TicketError(f"a name of {len(capture)} characters, at most {MAX_NAME}")
-    return Ticket(_ids(ids), capture)
+    if kind not in list(RequestClass):
+        raise TicketError(f"{kind[:20]!r} is no class of requests")
+    return Ticket(_ids(ids), capture, RequestClass(kind))
 
 
-def _signature(key: str, rid: str, ids: str, capture: str) -> str:
+def _signature(key: str, rid: str, ids: str, capture: str, kind: str) -> str:
     # JSON of a list: no two contents have the same text, whatever a client's id contains.
-    content = json.dumps([_DOMAIN, rid, ids, capture])
+    content = json.dumps([_DOMAIN, rid, ids, capture, kind])
     return hmac.new(key.encode(), content.encode(), "sha256").hexdigest()
 
 

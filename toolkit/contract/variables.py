@@ -22,6 +22,8 @@ BACKGROUND_VARIABLE = "TOOLKIT_BACKGROUND"
 """Set: the scheduler's own thread steps back, on CPU (`patches.cpu.background`)."""
 WAITING_VARIABLE = "TOOLKIT_WAITING"
 """The order in which the worker prefills, as `toolkit.contract.waiting` writes it."""
+PREEMPT_VARIABLE = "TOOLKIT_PREEMPT"
+"""When the worker stops best-effort prefills, as `toolkit.contract.preempting` writes it."""
 
 DP_POLICY_VARIABLE = "TOOLKIT_DP_POLICY"
 """The policy by which the worker's own DP controller chooses ranks (`patches.dp.method`)."""

@@ -23,6 +23,8 @@ from pydantic import (
     model_validator,
 )
 
+from toolkit.contract.preempting import Preempting
+from toolkit.contract.preempting import from_yaml as preempt_yaml
 from toolkit.contract.waiting import Waiting, from_yaml
 from toolkit.launch import acting
 from toolkit.launch.dp_policy import check_roles
@@ -89,6 +91,9 @@ class Role(_Strict):
     )
     waiting: Annotated[Waiting, BeforeValidator(from_yaml)] = Field(
         default=Waiting(order="fcfs"), description="in which order waiting prompts are prefilled"
+    )
+    preempt: Annotated[Preempting | None, BeforeValidator(preempt_yaml)] = Field(
+        default=None, description="best-effort prompts give way to latency-sensitive requests"
     )
     port: Port | None = None
     bootstrap_port: Port | None = None

@@ -12,6 +12,7 @@ import orjson
 from toolkit.contract.headers import CAPTURE
 from toolkit.contract.ticket import TICKET_KEY, sign
 from toolkit.policies.base import RequestView
+from toolkit.policies.request_class import RequestClass
 from toolkit.router.errors import ApiError
 from toolkit.router.poison import Record
 
@@ -99,11 +100,15 @@ def ticket_body(single: Single, rid: str, key: str | None) -> dict[str, Any]:
     were generated already, for both sides (`patches.pd.resume`)."""
     body = dict(single.body)
     capture = single.rid if single.capture else ""
+    kind = single.view.request_class
     if not (single.resume_ids or capture):
-        return body
-    if not key:
+        # Workers that have no key stop nobody either.
+        if not key or kind == RequestClass.STANDARD:
+            return body
+    elif not key:
         raise ApiError(400, f"{CAPTURE}: the workers have no key, so they keep no experts for you.")
-    ticket = {TICKET_KEY: sign(key, rid, resume=single.resume_ids, capture=capture)}
+    signed = sign(key, rid, resume=single.resume_ids, capture=capture, request_class=kind)
+    ticket = {TICKET_KEY: signed}
     if single.endpoint == "generate":
         params = dict(body.get("sampling_params") or {})
         params["custom_params"] = {**(params.get("custom_params") or {}), **ticket}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit.contract import ticket
 from toolkit.contract.ticket import MAX_RESUMED_IDS, TICKET_KEY, Ticket, TicketError, read, sign
+from toolkit.policies.request_class import RequestClass
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 KEYS = st.text("aZ9 é☃", min_size=1)
@@ -27,11 +28,28 @@ def params(value: Any) -> dict[str, Any]:
     return {"mine": 1, TICKET_KEY: value}
 
 
-@given(KEYS, RIDS, IDS, st.text(max_size=99))
-def test_what_was_signed_is_read(key: str, rid: str, ids: list[int], capture: str) -> None:
-    signed = sign(key, rid, resume=ids, capture=capture)
+@given(KEYS, RIDS, IDS, st.text(max_size=99), st.sampled_from(RequestClass))
+def test_what_was_signed_is_read(
+    key: str, rid: str, ids: list[int], capture: str, kind: RequestClass
+) -> None:
+    signed = sign(key, rid, resume=ids, capture=capture, request_class=kind)
     sent = json.loads(json.dumps(signed))
-    assert read(params(sent), rid, key) == Ticket(tuple(ids), capture)
+    assert read(params(sent), rid, key) == Ticket(tuple(ids), capture, kind)
+
+
+@given(st.sampled_from(RequestClass), st.sampled_from(RequestClass))
+def test_a_client_cannot_change_its_class(mine: RequestClass, wanted: RequestClass) -> None:
+    signed = sign("key", "rid", request_class=mine) | {"class": str(wanted)}
+    if mine != wanted:
+        with pytest.raises(TicketError, match="not signed for this request"):
+            read(params(signed), "rid", "key")
+
+
+def test_a_class_that_is_none_is_refused_though_signed() -> None:
+    forged = {"resume": "", "capture": "", "class": "first"}
+    forged["signature"] = ticket._signature("key", "rid", "", "", "first")
+    with pytest.raises(TicketError, match="no class of requests"):
+        read(params(forged), "rid", "key")
 
 
 @given(RIDS, RIDS, IDS)
@@ -59,7 +77,7 @@ def test_a_client_s_own_value_is_refused(value: Any) -> None:
         read(params(value), "rid", "key")
 
 
-@given(st.sampled_from(["resume", "capture", "signature"]), VALUES)
+@given(st.sampled_from(["resume", "capture", "class", "signature"]), VALUES)
 def test_a_field_of_another_kind_is_refused(field: str, value: Any) -> None:
     signed = sign("key", "rid", resume=[1, 2], capture="name")
     if type(signed[field]) is type(value) and signed[field] == value:
@@ -94,7 +112,8 @@ def test_ids_that_are_none_are_refused_though_signed(ids: str) -> None:
     forged = {
         "resume": ids,
         "capture": "",
-        "signature": ticket._signature("key", "rid", ids, ""),
+        "class": "standard",
+        "signature": ticket._signature("key", "rid", ids, "", "standard"),
     }
     with pytest.raises(TicketError, match="token id"):
         read(params(forged), "rid", "key")
@@ -107,7 +126,8 @@ def test_too_many_ids_are_refused_on_both_sides() -> None:
     forged = {
         "resume": ids,
         "capture": "",
-        "signature": ticket._signature("key", "rid", ids, ""),
+        "class": "standard",
+        "signature": ticket._signature("key", "rid", ids, "", "standard"),
     }
     with pytest.raises(TicketError, match="at most"):
         read(params(forged), "rid", "key")

@@ -132,6 +132,7 @@ def test_what_nobody_asked_for_is_not_in_a_worker(monkeypatch: pytest.MonkeyPatc
     assert sorted(map(sorted, asked.values())) == [
         ["cpu_background"],
         ["early_place"],
+        ["preempt_admission", "preempt_boundary"],
         ["private_message_sockets", "private_ports"],
         ["worker_key", "worker_key_sent"],
     ]

@@ -10,6 +10,7 @@ from toolkit.launch import claims, hardware
 from toolkit.launch.checks.agreement import agreement
 from toolkit.launch.checks.counted import counted
 from toolkit.launch.checks.flags import Resolved, check_flags
+from toolkit.launch.checks.preempting import preempting
 from toolkit.launch.checks.redundant import redundant
 from toolkit.launch.checks.waiting import waiting
 from toolkit.launch.errors import LaunchError, Problem
@@ -33,6 +34,7 @@ def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
         *secrets(plan, dry_run),
         *locality(plan),
         *waiting(plan),
+        *preempting(plan),
         *flags,
     ]
     problems += [*optimistic(plan, resolved), *counted(plan, resolved), *redundant(plan, resolved)]
@@ -51,6 +53,7 @@ def quick(plan: Plan) -> list[Problem]:
         *secrets(plan),
         *locality(plan),
         *waiting(plan),
+        *preempting(plan),
         *ports(plan),
         *memory(plan),
     ]

@@ -1,0 +1,122 @@
+"""Who is in the next prefill batch: best-effort prompts, by themselves, when no others wait.
+
+A batch that holds a prompt of another class is never stopped, so the two are not mixed. Between two
+chunks of a best-effort prompt others go first, too: it is put aside with its KV, and goes on when
+nobody else waits. On a worker that decodes, too, best-effort prompts wait for the answers of those
+in a hurry (QLLM, Algorithm 1: their decode steps before best-effort prompts). Once PATIENCE batches
+or steps of others went before the best-effort prompts that wait, their next batch goes first.
+
+Ranks that share a queue see the same requests in it, in the same order, and count the same batches,
+so they decide alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from patches.base import EITHER, Hook, Patch
+from patches.preempt.classes import best_effort, in_a_hurry
+from toolkit.contract.variables import PREEMPT_VARIABLE
+
+PATIENCE = 64
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+
+
+@dataclass
+class Aside:
+    """Of this rank. `chunked`: a best-effort prompt, a part of which is computed. `passed`: batches
+    and steps of others since a best-effort one, while such a one waits."""
+
+    chunked: Any = None
+    passed: int = 0
+
+
+ASIDE = Aside()
+
+
+def _next_batch(original: Any, scheduler: Any, running_batch: Any) -> Any:
+    take_back(scheduler)
+    chunked, waiting = scheduler.chunked_req, scheduler.waiting_queue
+    efforts = [req for req in waiting if best_effort(req)]
+    effort_chunk = chunked is not None and best_effort(chunked)
+    if not efforts and not effort_chunk:
+        ASIDE.passed = 0
+        return original(scheduler, running_batch)
+    others = [req for req in waiting if not best_effort(req)]
+    answering = any(in_a_hurry(req) and not req.finished() for req in running_batch.reqs)
+    if not others and not answering and (chunked is None or effort_chunk):
+        ASIDE.passed = 0
+        return original(scheduler, running_batch)
+    if ASIDE.passed >= PATIENCE and (chunked is None or effort_chunk):
+        ASIDE.passed = 0
+        return _of(original, scheduler, running_batch, efforts, others)
+    if effort_chunk:
+        ASIDE.chunked, scheduler.chunked_req = chunked, None
+    plan = _of(original, scheduler, running_batch, others, efforts)
+    none = plan.batch_to_run is None
+    if none and not answering and effort_chunk and scheduler.chunked_req is None:
+        # None of them finds room: it may be the prompt that is aside which has it.
+        take_back(scheduler)
+        return _of(original, scheduler, running_batch, efforts, others)
+    ASIDE.passed += answering or not none
+    return plan
+
+
+def take_back(scheduler: Any) -> None:
+    """The prompt that was put aside is the scheduler's again, unless another one is half done."""
+    if ASIDE.chunked is not None and scheduler.chunked_req is None:
+        scheduler.chunked_req, ASIDE.chunked = ASIDE.chunked, None
+
+
+def _of(original: Any, scheduler: Any, running_batch: Any, these: Any, others: Any) -> Any:
+    """A batch of `these` alone; SGLang replaces the queue by those that it did not take."""
+    order = {id(req): place for place, req in enumerate(scheduler.waiting_queue)}
+    scheduler.waiting_queue = list(these)
+    try:
+        return original(scheduler, running_batch)
+    finally:
+        left = [*scheduler.waiting_queue, *others]
+        left.sort(key=lambda req: order.get(id(req), len(order)))
+        scheduler.waiting_queue = left
+
+
+def _abort(original: Any, scheduler: Any, recv_req: Any) -> None:
+    aside = ASIDE.chunked
+    if aside is None or not (recv_req.abort_all or aside.rid.startswith(recv_req.rid)):
+        original(scheduler, recv_req)
+        return
+    kept, scheduler.chunked_req = scheduler.chunked_req, aside
+    try:
+        original(scheduler, recv_req)
+    finally:
+        scheduler.chunked_req = kept
+
+
+def _not_idle(original: Any, scheduler: Any) -> None:
+    """A prompt that was put aside has KV, of which SGLang's check for leaks would know nothing."""
+    if ASIDE.chunked is None:
+        original(scheduler)
+
+
+def _pending_abort(original: Any, scheduler: Any) -> None:
+    if ASIDE.chunked is not None and scheduler._pending_chunked_abort_req is ASIDE.chunked:
+        kept, scheduler.chunked_req = scheduler.chunked_req, ASIDE.chunked
+        original(scheduler)
+        ASIDE.chunked, scheduler.chunked_req = scheduler.chunked_req, kept
+        return
+    original(scheduler)
+
+
+PATCH = Patch(
+    name="preempt_admission",
+    why="best-effort prompts stand behind all others, and a mixed batch could not be stopped",
+    processes=EITHER,
+    variable=PREEMPT_VARIABLE,
+    hooks=(
+        Hook(f"{SCHEDULER}.get_new_batch_prefill", _next_batch, ("self", "running_batch")),
+        Hook(f"{SCHEDULER}.abort_request", _abort, ("self", "recv_req")),
+        Hook(f"{SCHEDULER}.process_pending_chunked_abort", _pending_abort, ("self",)),
+        Hook(f"{SCHEDULER}.on_idle", _not_idle, ("self",)),
+    ),
+)

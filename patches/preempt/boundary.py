@@ -1,0 +1,418 @@
+"""Stop a best-effort prefill between two layers for a latency-sensitive request that has come.
+
+While a batch of best-effort prompts runs, the scheduler looks at what has arrived every `slice`
+layers, in a hook that the model calls before a layer. A policy says whether the batch yields
+(`toolkit.policies.preemption`). Then those in a hurry are prefilled there and then, with the
+scheduler's own functions, to their first token, and the batch goes on. What it has computed lies
+where it lay: hidden states and residual in the frames of the call that was interrupted, its KV in
+its slots. Nothing is computed twice, and no model needs to know of it (SGLang's own
+`forward_split_prefill` is there for some only).
+
+What a forward keeps elsewhere is put back: the attention backend's plan is made anew, the experts
+that its first layers have chosen are copied out of the capturer's buffer and back, the patches'
+notes of the batch that is launched likewise.
+
+Requests only: what else came (an abort, a flush, new weights) must not meet half a forward, and
+what came after it must not overtake it, so it stays for the loop's own look.
+
+With several ranks in a DP rank all must do the same. The rank that receives requests decides by its
+own clock and sends its word along with what it has received, in the same broadcast; so it decides
+about those who came by the look before.
+
+On a GPU layers are launched ahead of what is computed. So each boundary waits until the slice
+before the last one is through: one slice is in the queue, another one runs, and who comes waits for
+two at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from patches.base import EITHER, Hook, Patch
+from patches.environment import on_cpu
+from patches.experts import signature
+from patches.preempt.classes import best_effort, in_a_hurry
+from toolkit.contract.preempting import Preempting
+from toolkit.contract.variables import PREEMPT_VARIABLE
+from toolkit.policies.preemption.boundary import Boundary, BoundaryPolicy, Urgent
+from toolkit.policies.preemption.bounds import Bounds, Paused
+from toolkit.policies.preemption.named import boundary_policy
+
+log = logging.getLogger("toolkit.preempt")
+
+_PAUSED = "_toolkit_paused"
+_CAME = "_toolkit_came"
+AHEAD = 2
+"""Boundaries whose GPU work may be under way when the next one looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Of the rank that receives requests, to those that share its queue."""
+
+    yields: bool
+
+
+@dataclass
+class Effort:
+    """The best-effort batch that runs. Times are seconds."""
+
+    batch: Any
+    began: float
+    at: float
+    """The last boundary."""
+    slice_s: float = 0.0
+    paused_s: float = 0.0
+    pauses: int = 0
+    events: deque[Any] = field(default_factory=deque)
+
+
+@dataclass
+class State:
+    """Of this rank."""
+
+    policy: BoundaryPolicy | None = None
+    bounds: Bounds = field(default_factory=Bounds)
+    slice: int = 1
+    slo_s: float = float("inf")
+    layers: int = 0
+    running: Effort | None = None
+    forward: Any = None
+    """The ForwardBatch of `running`."""
+    kept: deque[Any] = field(default_factory=deque)
+    """Taken from the socket and left for the loop's own look, in order of arrival."""
+    rate_s: float = 0.0
+    """Seconds a prompt token, of the last batch that was nobody's to stop."""
+    pauses: int = 0
+    """So far, for logs."""
+
+
+STATE = State()
+
+
+def _begin(original: Any, scheduler: Any) -> None:
+    asked = Preempting.read(os.environ.get(PREEMPT_VARIABLE, ""))
+    if asked is not None:
+        if reason := obstacle(scheduler):
+            log.warning("Best-effort prefills are stopped between chunks only: %s", reason)
+        else:
+            look_between_layers(scheduler, asked)
+    original(scheduler)
+
+
+def obstacle(scheduler: Any) -> str:
+    """Why prefills cannot be stopped between layers here; empty if they can."""
+    from sglang.srt.environ import envs
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel, receiver = get_parallel(), scheduler.request_receiver
+    reasons = {
+        "with DP attention all ranks take each step together": parallel.enable_dp_attention,
+        "pipeline stages": parallel.pp_size > 1,
+        "context parallelism": parallel.attn_cp_size > 1,
+        "the overlap scheduler launches a whole prompt ahead": scheduler.enable_overlap,
+        "speculative decoding": not scheduler.spec_algorithm.is_none(),
+        "adapters (LoRA)": scheduler.enable_lora,
+        "the model takes more than text": scheduler.model_config.is_multimodal,
+        "it is a decode worker": scheduler.disaggregation_mode.value == "decode",
+        "its model has no list of layers": layers_of(scheduler) is None,
+        "its requests come in another way": receiver.input_blocker is not None
+        or receiver.scripted_scheduler_hook is not None
+        or receiver.recv_skipper is not None
+        or envs.SGLANG_RUST_SERVER.get(),
+    }
+    return ", ".join(reason for reason, there in reasons.items() if there)
+
+
+def layers_of(scheduler: Any) -> Any:
+    """The model's layers, in order; None where it keeps them otherwise."""
+    inner: Any = getattr(scheduler.tp_worker.model_runner.model, "model", None)
+    layers: Any = getattr(inner, "layers", None)
+    return layers if hasattr(layers, "__len__") and len(layers) > 1 else None
+
+
+def look_between_layers(scheduler: Any, asked: Preempting) -> None:
+    """The loop's own look precedes the first layer."""
+    STATE.policy = boundary_policy(asked.policy)
+    STATE.bounds, STATE.slice = asked.bounds, asked.slice
+    STATE.slo_s = float("inf") if asked.slo_s is None else asked.slo_s
+    layers: Any = layers_of(scheduler)
+    STATE.layers = len(layers)
+    for index in range(asked.slice, len(layers), asked.slice):
+        layers[index].register_forward_pre_hook(
+            lambda _layer, given, done=index: boundary(scheduler, done, given)
+        )
+
+
+def _note_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    if STATE.policy is None or STATE.running is not None:
+        return original(scheduler, batch, *args, **kwargs)
+    extend = batch.forward_mode.is_extend() and not batch.forward_mode.is_mixed()
+    if not extend or not batch.reqs or not all(map(best_effort, batch.reqs)):
+        return original(scheduler, batch, *args, **kwargs)
+    now = time.monotonic()
+    STATE.running = Effort(batch, now, now)
+    try:
+        return original(scheduler, batch, *args, **kwargs)
+    finally:
+        STATE.running = STATE.forward = None
+
+
+def boundary(scheduler: Any, done: int, given: tuple[Any, ...]) -> None:
+    """Before layer `done` of whatever forward runs; `given`: what the layer is called with."""
+    running = STATE.running
+    if running is None:
+        return
+    STATE.forward = next(each for each in given if hasattr(each, "forward_mode"))
+    _wait_for_gpu(running)
+    now = time.monotonic()
+    running.slice_s, running.at = now - running.at, now
+    if _take_in(scheduler, running, done):
+        _pause(scheduler, running)
+        running.at = time.monotonic()
+
+
+def _wait_for_gpu(running: Effort) -> None:
+    if on_cpu():
+        return
+    import torch
+
+    event = torch.cuda.Event()
+    event.record()
+    running.events.append(event)
+    if len(running.events) >= AHEAD:
+        running.events.popleft().synchronize()
+
+
+def _take_in(scheduler: Any, running: Effort, done: int) -> bool:
+    """Take in the requests that have come; whether the batch yields."""
+    from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+
+    receiver, alone = scheduler.request_receiver, _alone()
+    leads = _leads()
+    local = None
+    if leads and not alone:
+        local = [Word(_yields(scheduler, running, done))]
+    came = receiver.recv_requests(local)
+    word = next((each for each in came if isinstance(each, Word)), None)
+    STATE.kept.extend(each for each in came if not isinstance(each, Word))
+    taken = []
+    while STATE.kept and isinstance(STATE.kept[0], TokenizedGenerateReqInput):
+        taken.append(STATE.kept.popleft())
+    if taken:
+        scheduler.process_input_requests(taken)
+        _bootstrap(scheduler)
+    if word is not None:
+        return word.yields
+    return alone and _yields(scheduler, running, done)
+
+
+def _bootstrap(scheduler: Any) -> None:
+    """Prefill workers: what has come waits for its metadata buffer first."""
+    if scheduler.disaggregation_mode.value == "prefill":
+        scheduler.waiting_queue.extend(scheduler.disagg_prefill_bootstrap_queue.pop_bootstrapped())
+
+
+def _yields(scheduler: Any, running: Effort, done: int) -> bool:
+    waiting = [req for req in scheduler.waiting_queue if in_a_hurry(req)]
+    if not waiting:
+        return False
+    if not all(STATE.bounds.may_begin(_paused(req)) for req in running.batch.reqs):
+        return False
+    now = time.monotonic()
+    state = Boundary(
+        done=done,
+        layers=STATE.layers,
+        slice=STATE.slice,
+        slice_s=running.slice_s,
+        ran_s=now - running.began - running.paused_s,
+        paused_s=running.paused_s,
+        pauses=running.pauses,
+        urgent=tuple(
+            Urgent(
+                tokens=len(req.origin_input_ids),
+                waited_s=now - _came(req, now),
+                takes_s=len(req.origin_input_ids) * STATE.rate_s,
+                slo_s=STATE.slo_s,
+            )
+            for req in waiting
+        ),
+    )
+    assert STATE.policy is not None
+    try:
+        said = STATE.policy(state)
+    except Exception as error:  # somebody's own
+        log.error("the boundary policy failed, so nothing yields: %s", type(error).__name__)
+        return False
+    return said == "yield"
+
+
+def _came(req: Any, now: float) -> float:
+    """When this rank first saw it wait."""
+    came: float = getattr(req, _CAME, now)
+    setattr(req, _CAME, came)
+    return came
+
+
+def _paused(req: Any) -> Paused:
+    paused = getattr(req, _PAUSED, None)
+    if paused is None:
+        paused = Paused()
+        setattr(req, _PAUSED, paused)
+    return paused
+
+
+def _pause(scheduler: Any, running: Effort) -> None:
+    """Prefill those in a hurry, batch after batch, as long as the bounds allow."""
+    began = time.monotonic()
+    running.pauses += 1
+    STATE.pauses += 1
+    with _put_back(scheduler, running):
+        last = None
+        while _more(scheduler, running, began, last):
+            batch = _urgent_batch(scheduler, last)
+            if batch is None:
+                break
+            _run(scheduler, batch)
+            last = batch
+    stood = time.monotonic() - began
+    running.paused_s += stood
+    for req in running.batch.reqs:
+        paused = _paused(req)
+        paused.pauses += 1
+        paused.seconds += stood
+
+
+def _more(scheduler: Any, running: Effort, began: float, last: Any) -> bool:
+    if last is not None and scheduler.chunked_req is not None:
+        return True  # of one that has begun the rest follows
+    # Ranks that share a queue must do the same: only one of them has a clock.
+    since = time.monotonic() - began if _alone() else 0.0
+    if not all(STATE.bounds.may_go_on(_paused(req), since) for req in running.batch.reqs):
+        return False
+    return any(map(in_a_hurry, scheduler.waiting_queue))
+
+
+def _urgent_batch(scheduler: Any, last: Any) -> Any:
+    """The next batch of those in a hurry, None when none of them finds room."""
+    waiting = scheduler.waiting_queue
+    others = [req for req in waiting if not in_a_hurry(req)]
+    order = {id(req): place for place, req in enumerate(waiting)}
+    scheduler.waiting_queue = [req for req in waiting if in_a_hurry(req)]
+    try:
+        if scheduler.disaggregation_mode.value == "prefill":
+            plan = scheduler.get_next_disagg_prefill_batch_to_run(
+                running_batch=scheduler.running_batch, last_batch=last
+            )
+        else:
+            if scheduler.chunked_req is not None:
+                scheduler.stash_chunked_request(scheduler.chunked_req)
+            plan = scheduler.get_new_batch_prefill(scheduler.running_batch)
+    finally:
+        left = [*scheduler.waiting_queue, *others]
+        left.sort(key=lambda req: order.get(id(req), len(order)))
+        scheduler.waiting_queue = left
+    scheduler.running_batch = plan.running_batch
+    return plan.batch_to_run
+
+
+def _run(scheduler: Any, batch: Any) -> None:
+    began = time.monotonic()
+    result = scheduler.run_batch(batch)
+    scheduler.process_batch_result(batch, result)
+    if batch.extend_num_tokens:
+        STATE.rate_s = (time.monotonic() - began) / batch.extend_num_tokens
+    if scheduler.disaggregation_mode.value == "prefill":
+        scheduler.process_disagg_prefill_inflight_queue()
+        return
+    chunked = [] if scheduler.chunked_req is None else [scheduler.chunked_req]
+    batch.filter_batch(chunked_req_to_exclude=chunked)
+    if batch.is_empty():
+        return
+    if scheduler.running_batch.is_empty():
+        scheduler.running_batch = batch
+    else:
+        scheduler.running_batch.merge_batch(batch)
+
+
+@contextmanager
+def _put_back(scheduler: Any, running: Effort) -> Iterator[None]:
+    """What the forward that stands still keeps in shared places."""
+    from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
+
+    capturer, forward = get_global_experts_capturer(), STATE.forward
+    buffer = None if capturer is None else capturer.device_cache.buffer
+    rows = 0 if buffer is None else min(len(buffer), len(forward.input_ids))
+    chosen = None if buffer is None else buffer[:rows].clone()
+    noted = signature.STATE.batch
+    chunked, scheduler.chunked_req = scheduler.chunked_req, None
+    full, debug = scheduler.running_batch.batch_is_full, scheduler.cur_batch_for_debug
+    STATE.running = None
+    scheduler.running_batch.batch_is_full = False
+    try:
+        yield
+    finally:
+        STATE.running = running
+        scheduler.chunked_req = chunked
+        scheduler.running_batch.batch_is_full = full
+        scheduler.cur_batch_for_debug = debug
+        signature.STATE.batch = noted
+        if buffer is not None:
+            buffer[:rows] = chosen
+        scheduler.tp_worker.model_runner.attn_backend.init_forward_metadata(forward)
+
+
+def _kept_first(original: Any, receiver: Any, local_reqs: Any = None) -> Any:
+    received = original(receiver, local_reqs)
+    if not STATE.kept or STATE.running is not None:
+        return received
+    kept = list(STATE.kept)
+    STATE.kept.clear()
+    return kept + list(received or ())
+
+
+def _alone() -> bool:
+    from sglang.srt.runtime_context import get_parallel
+
+    return get_parallel().attn_tp_size == 1
+
+
+def _leads() -> bool:
+    from sglang.srt.runtime_context import get_parallel
+
+    return get_parallel().attn_tp_rank == 0
+
+
+SCHEDULER = "sglang.srt.managers.scheduler"
+RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
+PATCH = Patch(
+    name="preempt_boundary",
+    why="a long best-effort prompt holds a worker for seconds, and all who are in a hurry with it",
+    processes=EITHER,
+    variable=PREEMPT_VARIABLE,
+    hooks=(
+        Hook(f"{SCHEDULER}.dispatch_event_loop", _begin, ("scheduler",)),
+        Hook(f"{SCHEDULER}.Scheduler.run_batch", _note_batch, ("self", "batch")),
+        Hook(f"{RECEIVER}.recv_requests", _kept_first, ("self", "local_reqs")),
+    ),
+    requires=(
+        f"{SCHEDULER}.Scheduler.process_input_requests",
+        f"{SCHEDULER}.Scheduler.process_batch_result",
+        f"{SCHEDULER}.Scheduler.get_new_batch_prefill",
+        "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
+        ".get_next_disagg_prefill_batch_to_run",
+        "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
+        ".process_disagg_prefill_inflight_queue",
+        "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.pop_bootstrapped",
+        "sglang.srt.managers.io_struct.TokenizedGenerateReqInput",
+        "sglang.srt.runtime_context.get_parallel",
+        "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",
+    ),
+)

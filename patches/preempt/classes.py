@@ -1,0 +1,27 @@
+"""How much a scheduler's request is in a hurry, by its ticket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from patches.tickets import ticket_of
+from toolkit.policies.request_class import RequestClass
+
+_CLASS = "_toolkit_class"
+
+
+def class_of(req: Any) -> RequestClass:
+    """Of SGLang's `Req`. What the worker sends itself (probes, warm-ups) is standard."""
+    known = getattr(req, _CLASS, None)
+    if known is None:
+        known = ticket_of(req).request_class  # intake has refused a ticket that is none
+        setattr(req, _CLASS, known)
+    return known
+
+
+def in_a_hurry(req: Any) -> bool:
+    return class_of(req) is RequestClass.LATENCY_SENSITIVE
+
+
+def best_effort(req: Any) -> bool:
+    return class_of(req) is RequestClass.BEST_EFFORT

@@ -1,0 +1,158 @@
+"""Best-effort prompts that are stopped between layers on real workers: who waits, and that no token
+changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.e2e import calls
+from tests.e2e.deployments import deployed
+from tests.e2e.reference import Reference
+from tests.e2e.workers import settled, state
+from toolkit.contract.headers import CLASS
+from toolkit.launch.running import Running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+LS, BE = "latency_sensitive", "best_effort"
+TOKENS = 4
+LONG, SHORT = 3000, 40
+
+
+def described(name: str, mode: str) -> dict[str, Any]:
+    """A prefill and a decode worker, or one worker that does both; a chunk holds a long prompt."""
+    role: dict[str, Any] = {
+        "kv_tokens": 16384,
+        "max_running": 16,
+        "preempt": "strict",
+        "args": {"chunked-prefill-size": 4096, "disable-radix-cache": True},
+    }
+    own: dict[str, Any] = {"prefill": role, "decode": {"kv_tokens": 16384, "max_running": 16}}
+    if mode == "plain":
+        own = {"worker": role}
+    router = {"kind": "toolkit", "classes": {}}
+    return {"name": name, "device": "cpu", "mode": mode, "router": router, **own}
+
+
+@pytest.fixture(scope="module", params=["pd", "plain"])
+def up(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    mode = request.param
+    with deployed(described(f"preempt-{mode}", mode), tmp_path_factory.mktemp(mode)) as running:
+        yield running
+
+
+async def ask(
+    http: aiohttp.ClientSession, url: str, ids: list[int], kind: str
+) -> tuple[list[int], float, float]:
+    """Tokens of a streamed answer, and when the first and the last one came."""
+    first = 0.0
+    body = calls.greedy(ids, TOKENS, stream=True)
+    got: list[int] = []
+    async with http.post(url + "/generate", json=body, headers={CLASS: kind}) as response:
+        assert response.status == 200, await response.text()
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                first = first or time.monotonic()
+                event = json.loads(line[6:])
+                assert "error" not in event, event
+                got = event["output_ids"]
+    return got, first, time.monotonic()
+
+
+async def mid_way(
+    http: aiohttp.ClientSession, url: str, name: str, takes: float
+) -> tuple[Any, Any, float]:
+    """A long best-effort prompt, and a short one in a hurry when a quarter of it is computed."""
+    effort = asyncio.create_task(ask(http, url, calls.prompt(f"{name}-long", LONG), BE))
+    await asyncio.sleep(takes / 4)
+    sent = time.monotonic()
+    hurry = await ask(http, url, calls.prompt(f"{name}-short", SHORT), LS)
+    return await effort, hurry, sent
+
+
+def test_who_is_in_a_hurry_does_not_wait_for_a_long_prompt(
+    up: Running, reference: Reference
+) -> None:
+    async def main() -> None:
+        url = up.router_url
+        async with calls.session() as http:
+            await ask(http, url, calls.prompt("warm", SHORT), LS)
+            began = time.monotonic()
+            alone = await ask(http, url, calls.prompt("alone", LONG), BE)
+            takes = alone[1] - began
+            began = time.monotonic()
+            effort, hurry, sent = await mid_way(http, url, "hurry", takes)
+        waited, both = hurry[1] - sent, effort[1] - began
+        print(f"long {takes:.3f} s, short {waited:.3f} s, long that was stopped {both:.3f} s")
+        assert hurry[1] < effort[1], "the long prompt was not stopped"
+        assert waited < takes / 2
+        assert both < 2 * takes, "it was not resumed where it was"
+        assert alone[0] == reference.greedy(calls.prompt("alone", LONG), TOKENS)
+        assert effort[0] == reference.greedy(calls.prompt("hurry-long", LONG), TOKENS)
+        assert hurry[0] == reference.greedy(calls.prompt("hurry-short", SHORT), TOKENS)
+        await settled(up)
+
+    calls.run(main())
+    assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
+
+
+def test_many_of_both_keep_every_token_and_leave_nothing_behind(
+    up: Running, reference: Reference
+) -> None:
+    """Best-effort prompts of one chunk and of two, some whose clients go away, and short ones in a
+    hurry all the time."""
+    lengths = [1200, 2500, 6000, 1800, 3000]
+
+    async def main() -> None:
+        url = up.router_url
+        async with calls.session() as http:
+
+            async def effort(number: int, length: int) -> list[int]:
+                got, _, _ = await ask(http, url, calls.prompt(f"many-{number}", length), BE)
+                return got
+
+            async def gone(number: int) -> None:
+                try:
+                    async with asyncio.timeout(0.15 * (number + 1)):
+                        await ask(http, url, calls.prompt(f"gone-{number}", 3000), BE)
+                except TimeoutError:
+                    pass
+
+            efforts = [
+                asyncio.create_task(effort(number, length)) for number, length in enumerate(lengths)
+            ]
+            left = [asyncio.create_task(gone(number)) for number in range(6)]
+            hurries: dict[str, list[int]] = {}
+            while not all(task.done() for task in efforts):
+                name = f"now-{len(hurries)}"
+                hurries[name] = (await ask(http, url, calls.prompt(name, SHORT), LS))[0]
+                await asyncio.sleep(0.03)
+            await asyncio.gather(*left)
+            for number, length in enumerate(lengths):
+                expected = reference.greedy(calls.prompt(f"many-{number}", length), TOKENS)
+                assert efforts[number].result() == expected
+            assert len(hurries) > 3
+            for name, got in hurries.items():
+                assert got == reference.greedy(calls.prompt(name, SHORT), TOKENS)
+        await settled(up)
+        await calls.until(partial(empty, url), "no KV token is left behind")
+
+    calls.run(main())
+    assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
+
+
+async def empty(url: str) -> bool:
+    """No worker has a request or a KV token."""
+    rows = (await state(url))["workers"]
+    loads = [row["load"] for row in rows if row["load"] is not None]
+    return bool(loads) and not any(load["used_tokens"] or load["running"] for load in loads)

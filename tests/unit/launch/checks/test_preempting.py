@@ -1,0 +1,108 @@
+"""`prefill.preempt` of a deployment file: what it becomes, and what does not go with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.launch.stand_ins import deployment, tiny_model
+from toolkit.contract.preempting import Preempting
+from toolkit.contract.variables import PREEMPT_VARIABLE
+from toolkit.launch.checks import possible
+from toolkit.launch.checks.preempting import preempting
+from toolkit.launch.deployment import load_deployment
+from toolkit.launch.errors import LaunchError
+from toolkit.launch.resolve import resolve
+
+CLASSES: dict[str, Any] = {"classes": {}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["strict", "fair@0.7", {"policy": "deadline@0.02", "slice": 4, "slo_s": 0.5}, {"seconds": 3}],
+)
+def test_prefill_workers_are_told_and_read_the_same(model: Path, value: Any) -> None:
+    plan = resolve(deployment(model, prefill={"preempt": value}, router=CLASSES))
+    prefill, decode = plan.workers
+    read = Preempting.read(prefill.env[PREEMPT_VARIABLE])
+    assert read == Preempting.model_validate({"policy": value} if isinstance(value, str) else value)
+    assert PREEMPT_VARIABLE not in decode.env
+    assert "--disable-overlap-schedule" in prefill.argv
+    assert "--disable-overlap-schedule" not in decode.argv
+    assert preempting(plan) == []
+
+
+def test_by_default_nothing_is_stopped_and_nothing_costs(model: Path) -> None:
+    plan = resolve(deployment(model))
+    for worker in plan.workers:
+        assert PREEMPT_VARIABLE not in worker.env
+        assert "SGLANG_EAGER_INPUT_NO_COPY" not in worker.env
+        assert "--disable-overlap-schedule" not in worker.argv
+    assert preempting(plan) == []
+
+
+def test_on_gpus_prompts_run_layer_by_layer_too(model: Path) -> None:
+    file = deployment(model, prefill={"preempt": "strict"}, router=CLASSES)
+    assert "--disable-prefill-cuda-graph" in resolve(file.on_device("cuda")).workers[0].argv
+    assert "--disable-prefill-cuda-graph" not in resolve(file).workers[0].argv
+
+
+@pytest.mark.parametrize(
+    ("router", "said"),
+    [
+        ({}, "without router.classes"),
+        ({"kind": "sglang"}, "only our router"),
+        ({"kind": "none"}, "only our router"),
+    ],
+)
+def test_without_classes_it_would_stop_nobody(
+    model: Path, router: dict[str, Any], said: str
+) -> None:
+    plan = resolve(deployment(model, prefill={"preempt": "strict"}, router=router))
+    (problem,) = preempting(plan)
+    assert problem.fatal and said in problem.what and "prefill.preempt" in str(problem)
+    assert problem in possible.quick(plan)
+
+
+@pytest.mark.parametrize(
+    ("role", "said"),
+    [
+        ({"args": {"pp-size": 2}}, "pipeline stages"),
+        ({"args": {"enable-lora": True}}, "LoRA"),
+        ({"args": {"speculative-algorithm": "NGRAM"}}, "speculative"),
+        ({"tp": 2, "dp": 2, "dp_attention": True}, "DP attention"),
+    ],
+)
+def test_where_only_chunks_can_be_stopped_it_says_so(
+    model: Path, role: dict[str, Any], said: str
+) -> None:
+    plan = resolve(deployment(model, prefill={"preempt": "strict", **role}, router=CLASSES))
+    (note,) = preempting(plan)
+    assert not note.fatal and said in note.what and "between chunks" in note.what
+
+
+@pytest.mark.parametrize(
+    ("line", "at", "said"),
+    [
+        ("prefill: {preempt: strikt}", "prefill.preempt.policy", "there are strict"),
+        ("prefill: {preempt: fair@2}", "prefill.preempt.policy", "at most 1"),
+        ("prefill: {preempt: {slice: 0}}", "prefill.preempt.slice", "equal to 1"),
+        ("prefill: {preempt: {layers: 2}}", "prefill.preempt.layers", "unknown key"),
+        ("prefill: {preempt: {seconds: .inf}}", "prefill.preempt.seconds", "finite"),
+        ("decode: {preempt: strict}", "decode", "set it under prefill"),
+    ],
+)
+def test_mistakes_are_found_with_their_line(tmp_path: Path, line: str, at: str, said: str) -> None:
+    file = tmp_path / "d.yaml"
+    file.write_text(f"name: a\n{line}\n")
+    with pytest.raises(LaunchError) as caught:
+        load_deployment(file)
+    (problem,) = caught.value.problems
+    assert "d.yaml:2: " in str(problem) and at in str(problem) and said in str(problem)

@@ -1,0 +1,58 @@
+"""When a worker stops best-effort prefills: `prefill.preempt` of a deployment file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from toolkit.policies.preemption.bounds import Bounds
+from toolkit.policies.preemption.named import boundary_policy
+
+
+class Preempting(BaseModel):
+    """A best-effort prefill is looked at every `slice` layers; `policy` says whether it yields to
+    latency-sensitive requests that wait: `strict`, `deadline@MARGIN_S`, `fair@SHARE`, or one's own,
+    as MODULE:NAME. One request is stopped `pauses` times, and for `seconds` in all, at most.
+    `slo_s`: of latency-sensitive requests, from their arrival in the worker to their first token;
+    `deadline` goes by it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: str = Field(
+        default="strict", description="`strict`, `deadline@MARGIN_S`, `fair@SHARE` or MODULE:NAME"
+    )
+    slice: int = Field(default=1, ge=1, description="layers between two looks")
+    pauses: int = Field(default=32, ge=0, description="how often one request is stopped at most")
+    seconds: float = Field(
+        default=10.0, ge=0, allow_inf_nan=False, description="for how long, in all"
+    )
+    slo_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="to the first token of latency-sensitive requests (`deadline`)"
+    )
+
+    @field_validator("policy")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if ":" not in name:  # one's own is the worker's to import
+            boundary_policy(name)
+        return name
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.pauses, self.seconds)
+
+    @property
+    def text(self) -> str:
+        """For PREEMPT_VARIABLE."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    @classmethod
+    def read(cls, text: str) -> Preempting | None:
+        """What `text` wrote, None of an empty one. ValueError: something else."""
+        return cls.model_validate_json(text) if text.strip() else None
+
+
+def from_yaml(value: object) -> object:
+    """`preempt: strict` is short for `preempt: {policy: strict}`."""
+    return {"policy": value} if isinstance(value, str) else value

@@ -1,0 +1,54 @@
+"""What keeps best-effort prompts from being stopped, as far as a deployment file shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from toolkit.contract.variables import PREEMPT_VARIABLE
+from toolkit.launch.errors import Problem
+
+if TYPE_CHECKING:
+    from toolkit.launch.plan import Plan, WorkerPlan
+
+
+def preempting(plan: Plan) -> list[Problem]:
+    """Nobody would ever be best-effort; or prompts are stopped between chunks only, which is
+    said."""
+    first = {
+        worker.role: worker for worker in reversed(plan.workers) if PREEMPT_VARIABLE in worker.env
+    }
+    if not first:
+        return []
+    problems = []
+    key = next("worker" if role == "plain" else role for role in first)
+    config = (plan.router.config if plan.router else None) or {}
+    if plan.router is None or plan.router.kind != "toolkit":
+        what = "only our router tells workers the class of a request"
+        mend = "use router: {kind: toolkit, classes: {}}, or remove it"
+        problems.append(Problem(f"{key}.preempt", what, mend))
+    elif config.get("classes") is None:
+        what = "no request is best-effort or latency-sensitive without router.classes"
+        mend = "set router: {classes: {}} or more of it, or remove it"
+        problems.append(Problem(f"{key}.preempt", what, mend))
+    for role, worker in first.items():
+        problems += _between_chunks("worker" if role == "plain" else role, worker)
+    return problems
+
+
+def _between_chunks(key: str, worker: WorkerPlan) -> list[Problem]:
+    flags = dict(zip(worker.argv, (*worker.argv[1:], ""), strict=True))
+    reasons = {
+        "with DP attention all ranks take each step together": worker.dp_attention,
+        "pipeline stages": any(
+            flags.get(name, "1") not in ("0", "1")
+            for name in ("--pp-size", "--pipeline-parallel-size")
+        ),
+        "speculative decoding": "--speculative-algorithm" in flags,
+        "adapters (LoRA)": "--enable-lora" in flags or "--lora-paths" in flags,
+    }
+    found = ", ".join(reason for reason, there in reasons.items() if there)
+    if not found:
+        return []
+    what = f"prompts are stopped between chunks, not between layers: {found}"
+    mend = f"make chunks smaller ({key}.args.chunked-prefill-size), or leave it so"
+    return [Problem(f"{key}.preempt", what, mend, fatal=False)]
