@@ -141,7 +141,7 @@ def layers_of(scheduler: Any) -> Any:
 def look_between_layers(scheduler: Any, asked: Preempting) -> None:
     """The loop's own look precedes the first layer."""
     STATE.policy = boundary_policy(asked.policy)
-    STATE.bounds, STATE.slice = asked.bounds, asked.slice
+    STATE.bounds, STATE.slice = Bounds(asked.pauses, asked.seconds), asked.slice
     STATE.slo_s = float("inf") if asked.slo_s is None else asked.slo_s
     layers: Any = layers_of(scheduler)
     STATE.layers = len(layers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from patches.tickets import ticket_of
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 
 _CLASS = "_toolkit_class"
 

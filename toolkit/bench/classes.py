@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from toolkit.bench.errors import BenchError
 from toolkit.bench.workload import Workload
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 
 
 def check_share(share: float | None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 
 Label = Literal["domain", "language", "cell", "class"]
 _LABELLED = {"cell": ("domain", "language"), "class": ("kind",)}

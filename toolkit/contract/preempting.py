@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-
-from toolkit.policies.preemption.bounds import Bounds
-from toolkit.policies.preemption.named import boundary_policy
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Preempting(BaseModel):
@@ -30,17 +27,6 @@ class Preempting(BaseModel):
     slo_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         default=None, description="to the first token of latency-sensitive requests (`deadline`)"
     )
-
-    @field_validator("policy")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if ":" not in name:  # one's own is the worker's to import
-            boundary_policy(name)
-        return name
-
-    @property
-    def bounds(self) -> Bounds:
-        return Bounds(self.pauses, self.seconds)
 
     @property
     def text(self) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 
 TICKET_KEY = "toolkit"
 """The key of `custom_params` under which a ticket stands."""

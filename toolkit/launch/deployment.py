@@ -32,6 +32,7 @@ from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.yaml_lines import line_of, read_document
 from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy
+from toolkit.policies.preemption.named import boundary_policy
 from toolkit.router.classes import Classes
 from toolkit.router.door.limits import ALLOWABLE
 
@@ -99,6 +100,13 @@ class Role(_Strict):
     bootstrap_port: Port | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more SGLang flags")
     env: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("preempt")
+    @classmethod
+    def _known_boundary_policy(cls, preempt: Preempting | None) -> Preempting | None:
+        if preempt is not None and ":" not in preempt.policy:  # one's own is the worker's to import
+            boundary_policy(preempt.policy)
+        return preempt
 
     @model_validator(mode="after")
     def _sizes(self) -> Role:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from toolkit.contract.headers import CLASS
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 from toolkit.router.errors import ApiError
 
 LATENCY_SENSITIVE, STANDARD = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 from toolkit.router.collectors import LocalityCollector, StepCollector
 from toolkit.router.known_workers import KnownWorkers
 

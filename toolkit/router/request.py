@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from toolkit.contract.headers import CAPTURE
+from toolkit.contract.request_class import RequestClass
 from toolkit.contract.ticket import TICKET_KEY, sign
 from toolkit.policies.base import RequestView
-from toolkit.policies.request_class import RequestClass
 from toolkit.router.errors import ApiError
 from toolkit.router.poison import Record
 

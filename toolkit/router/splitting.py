@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from toolkit.contract.headers import CAPTURE
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 from toolkit.policies.support.user import user_of
 from toolkit.router import request_view
 from toolkit.router.door.check import check

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import Load, WorkerView
 from toolkit.policies.preemption.bounds import Paused
-from toolkit.policies.request_class import RequestClass
 from toolkit.policies.sjf import ShortestFirst
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events

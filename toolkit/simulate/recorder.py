@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 from toolkit.simulate.histogram import Histogram
 from toolkit.simulate.request import Request
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING
 
+from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
-from toolkit.policies.request_class import RequestClass
 
 if TYPE_CHECKING:
     from toolkit.simulate.rank import SimulatedRank

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.contract import ticket
+from toolkit.contract.request_class import RequestClass
 from toolkit.contract.ticket import MAX_RESUMED_IDS, TICKET_KEY, Ticket, TicketError, read, sign
-from toolkit.policies.request_class import RequestClass
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 KEYS = st.text("aZ9 é☃", min_size=1)

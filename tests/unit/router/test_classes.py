@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, idle, post, run
 from toolkit.contract.headers import CLASS
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 from toolkit.router.app import Router
 from toolkit.router.classes import Classes
 from toolkit.router.config import ConfigError, RouterConfig

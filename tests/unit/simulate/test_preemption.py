@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST
+from toolkit.contract.request_class import RequestClass
 from toolkit.policies.preemption.boundary import Boundary, Verdict
 from toolkit.policies.preemption.bounds import Bounds
 from toolkit.policies.preemption.named import boundary_policy
-from toolkit.policies.request_class import RequestClass
 from toolkit.simulate.events import Events
 from toolkit.simulate.preemption import Preemption
 from toolkit.simulate.prefill import PrefillWorker

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 from toolkit.simulate.request import Request
 
 BLOCK = 256

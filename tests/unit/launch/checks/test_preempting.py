@@ -91,8 +91,8 @@ def test_where_only_chunks_can_be_stopped_it_says_so(
 @pytest.mark.parametrize(
     ("line", "at", "said"),
     [
-        ("prefill: {preempt: strikt}", "prefill.preempt.policy", "there are strict"),
-        ("prefill: {preempt: fair@2}", "prefill.preempt.policy", "at most 1"),
+        ("prefill: {preempt: strikt}", "prefill.preempt", "there are strict"),
+        ("prefill: {preempt: fair@2}", "prefill.preempt", "at most 1"),
         ("prefill: {preempt: {slice: 0}}", "prefill.preempt.slice", "equal to 1"),
         ("prefill: {preempt: {layers: 2}}", "prefill.preempt.layers", "unknown key"),
         ("prefill: {preempt: {seconds: .inf}}", "prefill.preempt.seconds", "finite"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from patches.preempt import admission
 from patches.preempt.admission import ASIDE, PATIENCE, Aside, _abort, _next_batch, _pending_abort
 from patches.preempt.classes import _CLASS
-from toolkit.policies.request_class import RequestClass
+from toolkit.contract.request_class import RequestClass
 
 LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT
 
