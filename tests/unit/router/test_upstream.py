@@ -262,9 +262,8 @@ def test_lines_of_the_event_stream_are_bounded_and_may_hold_anything(monkeypatch
     async def check() -> None:
         one = watcher()
         one._feed(b'[1]\n7\nnull\n{"type": "kv_transfer"}\n{"type":"hel')
-        one._feed(
-            b'lo","contract":1,"max_running_requests":"secret"}\n{"type":"hello","contract":1,'
-        )
+        known = b'"contract":%d,' % VERSION
+        one._feed(b'lo",' + known + b'"max_running_requests":"secret"}\n{"type":"hello",' + known)
         one._feed(b'"max_running_requests":5}\n')
         assert one.worker.slots == 5
         assert "secret" not in caplog.text

@@ -29,6 +29,7 @@ from patches.streams.event_hub import EventHub
 from patches.streams.event_stream import SharedReader
 from patches.streams.outlet import Outlet
 from patches.streams.takeover import EventResponse, Exchanges
+from toolkit.contract import VERSION
 from toolkit.contract.events import Down, Event, Hello, LoadReading, Ping, decode
 from toolkit.contract.paths import EVENTS
 
@@ -47,7 +48,7 @@ class Worker:
 
     def app(self) -> Any:
         async def events(request: Request) -> Response:
-            return EventResponse(self.hub, Hello(contract=1, max_running_requests=4))
+            return EventResponse(self.hub, Hello(contract=VERSION, max_running_requests=4))
 
         async def hold(request: Request) -> Response:
             time.sleep(HOLD_S)  # as a tokenizer does
@@ -134,7 +135,7 @@ def hold(worker: Worker) -> threading.Thread:
 def test_a_held_up_loop_is_told_and_holds_up_no_event(worker: Worker) -> None:
     listener = Listener(worker)
     until(lambda: len(listener.heard) >= 2)
-    assert listener.events()[:2] == [Hello(contract=1, max_running_requests=4), LoadReading()]
+    assert listener.events()[:2] == [Hello(contract=VERSION, max_running_requests=4), LoadReading()]
     begin = time.monotonic()
     holding = hold(worker)
     time.sleep(HOLD_S / 2)
