@@ -253,7 +253,7 @@ def test_a_refit_process_says_why_it_failed(folder):
         assert list(rows) == [3] and rows[3].rows.shape == (3, base.dimensions)
         assert 0.5 < rows[3].expected.cosine < 1
         running = asyncio.ensure_future(fit_rows(base, [2], 0))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
