@@ -12,6 +12,8 @@ so they decide alike.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,15 +52,15 @@ def _next_batch(original: Any, scheduler: Any, running_batch: Any) -> Any:
         return original(scheduler, running_batch)
     if ASIDE.passed >= PATIENCE and (chunked is None or effort_chunk):
         ASIDE.passed = 0
-        return _of(original, scheduler, running_batch, efforts, others)
+        return _of(original, scheduler, running_batch, efforts)
     if effort_chunk:
         ASIDE.chunked, scheduler.chunked_req = chunked, None
-    plan = _of(original, scheduler, running_batch, others, efforts)
+    plan = _of(original, scheduler, running_batch, others)
     none = plan.batch_to_run is None
     if none and not answering and effort_chunk and scheduler.chunked_req is None:
         # None of them finds room: it may be the prompt that is aside which has it.
         take_back(scheduler)
-        return _of(original, scheduler, running_batch, efforts, others)
+        return _of(original, scheduler, running_batch, efforts)
     ASIDE.passed += answering or not none
     return plan
 
@@ -69,12 +71,21 @@ def take_back(scheduler: Any) -> None:
         scheduler.chunked_req, ASIDE.chunked = ASIDE.chunked, None
 
 
-def _of(original: Any, scheduler: Any, running_batch: Any, these: Any, others: Any) -> Any:
-    """A batch of `these` alone; SGLang replaces the queue by those that it did not take."""
+def _of(original: Any, scheduler: Any, running_batch: Any, these: list[Any]) -> Any:
+    """A batch of `these` alone."""
+    with only(scheduler, these):
+        return original(scheduler, running_batch)
+
+
+@contextmanager
+def only(scheduler: Any, these: list[Any]) -> Iterator[None]:
+    """As if nobody waited but `these`, some of whom SGLang takes out of the queue meanwhile."""
     order = {id(req): place for place, req in enumerate(scheduler.waiting_queue)}
+    kept = {id(req) for req in these}
+    others = [req for req in scheduler.waiting_queue if id(req) not in kept]
     scheduler.waiting_queue = list(these)
     try:
-        return original(scheduler, running_batch)
+        yield
     finally:
         left = [*scheduler.waiting_queue, *others]
         left.sort(key=lambda req: order.get(id(req), len(order)))

@@ -15,9 +15,8 @@ notes of the batch that is launched likewise.
 Requests only: what else came (an abort, a flush, new weights) must not meet half a forward, and
 what came after it must not overtake it, so it stays for the loop's own look.
 
-With several ranks in a DP rank all must do the same. The rank that receives requests decides by its
-own clock and sends its word along with what it has received, in the same broadcast; so it decides
-about those who came by the look before.
+Only where a DP rank is one process: several would have to agree on what they saw, and when. Nor
+where a half-done prompt may be left without its next chunk (sliding-window KV pools).
 
 On a GPU layers are launched ahead of what is computed. So each boundary waits until the slice
 before the last one is through: one slice is in the queue, another one runs, and who comes waits for
@@ -38,6 +37,7 @@ from typing import Any
 from patches.base import EITHER, Hook, Patch
 from patches.environment import on_cpu
 from patches.experts import signature
+from patches.preempt.admission import only
 from patches.preempt.classes import best_effort, in_a_hurry
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PREEMPT_VARIABLE
@@ -51,13 +51,6 @@ _PAUSED = "_toolkit_paused"
 _CAME = "_toolkit_came"
 AHEAD = 2
 """Boundaries whose GPU work may be under way when the next one looks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """Of the rank that receives requests, to those that share its queue."""
-
-    yields: bool
 
 
 @dataclass
@@ -90,8 +83,6 @@ class State:
     """Taken from the socket and left for the loop's own look, in order of arrival."""
     rate_s: float = 0.0
     """Seconds a prompt token, of the last batch that was nobody's to stop."""
-    pauses: int = 0
-    """So far, for logs."""
 
 
 STATE = State()
@@ -115,8 +106,10 @@ def obstacle(scheduler: Any) -> str:
     parallel, receiver = get_parallel(), scheduler.request_receiver
     reasons = {
         "with DP attention all ranks take each step together": parallel.enable_dp_attention,
-        "pipeline stages": parallel.pp_size > 1,
-        "context parallelism": parallel.attn_cp_size > 1,
+        "its DP rank is of several processes": parallel.pp_size > 1
+        or parallel.attn_tp_size > 1
+        or parallel.attn_cp_size > 1,
+        "sliding-window KV": scheduler.is_hybrid_swa,
         "the overlap scheduler launches a whole prompt ahead": scheduler.enable_overlap,
         "speculative decoding": not scheduler.spec_algorithm.is_none(),
         "adapters (LoRA)": scheduler.enable_lora,
@@ -195,23 +188,14 @@ def _take_in(scheduler: Any, running: Effort, done: int) -> bool:
     """Take in the requests that have come; whether the batch yields."""
     from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 
-    receiver, alone = scheduler.request_receiver, _alone()
-    leads = _leads()
-    local = None
-    if leads and not alone:
-        local = [Word(_yields(scheduler, running, done))]
-    came = receiver.recv_requests(local)
-    word = next((each for each in came if isinstance(each, Word)), None)
-    STATE.kept.extend(each for each in came if not isinstance(each, Word))
+    STATE.kept.extend(scheduler.request_receiver.recv_requests())
     taken = []
     while STATE.kept and isinstance(STATE.kept[0], TokenizedGenerateReqInput):
         taken.append(STATE.kept.popleft())
     if taken:
         scheduler.process_input_requests(taken)
         _bootstrap(scheduler)
-    if word is not None:
-        return word.yields
-    return alone and _yields(scheduler, running, done)
+    return _yields(scheduler, running, done)
 
 
 def _bootstrap(scheduler: Any) -> None:
@@ -273,7 +257,6 @@ def _pause(scheduler: Any, running: Effort) -> None:
     """Prefill those in a hurry, batch after batch, as long as the bounds allow."""
     began = time.monotonic()
     running.pauses += 1
-    STATE.pauses += 1
     with _put_back(scheduler, running):
         last = None
         while _more(scheduler, running, began, last):
@@ -293,8 +276,7 @@ def _pause(scheduler: Any, running: Effort) -> None:
 def _more(scheduler: Any, running: Effort, began: float, last: Any) -> bool:
     if last is not None and scheduler.chunked_req is not None:
         return True  # of one that has begun the rest follows
-    # Ranks that share a queue must do the same: only one of them has a clock.
-    since = time.monotonic() - began if _alone() else 0.0
+    since = time.monotonic() - began
     if not all(STATE.bounds.may_go_on(_paused(req), since) for req in running.batch.reqs):
         return False
     return any(map(in_a_hurry, scheduler.waiting_queue))
@@ -302,11 +284,7 @@ def _more(scheduler: Any, running: Effort, began: float, last: Any) -> bool:
 
 def _urgent_batch(scheduler: Any, last: Any) -> Any:
     """The next batch of those in a hurry, None when none of them finds room."""
-    waiting = scheduler.waiting_queue
-    others = [req for req in waiting if not in_a_hurry(req)]
-    order = {id(req): place for place, req in enumerate(waiting)}
-    scheduler.waiting_queue = [req for req in waiting if in_a_hurry(req)]
-    try:
+    with only(scheduler, [req for req in scheduler.waiting_queue if in_a_hurry(req)]):
         if scheduler.disaggregation_mode.value == "prefill":
             plan = scheduler.get_next_disagg_prefill_batch_to_run(
                 running_batch=scheduler.running_batch, last_batch=last
@@ -315,10 +293,6 @@ def _urgent_batch(scheduler: Any, last: Any) -> Any:
             if scheduler.chunked_req is not None:
                 scheduler.stash_chunked_request(scheduler.chunked_req)
             plan = scheduler.get_new_batch_prefill(scheduler.running_batch)
-    finally:
-        left = [*scheduler.waiting_queue, *others]
-        left.sort(key=lambda req: order.get(id(req), len(order)))
-        scheduler.waiting_queue = left
     scheduler.running_batch = plan.running_batch
     return plan.batch_to_run
 
@@ -376,18 +350,6 @@ def _kept_first(original: Any, receiver: Any, local_reqs: Any = None) -> Any:
     kept = list(STATE.kept)
     STATE.kept.clear()
     return kept + list(received or ())
-
-
-def _alone() -> bool:
-    from sglang.srt.runtime_context import get_parallel
-
-    return get_parallel().attn_tp_size == 1
-
-
-def _leads() -> bool:
-    from sglang.srt.runtime_context import get_parallel
-
-    return get_parallel().attn_tp_rank == 0
 
 
 SCHEDULER = "sglang.srt.managers.scheduler"
