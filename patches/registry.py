@@ -41,7 +41,7 @@ from patches.pd import (
     waiting_queue,
 )
 from patches.preempt import admission, boundary
-from patches.steps import lockstep, step_log
+from patches.steps import batch_trace, lockstep, sent_time, step_log
 from patches.streams import event_stream, expert_stream
 
 ALL: tuple[Patch, ...] = (
@@ -90,6 +90,8 @@ ALL: tuple[Patch, ...] = (
     waiting_queue.PATCH,
     admission.PATCH,
     boundary.PATCH,
+    *sent_time.PATCHES,
+    batch_trace.PATCH,
     # Last, so around what the others hook: what they raise is caught as well.
     request_guard.PATCH,
     request_answers.PATCH,

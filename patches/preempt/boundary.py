@@ -39,6 +39,8 @@ from patches.environment import on_cpu
 from patches.experts import signature
 from patches.preempt.admission import only
 from patches.preempt.classes import best_effort, in_a_hurry
+from patches.steps import step_log, stops
+from patches.steps.sent_time import sent_at
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PREEMPT_VARIABLE
 from toolkit.policies.preemption.boundary import Boundary, BoundaryPolicy, Urgent
@@ -48,7 +50,6 @@ from toolkit.policies.preemption.named import boundary_policy
 log = logging.getLogger("toolkit.preempt")
 
 _PAUSED = "_toolkit_paused"
-_CAME = "_toolkit_came"
 AHEAD = 2
 """Boundaries whose GPU work may be under way when the next one looks."""
 
@@ -168,7 +169,7 @@ def boundary(scheduler: Any, done: int, given: tuple[Any, ...]) -> None:
     now = time.monotonic()
     running.slice_s, running.at = now - running.at, now
     if _take_in(scheduler, running, done):
-        _pause(scheduler, running)
+        _pause(scheduler, running, done)
         running.at = time.monotonic()
 
 
@@ -222,7 +223,7 @@ def _yields(scheduler: Any, running: Effort, done: int) -> bool:
         urgent=tuple(
             Urgent(
                 tokens=len(req.origin_input_ids),
-                waited_s=now - _came(req, now),
+                waited_s=now - (sent_at(req) or now),
                 takes_s=len(req.origin_input_ids) * STATE.rate_s,
                 slo_s=STATE.slo_s,
             )
@@ -238,13 +239,6 @@ def _yields(scheduler: Any, running: Effort, done: int) -> bool:
     return said == "yield"
 
 
-def _came(req: Any, now: float) -> float:
-    """When this rank first saw it wait."""
-    came: float = getattr(req, _CAME, now)
-    setattr(req, _CAME, came)
-    return came
-
-
 def _paused(req: Any) -> Paused:
     paused = getattr(req, _PAUSED, None)
     if paused is None:
@@ -253,10 +247,11 @@ def _paused(req: Any) -> Paused:
     return paused
 
 
-def _pause(scheduler: Any, running: Effort) -> None:
+def _pause(scheduler: Any, running: Effort, done: int) -> None:
     """Prefill those in a hurry, batch after batch, as long as the bounds allow."""
-    began = time.monotonic()
+    began, began_cpu = time.monotonic(), time.thread_time()
     running.pauses += 1
+    step_log.LOG.begin_anew()
     with _put_back(scheduler, running):
         last = None
         while _more(scheduler, running, began, last):
@@ -265,7 +260,9 @@ def _pause(scheduler: Any, running: Effort) -> None:
                 break
             _run(scheduler, batch)
             last = batch
-    stood = time.monotonic() - began
+    stop = stops.Stop(began, time.monotonic(), time.thread_time() - began_cpu, done)
+    stops.note(running.batch, stop)
+    stood = stop.seconds
     running.paused_s += stood
     for req in running.batch.reqs:
         paused = _paused(req)

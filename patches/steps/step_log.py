@@ -1,10 +1,11 @@
 """What every forward step did and took: batch size, KV tokens, distinct experts, seconds.
 
 A step takes from the end of the step before it (from its own launch after an idle gap) to its own
-end. A step ends when its result is in host memory, where the scheduler waits for it anyway; on CPU
-when its forward returns, since there nothing runs behind the scheduler's back and the overlap
-scheduler looks at a result one forward later. Distinct experts are counted from the ids that
-SGLang's capturer copies to the host anyway, so that a GPU sees no synchronisation beyond its own.
+end; one that stood still for others from its launch, without the time in which it stood. A step
+ends when its result is in host memory, where the scheduler waits for it anyway; on CPU when its
+forward returns, since there nothing runs behind the scheduler's back and the overlap scheduler
+looks at a result one forward later. Distinct experts are counted from the ids that SGLang's
+capturer copies to the host anyway, so that a GPU sees no synchronisation beyond its own.
 Rows are sent to the HTTP process in blocks, with one more row for each request that has finished.
 Of ranks that share their experts each logs what its own tokens used (`patches.steps.lockstep`), and
 the HTTP process counts what all of them used together (`patches.streams.step_join`).
@@ -24,6 +25,7 @@ from typing import Any
 from patches.base import EITHER, Hook, Patch
 from patches.steps.lockstep import LOCKSTEP, GroupSteps, group_size, packed
 from patches.steps.request_times import finished_rows
+from patches.steps.stops import stops_of
 
 FIELDS = (
     "decode",
@@ -93,6 +95,10 @@ class StepLog:
     upto: int = 0
     told: int = 0
     """Steps of the group that are processed, and of those what the HTTP process has heard of."""
+
+    def begin_anew(self) -> None:
+        """What runs next follows no step: another one is stopped for it."""
+        self.previous_end, self.previous_cpu = time.monotonic(), time.thread_time()
 
     def due(self, now: float, running_on: bool) -> bool:
         """Whether to send: enough rows, old enough rows, or nothing runs any more. Of a group also
@@ -193,10 +199,13 @@ def _log_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
     step = step if step and group_size() > 1 else 0
     end, cpu = (now, LOG.previous_cpu) if forward is None else (forward.end, forward.end_cpu)
     if live:
-        seconds = end - (batch.launch_ts if batch.after_idle_gap else LOG.previous_end)
+        stops = stops_of(batch)  # others ran meanwhile, and have rows of their own
+        own = batch.after_idle_gap or stops
+        seconds = end - (batch.launch_ts if own else LOG.previous_end)
+        seconds -= sum(stop.seconds for stop in stops)
         since_cpu = LOG.previous_cpu
-        if forward is not None and batch.after_idle_gap:
-            since_cpu = forward.launch_cpu
+        if forward is not None and own:
+            since_cpu = forward.launch_cpu + sum(stop.cpu_s for stop in stops)
         if not LOG.rows:
             LOG.origin = end - seconds
         # On this thread a chunk of 8192 tokens would take tens of ms, which nobody asks about.

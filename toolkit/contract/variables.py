@@ -24,6 +24,9 @@ WAITING_VARIABLE = "TOOLKIT_WAITING"
 """The order in which the worker prefills, as `toolkit.contract.waiting` writes it."""
 PREEMPT_VARIABLE = "TOOLKIT_PREEMPT"
 """When the worker stops best-effort prefills, as `toolkit.contract.preempting` writes it."""
+TRACE_VARIABLE = "TOOLKIT_BATCH_TRACE"
+"""A file to which a scheduler writes what it ran when (`patches.steps.batch_trace`), with its pid
+behind the name; for tests and questions, as it grows without a bound."""
 
 DP_POLICY_VARIABLE = "TOOLKIT_DP_POLICY"
 """The policy by which the worker's own DP controller chooses ranks (`patches.dp.method`)."""
