@@ -122,6 +122,11 @@ class RequestView:
         """Whether it gives way to all that is not."""
         return self.request_class == RequestClass.BEST_EFFORT
 
+    @property
+    def urgent(self) -> bool:
+        """Whether best-effort work is stopped for it."""
+        return self.request_class == RequestClass.LATENCY_SENSITIVE
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -22,7 +22,7 @@ class Booking:
     tokens that it had before, as part of the prompt.
     """
 
-    __slots__ = ("_counted", "_following", "_key", "_lease", "count", "rank", "tokens")
+    __slots__ = ("_counted", "_effort", "_following", "_key", "_lease", "count", "rank", "tokens")
 
     def __init__(
         self,
@@ -37,6 +37,9 @@ class Booking:
         self.count: Callable[[int], None] | None = None
         """To be called with the number of tokens that came; None where nobody wants to know."""
         self._lease = rank.begin(self.tokens, monotonic())
+        self._effort = view.best_effort
+        if self._effort:
+            rank.efforts.add(1, self.tokens)
         self._counted = 0
         self._following = following
         if following is None:
@@ -63,6 +66,7 @@ class Booking:
     def end(self, ok: bool, generated: int = 0, finished: bool = False) -> None:
         """It is gone. `generated` here, 0 where that is not known; `finished` by itself or by its
         limit, not aborted or lost."""
+        self._gone()
         self.rank.end(self._lease, self.tokens, ok, generated)
         if self._following is None:
             return
@@ -74,7 +78,12 @@ class Booking:
 
     def cancel(self) -> None:
         """It was not sent after all."""
+        self._gone()
         self.rank.cancel(self._lease, self.tokens)
         if self._following is not None:
             self.rank.unstreamed.pop(self._lease, None)
             self._following.ended(self._key, finished=False)
+
+    def _gone(self) -> None:
+        if self._effort:
+            self.rank.efforts.add(-1, -self.tokens)

@@ -36,7 +36,8 @@ class ConfigError(ToolkitError, ValueError):
 class WorkerConfig(BaseModel):
     """One SGLang server: `url` for HTTP, `bootstrap_*` for its KV bootstrap server. `dp_attention`:
     its DP ranks share their experts; what the worker says of itself when it is up counts more.
-    `same_run`: this router's own launcher starts it (`toolkit.router.identity`)."""
+    `same_run`: this router's own launcher starts it (`toolkit.router.identity`). `preempts`: it
+    stops best-effort prefills between layers for latency-sensitive requests."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,6 +49,7 @@ class WorkerConfig(BaseModel):
     dp_size: int = Field(default=1, ge=1)
     dp_attention: bool = False
     same_run: bool = False
+    preempts: bool = False
 
     @field_validator("url")
     @classmethod

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolkit.router")
 
 RETRY_PAUSE_S = 0.02
+KEPT_BACK = 8
+"""One in so many parked prefills of a worker is for others than best-effort requests."""
 
 
 class Dispatcher:
@@ -60,6 +62,8 @@ class Dispatcher:
         self.first_token: FirstTokenFrom = config.first_token
         self.reruns = Reruns(config, known_workers, metrics)
         self.parked = 0
+        self._kept_back = 0 if config.classes is None else config.parked_per_prefill // KEPT_BACK
+        """Credits of a prefill worker that best-effort requests leave for others."""
         self.policies: dict[str, Policy] = {}
         self.following: Following | None = None
         """Whom the decode policy has told of what is in flight; None where it needs nobody."""
@@ -212,13 +216,13 @@ class Dispatcher:
                     raise ApiError(503, f"No healthy {role} worker.", retry_after=2)
                 await place.wait(left)
 
-    def usable(self, role: str, single: Single, credit: bool = False) -> list[bool]:
+    def usable(self, role: str, single: Single, credit: bool = False, left: int = 0) -> list[bool]:
         """Which ranks of the role this request may go to now, in their order.
 
-        Those that are up, without the ejected ones, those without a credit, and those that it
-        failed on, as long as there are others; for a suspect, those that begin no other one. But
-        it waits for such a one rather than going back to a worker that itself failed it: one that
-        answers 500 to everything would convict it.
+        Those that are up, without the ejected ones, those without more than `left` credits, and
+        those that it failed on, as long as there are others; for a suspect, those that begin no
+        other one. But it waits for such a one rather than going back to a worker that itself failed
+        it: one that answers 500 to everything would convict it.
         """
         known_workers, ranks = self.known_workers, self.known_workers.side(role)
         records = [rank.worker.record for rank in ranks]
@@ -228,7 +232,7 @@ class Dispatcher:
         if single.record.suspect:
             usable = self._others(usable, ranks, single.record.failed_by)
         if credit:
-            usable = [ok and rank.credit > 0 for ok, rank in zip(usable, ranks, strict=True)]
+            usable = [ok and rank.credit > left for ok, rank in zip(usable, ranks, strict=True)]
         if single.record.suspect:
             usable = [
                 ok and known_workers.lanes.free(rank.worker.name)
@@ -251,11 +255,12 @@ class Dispatcher:
         """The policy's choice now; takes the credit, and a suspect's lane. None when nothing is
         usable."""
         ranks = self.known_workers.side(role)
-        usable = self.usable(role, single, credit)
+        usable = self.usable(role, single, credit, self._kept_back if view.best_effort else 0)
         if not any(usable):
             return None
         now = monotonic()
-        views = [rank.view(now, ok) for rank, ok in zip(ranks, usable, strict=True)]
+        urgent = view.urgent
+        views = [rank.view(now, ok, urgent) for rank, ok in zip(ranks, usable, strict=True)]
         decision = self.policy(role).choose(views, view)
         if decision is None or not usable[decision.index]:
             raise ApiError(500, f"policy {self.policy(role).name} chose no usable {role} worker")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.contract.events import LoadReading, Steps
 from toolkit.policies.base import Group, Load, WorkerView, group_of
+from toolkit.policies.support.stoppable import without_efforts
 from toolkit.router.config import RouterConfig
 from toolkit.router.ledger import FIELDS, Ledger
 from toolkit.router.silence import Silence
@@ -18,6 +19,19 @@ from toolkit.waiting_work import waiting_tokens
 if TYPE_CHECKING:
     from toolkit.router.booking import Booking
     from toolkit.router.worker import Worker
+
+
+class Efforts:
+    """The best-effort requests of ours on a rank, and their prompt tokens."""
+
+    __slots__ = ("requests", "tokens")
+
+    def __init__(self) -> None:
+        self.requests = self.tokens = 0
+
+    def add(self, requests: int, tokens: int) -> None:
+        self.requests += requests
+        self.tokens += tokens
 
 
 class Rank:
@@ -31,6 +45,7 @@ class Rank:
         self.completed = 0
         self.failed = 0
         self.ledger = Ledger(complete=worker.config.role == "decode")
+        self.efforts = Efforts()
         self.unstreamed: dict[int, Booking] = {}
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.steps: StepSums | None = None
@@ -135,8 +150,10 @@ class Rank:
     def load(self, now: float) -> Load | None:
         return self.ledger.load(now, self.worker.last_event)
 
-    def view(self, now: float, usable: bool) -> WorkerView:
-        return WorkerView(
+    def view(self, now: float, usable: bool, urgent: bool = False) -> WorkerView:
+        """As a policy is to see it. `urgent`: for a latency-sensitive request, for which what is
+        best-effort gives way where the worker stops it."""
+        view = WorkerView(
             name=self.worker.name,
             url=self.worker.config.url,
             dp_rank=self.dp_rank,
@@ -148,6 +165,9 @@ class Rank:
             reserve=self.worker.reserve,
             shares_experts=self.worker.shares_experts,
         )
+        if urgent and self.worker.config.preempts and self.efforts.requests:
+            return without_efforts(view, self.efforts.requests, self.efforts.tokens)
+        return view
 
     def describe(self, now: float) -> dict[str, Any]:
         load = self.load(now)

@@ -14,10 +14,16 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, idle, post, run
 from toolkit.contract.headers import CLASS
 from toolkit.contract.request_class import RequestClass
+from toolkit.policies.base import RequestView
 from toolkit.router.app import Router
+from toolkit.router.booking import Booking
 from toolkit.router.classes import Classes
 from toolkit.router.config import ConfigError, RouterConfig
+from toolkit.router.dispatch import Dispatcher
 from toolkit.router.errors import ApiError
+from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.metrics import Metrics
+from toolkit.router.request import Single
 from toolkit.router.splitting import parse
 
 LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT
@@ -189,3 +195,64 @@ async def _figures(cluster: Cluster) -> dict[tuple[str, str], int]:
         re.MULTILINE,
     )
     return {(name, kind): int(float(count)) for name, kind, count in found}
+
+
+def prefills(count: int, **config: Any) -> Dispatcher:
+    """A dispatcher over prefill workers that stop best-effort prompts; nobody serves them."""
+    workers: list[dict[str, Any]] = [
+        {"name": f"p{n}", "role": "prefill", "url": f"http://127.0.0.1:{n + 2}"}
+        | {"bootstrap_port": 1, "preempts": True}
+        for n in range(count)
+    ]
+    workers.append({"name": "d", "role": "decode", "url": "http://127.0.0.1:1"})
+    said = {"workers": workers, "prefill_policy": "shortest_queue", "classes": {}, **config}
+    full = RouterConfig.model_validate(said)
+    known = KnownWorkers(full)
+    for worker in known.workers:
+        worker.mark_up()
+    return Dispatcher(full, known, Metrics())
+
+
+def asked(kind: RequestClass) -> Single:
+    view = RequestView(prompt_tokens=100, request_class=kind)
+    return Single("completions", "/v1/completions", {}, "r", 0, True, view)
+
+
+def chosen(dispatcher: Dispatcher, kind: RequestClass, credit: bool = False) -> str | None:
+    single = asked(kind)
+    rank = dispatcher.choose("prefill", single, single.view, credit)
+    return None if rank is None else rank.worker.name
+
+
+@pytest.mark.parametrize("preempts", [True, False])
+def test_those_in_a_hurry_go_where_only_best_effort_prompts_are(preempts: bool) -> None:
+    async def check() -> None:
+        dispatcher = prefills(2)
+        first, second = dispatcher.known_workers.side("prefill")
+        for rank in (first, second):
+            rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
+        efforts = [Booking(first, asked(BE).view) for _ in range(3)]
+        other = Booking(second, asked(STANDARD).view)
+        assert chosen(dispatcher, STANDARD) == "p1"
+        assert chosen(dispatcher, LS) == ("p0" if preempts else "p1")
+        Booking(first, asked(LS).view)
+        Booking(first, asked(LS).view)
+        assert chosen(dispatcher, LS) == "p1"
+        other.end(True)
+        efforts.pop().cancel()
+        for booking in efforts:
+            booking.end(True)
+        assert (first.efforts.requests, first.efforts.tokens) == (0, 0)
+
+    run(check())
+
+
+def test_best_effort_prompts_leave_a_place_for_others() -> None:
+    async def check() -> None:
+        dispatcher = prefills(1, parked_per_prefill=8)
+        taken = [chosen(dispatcher, BE, credit=True) for _ in range(8)]
+        assert taken == ["p0"] * 7 + [None]
+        assert chosen(dispatcher, LS, credit=True) == "p0"
+        assert chosen(dispatcher, LS, credit=True) is None
+
+    run(check())

@@ -31,11 +31,12 @@ def preempting(plan: Plan) -> list[Problem]:
         mend = "set router: {classes: {}} or more of it, or remove it"
         problems.append(Problem(f"{key}.preempt", what, mend))
     for role, worker in first.items():
-        problems += _between_chunks("worker" if role == "plain" else role, worker)
+        problems += _problem("worker" if role == "plain" else role, worker)
     return problems
 
 
-def _between_chunks(key: str, worker: WorkerPlan) -> list[Problem]:
+def between_chunks(worker: WorkerPlan) -> str:
+    """Why its prompts are stopped between chunks only, as far as its arguments show it; or ""."""
     flags = dict(zip(worker.argv, (*worker.argv[1:], ""), strict=True))
     reasons = {
         "with DP attention all ranks take each step together": worker.dp_attention,
@@ -47,7 +48,11 @@ def _between_chunks(key: str, worker: WorkerPlan) -> list[Problem]:
         "speculative decoding": "--speculative-algorithm" in flags,
         "adapters (LoRA)": "--enable-lora" in flags or "--lora-paths" in flags,
     }
-    found = ", ".join(reason for reason, there in reasons.items() if there)
+    return ", ".join(reason for reason, there in reasons.items() if there)
+
+
+def _problem(key: str, worker: WorkerPlan) -> list[Problem]:
+    found = between_chunks(worker)
     if not found:
         return []
     what = f"prompts are stopped between chunks, not between layers: {found}"

@@ -14,7 +14,9 @@ from toolkit.launch.checks import possible
 from toolkit.launch.checks.preempting import preempting
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
+from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
+from toolkit.router.config import RouterConfig
 
 CLASSES: dict[str, Any] = {"classes": {}}
 
@@ -22,6 +24,13 @@ CLASSES: dict[str, Any] = {"classes": {}}
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def told(plan: Plan) -> list[bool]:
+    """Whether the router is told of each worker that it stops best-effort prompts."""
+    assert plan.router is not None and plan.router.config is not None
+    config = RouterConfig.model_validate(plan.router.config)
+    return [worker.preempts for worker in config.workers]
 
 
 @pytest.mark.parametrize(
@@ -37,6 +46,7 @@ def test_prefill_workers_are_told_and_read_the_same(model: Path, value: Any) -> 
     assert "--disable-overlap-schedule" in prefill.argv
     assert "--disable-overlap-schedule" not in decode.argv
     assert preempting(plan) == []
+    assert told(plan) == [True, False]
 
 
 def test_by_default_nothing_is_stopped_and_nothing_costs(model: Path) -> None:
@@ -87,6 +97,7 @@ def test_where_only_chunks_can_be_stopped_it_says_so(
     plan = resolve(deployment(model, prefill={"preempt": "strict", **role}, router=CLASSES))
     (note,) = preempting(plan)
     assert not note.fatal and said in note.what and "between chunks" in note.what
+    assert told(plan) == [False, False]
 
 
 @pytest.mark.parametrize(

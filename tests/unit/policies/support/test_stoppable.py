@@ -1,0 +1,35 @@
+"""A worker as a latency-sensitive request finds it, whose best-effort requests give way."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.policies.base import Load, WorkerView
+from toolkit.policies.support.stoppable import without_efforts
+
+COUNT = st.integers(0, 50)
+
+
+def test_what_is_left_is_what_does_not_give_way() -> None:
+    load = Load(1, 4, 9000, 16000, 7000, sent_requests=1, sent_tokens=500)
+    view = without_efforts(WorkerView("p", inflight=5, inflight_tokens=8000, load=load), 3, 6000)
+    assert (view.inflight, view.inflight_tokens, view.requests) == (2, 2000, 3)
+    assert view.load is not None
+    assert (view.load.waiting_tokens, view.load.used_tokens) == (2000, 9000)
+
+
+@given(COUNT, COUNT, st.tuples(COUNT, COUNT, COUNT), st.booleans())
+def test_nobody_else_is_forgotten_and_nobody_is_invented(
+    efforts: int, others: int, read: tuple[int, int, int], known: bool
+) -> None:
+    running, waiting, sent = read
+    load = Load(running, waiting, 0, 0, waiting * 10, sent, sent * 10) if known else None
+    mine = efforts + others
+    before = WorkerView("p", inflight=mine, inflight_tokens=mine * 10, load=load)
+    after = without_efforts(before, efforts, efforts * 10)
+    assert after.requests >= others
+    assert after.requests <= max(before.requests, others)
+    assert after.inflight == others and after.inflight_tokens == others * 10
+    if known and before.requests >= mine:  # the reading has all of ours
+        assert after.requests == before.requests - efforts
