@@ -40,7 +40,7 @@ from patches.pd import (
     resume_penalties,
     waiting_queue,
 )
-from patches.preempt import admission, boundary
+from patches.preempt import admission, answers, boundary
 from patches.steps import batch_trace, lockstep, sent_time, step_log
 from patches.streams import event_stream, expert_stream
 
@@ -90,6 +90,7 @@ ALL: tuple[Patch, ...] = (
     waiting_queue.PATCH,
     admission.PATCH,
     boundary.PATCH,
+    answers.PATCH,
     *sent_time.PATCHES,
     batch_trace.PATCH,
     # Last, so around what the others hook: what they raise is caught as well.

@@ -1,4 +1,5 @@
-"""When a worker stops best-effort prefills: `prefill.preempt` of a deployment file."""
+"""When a worker stops best-effort prefills, or pauses best-effort answers: `prefill.preempt` and
+`decode.preempt` of a deployment file."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ class Preempting(BaseModel):
     latency-sensitive requests that wait: `strict`, `deadline@MARGIN_S`, `fair@SHARE`, or one's own,
     as MODULE:NAME. One request is stopped `pauses` times, and for `seconds` in all, at most.
     `slo_s`: of latency-sensitive requests, from their arrival in the worker to their first token;
-    `deadline` goes by it."""
+    `deadline` goes by it. On decode workers best-effort answers are paused as often and as long;
+    the rest has no meaning there."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,9 +31,14 @@ class Preempting(BaseModel):
     )
 
     @property
+    def only_bounds(self) -> bool:
+        """Whether it says no more than a decode worker can do: it pauses whole answers."""
+        return self == Preempting(pauses=self.pauses, seconds=self.seconds)
+
+    @property
     def text(self) -> str:
         """For PREEMPT_VARIABLE."""
-        return self.model_dump_json(exclude_defaults=True)
+        return self.model_dump_json(exclude_defaults=True)  # `{}` of the defaults
 
     @classmethod
     def read(cls, text: str) -> Preempting | None:

@@ -24,6 +24,8 @@ WAITING_VARIABLE = "TOOLKIT_WAITING"
 """The order in which the worker prefills, as `toolkit.contract.waiting` writes it."""
 PREEMPT_VARIABLE = "TOOLKIT_PREEMPT"
 """When the worker stops best-effort prefills, as `toolkit.contract.preempting` writes it."""
+PAUSE_VARIABLE = "TOOLKIT_PAUSE"
+"""When a decode worker pauses best-effort answers, written alike (`patches.preempt.answers`)."""
 TRACE_VARIABLE = "TOOLKIT_BATCH_TRACE"
 """A file to which a scheduler writes what it ran when (`patches.steps.batch_trace`), with its pid
 behind the name; for tests and questions, as it grows without a bound."""

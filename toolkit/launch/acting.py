@@ -140,8 +140,6 @@ def role_problem(key: str, role: str, device: str) -> str:
     """Why the key does nothing for workers of this role on this device; empty: it does."""
     if key == "bootstrap_port" and role != "prefill":
         return "only prefill workers have one: remove it, or set it under prefill"
-    if key == "preempt" and role == "decode":
-        return "a decode worker prefills nothing: set it under prefill, or remove it"
     where, why = DEVICE.get(key, (device, ""))
     return "" if where == device else why
 

@@ -7,7 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.contract.variables import PREEMPT_VARIABLE, WORKER_KEY_VARIABLE
+from toolkit.contract.variables import (
+    PAUSE_VARIABLE,
+    PREEMPT_VARIABLE,
+    WORKER_KEY_VARIABLE,
+)
 from toolkit.launch import claims, command, hardware
 from toolkit.launch.acting import LIMITS
 from toolkit.launch.checks.preempting import between_chunks
@@ -232,7 +236,8 @@ def _router_entry(worker: WorkerPlan, same_run: bool) -> dict[str, Any]:
         "dp_attention": worker.dp_attention,
         "same_run": same_run,
     }
-    if PREEMPT_VARIABLE in worker.env and not between_chunks(worker):
+    between_layers = PREEMPT_VARIABLE in worker.env and not between_chunks(worker)
+    if between_layers or PAUSE_VARIABLE in worker.env:
         entry["preempts"] = True
     if worker.role == "prefill":
         entry |= {"bootstrap_host": worker.address, "bootstrap_port": worker.bootstrap_port}

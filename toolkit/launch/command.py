@@ -17,6 +17,7 @@ from toolkit.contract.variables import (
     EARLY_PLACE_VARIABLE,
     LAYERS_VARIABLE,
     PATCHES_VARIABLE,
+    PAUSE_VARIABLE,
     PREEMPT_VARIABLE,
     WAITING_VARIABLE,
 )
@@ -124,7 +125,7 @@ def worker_flags(
             # The default (host_pool) refuses to start with less than 10 GiB of free memory,
             # however small its pool (mem_cache/hicache_auto_size.py), and copies by CUDA kernels.
             flags["disaggregation-decode-retraction-backup"] = "cpu_tensor"
-    if role.preempt is not None:
+    if role.preempt is not None and role_name != "decode":
         # Both would have launched the whole of a prompt before anybody looks.
         flags |= {"disable-overlap-schedule": True, "disable-prefill-cuda-graph": not cpu}
     if role.dp_policy is not None:
@@ -201,7 +202,9 @@ def worker_env(
         env[DP_PROFILE_VARIABLE] = profile
     if role.waiting.text:
         env[WAITING_VARIABLE] = role.waiting.text
-    if role.preempt is not None:
+    if role.preempt is not None and role_name == "decode":
+        env[PAUSE_VARIABLE] = role.preempt.text
+    elif role.preempt is not None:
         env[PREEMPT_VARIABLE] = role.preempt.text
         # Else every forward reads its batch from the same buffers: another one in its middle would
         # overwrite them.

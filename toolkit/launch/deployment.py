@@ -388,6 +388,8 @@ class Deployment(_Strict):
     def _decode_prefills_nothing(cls, role: Role) -> Role:
         if role.waiting.order != "fcfs":
             raise ValueError("waiting: decode workers prefill nothing: set it under prefill")
+        if role.preempt is not None and not role.preempt.only_bounds:
+            raise ValueError("preempt: of a decode worker only pauses and seconds have a meaning")
         if role.early_place and role.ranks > role.dp:
             raise ValueError(
                 f"early_place: each of the {role.dp} DP ranks is {role.ranks // role.dp} processes "

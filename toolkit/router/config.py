@@ -37,7 +37,7 @@ class WorkerConfig(BaseModel):
     """One SGLang server: `url` for HTTP, `bootstrap_*` for its KV bootstrap server. `dp_attention`:
     its DP ranks share their experts; what the worker says of itself when it is up counts more.
     `same_run`: this router's own launcher starts it (`toolkit.router.identity`). `preempts`: it
-    stops best-effort prefills between layers for latency-sensitive requests."""
+    stops best-effort prefills between layers for latency-sensitive requests, or pauses answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from toolkit.policies import make_policy
 from toolkit.policies.base import Needs, Policy, RequestView
 from toolkit.policies.following import Following
+from toolkit.policies.support.stoppable import all_full
 from toolkit.router import resumable
 from toolkit.router.balance import Balance
 from toolkit.router.config import Dispatch, RouterConfig
@@ -259,8 +260,10 @@ class Dispatcher:
         if not any(usable):
             return None
         now = monotonic()
-        urgent = view.urgent
-        views = [rank.view(now, ok, urgent) for rank, ok in zip(ranks, usable, strict=True)]
+        stops = view.urgent and role != "decode"
+        views = [rank.view(now, ok, stops) for rank, ok in zip(ranks, usable, strict=True)]
+        if view.urgent and not stops and all_full(views):
+            views = [rank.view(now, ok, True) for rank, ok in zip(ranks, usable, strict=True)]
         decision = self.policy(role).choose(views, view)
         if decision is None or not usable[decision.index]:
             raise ApiError(500, f"policy {self.policy(role).name} chose no usable {role} worker")

@@ -178,28 +178,40 @@ class Pool:
         for waiter in failed:
             self._place(policy, [waiter], now)
         others = [w for w in self._waiting if not w.single.avoid] if failed else [*self._waiting]
+        urgent = [waiter for waiter in others if waiter.view.urgent]
         behind = [waiter for waiter in others if waiter.view.best_effort]
+        if urgent and any(rank.worker.config.preempts for rank in self._ranks):
+            self._place(policy, urgent, now)
+            left = [waiter for waiter in urgent if waiter in self._waiting]
+            if left:  # there is no room but that of answers that are paused for them
+                self._place(policy, left, now, urgent=True)
+            others = [waiter for waiter in others if not waiter.view.urgent]
         if behind:
             others = [waiter for waiter in others if not waiter.view.best_effort]
         for waiters in filter(None, (others, behind)):
             self._place(policy, waiters, now)
 
-    def _place(self, policy: Assigner, waiters: Sequence[Waiter], now: float) -> None:
-        """One round of the policy over these, who avoid the same."""
+    def _place(
+        self, policy: Assigner, waiters: Sequence[Waiter], now: float, urgent: bool = False
+    ) -> None:
+        """One round of the policy over these, who avoid the same. `urgent`: best-effort answers
+        give way to them."""
         wanted = [waiter.view for waiter in waiters]
-        views = self._views(wanted, waiters[0].single, now)
+        views = self._views(wanted, waiters[0].single, now, urgent)
         for made in policy.assign(views, wanted):
             waiter = waiters[made.request]
             if waiter not in self._waiting or not views[made.worker].healthy:
                 raise ValueError("an assignment that cannot be")
             self._bind(waiter, self._ranks[made.worker])
 
-    def _views(self, wanted: Sequence[RequestView], single: Single, now: float) -> list[WorkerView]:
+    def _views(
+        self, wanted: Sequence[RequestView], single: Single, now: float, urgent: bool
+    ) -> list[WorkerView]:
         """As the policy is to see them: whom the dispatcher leaves out is down, and one that is on
         probation takes one request."""
         views = []
         for rank, ok in zip(self._ranks, self._usable(single), strict=True):
-            view = _believable(rank, rank.view(now, ok), wanted, now)
+            view = _believable(rank, rank.view(now, ok, urgent), wanted, now)
             views.append(replace(view, slots=1) if ok and rank.worker.record.out else view)
         return views
 

@@ -166,7 +166,8 @@ class Rank:
             shares_experts=self.worker.shares_experts,
         )
         if urgent and self.worker.config.preempts and self.efforts.requests:
-            return without_efforts(view, self.efforts.requests, self.efforts.tokens)
+            decodes = self.worker.config.role == "decode"
+            return without_efforts(view, self.efforts.requests, self.efforts.tokens, decodes)
         return view
 
     def describe(self, now: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from toolkit.contract.events import Hello, LoadReading
+from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
 from toolkit.router.booking import Booking
 from toolkit.router.config import RouterConfig
@@ -63,8 +64,13 @@ class House:
         rank.worker.last_event = loop.time()
         rank.read(LoadReading(**{**event, "total_tokens": tokens} | other), loop.time())
 
-    def enter(self, tokens: int = 100, avoid: tuple[str, ...] = ()) -> Waiter:
-        view = RequestView(prompt_tokens=tokens)
+    def enter(
+        self,
+        tokens: int = 100,
+        avoid: tuple[str, ...] = (),
+        kind: RequestClass = RequestClass.STANDARD,
+    ) -> Waiter:
+        view = RequestView(prompt_tokens=tokens, request_class=kind)
         single = Single("completions", "/v1/completions", {}, "r", 0, True, view)
         single.avoid.update(avoid)
         waiter = self.pool.enter(single, view, streams=True)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, idle, post, run
+from tests.unit.router.house import House, turns
 from toolkit.contract.headers import CLASS
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
@@ -254,5 +255,49 @@ def test_best_effort_prompts_leave_a_place_for_others() -> None:
         assert taken == ["p0"] * 7 + [None]
         assert chosen(dispatcher, LS, credit=True) == "p0"
         assert chosen(dispatcher, LS, credit=True) is None
+
+    run(check())
+
+
+@pytest.mark.parametrize("preempts", [True, False])
+def test_those_in_a_hurry_are_bound_to_full_workers_that_pause_answers(preempts: bool) -> None:
+    async def check() -> None:
+        house = House(ranks=2, slots=2)
+        for rank in house.ranks:
+            rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
+        for kind in (BE, STANDARD, BE, BE):
+            house.enter(kind=kind)
+            await turns()
+            house.take()
+        assert [rank.inflight for rank in house.ranks] == [2, 2]
+        house.enter(kind=STANDARD)
+        hurry = [house.enter(kind=LS) for _ in range(4)]
+        await turns(6)
+        house.take()
+        bound = [waiter for waiter in hurry if waiter.bound.done()]
+        # One of each two slots of best-effort answers, all three of them.
+        assert len(bound) == (3 if preempts else 0)
+        assert len(house.waiting()) == 5 - len(bound)
+
+    run(check())
+
+
+def test_where_there_is_a_free_slot_no_answer_is_paused() -> None:
+    async def check() -> None:
+        house = House(ranks=2, slots=2)
+        first, second = house.ranks
+        for rank in house.ranks:
+            rank.worker.config = rank.worker.config.model_copy(update={"preempts": True})
+        house.running += [(house.enter(), Booking(first, asked(BE).view)) for _ in range(2)]
+        house.running.append((house.enter(), Booking(second, asked(STANDARD).view)))
+        for waiter in list(house.waiters):
+            house.pool.leave(waiter)
+        hurry = house.enter(kind=LS)
+        await turns()
+        assert hurry.bound.result().rank is second
+        hurry.take()
+        house.pool.leave(hurry)
+        single = asked(LS)
+        assert house.dispatcher.choose("decode", single, single.view) is first
 
     run(check())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.contract.variables import PREEMPT_VARIABLE
+from toolkit.contract.variables import PAUSE_VARIABLE, PREEMPT_VARIABLE
 from toolkit.launch.errors import Problem
 
 if TYPE_CHECKING:
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 def preempting(plan: Plan) -> list[Problem]:
     """Nobody would ever be best-effort; or prompts are stopped between chunks only, which is
     said."""
+    told = (PREEMPT_VARIABLE, PAUSE_VARIABLE)
     first = {
-        worker.role: worker for worker in reversed(plan.workers) if PREEMPT_VARIABLE in worker.env
+        worker.role: worker
+        for worker in reversed(plan.workers)
+        if any(variable in worker.env for variable in told)
     }
     if not first:
         return []
@@ -31,6 +34,8 @@ def preempting(plan: Plan) -> list[Problem]:
         mend = "set router: {classes: {}} or more of it, or remove it"
         problems.append(Problem(f"{key}.preempt", what, mend))
     for role, worker in first.items():
+        if role == "decode":
+            continue
         problems += _problem("worker" if role == "plain" else role, worker)
     return problems
 

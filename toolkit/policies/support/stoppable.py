@@ -1,18 +1,24 @@
-"""What a latency-sensitive request finds on a worker that stops best-effort prefills for it."""
+"""What a latency-sensitive request finds on a worker where best-effort work gives way to it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from toolkit.policies.base import WorkerView
 
 
-def without_efforts(view: WorkerView, efforts: int, tokens: int) -> WorkerView:
+def all_full(views: Sequence[WorkerView]) -> bool:
+    """Whether no worker that is up has a slot left; a plain SGLang does not say, and has."""
+    return all(0 < view.slots <= view.requests for view in views if view.healthy)
+
+
+def without_efforts(view: WorkerView, efforts: int, tokens: int, moves: bool = False) -> WorkerView:
     """The worker as if its best-effort requests were not there: `efforts` of ours, with `tokens`
     prompt tokens in all, which give way within a slice.
 
-    What is left is at least what we sent there otherwise, as a reading may lag behind both. KV that
-    is in use stays in use: who gives way keeps it. With DP ranks it is of the rank.
+    What is left is at least what we sent there otherwise, as a reading may lag behind both.
+    `moves`: their KV leaves the pool (a paused answer's; not that of a prefill that was stopped).
     """
     inflight, inflight_tokens = view.inflight - efforts, view.inflight_tokens - tokens
     load = view.load
@@ -21,6 +27,7 @@ def without_efforts(view: WorkerView, efforts: int, tokens: int) -> WorkerView:
         load = replace(
             load,
             running=0,
+            used_tokens=max(0, load.used_tokens - tokens) if moves else load.used_tokens,
             waiting=max(inflight, load.requests - efforts),
             waiting_tokens=max(inflight_tokens, waiting_tokens - tokens),
             sent_requests=0,

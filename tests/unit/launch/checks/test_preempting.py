@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.launch.stand_ins import deployment, tiny_model
 from toolkit.contract.preempting import Preempting
-from toolkit.contract.variables import PREEMPT_VARIABLE
+from toolkit.contract.variables import PAUSE_VARIABLE, PREEMPT_VARIABLE
 from toolkit.launch.checks import possible
 from toolkit.launch.checks.preempting import preempting
 from toolkit.launch.deployment import load_deployment
@@ -47,6 +47,17 @@ def test_prefill_workers_are_told_and_read_the_same(model: Path, value: Any) -> 
     assert "--disable-overlap-schedule" not in decode.argv
     assert preempting(plan) == []
     assert told(plan) == [True, False]
+
+
+def test_decode_workers_are_told_to_pause_answers(model: Path) -> None:
+    plan = resolve(deployment(model, decode={"preempt": {"seconds": 3}}, router=CLASSES))
+    prefill, decode = plan.workers
+    assert Preempting.read(decode.env[PAUSE_VARIABLE]) == Preempting(seconds=3)
+    assert PAUSE_VARIABLE not in prefill.env and PREEMPT_VARIABLE not in decode.env
+    assert "--disable-overlap-schedule" not in decode.argv
+    assert preempting(plan) == [] and told(plan) == [False, True]
+    (problem,) = preempting(resolve(deployment(model, decode={"preempt": "strict"})))
+    assert problem.fatal and "decode.preempt" in str(problem)
 
 
 def test_by_default_nothing_is_stopped_and_nothing_costs(model: Path) -> None:
@@ -108,7 +119,8 @@ def test_where_only_chunks_can_be_stopped_it_says_so(
         ("prefill: {preempt: {slice: 0}}", "prefill.preempt.slice", "equal to 1"),
         ("prefill: {preempt: {layers: 2}}", "prefill.preempt.layers", "unknown key"),
         ("prefill: {preempt: {seconds: .inf}}", "prefill.preempt.seconds", "finite"),
-        ("decode: {preempt: strict}", "decode", "set it under prefill"),
+        ("decode: {preempt: fair}", "decode", "only pauses and seconds"),
+        ("decode: {preempt: {slice: 2}}", "decode", "only pauses and seconds"),
     ],
 )
 def test_mistakes_are_found_with_their_line(tmp_path: Path, line: str, at: str, said: str) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.policies.base import Load, WorkerView
-from toolkit.policies.support.stoppable import without_efforts
+from toolkit.policies.support.stoppable import all_full, without_efforts
 
 COUNT = st.integers(0, 50)
 
@@ -17,6 +17,15 @@ def test_what_is_left_is_what_does_not_give_way() -> None:
     assert (view.inflight, view.inflight_tokens, view.requests) == (2, 2000, 3)
     assert view.load is not None
     assert (view.load.waiting_tokens, view.load.used_tokens) == (2000, 9000)
+    moved = without_efforts(WorkerView("d", inflight=5, load=load), 3, 6000, moves=True).load
+    assert moved is not None and moved.used_tokens == 3000
+
+
+def test_full_are_workers_that_say_so() -> None:
+    full = WorkerView("a", slots=2, inflight=2)
+    assert all_full([full, WorkerView("b", healthy=False, slots=2)])
+    assert not all_full([full, WorkerView("b", slots=2, inflight=1)])
+    assert not all_full([full, WorkerView("plain", inflight=9)])
 
 
 @given(COUNT, COUNT, st.tuples(COUNT, COUNT, COUNT), st.booleans())

@@ -1,0 +1,91 @@
+"""Best-effort answers that stand still on a real decode worker: who waits, and that no token
+changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.e2e import calls
+from tests.e2e.deployments import deployed
+from tests.e2e.reference import Reference
+from tests.e2e.test_preempt import BE, LS, ask, empty
+from tests.e2e.workers import settled
+from toolkit.launch.running import Running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+LONG, SHORT = 200, 6
+"""Tokens of answers."""
+SLOTS = 2
+KV = 1024
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A decode worker with few slots and little KV."""
+    described: dict[str, Any] = {
+        "name": "preempt-answers",
+        "device": "cpu",
+        "prefill": {"kv_tokens": 16384, "max_running": 16},
+        "decode": {"kv_tokens": KV, "max_running": SLOTS, "preempt": {"pauses": 3, "seconds": 20}},
+        "router": {"kind": "toolkit", "classes": {}},
+    }
+    with deployed(described, tmp_path_factory.mktemp("answers")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("prompt", [30, 700], ids=["a-slot", "kv"])
+def test_answers_stand_still_for_those_in_a_hurry(
+    up: Running, reference: Reference, prompt: int
+) -> None:
+    """What lacks is a slot, or KV besides."""
+
+    async def main() -> None:
+        url = up.router_url
+        async with calls.session() as http:
+            long = [calls.prompt(f"answer-{prompt}-{n}", 100) for n in range(SLOTS)]
+            efforts = [asyncio.create_task(ask(http, url, ids, BE, LONG)) for ids in long]
+            await asyncio.sleep(0.5)
+            hurries = []
+            for turn in range(3):
+                ids = calls.prompt(f"hurry-{prompt}-{turn}", prompt)
+                got, _, ended = await ask(http, url, ids, LS, SHORT)
+                assert got == reference.greedy(ids, SHORT)
+                hurries.append(ended)
+            for ids, task in zip(long, efforts, strict=True):
+                got, _, ended = await task
+                assert got == reference.greedy(ids, LONG)
+                assert ended > hurries[-1], "it did not stand still"
+        await settled(up)
+        await calls.until(partial(empty, url), "no KV token is left behind")
+
+    calls.run(main())
+    assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
+
+
+def test_a_client_that_goes_away_while_its_answer_stands_still_leaves_nothing(up: Running) -> None:
+    async def main() -> None:
+        url = up.router_url
+        async with calls.session() as http:
+            efforts = [
+                asyncio.create_task(ask(http, url, calls.prompt(f"gone-{n}", 100), BE, LONG))
+                for n in range(SLOTS)
+            ]
+            await asyncio.sleep(0.5)
+            hurries = [
+                asyncio.create_task(ask(http, url, calls.prompt(f"stay-{n}", 30), LS, 60))
+                for n in range(SLOTS)
+            ]
+            await asyncio.sleep(0.5)
+            for task in efforts:
+                task.cancel()
+            await asyncio.gather(*hurries)
+        await settled(up)
+        await calls.until(partial(empty, url), "no KV token is left behind")
+
+    calls.run(main())
