@@ -41,6 +41,7 @@ from patches.pd import (
     waiting_queue,
 )
 from patches.preempt import admission, answers, boundary
+from patches.preempt import experts as preempt_experts
 from patches.steps import batch_trace, lockstep, sent_time, step_log
 from patches.streams import event_stream, expert_stream
 
@@ -90,6 +91,7 @@ ALL: tuple[Patch, ...] = (
     waiting_queue.PATCH,
     admission.PATCH,
     boundary.PATCH,
+    preempt_experts.PATCH,
     answers.PATCH,
     *sent_time.PATCHES,
     batch_trace.PATCH,

@@ -75,11 +75,16 @@ class State:
     policy: BoundaryPolicy | None = None
     bounds: Bounds = field(default_factory=Bounds)
     slice: int = 1
+    experts: int = 0
+    """Experts of a layer between two looks; 0: none within a layer (`patches.preempt.experts`)."""
     slo_s: float = float("inf")
     layers: int = 0
+    scheduler: Any = None
     running: Effort | None = None
     forward: Any = None
     """The ForwardBatch of `running`."""
+    done: int = 0
+    """Layers that `running` has behind it."""
     kept: deque[Any] = field(default_factory=deque)
     """Taken from the socket and left for the loop's own look, in order of arrival."""
     rate_s: float = 0.0
@@ -134,15 +139,17 @@ def layers_of(scheduler: Any) -> Any:
 
 def look_between_layers(scheduler: Any, asked: Preempting) -> None:
     """The loop's own look precedes the first layer."""
-    STATE.policy = boundary_policy(asked.policy)
+    STATE.policy, STATE.scheduler = boundary_policy(asked.policy), scheduler
     STATE.bounds, STATE.slice = Bounds(asked.pauses, asked.seconds), asked.slice
+    STATE.experts = asked.experts
     STATE.slo_s = float("inf") if asked.slo_s is None else asked.slo_s
     layers: Any = layers_of(scheduler)
     STATE.layers = len(layers)
-    for index in range(asked.slice, len(layers), asked.slice):
-        layers[index].register_forward_pre_hook(
-            lambda _layer, given, done=index: boundary(scheduler, done, given)
-        )
+    for index, layer in enumerate(layers):
+        if index % asked.slice == 0 or asked.experts:
+            layer.register_forward_pre_hook(
+                lambda _layer, given, done=index: _before(done, given, done % asked.slice == 0)
+            )
 
 
 def _note_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -159,17 +166,26 @@ def _note_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs:
         STATE.running = STATE.forward = None
 
 
-def boundary(scheduler: Any, done: int, given: tuple[Any, ...]) -> None:
+def _before(done: int, given: tuple[Any, ...], slice_over: bool) -> None:
     """Before layer `done` of whatever forward runs; `given`: what the layer is called with."""
-    running = STATE.running
+    if STATE.running is None:
+        return
+    STATE.done = done
+    STATE.forward = next(each for each in given if hasattr(each, "forward_mode"))
+    if done and slice_over:
+        look()
+
+
+def look() -> None:
+    """Whether the best-effort batch that runs yields; if it does, run those in a hurry."""
+    running, done = STATE.running, STATE.done
     if running is None:
         return
-    STATE.forward = next(each for each in given if hasattr(each, "forward_mode"))
     _wait_for_gpu(running)
     now = time.monotonic()
     running.slice_s, running.at = now - running.at, now
-    if _take_in(scheduler, running, done):
-        _pause(scheduler, running, done)
+    if _take_in(STATE.scheduler, running, done):
+        _pause(STATE.scheduler, running, done)
         running.at = time.monotonic()
 
 
@@ -322,7 +338,7 @@ def _put_back(scheduler: Any, running: Effort) -> Iterator[None]:
     buffer = None if capturer is None else capturer.device_cache.buffer
     rows = 0 if buffer is None else min(len(buffer), len(forward.input_ids))
     chosen = None if buffer is None else buffer[:rows].clone()
-    noted = signature.STATE.batch
+    noted, done = signature.STATE.batch, STATE.done
     chunked, scheduler.chunked_req = scheduler.chunked_req, None
     full, debug = scheduler.running_batch.batch_is_full, scheduler.cur_batch_for_debug
     STATE.running = None
@@ -330,7 +346,7 @@ def _put_back(scheduler: Any, running: Effort) -> Iterator[None]:
     try:
         yield
     finally:
-        STATE.running = running
+        STATE.running, STATE.forward, STATE.done = running, forward, done
         scheduler.chunked_req = chunked
         scheduler.running_batch.batch_is_full = full
         scheduler.cur_batch_for_debug = debug

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 class Preempting(BaseModel):
     """A best-effort prefill is looked at every `slice` layers; `policy` says whether it yields to
     latency-sensitive requests that wait: `strict`, `deadline@MARGIN_S`, `fair@SHARE`, or one's own,
-    as MODULE:NAME. One request is stopped `pauses` times, and for `seconds` in all, at most.
-    `slo_s`: of latency-sensitive requests, from their arrival in the worker to their first token;
-    `deadline` goes by it. On decode workers best-effort answers are paused as often and as long;
-    the rest has no meaning there."""
+    as MODULE:NAME. `experts`: it is looked at within a layer, too. One request is stopped `pauses`
+    times, and for `seconds` in all, at most. `slo_s`: of latency-sensitive requests, from their
+    arrival in the worker to their first token; `deadline` goes by it. On decode workers best-effort
+    answers are paused as often and as long; the rest has no meaning there."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -22,6 +22,9 @@ class Preempting(BaseModel):
         default="strict", description="`strict`, `deadline@MARGIN_S`, `fair@SHARE` or MODULE:NAME"
     )
     slice: int = Field(default=1, ge=1, description="layers between two looks")
+    experts: int = Field(
+        default=0, ge=0, description="on CPU: experts of a layer between two looks; 0: none"
+    )
     pauses: int = Field(default=32, ge=0, description="how often one request is stopped at most")
     seconds: float = Field(
         default=10.0, ge=0, allow_inf_nan=False, description="for how long, in all"

@@ -32,8 +32,8 @@ makes room for them in the chunks of a long one. Each with a size of chunks: `sh
 
 @dataclass(frozen=True)
 class Arm:
-    """`preempt`, `preempt@SLICE`, `fcfs`, `completion` (one request at a time, to its end), or one
-    of ALONE with its chunk."""
+    """`preempt`, `preempt@SLICE`, `experts@EVERY` (looked at after so many experts, too), `fcfs`,
+    `completion` (one request at a time, to its end), or one of ALONE with its chunk."""
 
     name: str
 
@@ -51,6 +51,8 @@ class Arm:
         role: dict[str, Any] = {"kv_tokens": 65536, "max_running": 64, "args": args}
         if self.kind == "preempt":
             role["preempt"] = {"policy": "strict", "slice": self.number or 1}
+        elif self.kind == "experts" and self.number:
+            role["preempt"] = {"policy": "strict", "experts": self.number}
         elif self.kind == "completion":
             role["max_running"] = 1
         elif self.kind in ALONE and self.number:
@@ -68,7 +70,7 @@ class Arm:
         role = {**self.role(), "env": {TRACE_VARIABLE: str(trace)}}
         other = {"kv_tokens": 65536, "max_running": 64}
         router: dict[str, Any] = {"kind": "toolkit", "parked_per_prefill": 256}
-        if self.kind == "preempt":
+        if self.kind in ("preempt", "experts"):
             router["classes"] = {}
         if mode == "plain":
             del router["parked_per_prefill"]

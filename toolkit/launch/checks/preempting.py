@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.contract.variables import PAUSE_VARIABLE, PREEMPT_VARIABLE
+from toolkit.contract.preempting import Preempting
+from toolkit.contract.variables import DEVICE_VARIABLE, PAUSE_VARIABLE, PREEMPT_VARIABLE
 from toolkit.launch.errors import Problem
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ def between_chunks(worker: WorkerPlan) -> str:
 
 
 def _problem(key: str, worker: WorkerPlan) -> list[Problem]:
-    found = between_chunks(worker)
+    found, asked = between_chunks(worker), Preempting.read(worker.env[PREEMPT_VARIABLE])
+    if not found and asked is not None and asked.experts and worker.env[DEVICE_VARIABLE] != "cpu":
+        what = "a GPU runs all experts of a layer in one kernel: prompts are stopped between layers"
+        return [Problem(f"{key}.preempt.experts", what, "remove it", fatal=False)]
     if not found:
         return []
     what = f"prompts are stopped between chunks, not between layers: {found}"

@@ -75,6 +75,13 @@ def test_on_gpus_prompts_run_layer_by_layer_too(model: Path) -> None:
     assert "--disable-prefill-cuda-graph" not in resolve(file).workers[0].argv
 
 
+def test_between_experts_there_is_nothing_on_a_gpu(model: Path) -> None:
+    file = deployment(model, prefill={"preempt": {"experts": 8}}, router=CLASSES)
+    assert preempting(resolve(file)) == []
+    (note,) = preempting(resolve(file.on_device("cuda")))
+    assert not note.fatal and "between layers" in note.what
+
+
 @pytest.mark.parametrize(
     ("router", "said"),
     [
