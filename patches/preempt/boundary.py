@@ -15,8 +15,10 @@ notes of the batch that is launched likewise.
 Requests only: what else came (an abort, a flush, new weights) must not meet half a forward, and
 what came after it must not overtake it, so it stays for the loop's own look.
 
-Only where a DP rank is one process: several would have to agree on what they saw, and when. Nor
-where a half-done prompt may be left without its next chunk (sliding-window KV pools).
+Tensor-parallel ranks see the same requests at the same boundary (the first one hands them on, as
+SGLang does between steps), and go by what the first one says where clocks or a policy decide. Not
+where ranks pad each step to one another (DP attention), nor where a half-done prompt may be left
+without its next chunk (sliding-window KV pools).
 
 On a GPU layers are launched ahead of what is computed. So each boundary waits until the slice
 before the last one is through: one slice is in the queue, another one runs, and who comes waits for
@@ -29,7 +31,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,9 +114,8 @@ def obstacle(scheduler: Any) -> str:
     parallel, receiver = get_parallel(), scheduler.request_receiver
     reasons = {
         "with DP attention all ranks take each step together": parallel.enable_dp_attention,
-        "its DP rank is of several processes": parallel.pp_size > 1
-        or parallel.attn_tp_size > 1
-        or parallel.attn_cp_size > 1,
+        "pipeline stages": parallel.pp_size > 1,
+        "context parallelism": parallel.attn_cp_size > 1,
         "sliding-window KV": scheduler.is_hybrid_swa,
         "the overlap scheduler launches a whole prompt ahead": scheduler.enable_overlap,
         "speculative decoding": not scheduler.spec_algorithm.is_none(),
@@ -142,11 +143,14 @@ def look_between_layers(scheduler: Any, asked: Preempting) -> None:
     STATE.policy, STATE.scheduler = boundary_policy(asked.policy), scheduler
     STATE.bounds, STATE.slice = Bounds(asked.pauses, asked.seconds), asked.slice
     STATE.experts = asked.experts
+    if asked.experts and _ranks() > 1:
+        STATE.experts = 0  # with expert parallelism ranks have different ones, and would not meet
+        log.warning("No looks between experts: its DP rank is of several processes")
     STATE.slo_s = float("inf") if asked.slo_s is None else asked.slo_s
     layers: Any = layers_of(scheduler)
     STATE.layers = len(layers)
     for index, layer in enumerate(layers):
-        if index % asked.slice == 0 or asked.experts:
+        if index % asked.slice == 0 or STATE.experts:
             layer.register_forward_pre_hook(
                 lambda _layer, given, done=index: _before(done, given, done % asked.slice == 0)
             )
@@ -225,6 +229,29 @@ def _yields(scheduler: Any, running: Effort, done: int) -> bool:
     waiting = [req for req in scheduler.waiting_queue if in_a_hurry(req)]
     if not waiting:
         return False
+    return _agreed(scheduler, lambda: _says_yield(running, done, waiting))
+
+
+def _ranks() -> int:
+    from sglang.srt.runtime_context import get_parallel
+
+    return int(get_parallel().tp_size)
+
+
+def _agreed(scheduler: Any, says: Callable[[], bool]) -> bool:
+    """What the first of the ranks that run the batch says."""
+    if _ranks() == 1:
+        return says()
+    from sglang.srt.utils import broadcast_pyobj
+
+    receiver = scheduler.request_receiver
+    group = receiver.tp_group
+    said = [says()] if group.rank == group.ranks[0] else []
+    (agreed,) = broadcast_pyobj(said, group.rank, receiver.tp_cpu_group, src=group.ranks[0])
+    return bool(agreed)
+
+
+def _says_yield(running: Effort, done: int, waiting: list[Any]) -> bool:
     if not all(STATE.bounds.may_begin(_paused(req)) for req in running.batch.reqs):
         return False
     now = time.monotonic()
@@ -289,10 +316,14 @@ def _pause(scheduler: Any, running: Effort, done: int) -> None:
 def _more(scheduler: Any, running: Effort, began: float, last: Any) -> bool:
     if last is not None and scheduler.chunked_req is not None:
         return True  # of one that has begun the rest follows
-    since = time.monotonic() - began
-    if not all(STATE.bounds.may_go_on(_paused(req), since) for req in running.batch.reqs):
+    if not any(map(in_a_hurry, scheduler.waiting_queue)):
         return False
-    return any(map(in_a_hurry, scheduler.waiting_queue))
+
+    def says() -> bool:
+        since = time.monotonic() - began
+        return all(STATE.bounds.may_go_on(_paused(req), since) for req in running.batch.reqs)
+
+    return _agreed(scheduler, says)
 
 
 def _urgent_batch(scheduler: Any, last: Any) -> Any:
@@ -389,5 +420,6 @@ PATCH = Patch(
         "sglang.srt.managers.io_struct.TokenizedGenerateReqInput",
         "sglang.srt.runtime_context.get_parallel",
         "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",
+        "sglang.srt.utils.broadcast_pyobj",
     ),
 )

@@ -28,7 +28,8 @@ LONG, SHORT = 3000, 40
 
 
 def described(name: str, mode: str) -> dict[str, Any]:
-    """A prefill and a decode worker, or one worker that does both; a chunk holds a long prompt."""
+    """A prefill and a decode worker, or one worker that does both (as two tensor-parallel ranks
+    under `tp`); a chunk holds a long prompt."""
     role: dict[str, Any] = {
         "kv_tokens": 16384,
         "max_running": 16,
@@ -36,13 +37,14 @@ def described(name: str, mode: str) -> dict[str, Any]:
         "args": {"chunked-prefill-size": 4096, "disable-radix-cache": True},
     }
     own: dict[str, Any] = {"prefill": role, "decode": {"kv_tokens": 16384, "max_running": 16}}
-    if mode == "plain":
-        own = {"worker": role}
+    if mode != "pd":
+        own = {"worker": role | ({"tp": 2} if mode == "tp" else {})}
     router = {"kind": "toolkit", "classes": {}}
-    return {"name": name, "device": "cpu", "mode": mode, "router": router, **own}
+    kind = "pd" if mode == "pd" else "plain"
+    return {"name": name, "device": "cpu", "mode": kind, "router": router, **own}
 
 
-@pytest.fixture(scope="module", params=["pd", "plain"])
+@pytest.fixture(scope="module", params=["pd", "plain", "tp"])
 def up(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:

@@ -46,7 +46,6 @@ def between_chunks(worker: WorkerPlan) -> str:
     flags = dict(zip(worker.argv, (*worker.argv[1:], ""), strict=True))
     reasons = {
         "with DP attention all ranks take each step together": worker.dp_attention,
-        "tp without dp_attention": worker.tp > 1 and not worker.dp_attention,
         "pipeline stages": any(
             flags.get(name, "1") not in ("0", "1")
             for name in ("--pp-size", "--pipeline-parallel-size")

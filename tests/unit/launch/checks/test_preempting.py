@@ -102,7 +102,6 @@ def test_without_classes_it_would_stop_nobody(
 @pytest.mark.parametrize(
     ("role", "said"),
     [
-        ({"tp": 2}, "tp without"),
         ({"args": {"pp-size": 2}}, "pipeline stages"),
         ({"args": {"enable-lora": True}}, "LoRA"),
         ({"args": {"speculative-algorithm": "NGRAM"}}, "speculative"),
