@@ -188,7 +188,8 @@ def look() -> None:
     _wait_for_gpu(running)
     now = time.monotonic()
     running.slice_s, running.at = now - running.at, now
-    if _take_in(STATE.scheduler, running, done):
+    _take_in(STATE.scheduler)
+    if _yields(STATE.scheduler, running, done):
         _pause(STATE.scheduler, running, done)
         running.at = time.monotonic()
 
@@ -205,8 +206,8 @@ def _wait_for_gpu(running: Effort) -> None:
         running.events.popleft().synchronize()
 
 
-def _take_in(scheduler: Any, running: Effort, done: int) -> bool:
-    """Take in the requests that have come; whether the batch yields."""
+def _take_in(scheduler: Any) -> None:
+    """Take in the requests that have come."""
     from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 
     STATE.kept.extend(scheduler.request_receiver.recv_requests())
@@ -215,14 +216,16 @@ def _take_in(scheduler: Any, running: Effort, done: int) -> bool:
         taken.append(STATE.kept.popleft())
     if taken:
         scheduler.process_input_requests(taken)
-        _bootstrap(scheduler)
-    return _yields(scheduler, running, done)
+    _bootstrap(scheduler)
 
 
 def _bootstrap(scheduler: Any) -> None:
     """Prefill workers: what has come waits for its metadata buffer first."""
-    if scheduler.disaggregation_mode.value == "prefill":
-        scheduler.waiting_queue.extend(scheduler.disagg_prefill_bootstrap_queue.pop_bootstrapped())
+    if scheduler.disaggregation_mode.value != "prefill":
+        return
+    queue = scheduler.disagg_prefill_bootstrap_queue
+    if any(map(in_a_hurry, queue.queue)):
+        scheduler.waiting_queue.extend(queue.pop_bootstrapped())
 
 
 def _yields(scheduler: Any, running: Effort, done: int) -> bool:
@@ -303,6 +306,7 @@ def _pause(scheduler: Any, running: Effort, done: int) -> None:
                 break
             _run(scheduler, batch)
             last = batch
+            _take_in(scheduler)  # who came meanwhile need not wait for another slice
     stop = stops.Stop(began, time.monotonic(), time.thread_time() - began_cpu, done)
     stops.note(running.batch, stop)
     stood = stop.seconds
