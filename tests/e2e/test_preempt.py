@@ -28,23 +28,27 @@ LONG, SHORT = 3000, 40
 
 
 def described(name: str, mode: str) -> dict[str, Any]:
-    """A prefill and a decode worker, or one worker that does both (as two tensor-parallel ranks
-    under `tp`); a chunk holds a long prompt."""
+    """A prefill and a decode worker; or one worker that does both, the shortest prompt first, as two
+    tensor-parallel ranks under `tp`. A chunk holds a long prompt, but under `dp`: there two ranks
+    share their attention's steps, so that prompts are stopped between chunks only."""
     role: dict[str, Any] = {
         "kv_tokens": 16384,
         "max_running": 16,
         "preempt": "strict",
         "args": {"chunked-prefill-size": 4096, "disable-radix-cache": True},
     }
+    if mode == "dp":
+        role |= {"tp": 2, "dp": 2, "dp_attention": True}
+        role["args"] |= {"chunked-prefill-size": 1024}  # of both ranks together
     own: dict[str, Any] = {"prefill": role, "decode": {"kv_tokens": 16384, "max_running": 16}}
-    if mode != "pd":
-        own = {"worker": role | ({"tp": 2} if mode == "tp" else {})}
+    kind = "pd" if mode in ("pd", "dp") else "plain"
+    if kind == "plain":
+        own = {"worker": role | ({"tp": 2} if mode == "tp" else {"waiting": "sjf"})}
     router = {"kind": "toolkit", "classes": {}}
-    kind = "pd" if mode == "pd" else "plain"
     return {"name": name, "device": "cpu", "mode": kind, "router": router, **own}
 
 
-@pytest.fixture(scope="module", params=["pd", "plain", "tp"])
+@pytest.fixture(scope="module", params=["pd", "plain", "tp", "dp"])
 def up(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
