@@ -29,8 +29,8 @@ LONG, SHORT = 3000, 40
 
 def described(name: str, mode: str) -> dict[str, Any]:
     """A prefill and a decode worker; or one worker that does both, the shortest prompt first, or as
-    two tensor-parallel ranks under `tp`. A chunk holds a long prompt, but under `dp`: there two ranks
-    share their attention's steps, so that prompts are stopped between chunks only."""
+    two tensor-parallel ranks under `tp`. A chunk holds a long prompt, but under `dp`: there two
+    ranks share their attention's steps, so that prompts are stopped between chunks only."""
     role: dict[str, Any] = {
         "kv_tokens": 16384,
         "max_running": 16,
