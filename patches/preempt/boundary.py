@@ -52,6 +52,8 @@ from toolkit.policies.preemption.named import boundary_policy
 log = logging.getLogger("toolkit.preempt")
 
 _PAUSED = "_toolkit_paused"
+SOONEST_S = 0.001
+"""Between two looks: where layers are shorter, a look at each would cost more than it is worth."""
 AHEAD = 2
 """Boundaries whose GPU work may be under way when the next one looks."""
 
@@ -185,6 +187,8 @@ def look() -> None:
     running, done = STATE.running, STATE.done
     if running is None:
         return
+    if _ranks() == 1 and time.monotonic() - running.at < SOONEST_S:
+        return  # several ranks must look at the same boundaries, and have clocks of their own
     _wait_for_gpu(running)
     now = time.monotonic()
     running.slice_s, running.at = now - running.at, now
