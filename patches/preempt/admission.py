@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
-from patches.preempt.classes import best_effort, in_a_hurry
+from patches.classes import best_effort, in_a_hurry
 from toolkit.contract.variables import PREEMPT_VARIABLE
 
 PATIENCE = 64

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
-from patches.preempt.classes import best_effort, in_a_hurry
+from patches.classes import best_effort, in_a_hurry
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PAUSE_VARIABLE
 

@@ -37,10 +37,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.classes import best_effort, in_a_hurry
 from patches.environment import on_cpu
 from patches.experts import signature
 from patches.preempt.admission import only
-from patches.preempt.classes import best_effort, in_a_hurry
 from patches.steps import step_log, stops
 from patches.steps.sent_time import sent_at
 from toolkit.contract.preempting import Preempting

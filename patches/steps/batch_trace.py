@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
-from patches.preempt.classes import class_of
+from patches.classes import class_of
 from patches.steps.sent_time import sent_at
 from patches.steps.stops import stops_of
 from toolkit.contract.variables import TRACE_VARIABLE

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patches.classes import _CLASS
 from patches.preempt import admission
 from patches.preempt.admission import ASIDE, PATIENCE, Aside, _abort, _next_batch, _pending_abort
-from patches.preempt.classes import _CLASS
 from toolkit.contract.request_class import RequestClass
 
 LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT

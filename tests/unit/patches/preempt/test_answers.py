@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patches.classes import _CLASS
 from patches.preempt import answers
 from patches.preempt.answers import STATE, _next_batch, _process_queue
-from patches.preempt.classes import _CLASS
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.request_class import RequestClass
 
