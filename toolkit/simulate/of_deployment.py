@@ -6,6 +6,8 @@ from typing import Any
 
 from toolkit.launch.checks.waiting import PARKED
 from toolkit.launch.deployment import Deployment, Role
+from toolkit.launch.errors import LaunchError
+from toolkit.launch.model import read_model
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import (
     UNBOUNDED,
@@ -14,6 +16,7 @@ from toolkit.simulate.fleet import (
     Machine,
     PrefillFleet,
     RouterFleet,
+    Stopping,
     WorkerFleet,
 )
 
@@ -49,6 +52,7 @@ def fleet_of(
         "tau": router.tau,
         "parked_per_prefill": router.parked_per_prefill,
         "hop_s": CPU_HOP_S if deployment.device == "cpu" else None,
+        "classes": True if router.classes is not None else None,
     }
     if deployment.mode == "pd":
         waiting = deployment.prefill.waiting
@@ -69,6 +73,7 @@ def fleet_of(
             kv_tokens=prefill.kv_tokens or UNBOUNDED,
             waiting_age_s=_age(prefill),
             loop=_loop(deployment, prefill),
+            preempt=_stopping(deployment, prefill),
         ),
         decode=DecodeFleet(
             replicas=decode.replicas,
@@ -99,6 +104,7 @@ def _worker(deployment: Deployment, kv_tokens: int | None, slots: int | None) ->
         waiting_age_s=_age(worker),
         loop=_loop(deployment, worker),
         conservativeness=_arg(worker, "schedule-conservativeness", 1.0),
+        preempt=_stopping(deployment, worker),
     )
 
 
@@ -132,8 +138,40 @@ def _chunk(role: Role) -> int:
     return max(1, size // role.dp) if role.dp_attention else size
 
 
+def _stopping(deployment: Deployment, role: Role) -> Stopping | None:
+    """As the worker would do it (`toolkit.launch.checks.preempting`)."""
+    if role.preempt is None:
+        return None
+    if deployment.router.classes is None:
+        raise SimulateError(
+            "preempt: no request is best-effort or latency-sensitive without router.classes: set "
+            "router: {classes: {}} or more of it, or remove preempt"
+        )
+    layers = 1 if _between_chunks(role) else _layers(deployment)
+    return Stopping(rules=role.preempt, layers=layers, ahead=deployment.device != "cpu")
+
+
+def _between_chunks(role: Role) -> bool:
+    """Whether its prompts cannot be stopped between layers."""
+    stages = max(int(_arg(role, name, 1)) for name in ("pp-size", "pipeline-parallel-size"))
+    others = ("speculative-algorithm", "enable-lora", "lora-paths")
+    return role.dp_attention or stages > 1 or any(_arg(role, name, None) for name in others)
+
+
+def _layers(deployment: Deployment) -> int:
+    try:
+        found = read_model(deployment).layers
+    except LaunchError as error:
+        raise SimulateError(f"preempt: how many layers has the model? {error}") from error
+    if found is None:
+        raise SimulateError("preempt: the model's config.json says no num_hidden_layers")
+    return found
+
+
 def _loop(deployment: Deployment, role: Role) -> Any:
-    if _arg(role, "disable-overlap-schedule", False):
+    # `preempt` turns it off, where it is about prompts (`toolkit.launch.command`).
+    stops = role.preempt is not None and role is not deployment.decode
+    if stops or _arg(role, "disable-overlap-schedule", False):
         return "plain"
     return "cpu" if deployment.device == "cpu" else "overlap"
 
