@@ -88,7 +88,8 @@ class WorkerFleet(_Strict):
 
 class RouterFleet(_Strict):
     """As in a deployment file. `hop_s`: a message between router and worker; `report_s`: how often
-    loads are read, 0 after every step. `classes`: best-effort requests wait behind all others."""
+    loads are read, 0 after every step. `classes`: best-effort requests wait behind all others.
+    `first_token`: whose token a stream begins with, where `dispatch` is late."""
 
     dispatch: Literal["late", "concurrent"] = "late"
     prefill_policy: str = "round_robin"
@@ -98,6 +99,7 @@ class RouterFleet(_Strict):
     hop_s: Annotated[float, Field(ge=0)] = 0.001
     report_s: Annotated[float, Field(ge=0)] = 0.0
     classes: bool = False
+    first_token: Literal["prefill", "decode"] = "decode"
 
     @field_validator("prefill_policy", "decode_policy")
     @classmethod

@@ -27,7 +27,11 @@ RESERVED = 512
 CPU_HOP_S = 0.01
 """A message between processes that share busy cores. Measured on two: 20 to 30 ms from the end of
 an answer to the next request at its decode rank, there and back."""
-ROUTED = {"prefill_policy": "round_robin", "decode_policy": "shortest_queue"}
+ROUTED = {
+    "prefill_policy": "round_robin",
+    "decode_policy": "shortest_queue",
+    "first_token": "prefill",
+}
 """The router's own, where a file names none (`toolkit.router.config.RouterConfig`)."""
 
 
@@ -49,6 +53,7 @@ def fleet_of(
         "dispatch": router.dispatch,
         "prefill_policy": router.prefill_policy,
         "decode_policy": router.decode_policy,
+        "first_token": router.first_token,
         "tau": router.tau,
         "parked_per_prefill": router.parked_per_prefill,
         "hop_s": CPU_HOP_S if deployment.device == "cpu" else None,
@@ -147,8 +152,14 @@ def _stopping(deployment: Deployment, role: Role) -> Stopping | None:
             "preempt: no request is best-effort or latency-sensitive without router.classes: set "
             "router: {classes: {}} or more of it, or remove preempt"
         )
-    layers = 1 if _between_chunks(role) else _layers(deployment)
+    layers = layers_that_stop(deployment, role)
     return Stopping(rules=role.preempt, layers=layers, ahead=deployment.device != "cpu")
+
+
+def layers_that_stop(deployment: Deployment, role: Role) -> int:
+    """Between which its prompts can be stopped; 1: between chunks only. SimulateError: the model's
+    config.json is not here, or does not say how many there are."""
+    return 1 if _between_chunks(role) else _layers(deployment)
 
 
 def _between_chunks(role: Role) -> bool:
@@ -169,7 +180,7 @@ def _layers(deployment: Deployment) -> int:
 
 
 def _loop(deployment: Deployment, role: Role) -> Any:
-    # `preempt` turns it off, where it is about prompts (`toolkit.launch.command`).
+    # Where prompts are stopped the overlap scheduler is off (`toolkit.launch.command`).
     stops = role.preempt is not None and role is not deployment.decode
     if stops or _arg(role, "disable-overlap-schedule", False):
         return "plain"

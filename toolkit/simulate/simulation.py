@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isnan
 
 from toolkit.policies import make_policy
 from toolkit.policies.eldr import Centroids
@@ -157,6 +157,9 @@ class Simulation:
     # ---- between workers ----
 
     def _prefilled(self, request: Request) -> None:
+        router = self.fleet.router
+        if router.first_token == "prefill" and router.dispatch == "late":
+            request.first_token = self.events.now + router.hop_s
         self.router.prefilled(request)
         if request.place is not None:
             # Sent chunk by chunk while it was computed: the last one is left.
@@ -183,7 +186,8 @@ class Simulation:
         rank.group.received(rank, request)
 
     def _first(self, rank: SimulatedRank, request: Request) -> None:
-        request.first_token = self.events.now + self.fleet.router.hop_s
+        if isnan(request.first_token):
+            request.first_token = self.events.now + self.fleet.router.hop_s
         self.router.began(rank, request)
 
     def _ended(self, rank: SimulatedRank, request: Request) -> None:

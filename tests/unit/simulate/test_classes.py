@@ -150,6 +150,19 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         Simulation(own, COST, iter(()))
 
 
+def test_a_stream_begins_with_the_token_of_its_prefill_worker() -> None:
+    """As the router has it, unless the file says otherwise."""
+
+    def first(**router: Any) -> float:
+        found = fleet_of(deployment(router={"kind": "toolkit"} | router, device="cuda"))
+        (request,) = timed(found, [Request(0, 0.0, 1000, 5)])
+        assert request.prefilled < request.ended
+        return request.ttft - (request.prefilled - request.arrived)
+
+    assert first() == pytest.approx(0.001)
+    assert first(first_token="decode") > 0.003 < first(dispatch="concurrent")
+
+
 # ---- the router ----
 
 
