@@ -156,6 +156,7 @@ def test_limits_are_named() -> None:
     assert str(URGENT) == "TTFT of latency-sensitive requests <= 150 ms"
     assert URGENT.given and URGENT.goodput == "latency_sensitive.goodput_s"
     assert Slo(ttft=1.0, urgent_ttft=0.1).goodput == "goodput_s"
+    assert Slo(tpot=1.0, urgent_ttft=0.1).goodput == "goodput_s"
     with pytest.raises(PlanError, match="--slo-ls-ttft-ms must be above 0, not -2"):
         Slo(urgent_ttft=-0.002)
 
