@@ -1,7 +1,7 @@
 """QLLM's published setting in the simulator: preemption at GPU step times and Mixtral's shape.
 
 One worker that prefills and decodes, Mixtral-8x7B at 4 bits on an A100 of 80 GB (32 layers),
-lengths like ShareGPT's (`--prompt`: with longer prompts), 20 % latency-sensitive (LS) and 80 %
+lengths like ShareGPT's (`--prompt`: longer BE prompts), 20 % latency-sensitive (LS) and 80 %
 best-effort (BE) requests, Poisson arrivals of 1 to 7 requests a second, LS SLO 3 s to the first
 token. `--requests` arrive, the run ends with the last answer, and all are counted: where the rate
 is more than the worker can take, the mean TTFT of arms that make LS requests wait grows with that
@@ -203,7 +203,7 @@ def main() -> None:
         ("--rates", {"default": "1,2,3,4,5,6,7", "help": "requests a second"}),
         ("--seeds", {"type": int, "default": 5}),
         ("--requests", {"type": int, "default": 400, "help": "of each run"}),
-        ("--prompt", {"type": float, "default": PROMPT.mean, "help": "mean tokens"}),
+        ("--prompt", {"type": float, "default": PROMPT.mean, "help": "mean tokens, BE"}),
     )
     if options.quick:
         options.seeds, options.requests, options.rates = 2, 100, "1,4,7"
@@ -213,7 +213,7 @@ def main() -> None:
         runs: Runs = {
             arm: [
                 [
-                    played(arm, STEPS[kind], rate, seed, options.requests)
+                    played(arm, STEPS[kind], rate, seed, count, options.prompt)
                     for seed in range(options.seeds)
                 ]
                 for rate in rates

@@ -94,18 +94,19 @@ def requests(
     count: int, rate: float, seed: int, urgent: float = 0.2, prompt: float = PROMPT.mean
 ) -> Iterator[Request]:
     """Poisson arrivals, `urgent` of them latency-sensitive and the others best-effort. `prompt`:
-    mean tokens, with which the most grows, too."""
-    longer = prompt / PROMPT.mean
-    prompts = PROMPT._replace(mean=prompt, most=round(PROMPT.most * longer))
-    return with_classes(_arriving(count, rate, seed, prompts), urgent, seed)
+    mean tokens of best-effort ones, whose prompts are that much longer."""
+    for request in with_classes(_arriving(count, rate, seed), urgent, seed):
+        if request.best_effort:
+            request.prompt = round(request.prompt * prompt / PROMPT.mean)
+        yield request
 
 
-def _arriving(count: int, rate: float, seed: int, prompts: Lengths) -> Iterator[Request]:
+def _arriving(count: int, rate: float, seed: int) -> Iterator[Request]:
     source = random.Random(f"mixtral-{seed}")
     now = 0.0
     for number in range(count):
         now += source.expovariate(1.0) / rate  # of one seed the same requests at every rate
-        yield Request(number, now, _length(source, prompts), _length(source, ANSWER))
+        yield Request(number, now, _length(source, PROMPT), _length(source, ANSWER))
 
 
 def _length(source: random.Random, lengths: Lengths) -> int:
