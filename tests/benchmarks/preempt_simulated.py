@@ -28,8 +28,8 @@ beyond that keep their KV. Ours take no turns: a LS request waits for a slot, so
 32 slots allow, and `ours@256` is nearer to the paper's. What of it the slots alone do is seen in
 `fcfs@256`.
 
-keys: for each of the steps: `arms`: by arm and rate the means over seeds (`ls_ttft`, `be_e2e` and
-so on: mean seconds; `ls_p99`: TTFT; `ls_good`: share of LS requests within the SLO; `tokens_s`).
+keys: `rates`; for each of the steps: `arms`: by arm, for each rate, means over seeds (`ls_ttft`,
+`be_e2e` and so on: mean seconds; `ls_p99`: TTFT; `ls_good`: share of LS requests within the SLO; `tokens_s`).
 `ratios`: of `ours@256` against every other arm, and of `ours` against those with as many slots; of
 LS mean TTFT and turnaround (`ls_ttft`, `ls_e2e`: the other one divided by ours), BE mean turnaround
 and throughput (`be_e2e`, `tokens_s`: ours divided by the other one); `value`, `low`, `high`: over
@@ -140,10 +140,7 @@ def compared(runs: Runs, rates: list[float]) -> dict[str, Any]:
     """The keys of one kind of steps."""
     return {
         "arms": {
-            arm: {
-                f"{rate:g}": {key: mean(runs, arm, place, key) for key in FIGURES}
-                for place, rate in enumerate(rates)
-            }
+            arm: {key: [mean(runs, arm, n, key) for n in range(len(rates))] for key in FIGURES}
             for arm in runs
         },
         "ratios": {
@@ -209,6 +206,7 @@ def main() -> None:
         options.seeds, options.requests, options.rates = 2, 100, "1,4,7"
     rates = [float(rate) for rate in options.rates.split(",")]
     result, samples, count = Result(), 0, options.requests
+    result.keys["rates"] = rates
     for kind in STEPS if options.steps == "both" else (options.steps,):
         runs: Runs = {
             arm: [
