@@ -29,7 +29,8 @@ beyond that keep their KV. Ours take no turns: a LS request waits for a slot, so
 `fcfs@256`.
 
 keys: `rates`; for each of the steps: `arms`: by arm, for each rate, means over seeds (`ls_ttft`,
-`be_e2e` and so on: mean seconds; `ls_p99`: TTFT; `ls_good`: share of LS requests within the SLO; `tokens_s`).
+`be_e2e` and so on: mean seconds; `ls_p99`: TTFT; `ls_good`: share of LS requests within the SLO;
+`tokens_s`).
 `ratios`: of `ours@256` against every other arm, and of `ours` against those with as many slots; of
 LS mean TTFT and turnaround (`ls_ttft`, `ls_e2e`: the other one divided by ours), BE mean turnaround
 and throughput (`be_e2e`, `tokens_s`: ours divided by the other one); `value`, `low`, `high`: over
