@@ -90,6 +90,11 @@ def _described(deployment: str, fleet: Fleet, source: str, cost: str) -> tuple[s
         f"{ranks}, {decode.slots} requests and {decode.kv_tokens:,} KV tokens each; "
         f"traffic from {source}; step times from {cost}."
     )
+    stopping = (fleet.worker or fleet.prefill).preempt
+    if stopping is not None:
+        rules, layers = stopping.rules, stopping.layers
+        how = f"every {rules.slice} of {layers} layers" if layers > 1 else "between chunks"
+        facts += f" Best-effort prompts give way ({rules.policy}), {how}."
     return Path(deployment).stem, facts
 
 

@@ -231,7 +231,8 @@ def _locality(own: Candidate, experts: Experts | None) -> str:
 def _classes(own: Candidate, task: Task) -> str:
     """Why `prefill.preempt` cannot be searched; empty where it can, or nobody asks for it."""
     if own.deployment.router.classes is None:
-        return ""
+        asked = task.slo.by_class
+        return "prefill.preempt is not searched: the file has no router.classes" if asked else ""
     kinds = {request.request_class for request in task.requests(0)}
     if not kinds >= {RequestClass.LATENCY_SENSITIVE, RequestClass.BEST_EFFORT}:
         return (

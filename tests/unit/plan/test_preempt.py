@@ -192,6 +192,9 @@ def test_it_is_not_turned_on_for_nothing() -> None:
     made = planned(urgent=0.0, workers=2)
     assert made.plan.fleet.prefill.preempt is None
     assert any("it takes latency-sensitive and best-effort" in line for line in made.remarks)
+    bare = {"router": {"decode_policy": "level"}}
+    made = planned(URGENT, workers=2, file=bare)
+    assert any("the file has no router.classes" in line for line in made.remarks)
     made = planned(Slo(ttft=5.0), 0.5, 0.2, workers=2, file={"decode": ROOMY, "device": "cuda"})
     assert "prefill.preempt.policy" in [effect.name for effect in made.effects]
     assert made.plan.fleet.prefill.preempt is None, "prompts hardly ever meet"

@@ -249,6 +249,7 @@ def test_the_command_tells_classes_apart(tmp_path: Path) -> None:
     assert first["latency_sensitive.requests"] + first["best_effort.requests"] == first["requests"]
     assert first["latency_sensitive.good_share"] < 1 == first["best_effort.good_share"]
     assert "By class" in page.read_text()
+    assert "Best-effort prompts give way (strict), every 2 of 6 layers." in page.read_text()
     code, printed = command(str(path), "--rate", "3", "--ls-share", "2", "--cost", str(cost))
     assert code == 1 and "share from 0 to 1" in printed
 
