@@ -175,9 +175,9 @@ def head(made: Planned, command: str, file: str) -> list[str]:
         f"  {made.baseline}.",
     ]
     if made.task.slo.given:
-        lines.append(
-            f"  {made.task.slo} for {_mean(made.after, 'good_share', 100, 1)} % of requests."
-        )
+        theirs = f", {_theirs(made)}" if made.task.slo.by_class else ""
+        share = _mean(made.after, "good_share", 100, 1)
+        lines.append(f"  {made.task.slo} for {share} % of requests{theirs}.")
     free = [effect.name for effect in made.effects if effect.verdict == "does not matter"]
     return [*lines, *([f"Does not matter here: {', '.join(free)}."] if free else [])]
 

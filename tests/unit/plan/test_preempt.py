@@ -26,7 +26,7 @@ from toolkit.plan.planner import Planned, Task, make
 from toolkit.plan.preempt import OFF
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import Split
-from toolkit.plan.tables import prediction, refusal, sentences, sized
+from toolkit.plan.tables import head, prediction, refusal, sentences, sized
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.request import Request
 
@@ -178,6 +178,7 @@ def test_it_is_turned_on_for_a_limit_that_needs_it() -> None:
     effect = {each.name: each for each in made.effects}["prefill.preempt.policy"]
     assert effect.verdict != "does not matter" and OFF in [other.value for other in effect.others]
     said = " ".join(sentences(made))
+    assert any("% of latency-sensitive ones." in line for line in head(made, "plan", "file"))
     assert "preempt" in sized(made.plan) and "% of latency-sensitive ones" in said
     assert "turns the overlap scheduler and prefill CUDA graphs off" in said
     rows = [str(cell) for cell in prediction(made).columns[0].cells]
