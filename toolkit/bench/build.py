@@ -84,6 +84,10 @@ def build(source: Source, target: Target, open_loop: bool) -> Workload:
         raise BenchError("--phase is for the project's prompts; a --trace has no domains")
     else:
         rows = fit(traces.load(source.trace, source.requests), source, target.context)
+        if source.ls_share is not None and any(row.request_class is not None for row in rows):
+            raise BenchError(
+                f"{source.trace} has classes, and --ls-share would draw others: leave it out"
+            )
         items = _trace_items(rows, source, target)
         name = source.trace.name
         known = [row.stamp_s for row in rows if row.stamp_s is not None]
@@ -169,7 +173,8 @@ def _trace_items(rows: Sequence[traces.TraceRow], source: Source, target: Target
     for index, row in enumerate(rows):
         ids = pool.prompt(row, index, source.seed)
         prompt = tokenizer.decode(list(ids)) if source.chat else ids
-        items.append(Item(prompt, row.output_tokens, domain="trace"))
+        kind = "" if row.request_class is None else row.request_class.value
+        items.append(Item(prompt, row.output_tokens, domain="trace", kind=kind))
     return items
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 
 from toolkit.bench.errors import BenchError
@@ -16,18 +17,24 @@ def check_share(share: float | None) -> None:
         raise BenchError(f"--ls-share is a share from 0 to 1, as 0.2, not {share}")
 
 
-def drawn(workload: Workload, share: float, seed: int) -> Workload:
-    """The workload with a class for each request, all turns of a conversation the same.
+def draws(share: float, seed: int) -> Iterator[RequestClass]:
+    """The classes of the requests (or conversations) of a seed, one after the other.
 
-    Each request (or conversation) is latency-sensitive by a draw of its own with probability
-    `share`, so that Poisson arrivals stay Poisson in each class. The generator is nobody else's:
-    nothing but classes depends on it. Of one seed a larger share only adds latency-sensitive ones.
+    Each is latency-sensitive by a draw of its own with probability `share`, so that Poisson
+    arrivals stay Poisson in each class. The generator is nobody else's: nothing but classes
+    depends on it. Of one seed a larger share only adds latency-sensitive ones.
     """
     source = random.Random(f"classes-{seed}")
-    items = []
-    for chain in workload.chains():
+    while True:
         urgent = source.random() < share
-        kind = RequestClass.LATENCY_SENSITIVE if urgent else RequestClass.BEST_EFFORT
+        yield RequestClass.LATENCY_SENSITIVE if urgent else RequestClass.BEST_EFFORT
+
+
+def drawn(workload: Workload, share: float, seed: int) -> Workload:
+    """The workload with a class for each request (`draws`), all turns of a conversation the
+    same."""
+    items = []
+    for chain, kind in zip(workload.chains(), draws(share, seed), strict=False):
         items += [replace(item, kind=kind.value) for item in chain]
     kinds = {item.kind for item in items}
     remarks = workload.remarks

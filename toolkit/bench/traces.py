@@ -1,6 +1,7 @@
 """Public request traces: Azure CSV, Mooncake JSONL, and plain lengths (Vidur CSV).
 
-Only lengths, times and shared prefixes are in them; `synthetic.py` makes the prompts.
+Only lengths, times and shared prefixes are in them, in those of our router classes, too (`class`,
+in CSV files a column of that name); `synthetic.py` makes the prompts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from toolkit.bench.errors import BenchError
+from toolkit.contract.request_class import RequestClass
 
 MOONCAKE_BLOCK = 512  # tokens that one entry of hash_ids stands for
 
@@ -28,13 +30,15 @@ _LENGTHS = ("num_prefill_tokens", "num_decode_tokens")
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One recorded request. `hash_ids` name its prompt's blocks of `block` tokens in order."""
+    """One recorded request. `hash_ids` name its prompt's blocks of `block` tokens in order.
+    `request_class`: None where the trace says none."""
 
     input_tokens: int
     output_tokens: int
     stamp_s: float | None = None
     hash_ids: tuple[int, ...] = ()
     block: int = MOONCAKE_BLOCK
+    request_class: RequestClass | None = None
 
 
 def load(path: Path, limit: int | None = None) -> list[TraceRow]:
@@ -111,15 +115,21 @@ def _jsonl(lines: Iterable[str], name: str) -> Iterator[tuple[int, TraceRow]]:
                 stamp_s=float(entry["timestamp"]) / 1000.0,
                 hash_ids=tuple(int(value) for value in entry.get("hash_ids", ())),
                 block=int(entry.get("block", MOONCAKE_BLOCK)),
+                request_class=_class(entry.get("class")),
             )
             if row.block < 1:
                 raise ValueError(f"blocks of {row.block} tokens")
         except (ValueError, KeyError, TypeError) as error:
             raise BenchError(
                 f"{name}:{number}: not a Mooncake row (timestamp in ms, input_length, "
-                f"output_length, hash_ids, block): {error!r}"
+                f"output_length, hash_ids, block, class): {error!r}"
             ) from error
         yield number, row
+
+
+def _class(text: str | None) -> RequestClass | None:
+    """ValueError: no class."""
+    return RequestClass(text) if text else None
 
 
 def _csv(lines: Iterable[str], name: str) -> Iterator[tuple[int, TraceRow]]:
@@ -144,6 +154,7 @@ def _row(
 ) -> TraceRow:
     try:
         when = None if stamp is None else datetime.fromisoformat(row[stamp]).timestamp()
-        return TraceRow(int(row[given]), int(row[made]), when)
+        kind = _class(row.get("class"))
+        return TraceRow(int(row[given]), int(row[made]), when, request_class=kind)
     except (ValueError, TypeError) as error:
         raise BenchError(f"{name}:{line}: not a trace row: {error}") from error

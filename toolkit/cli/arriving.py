@@ -64,8 +64,18 @@ KvTokens = Annotated[
 Slots = Annotated[
     int | None, typer.Option(help="Requests such a rank runs, where the file does not say.")
 ]
+LsShare = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of requests (or conversations), 0 to 1, that are latency-sensitive; the others "
+        "are best-effort [default: as trace or traffic say]."
+    ),
+]
 SloTtft = Annotated[float | None, typer.Option(help="Goodput: TTFT limit.")]
 SloTpot = Annotated[float | None, typer.Option(help="Goodput: TPOT limit.")]
+SloLsTtft = Annotated[
+    float | None, typer.Option(help="TTFT limit of latency-sensitive requests alone.")
+]
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,7 @@ class Arriving:
     time_unit: float = 1.0
     longest_gap: float | None = None
     scale: str = "1"
+    ls_share: float | None = None
 
     @property
     def source(self) -> str:
@@ -89,7 +100,19 @@ class Arriving:
         return path.name if path is not None else "conversations"
 
     def requests(self) -> Callable[[int], Iterator[Request]]:
-        """Fresh requests of a seed. SimulateError: options that do not go together."""
+        """Fresh requests of a seed. SimulateError: options that do not go together; BenchError: a
+        share that is none."""
+        from toolkit.bench.classes import check_share
+        from toolkit.simulate.workloads.classes import with_classes
+
+        found, share = self._bare(), self.ls_share
+        check_share(share)
+        if share is None:
+            return found
+        return lambda seed: with_classes(found(seed), share, seed)
+
+    def _bare(self) -> Callable[[int], Iterator[Request]]:
+        """Without the classes of `ls_share`."""
         from toolkit.simulate.errors import SimulateError
         from toolkit.simulate.workloads.trace import TraceOptions
         from toolkit.simulate.workloads.traffic import azure_like, generate
@@ -170,10 +193,10 @@ def _placement(text: str, known: Experts, gpus: int) -> Placement:
         raise SimulateError(f"--placement {text}: {error.strerror}; {mend}") from error
 
 
-def limits(ttft_ms: float | None, tpot_ms: float | None) -> tuple[float, float]:
-    """Of TTFT and TPOT in seconds, infinite where none is given."""
-    first, each = (float("inf") if x is None else x / 1e3 for x in (ttft_ms, tpot_ms))
-    return first, each
+def limits(*given_ms: float | None) -> tuple[float, ...]:
+    """In seconds, infinite where none is given; the order is that of
+    `toolkit.simulate.recorder.Limits`."""
+    return tuple(float("inf") if x is None else x / 1e3 for x in given_ms)
 
 
 def _of_trace(trace: Path, options: object) -> Callable[[int], Iterator[Request]]:

@@ -31,14 +31,20 @@ def plan(
     longest_gap: common.LongestGap = None,
     scale: common.Scale = "1",
     concurrency: common.Concurrency = None,
+    ls_share: common.LsShare = None,
     experts: common.ExpertProfile = None,
     placement: common.ExpertPlacement = None,
     kv_tokens: common.KvTokens = None,
     slots: common.Slots = None,
     slo_ttft_ms: common.SloTtft = None,
     slo_tpot_ms: common.SloTpot = None,
+    slo_ls_ttft_ms: common.SloLsTtft = None,
     attainment: Annotated[
-        float, typer.Option(help="Share of requests that must be within both limits.")
+        float,
+        typer.Option(
+            help="Share of requests, and of latency-sensitive ones where these have a limit of "
+            "their own, that must be within the limits."
+        ),
     ] = 0.9,
     workers: Annotated[
         int | None,
@@ -66,11 +72,12 @@ def plan(
     from toolkit.plan.planner import make
 
     arriving = common.Arriving(
-        trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale
+        *(trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale),
+        ls_share=ls_share,
     )
     whose = common.Whose(experts, placement)
     try:
-        slo = _slo(slo_ttft_ms, slo_tpot_ms, attainment)
+        slo = _slo(slo_ttft_ms, slo_tpot_ms, slo_ls_ttft_ms, attainment)
         files = Files(out, force, anyway, output)
         files.check()
         task = _task(deployment, cost, arriving, whose, kv_tokens, slots, slo)
@@ -121,10 +128,13 @@ class Files:
         typer.echo(f"written: {self.out}  (toolkit launch {self.out})")
 
 
-def _slo(ttft_ms: float | None, tpot_ms: float | None, attainment: float) -> Slo:
+def _slo(
+    ttft_ms: float | None, tpot_ms: float | None, urgent_ms: float | None, attainment: float
+) -> Slo:
     from toolkit.plan.objective import Slo
 
-    return Slo(*common.limits(ttft_ms, tpot_ms), attainment)
+    ttft, tpot, urgent = common.limits(ttft_ms, tpot_ms, urgent_ms)
+    return Slo(ttft, tpot, attainment, urgent)
 
 
 def _task(

@@ -27,6 +27,7 @@ def simulate(
     longest_gap: common.LongestGap = None,
     scale: common.Scale = "1",
     concurrency: common.Concurrency = None,
+    ls_share: common.LsShare = None,
     compare: Annotated[
         str | None,
         typer.Option(
@@ -41,6 +42,7 @@ def simulate(
     slots: common.Slots = None,
     slo_ttft_ms: common.SloTtft = None,
     slo_tpot_ms: common.SloTpot = None,
+    slo_ls_ttft_ms: common.SloLsTtft = None,
     output: Annotated[Path | None, typer.Option(help="JSON file for all figures.")] = None,
     report: Annotated[Path | None, typer.Option(help="HTML page: loads, balance, CDFs.")] = None,
 ) -> None:
@@ -55,13 +57,14 @@ def simulate(
     from toolkit.simulate.session import run
 
     arriving = common.Arriving(
-        trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale
+        *(trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale),
+        ls_share=ls_share,
     )
     try:
         whose = common.Whose(experts, placement)
         setting = _setting(deployment, cost, arriving, compare, whose, kv_tokens, slots)
         described = _described(deployment, setting.fleet, arriving.source, cost)
-        slo = common.limits(slo_ttft_ms, slo_tpot_ms)
+        slo = common.limits(slo_ttft_ms, slo_tpot_ms, slo_ls_ttft_ms)
         setting = replace(setting, seeds=seeds, in_flight=concurrency, slo=slo)
         outcome = run(setting, lambda text: typer.secho(text, err=True, dim=True))
     except (ToolkitError, ValueError) as error:
@@ -87,6 +90,11 @@ def _described(deployment: str, fleet: Fleet, source: str, cost: str) -> tuple[s
         f"{ranks}, {decode.slots} requests and {decode.kv_tokens:,} KV tokens each; "
         f"traffic from {source}; step times from {cost}."
     )
+    stopping = (fleet.worker or fleet.prefill).preempt
+    if stopping is not None:
+        rules, layers = stopping.rules, stopping.layers
+        how = f"every {rules.slice} of {layers} layers" if layers > 1 else "between chunks"
+        facts += f" Best-effort prompts give way ({rules.policy}), {how}."
     return Path(deployment).stem, facts
 
 
@@ -118,12 +126,16 @@ def _show(outcome: Outcome, output: Path | None) -> None:
 
     from toolkit.report.terminal import console as made
     from toolkit.report.terminal import show
-    from toolkit.simulate.tables import figures, ratios
+    from toolkit.simulate.tables import by_class, class_ratios, figures, ratios
 
     console = made()
     show(console, figures(outcome))
+    for table in by_class(outcome):
+        show(console, table)
     if len(outcome.arms) > 1:
         show(console, ratios(outcome))
+        if outcome.classes:
+            show(console, class_ratios(outcome))
     console.print(f"{len(outcome.figures[0])} seeds, {outcome.seconds:.1f} s")
     if output is not None:
         found = dict(zip(outcome.arms, outcome.figures, strict=True))

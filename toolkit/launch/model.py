@@ -56,6 +56,12 @@ class ModelFacts:
         return int(found) if found else None
 
     @property
+    def layers(self) -> int | None:
+        """How many it has; None where the config does not tell."""
+        found = self._text.get("num_hidden_layers")
+        return int(found) if found else None
+
+    @property
     def moe_layers(self) -> int | None:
         """How many layers have experts; None for a config that says it in a way unknown here."""
         text = self._text

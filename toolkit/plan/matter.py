@@ -118,7 +118,8 @@ def _others(
         theirs = search.trials.all(candidate, seeds)
         latency = _ratio(theirs, figures, "e2e_mean")
         assert latency is not None
-        made.append(Other(value, candidate, theirs, latency, _ratio(theirs, figures, "goodput_s")))
+        goodput = _ratio(theirs, figures, search.trials.slo.goodput)
+        made.append(Other(value, candidate, theirs, latency, goodput))
     return tuple(made)
 
 
@@ -136,7 +137,9 @@ def _effect(
         now = rank(other.figures, slo)
         if now < reached:
             best, reached = other.value, now
-    lost = slo.given and any(abs(share(o.figures) - share(figures)) > STEP for o in others)
+    lost = slo.given and any(
+        abs(share(o.figures, slo) - share(figures, slo)) > STEP for o in others
+    )
     ratios = [o.latency for o in others]
     if slo.given:
         ratios += [o.goodput for o in others if o.goodput is not None]

@@ -10,9 +10,10 @@ from typing import Any
 
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.errors import Spent
-from toolkit.plan.objective import Slo
+from toolkit.plan.objective import Slo, share
 from toolkit.plan.search import Search
 from toolkit.plan.split import Split, nearest, split_of, splits, with_split
+from toolkit.simulate.recorder import URGENT
 
 SLOWEST = 1 / 64
 """Of the traffic's rate that is looked at at least."""
@@ -20,12 +21,19 @@ CLOSE = 0.03
 """Between two rates that are told apart."""
 LARGEST = 8
 """Times the workers that are looked at at most."""
+LIMITS = (
+    ("TTFT", "ttft", "ttft"),
+    ("TPOT", "tpot", "tpot"),
+    ("TTFT of latency-sensitive requests", "urgent_ttft", f"{URGENT}.ttft"),
+)
+"""In words, in `Slo`, in figures."""
 
 
 @dataclass(frozen=True)
 class Bound:
     """What one request alone takes, in seconds (medians), where that is too long already; `share`:
-    of such requests within the limit."""
+    of such requests within the limit; `prompt`: tokens of the median one. `what`: TTFT, TPOT, or
+    TTFT of latency-sensitive requests."""
 
     what: str
     seconds: float
@@ -74,18 +82,23 @@ def needs(search: Search, plan: Candidate, seeds: Sequence[int]) -> Needs:
 def bounds(search: Search, plan: Candidate) -> tuple[Bound, ...]:
     """The limits that too few requests keep even one at a time; none where both can be kept."""
     trials, slo = search.trials, search.trials.slo
-    prompt = round(statistics.median(r.prompt for r in trials.requests(0)))
     found = []
-    for what, name in (("TTFT", "ttft"), ("TPOT", "tpot")):
+    for what, name, figure in LIMITS:
         limit = getattr(slo, name)
         if not math.isfinite(limit):
             continue
         only = Slo(**{name: limit, "attainment": slo.attainment})
         figures = trials.alone(plan, only)
-        if not slo.met([figures]):
-            median = figures[f"{name}_p50"]
-            found.append(Bound(what, median, limit, figures["good_share"], prompt))
+        if f"{figure}_p50" in figures and not only.met([figures]):
+            kept = share([figures], only)
+            found.append(Bound(what, figures[f"{figure}_p50"], limit, kept, _prompt(search, name)))
     return tuple(found)
+
+
+def _prompt(search: Search, limit: str) -> int:
+    """Of the median request that the limit is about."""
+    every = search.trials.requests(0)
+    return round(statistics.median(r.prompt for r in every if limit != "urgent_ttft" or r.urgent))
 
 
 def _rate(search: Search, plan: Candidate, seeds: Sequence[int]) -> tuple[float | None, bool]:

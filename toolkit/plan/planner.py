@@ -9,18 +9,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolkit.bench.stats import Ratio, mean_interval, paired_ratio
+from toolkit.contract.request_class import RequestClass
 from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.errors import PlanError, Spent
 from toolkit.plan.matter import Effect, effects, improvement
 from toolkit.plan.needs import Needs, needs
 from toolkit.plan.objective import Figures, Slo
 from toolkit.plan.plain_data import Document, get, normal, put
+from toolkit.plan.preempt import stoppable
 from toolkit.plan.search import ARMS, Search, choose
 from toolkit.plan.space import BALANCERS, plain, searched
 from toolkit.plan.split import nearest, split_of, splits, with_split
 from toolkit.plan.trials import Trials
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.experts import Experts
+from toolkit.simulate.recorder import CLASSES
 from toolkit.simulate.session import Requests
 
 INFLIGHT = 256
@@ -112,6 +115,7 @@ class Planned:
             "slo": {
                 "ttft_ms": _finite(slo.ttft * 1e3),
                 "tpot_ms": _finite(slo.tpot * 1e3),
+                "ls_ttft_ms": _finite(slo.urgent_ttft * 1e3),
                 "attainment": slo.attainment,
             },
             "rate": self.rate,
@@ -125,7 +129,7 @@ class Planned:
             "plan": _described(self.plan, self.after),
             "gain": {
                 name: None if (found := self.gain(name)) is None else found.keys("ratio")
-                for name in PREDICTED
+                for name in _predicted([*self.before, *self.after])
             },
             "knobs": [effect.to_json() for effect in self.effects],
             "not_looked_at": self.unseen,
@@ -149,7 +153,8 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     own = Candidate.of(start, task.given)
     plains = [Candidate.of(plain(start, name), task.given) for name in BALANCERS]
     why_not = _locality(own, task.experts)
-    knobs = searched(own, choices, local=not why_not)
+    why_no_stops = _classes(own, task)
+    knobs = searched(own, choices, not why_not, None if why_no_stops else task.slo)
     trials = Trials(
         *(task.cost, task.requests, task.slo, task.budget, task.experts, report),
         in_flight=task.in_flight,
@@ -159,6 +164,7 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     arms = [search.candidate(document) for document in search.arms(plains[0].document, knobs)]
     trials.ceiling = task.budget
     seeds = range(1, task.seeds + 1)
+    _check_classes(trials, seeds)
     baseline, before = choose(trials, plains, seeds)
     finalists = {each.fleet: each for each in (baseline, own, *arms) if each is not None}
     plan, after = choose(trials, list(finalists.values()), seeds)
@@ -173,9 +179,21 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
         made.needs = needs(search, made.plan, seeds)
     made.rate = _rate(made, trials, seeds)
     made.simulations = trials.done
-    made.remarks += [why_not] if why_not else []
+    made.remarks += [why for why in (why_not, why_no_stops) if why]
     _remark(made, len(choices))
     return made
+
+
+def _check_classes(trials: Trials, seeds: range) -> None:
+    """PlanError: a limit for requests that there are none of."""
+    if not trials.slo.by_class:
+        return
+    for seed in seeds:
+        if not any(request.urgent for request in trials.requests(seed)):
+            raise PlanError(
+                "--slo-ls-ttft-ms: no request is latency-sensitive: give --ls-share, a trace or a "
+                "traffic file with classes"
+            )
 
 
 def _rate(made: Planned, trials: Trials, seeds: range) -> float:
@@ -210,6 +228,22 @@ def _locality(own: Candidate, experts: Experts | None) -> str:
     return ""
 
 
+def _classes(own: Candidate, task: Task) -> str:
+    """Why `prefill.preempt` cannot be searched; empty where it can, or nobody asks for it."""
+    if own.deployment.router.classes is None:
+        asked = task.slo.by_class
+        return "prefill.preempt is not searched: the file has no router.classes" if asked else ""
+    kinds = {request.request_class for request in task.requests(0)}
+    if not kinds >= {RequestClass.LATENCY_SENSITIVE, RequestClass.BEST_EFFORT}:
+        return (
+            "prefill.preempt is not searched: it takes latency-sensitive and best-effort requests "
+            "(--ls-share, or a trace or traffic file with classes)"
+        )
+    if not stoppable(own):
+        return "prefill.preempt is not searched: the model's config.json is not here"
+    return ""
+
+
 def _remark(made: Planned, choices: int) -> None:
     """What a reader should know, and the room that the router must have."""
     remarks = made.remarks
@@ -217,6 +251,11 @@ def _remark(made: Planned, choices: int) -> None:
         remarks.append("the split is not searched: only the file's fits its hosts and GPUs")
     if any(effect.name == "decode.dp" for effect in made.effects):
         remarks.append("decode.dp: step times of a rank and its KV pool are taken as the file's")
+    if made.plan.fleet.prefill.preempt is not None:
+        remarks.append(
+            "prefill.preempt: it turns the overlap scheduler and prefill CUDA graphs off; what "
+            "steps take longer for that is not in --cost"
+        )
     same = len({tuple(sorted(each.items())) for each in made.before}) < len(made.before)
     if same and len(made.before) > 1:
         remarks.append(
@@ -232,6 +271,15 @@ def _remark(made: Planned, choices: int) -> None:
         remarks.append(f"router.max_inflight: {room}, as {inflight / SPARE:.0f} are in flight")
 
 
+def _predicted(figures: Figures) -> list[str]:
+    """Of all requests, then of each class that every run has."""
+    found = list(PREDICTED)
+    for kind in CLASSES:
+        if all(f"{kind}.requests" in each for each in figures):
+            found += [f"{kind}.{name}" for name in PREDICTED if f"{kind}.{name}" in figures[0]]
+    return found
+
+
 def _described(candidate: Candidate, figures: Figures) -> dict[str, Any]:
     return {
         "split": list(split_of(candidate.document)),
@@ -241,7 +289,7 @@ def _described(candidate: Candidate, figures: Figures) -> dict[str, Any]:
         "figures": [dict(each) for each in figures],
         "predicted": {
             name: mean_interval([each[name] for each in figures]).keys(name)
-            for name in PREDICTED
+            for name in _predicted(figures)
             if all(math.isfinite(each[name]) for each in figures)
         },
     }

@@ -10,7 +10,9 @@ from toolkit.launch.checks.waiting import PARKED as SHORTEST_PARKED
 from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.knob import Knob
+from toolkit.plan.objective import Slo
 from toolkit.plan.plain_data import Document, arg_key, get, put
+from toolkit.plan.preempt import stopping
 from toolkit.plan.split import Split, split_of, with_split
 from toolkit.policies.gimbal import Thresholds
 from toolkit.simulate.fleet import RouterFleet
@@ -51,21 +53,28 @@ AGES = (1, 5)
 """Seconds after which a waiting prompt goes first, where else the shortest does."""
 
 
-def searched(own: Candidate, splits: tuple[Split, ...], local: bool) -> list[Knob]:
+def searched(
+    own: Candidate, splits: tuple[Split, ...], local: bool, slo: Slo | None = None
+) -> list[Knob]:
     """The knobs of a deployment, in the order in which they are tried. `local`: whether policies
-    that follow experts can be launched and simulated (a profile is known)."""
+    that follow experts can be launched and simulated (a profile is known). `slo`: what requests
+    should keep, None where nobody's prompt is to be stopped."""
     knobs = [
         Knob("split", splits, split_of, with_split),
         _policy("decode", own, (*DECODE_POLICIES, *(LOCAL_POLICIES if local else ()))),
         _policy("prefill", own, PREFILL_POLICIES),
         *_policy_knobs(own),
         *_sizes(own),
+        *([] if slo is None else stopping(own, slo)),
     ]
     return [knob for knob in knobs if len(knob.values) > 1]
 
 
 def plain(document: Document, balancer: str = BALANCERS[0]) -> Document:
-    """The file as others would route it: round robin to prefill, a load balancer to decode."""
+    """The file as others would route it: round robin to prefill, a load balancer to decode, and
+    nobody stops anybody's prompt."""
+    if get(document, "prefill", "preempt") is not None:
+        document = put(document, ("prefill", "preempt"), None)
     document = put(document, ("router", "prefill_policy"), PLAIN_PREFILL)
     return put(document, ("router", "decode_policy"), balancer)
 

@@ -11,6 +11,8 @@ from toolkit.bench.stats import Ratio, mean_interval
 from toolkit.plan.knob import shown
 from toolkit.plan.needs import LARGEST, SLOWEST, Bound
 from toolkit.report.numbers import percent, plural
+from toolkit.simulate.recorder import CLASSES, URGENT
+from toolkit.simulate.tables import NAMES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,6 +32,12 @@ SHOWN = (
     ("goodput, requests/s", "goodput_s", 1, 3),
     ("within the SLO, %", "good_share", 100, 1),
 )
+BY_CLASS = (
+    ("TTFT mean, ms", "ttft_mean", 1e3, 1),
+    ("TTFT p99, ms", "ttft_p99", 1e3, 1),
+    ("to the last token, s", "e2e_mean", 1, 3),
+    ("within the SLO, %", "good_share", 100, 1),
+)
 LOAD = ("goodput_s", "good_share")
 """Figures that say something only where limits are given."""
 
@@ -42,12 +50,21 @@ def prediction(made: Planned) -> Table:
     table = Table(title=title, title_justify="left")
     for name in ("", "baseline", "plan", "plan / baseline"):
         table.add_column(name, justify="right" if name else "left")
-    for name, key, by, digits in SHOWN:
-        if key in LOAD and not made.task.slo.given:
+    rows = [*SHOWN, *_class_rows(made)]
+    for name, key, by, digits in rows:
+        if key.rpartition(".")[2] in LOAD and not made.task.slo.given:
             continue
         both = [_mean(figures, key, by, digits) for figures in (made.before, made.after)]
         table.add_row(name, *both, ratio_text(made.gain(key)))
     return table
+
+
+def _class_rows(made: Planned) -> Iterator[tuple[str, str, float, int]]:
+    figures = [*made.before, *made.after]
+    for kind in CLASSES:
+        if all(f"{kind}.requests" in each for each in figures):
+            for name, key, by, digits in BY_CLASS:
+                yield f"{NAMES[kind]}: {name}", f"{kind}.{key}", by, digits
 
 
 def settings(made: Planned) -> Table:
@@ -79,7 +96,9 @@ def sentences(made: Planned) -> Iterator[str]:
     slo = made.task.slo
     if slo.given and made.met:
         share = _mean(made.after, "good_share", 100, 1)
-        yield f"{slo}: {share} % of requests, {percent(slo.attainment)} are asked for"
+        theirs = f" and {_theirs(made)}" if slo.by_class else ""
+        asked = percent(slo.attainment)
+        yield f"{slo}: {share} % of requests{theirs}, {asked} are asked for"
     groups = {
         verdict: [effect.name for effect in made.effects if effect.verdict == verdict]
         for verdict in ("matters", "does not matter", "unclear")
@@ -99,9 +118,10 @@ def refusal(made: Planned) -> Iterator[str]:
     """That the objectives cannot be met, and what would be needed."""
     slo, wanted = made.task.slo, made.needs
     share = _mean(made.after, "good_share", 100, 1)
+    theirs = f" ({_theirs(made)})" if slo.by_class else ""
     yield (
         f"no setting of these {made.plan.workers} workers meets {slo} for "
-        f"{percent(slo.attainment)} of requests; best: {share} % with {made.plan}"
+        f"{percent(slo.attainment)} of requests; best: {share} %{theirs} with {made.plan}"
     )
     if wanted is None:
         return
@@ -123,11 +143,16 @@ def refusal(made: Planned) -> Iterator[str]:
 
 def sized(candidate: Candidate) -> str:
     """Split, policies and sizes in one line."""
+    stopping = candidate.fleet.prefill.preempt
+    stops = ""
+    if stopping is not None:
+        rules = stopping.rules
+        stops = f", preempt {rules.policy} every {plural(rules.slice, 'layer')}"
     decode = candidate.fleet.decode
     ranks = f", {decode.dp} ranks each" if decode.dp > 1 else ""
     return (
         f"{candidate}{ranks}, {plural(decode.slots, 'request')} a rank, chunks of "
-        f"{candidate.fleet.prefill.chunk}"
+        f"{candidate.fleet.prefill.chunk}{stops}"
     )
 
 
@@ -150,16 +175,21 @@ def head(made: Planned, command: str, file: str) -> list[str]:
         f"  {made.baseline}.",
     ]
     if made.task.slo.given:
-        lines.append(
-            f"  {made.task.slo} for {_mean(made.after, 'good_share', 100, 1)} % of requests."
-        )
+        theirs = f", {_theirs(made)}" if made.task.slo.by_class else ""
+        share = _mean(made.after, "good_share", 100, 1)
+        lines.append(f"  {made.task.slo} for {share} % of requests{theirs}.")
     free = [effect.name for effect in made.effects if effect.verdict == "does not matter"]
     return [*lines, *([f"Does not matter here: {', '.join(free)}."] if free else [])]
 
 
+def _theirs(made: Planned) -> str:
+    share = _mean(made.after, f"{URGENT}.good_share", 100, 1)
+    return f"{share} % of latency-sensitive ones"
+
+
 def _alone(bound: Bound) -> str:
-    what = "first token" if bound.what == "TTFT" else "next tokens"
-    each = "" if bound.what == "TTFT" else " each"
+    what = "next tokens" if bound.what == "TPOT" else "first token"
+    each = " each" if bound.what == "TPOT" else ""
     return (
         f"a request that has all workers to itself gets its {what} after "
         f"{bound.seconds * 1e3:.4g} ms{each} (median; the median prompt has {bound.prompt} "
@@ -189,7 +219,7 @@ def _mean(figures: Figures, key: str, by: float, digits: int) -> str:
     if not all(math.isfinite(value) for value in values):
         return "-"
     found = mean_interval(values)
-    most = 1.0 if key == "good_share" else math.inf
+    most = 1.0 if key.endswith("good_share") else math.inf
     # Student's interval knows neither that a time is above 0 nor that a share ends at 1.
     kept = replace(found, low=max(0.0, found.low), high=min(most, found.high))
     return _interval(kept if found.pairs > 1 else found, by, digits)

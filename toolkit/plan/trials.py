@@ -98,7 +98,7 @@ class Trials:
         candidate: Candidate,
         requests: Iterator[Request],
         seed: int,
-        limits: tuple[float, float],
+        limits: tuple[float, ...],
         in_flight: int | None = None,
     ) -> Simulation:
         if self.experts is not None:

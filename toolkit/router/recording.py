@@ -1,8 +1,9 @@
 """What traffic was like, written down for `toolkit plan` and `toolkit simulate`.
 
 A line for each request in Mooncake's format: when it came (ms), tokens in and out, and a name for
-each block of its prompt, so that prompts that begin alike can be told. Nothing else of a prompt,
-and no user: names are keyed by the process, and nobody can look one up.
+each block of its prompt, so that prompts that begin alike can be told; its class unless that is
+standard. Nothing else of a prompt, and no user: names are keyed by the process, and nobody can look
+one up.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
+from toolkit.contract.request_class import RequestClass
 from toolkit.router.config import ConfigError
 from toolkit.router.request_view import BLOCK_BYTES, anonymous
 
@@ -90,6 +92,8 @@ class Recording:
             "hash_ids": [anonymous(block) for block in single.view.blocks],
             "block": max(1, round(tokens * BLOCK_BYTES / max(single.prompt_bytes, 1))),
         }
+        if single.view.request_class is not RequestClass.STANDARD:
+            row["class"] = single.view.request_class.value
         line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
         try:
             done = os.write(self._file, line)

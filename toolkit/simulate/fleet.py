@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from toolkit.contract.preempting import Preempting
 from toolkit.policies import check_policy
 from toolkit.policies.base import group_count
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
@@ -21,16 +22,27 @@ UNBOUNDED = 1 << 36
 Speed = Annotated[float, Field(gt=0, le=1)]
 
 
+class Stopping(_Strict):
+    """How best-effort prompts give way, by `rules`, in a model of so many `layers`; 1 where they
+    are stopped between chunks only. `ahead`: a look finds that the next slice is under way already,
+    as on a GPU, so that who is let in waits for that one, too."""
+
+    rules: Preempting = Preempting()
+    layers: Annotated[int, Field(ge=1)]
+    ahead: bool = False
+
+
 class PrefillFleet(_Strict):
     """`chunk`: prompt tokens of one pass at most. `waiting_age_s`: None is first come first
     served, else shortest first, and first who has waited so long (`toolkit.policies.sjf`). `loop`:
-    as `DecodeFleet` has it."""
+    as `DecodeFleet` has it. `preempt`: None where prompts of all classes are alike."""
 
     replicas: Annotated[int, Field(ge=1)] = 1
     chunk: Annotated[int, Field(ge=1)] = 8192
     kv_tokens: Annotated[int, Field(ge=1)] = UNBOUNDED
     waiting_age_s: Annotated[float | None, Field(ge=0)] = None
     loop: Literal["overlap", "cpu", "plain"] = "overlap"
+    preempt: Stopping | None = None
 
 
 class DecodeFleet(_Strict):
@@ -54,7 +66,9 @@ class WorkerFleet(_Strict):
     """Workers that prefill and decode both (`toolkit.simulate.plain`). `slots`, `kv_tokens` are of
     one rank; `mixed`: decode steps go on within prefill passes; `limit`: tokens that clients allow
     an answer, None where they know how long it gets; `conservativeness`: SGLang's
-    `--schedule-conservativeness`. The others: see `PrefillFleet`, `DecodeFleet`."""
+    `--schedule-conservativeness`; `static`: a batch runs to its end before the next one is let in;
+    `priorities`: who waits is let in by class, and nobody is stopped. The others: see
+    `PrefillFleet`, `DecodeFleet`."""
 
     replicas: Annotated[int, Field(ge=1)] = 1
     dp: Annotated[int, Field(ge=1)] = 1
@@ -67,11 +81,15 @@ class WorkerFleet(_Strict):
     loop: Literal["overlap", "cpu", "plain"] = "overlap"
     limit: Annotated[int | None, Field(ge=1)] = None
     conservativeness: Annotated[float, Field(ge=0)] = 1.0
+    static: bool = False
+    priorities: bool = False
+    preempt: Stopping | None = None
 
 
 class RouterFleet(_Strict):
     """As in a deployment file. `hop_s`: a message between router and worker; `report_s`: how often
-    loads are read, 0 after every step."""
+    loads are read, 0 after every step. `classes`: best-effort requests wait behind all others.
+    `first_token`: whose token a stream begins with, where `dispatch` is late."""
 
     dispatch: Literal["late", "concurrent"] = "late"
     prefill_policy: str = "round_robin"
@@ -80,6 +98,8 @@ class RouterFleet(_Strict):
     parked_per_prefill: Annotated[int, Field(ge=1)] = 8
     hop_s: Annotated[float, Field(ge=0)] = 0.001
     report_s: Annotated[float, Field(ge=0)] = 0.0
+    classes: bool = False
+    first_token: Literal["prefill", "decode"] = "decode"
 
     @field_validator("prefill_policy", "decode_policy")
     @classmethod

@@ -6,6 +6,8 @@ from typing import Any
 
 from toolkit.launch.checks.waiting import PARKED
 from toolkit.launch.deployment import Deployment, Role
+from toolkit.launch.errors import LaunchError
+from toolkit.launch.model import read_model
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import (
     UNBOUNDED,
@@ -14,6 +16,7 @@ from toolkit.simulate.fleet import (
     Machine,
     PrefillFleet,
     RouterFleet,
+    Stopping,
     WorkerFleet,
 )
 
@@ -24,7 +27,11 @@ RESERVED = 512
 CPU_HOP_S = 0.01
 """A message between processes that share busy cores. Measured on two: 20 to 30 ms from the end of
 an answer to the next request at its decode rank, there and back."""
-ROUTED = {"prefill_policy": "round_robin", "decode_policy": "shortest_queue"}
+ROUTED = {
+    "prefill_policy": "round_robin",
+    "decode_policy": "shortest_queue",
+    "first_token": "prefill",
+}
 """The router's own, where a file names none (`toolkit.router.config.RouterConfig`)."""
 
 
@@ -46,9 +53,11 @@ def fleet_of(
         "dispatch": router.dispatch,
         "prefill_policy": router.prefill_policy,
         "decode_policy": router.decode_policy,
+        "first_token": router.first_token,
         "tau": router.tau,
         "parked_per_prefill": router.parked_per_prefill,
         "hop_s": CPU_HOP_S if deployment.device == "cpu" else None,
+        "classes": True if router.classes is not None else None,
     }
     if deployment.mode == "pd":
         waiting = deployment.prefill.waiting
@@ -69,6 +78,7 @@ def fleet_of(
             kv_tokens=prefill.kv_tokens or UNBOUNDED,
             waiting_age_s=_age(prefill),
             loop=_loop(deployment, prefill),
+            preempt=_stopping(deployment, prefill),
         ),
         decode=DecodeFleet(
             replicas=decode.replicas,
@@ -99,6 +109,7 @@ def _worker(deployment: Deployment, kv_tokens: int | None, slots: int | None) ->
         waiting_age_s=_age(worker),
         loop=_loop(deployment, worker),
         conservativeness=_arg(worker, "schedule-conservativeness", 1.0),
+        preempt=_stopping(deployment, worker),
     )
 
 
@@ -132,8 +143,46 @@ def _chunk(role: Role) -> int:
     return max(1, size // role.dp) if role.dp_attention else size
 
 
+def _stopping(deployment: Deployment, role: Role) -> Stopping | None:
+    """As the worker would do it (`toolkit.launch.checks.preempting`)."""
+    if role.preempt is None:
+        return None
+    if deployment.router.classes is None:
+        raise SimulateError(
+            "preempt: no request is best-effort or latency-sensitive without router.classes: set "
+            "router: {classes: {}} or more of it, or remove preempt"
+        )
+    layers = layers_that_stop(deployment, role)
+    return Stopping(rules=role.preempt, layers=layers, ahead=deployment.device != "cpu")
+
+
+def layers_that_stop(deployment: Deployment, role: Role) -> int:
+    """Between which its prompts can be stopped; 1: between chunks only. SimulateError: the model's
+    config.json is not here, or does not say how many there are."""
+    return 1 if _between_chunks(role) else _layers(deployment)
+
+
+def _between_chunks(role: Role) -> bool:
+    """Whether its prompts cannot be stopped between layers."""
+    stages = max(int(_arg(role, name, 1)) for name in ("pp-size", "pipeline-parallel-size"))
+    others = ("speculative-algorithm", "enable-lora", "lora-paths")
+    return role.dp_attention or stages > 1 or any(_arg(role, name, None) for name in others)
+
+
+def _layers(deployment: Deployment) -> int:
+    try:
+        found = read_model(deployment).layers
+    except LaunchError as error:
+        raise SimulateError(f"preempt: how many layers has the model? {error}") from error
+    if found is None:
+        raise SimulateError("preempt: the model's config.json says no num_hidden_layers")
+    return found
+
+
 def _loop(deployment: Deployment, role: Role) -> Any:
-    if _arg(role, "disable-overlap-schedule", False):
+    # Where prompts are stopped the overlap scheduler is off (`toolkit.launch.command`).
+    stops = role.preempt is not None and role is not deployment.decode
+    if stops or _arg(role, "disable-overlap-schedule", False):
         return "plain"
     return "cpu" if deployment.device == "cpu" else "overlap"
 

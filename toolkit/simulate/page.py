@@ -11,8 +11,9 @@ from toolkit.report.axes import Chart, Scale, around
 from toolkit.report.numbers import MISSING, change, count, number, percent
 from toolkit.report.skeleton import document, heading
 from toolkit.simulate.histogram import Histogram
-from toolkit.simulate.recorder import Recorder
+from toolkit.simulate.recorder import EFFORT, Recorder
 from toolkit.simulate.session import Outcome
+from toolkit.simulate.tables import NAMES
 
 WIDE = 4.0
 MOST_LINES = 24
@@ -25,6 +26,8 @@ SECTIONS = (
     ("s-figures", "All figures"),
 )
 
+CLASSED = ("s-classes", "By class")
+
 
 def render(outcome: Outcome, title: str, facts: str) -> str:
     """The report: load per rank over time, imbalance, latency distributions, throughput against
@@ -36,9 +39,13 @@ def render(outcome: Outcome, title: str, facts: str) -> str:
         html.section("s-pareto", "Throughput and speed", "", _pareto(outcome)),
         html.section("s-figures", "All figures", "", _figures(outcome)),
     ]
+    entries = list(SECTIONS)
+    if outcome.classes:
+        sections.insert(3, html.section(*CLASSED, "", _by_class(outcome)))
+        entries.insert(3, CLASSED)
     head = heading("Simulation", title, facts, _keys(outcome))
     footer = html.escape(f"Written by toolkit {__version__}. Simulated, not measured.")
-    return document(title, head, SECTIONS, sections, footer)
+    return document(title, head, entries, sections, footer)
 
 
 def _keys(outcome: Outcome) -> list[tuple[str, str, str]]:
@@ -138,8 +145,38 @@ def _latency(outcome: Outcome) -> str:
     )
 
 
-def _curves(outcome: Outcome, name: str, title: str) -> str:
-    histograms: list[Histogram] = [getattr(r.all, name) for r in outcome.recorders]
+def _by_class(outcome: Outcome) -> str:
+    panels = [
+        html.Panel(
+            _curves(outcome, name, f"{title}, {NAMES[kind]}", kind), f"{title}, {NAMES[kind]}"
+        )
+        for kind in outcome.classes
+        for name, title in (("ttft", "TTFT"), ("e2e", "whole answers"))
+    ]
+    drawn = html.figure(
+        "classes",
+        "How many requests of a class were at most so slow.",
+        panels,
+        legend=_legend(outcome),
+        reading="Cumulative distributions of the first seed, as above.",
+    )
+    rows = []
+    for kind in outcome.classes:
+        for title, key, by in CLASS_FIGURES:
+            values = [outcome.median(arm, f"{kind}.{key}") for arm in range(len(outcome.arms))]
+            rows.append([f"{NAMES[kind]}: {title}", *(number(x * by, 4) for x in values)])
+    if EFFORT in outcome.classes:
+        means = [outcome.median(arm, f"{EFFORT}.e2e_mean") for arm in range(len(outcome.arms))]
+        slower = [number(mean / means[0], 4) for mean in means]
+        rows.append([f"{NAMES[EFFORT]}: slowdown, mean answer over the first policy's", *slower])
+    caption = "Medians over the seeds; times in milliseconds."
+    return drawn + html.table(caption, ("", *outcome.arms), rows)
+
+
+def _curves(outcome: Outcome, name: str, title: str, kind: str = "") -> str:
+    """`kind`: of which class; of all requests without one."""
+    parts = [r.classes[kind] if kind else r.all for r in outcome.recorders]
+    histograms: list[Histogram] = [getattr(part, name) for part in parts]
     known = [x for h in histograms for x, _ in h.curve() if x > 0]
     if not known:
         return f"<p>{MISSING}</p>"
@@ -154,7 +191,8 @@ def _curves(outcome: Outcome, name: str, title: str) -> str:
         f"{arm}: half within {number(h.percentile(50) * 1e3)} ms"
         for arm, h in zip(outcome.arms, histograms, strict=True)
     )
-    return chart.picture(f"{title} of all requests", words, f"cdf-{name}")
+    named = title if kind else f"{title} of all requests"
+    return chart.picture(named, words, f"cdf-{kind}-{name}" if kind else f"cdf-{name}")
 
 
 class _LogX(Chart):
@@ -216,6 +254,14 @@ FIGURES = (
     ("KV tokens, max - min", "kv_spread", 1.0),
     ("share at the barrier, %", "barrier_share", 100.0),
     ("retractions", "retractions", 1.0),
+    ("requests", "requests", 1.0),
+)
+
+CLASS_FIGURES = (
+    *FIGURES[:8],
+    ("answer mean", "e2e_mean", 1e3),
+    ("requests a second within objectives", "goodput_s", 1.0),
+    ("within objectives, %", "good_share", 100.0),
     ("requests", "requests", 1.0),
 )
 

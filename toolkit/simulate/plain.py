@@ -18,6 +18,7 @@ from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.reserve import CLIP, NewTokenRatio
 from toolkit.simulate.scheduling import Scheduling
+from toolkit.simulate.standing import Wanted, everybody
 
 
 @dataclass(eq=False)
@@ -44,7 +45,8 @@ class PlainGroup(Loop):
     at least its own; None: its own), and a share of what running ones may still say (`ratio`) fit
     into free KV. Who is retracted waits again, at the end, and prefills prompt and answer anew. A
     prefix that several running requests share is counted for each of them; a prompt's blocks are
-    in the cache from the end of its prefill.
+    in the cache from the end of its prefill. `static`: nobody is let in before the whole batch has
+    ended, as inference servers did before continuous batching.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class PlainGroup(Loop):
         neighbours: Neighbours | None = None,
         mixed: bool = False,
         limit: int | None = None,
+        static: bool = False,
     ) -> None:
         super().__init__(events, cost, ranks, scheduling, experts, on_first, on_end, neighbours)
         import numpy as np
@@ -66,6 +69,7 @@ class PlainGroup(Loop):
         self._plain = list(ranks)
         self.mixed = mixed
         self.limit = limit
+        self.static = static
         self.prefill_s = 0.0
         """Spent in passes."""
         self._passes: dict[PlainRank, list[Part]] = {}
@@ -101,13 +105,19 @@ class PlainGroup(Loop):
                 rank.prompts.cache.shrink(max(0, self._room(rank) + rank.shared))
 
     def _next_pass(self, rank: PlainRank) -> list[Part]:
+        if self.static and rank.running and not rank.prompts.halves:
+            return []
+        return self._pass_of(rank, everybody)
+
+    def _pass_of(self, rank: PlainRank, wanted: Wanted) -> list[Part]:
+        """Of those who are wanted, as far as they find room."""
         prompts = rank.prompts
-        if prompts.half_done is None and (rank.full or not prompts.waiting):
+        halves = [each for each in prompts.halves if wanted(each)]
+        if not halves and (rank.full or not any(map(wanted, prompts.waiting))):
             return []
         running = len(rank.running)
         reserved = rank.ratio.reserved(self._left(rank)) + (running if self.mixed else 0)
-        if prompts.half_done is not None:
-            reserved += self._answer(prompts.half_done)
+        reserved += sum(map(self._answer, halves))
 
         def let_in(request: Request) -> bool:
             nonlocal reserved
@@ -121,7 +131,7 @@ class PlainGroup(Loop):
             return True
 
         chunk = prompts.chunk - running if self.mixed else prompts.chunk
-        return prompts.next_pass(max(1, chunk), round(self.events.now * 1e3), let_in)
+        return prompts.next_pass(max(1, chunk), round(self.events.now * 1e3), let_in, wanted)
 
     def _fits(self, rank: PlainRank, request: Request, reserved: float) -> bool:
         there = len(rank.running) + rank.coming
@@ -149,7 +159,10 @@ class PlainGroup(Loop):
             super()._plan()
             return
         self._look_at_experts()
-        self._start(1, self._pass_s(), 0.0)
+        self._begin_pass(self._pass_s())
+
+    def _begin_pass(self, seconds: float) -> None:
+        self._start(1, seconds, 0.0)
 
     def _pass_s(self) -> float:
         """Of the rank for which it takes longest."""

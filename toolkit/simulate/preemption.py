@@ -8,15 +8,24 @@ from math import ceil, inf
 
 from toolkit.policies.preemption.boundary import Boundary, BoundaryPolicy, Urgent
 from toolkit.policies.preemption.bounds import Bounds, Paused
+from toolkit.policies.preemption.named import boundary_policy
+from toolkit.simulate.costs import per_slice_of
+from toolkit.simulate.costs.base import CostModel
+from toolkit.simulate.fleet import Stopping
 from toolkit.simulate.prompt_queue import Part
 from toolkit.simulate.request import Request
+
+
+def stops(stopping: Stopping | None) -> bool:
+    """Whether prompts are stopped between layers."""
+    return stopping is not None and stopping.layers > stopping.rules.slice
 
 
 @dataclass(frozen=True)
 class Preemption:
     """`slice` of the model's `layers` at a time; `boundary_s`: what a look between two slices
     takes. `slo_s`: of latency-sensitive requests, to their first token. `takes_s`: what a prefill
-    of so many tokens is expected to take."""
+    of so many tokens is expected to take. `ahead`: as `Stopping` has it."""
 
     policy: BoundaryPolicy
     layers: int
@@ -25,10 +34,33 @@ class Preemption:
     boundary_s: float = 0.0
     slo_s: float = inf
     takes_s: Callable[[int], float] = lambda tokens: 0.0
+    ahead: bool = False
+
+    @classmethod
+    def of(cls, stopping: Stopping | None, cost: CostModel) -> Preemption | None:
+        """As a fleet describes it. ValueError: a policy of one's own that cannot be loaded."""
+        if stopping is None:
+            return None
+        rules = stopping.rules
+        return cls(
+            policy=boundary_policy(rules.policy),
+            layers=stopping.layers,
+            slice=min(rules.slice, stopping.layers),
+            bounds=Bounds(rules.pauses, rules.seconds),
+            boundary_s=per_slice_of(cost),
+            slo_s=inf if rules.slo_s is None else rules.slo_s,
+            takes_s=lambda tokens: cost.prefill_s([(tokens, 0)]),
+            ahead=stopping.ahead,
+        )
 
     @property
     def slices(self) -> int:
         return ceil(self.layers / self.slice)
+
+    def sliced(self, parts: list[Part], seconds: float) -> SlicedPass:
+        """A best-effort pass that takes so long where nobody looks."""
+        looks = self.boundary_s * (self.slices - 1)
+        return SlicedPass(self, parts, (seconds + looks) / self.slices)
 
 
 @dataclass(eq=False)
@@ -43,6 +75,8 @@ class SlicedPass:
     paused_s: float = 0.0
     pauses: int = 0
     stopped_at: float | None = None
+    told: bool = False
+    """The slice that runs is the last one before it stops."""
 
     @property
     def over(self) -> bool:
@@ -53,11 +87,17 @@ class SlicedPass:
         self.done += 1
         self.ran_s += self.slice_s
 
-    def yields(self, waiting: Sequence[Request], now: float, totals: dict[Request, Paused]) -> bool:
-        """Whether it stops for those in a hurry who wait. `totals`: what its requests have been
-        through."""
+    def stops(self, waiting: Sequence[Request], now: float) -> bool:
+        """Whether it stops here for those in a hurry who wait."""
+        due, self.told = self.told, False
+        if due or not self._yields(waiting, now):
+            return due
+        self.told = self.preemption.ahead
+        return not self.told
+
+    def _yields(self, waiting: Sequence[Request], now: float) -> bool:
         rules = self.preemption
-        if not waiting or not all(rules.bounds.may_begin(p) for p in self._paused(totals)):
+        if not waiting or not all(map(rules.bounds.may_begin, self._paused())):
             return False
         state = Boundary(
             done=min(rules.layers, self.done * rules.slice),
@@ -78,21 +118,26 @@ class SlicedPass:
         self.stopped_at = now
         self.pauses += 1
 
-    def stays(self, now: float, totals: dict[Request, Paused]) -> bool:
+    def stays(self, now: float) -> bool:
         """Whether, standing still, it lets one more batch go first."""
         assert self.stopped_at is not None
         since = now - self.stopped_at
-        return all(self.preemption.bounds.may_go_on(p, since) for p in self._paused(totals))
+        return all(self.preemption.bounds.may_go_on(p, since) for p in self._paused())
 
-    def resume(self, now: float, totals: dict[Request, Paused]) -> None:
+    def resume(self, now: float) -> None:
         """It goes on."""
         assert self.stopped_at is not None
         stood = now - self.stopped_at
         self.stopped_at = None
         self.paused_s += stood
-        for paused in self._paused(totals):
+        for paused in self._paused():
             paused.pauses += 1
             paused.seconds += stood
 
-    def _paused(self, totals: dict[Request, Paused]) -> list[Paused]:
-        return [totals.setdefault(part.request, Paused()) for part in self.parts]
+    def _paused(self) -> list[Paused]:
+        found = []
+        for request, *_ in self.parts:
+            if request.paused is None:
+                request.paused = Paused()
+            found.append(request.paused)
+        return found

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import Load, WorkerView
-from toolkit.policies.preemption.bounds import Paused
 from toolkit.policies.sjf import ShortestFirst
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
@@ -16,18 +14,7 @@ from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.preemption import Preemption, SlicedPass
 from toolkit.simulate.prompt_queue import Part, PromptQueue
 from toolkit.simulate.request import Request
-
-
-def everybody(request: Request) -> bool:
-    return True
-
-
-def unstoppable(request: Request) -> bool:
-    return request.request_class is not RequestClass.BEST_EFFORT
-
-
-def in_a_hurry(request: Request) -> bool:
-    return request.request_class is RequestClass.LATENCY_SENSITIVE
+from toolkit.simulate.standing import Standing, Wanted, everybody, in_a_hurry, stoppable
 
 
 @dataclass(eq=False)
@@ -60,11 +47,10 @@ class PrefillWorker:
     def __post_init__(self) -> None:
         self.prompts = PromptQueue(self.chunk, self.shortest)
         self._passing: list[Part] = []
+        self._standing = Standing()
         self._sliced: SlicedPass | None = None
         """The pass that runs, where it is one of best-effort prompts."""
         self._stopped: SlicedPass | None = None
-        self.paused: dict[Request, Paused] = {}
-        """What best-effort prompts went through, those that are through too."""
         self._starting = False
         self._speed = 1.0
         self._left_s = 0.0
@@ -101,10 +87,22 @@ class PrefillWorker:
             self.prompts.cache.add(request.blocks[: request.prompt // request.block], request.block)
         self._wake()
 
-    def view(self, usable: bool) -> WorkerView:
-        waiting = self.prompts.waiting
+    @property
+    def stops(self) -> bool:
+        """Whether it stops best-effort prompts between layers."""
+        return self.preemption is not None and self.preemption.slices > 1
+
+    def view(self, usable: bool, urgent: bool = False) -> WorkerView:
+        """As a policy sees it. `urgent`: for a latency-sensitive request, for which best-effort
+        ones do not count where they can be stopped."""
+        waiting, parts = self.prompts.waiting, self._passing
+        if self._stopped is not None:
+            parts = [*parts, *self._stopped.parts]
+        if urgent and self.stops:
+            waiting = [each for each in waiting if not each.best_effort]
+            parts = [part for part in parts if not part.request.best_effort]
         left = sum(each.prompt - each.computed for each in waiting)
-        running = len(self._passing) + (len(self._stopped.parts) if self._stopped else 0)
+        running = len(parts)
         load = Load(
             running=running,
             waiting=len(waiting),
@@ -128,7 +126,10 @@ class PrefillWorker:
         if self._stopped is not None:
             self._beside(self._stopped)
             return
-        parts = self._next(self._wanted())
+        if self.preemption is None:
+            parts = self._next(everybody)
+        else:
+            parts = self._standing.next(self.prompts, False, self._next)
         if not parts:
             self._tell()
             if self.neighbours is not None:
@@ -136,24 +137,16 @@ class PrefillWorker:
             return
         self._run(parts)
 
-    def _next(self, wanted: Callable[[Request], bool]) -> list[Part]:
+    def _next(self, wanted: Wanted) -> list[Part]:
         prompts = self.prompts
         return prompts.next_pass(self.chunk, prompts.computed_tokens, self._begin, wanted)
-
-    def _wanted(self) -> Callable[[Request], bool]:
-        """Best-effort prompts when there are no others."""
-        if self.preemption is None:
-            return everybody
-        others = [*self.prompts.halves, *self.prompts.waiting]
-        return unstoppable if any(map(unstoppable, others)) else everybody
 
     def _run(self, parts: list[Part]) -> None:
         self._passing = parts
         seconds = self.cost.prefill_s([(new, before) for _, new, before in parts])
-        if self.preemption is not None and not unstoppable(parts[0].request):
-            each = seconds / self.preemption.slices + self.preemption.boundary_s
-            self._sliced = SlicedPass(self.preemption, parts, each)
-            seconds = each
+        if self.preemption is not None and stoppable(parts[0].request):
+            self._sliced = self.preemption.sliced(parts, seconds)
+            seconds = self._sliced.slice_s
         self._compute(seconds)
         if self.neighbours is not None:
             self.neighbours.busy(self, "prefill")
@@ -164,11 +157,12 @@ class PrefillWorker:
 
     def _beside(self, stopped: SlicedPass) -> None:
         """A stopped pass: the next batch of those in a hurry, or it goes on."""
-        parts = self._next(in_a_hurry) if stopped.stays(self.events.now, self.paused) else []
+        half = any(map(in_a_hurry, self.prompts.halves))  # of who has begun the rest follows
+        parts = self._next(in_a_hurry) if half or stopped.stays(self.events.now) else []
         if parts:
             self._run(parts)
             return
-        stopped.resume(self.events.now, self.paused)
+        stopped.resume(self.events.now)
         self._stopped, self._sliced, self._passing = None, stopped, stopped.parts
         self._compute(stopped.slice_s)
 
@@ -179,7 +173,7 @@ class PrefillWorker:
             self._sliced = None
             return False
         waiting = [each for each in self.prompts.waiting if in_a_hurry(each)]
-        if sliced.yields(waiting, self.events.now, self.paused):
+        if sliced.stops(waiting, self.events.now):
             sliced.stop(self.events.now)
             self._stopped, self._sliced, self._passing = sliced, None, []
             self._wake()

@@ -26,6 +26,8 @@ class PromptQueue:
 
     As SGLang's `PrefillAdder`: the prompt that is half done comes first, then whole ones as long as
     the chunk has room, of the last one a part. Who is not let in keeps those behind it waiting.
+    `by_class`: latency-sensitive ones stand before all others, best-effort ones behind, as with
+    `--enable-priority-scheduling`.
     """
 
     chunk: int = 8192
@@ -37,12 +39,18 @@ class PromptQueue:
     kind."""
     computed_tokens: int = 0
     hit_tokens: int = 0
+    by_class: bool = False
     _since: dict[Request, int] = field(default_factory=dict)
 
     def add(self, request: Request, count: int) -> None:
         """A request comes, at this value of the counter by which the order ages."""
         self.waiting.append(request)
         self._since[request] = count
+
+    @property
+    def all(self) -> list[Request]:
+        """Whose prompts are not computed, or only in part."""
+        return [*self.halves, *self.waiting]
 
     @property
     def half_done(self) -> Request | None:
@@ -65,6 +73,8 @@ class PromptQueue:
                 left -= self._add(parts, request, left)
         if left > 0 and self.shortest is not None:
             self._sort(self.shortest, count)
+        if self.by_class:
+            self.waiting.sort(key=lambda each: each.best_effort - each.urgent)
         passed_over: list[Request] = []
         looked = 0
         for request in self.waiting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolkit.contract.request_class import RequestClass
 from toolkit.simulate.histogram import Histogram
@@ -17,6 +17,23 @@ if TYPE_CHECKING:
 POINTS = 1024
 """Of a series that are kept at most: when there are more, every second one goes."""
 SHOWN = (50, 90, 99)
+LATENCIES = ("ttft", "tpot", "e2e", "waited")
+URGENT, EFFORT = RequestClass.LATENCY_SENSITIVE.value, RequestClass.BEST_EFFORT.value
+CLASSES = (URGENT, EFFORT)
+"""Those that have figures of their own, as `CLASS.FIGURE`."""
+
+
+class Limits(NamedTuple):
+    """What a good request keeps, in seconds; `urgent_ttft`: latency-sensitive ones, too."""
+
+    ttft: float = math.inf
+    tpot: float = math.inf
+    urgent_ttft: float = math.inf
+
+    def kept(self, request: Request) -> bool:
+        """An answer of one token has no TPOT."""
+        most = min(self.ttft, self.urgent_ttft) if request.urgent else self.ttft
+        return request.ttft <= most and not request.tpot > self.tpot
 
 
 @dataclass
@@ -30,7 +47,16 @@ class Latencies:
     """From the end of the prefill to the choice of a decode rank."""
     requests: int = 0
     good: int = 0
-    """Within both objectives."""
+    """Within the objectives."""
+
+    def figures(self) -> dict[str, float]:
+        """Means and percentiles, `ttft_mean` and so on."""
+        found = {}
+        for name in LATENCIES:
+            histogram: Histogram = getattr(self, name)
+            found[f"{name}_mean"] = histogram.mean
+            found |= {f"{name}_p{p}": histogram.percentile(p) for p in SHOWN}
+        return found
 
 
 @dataclass
@@ -58,7 +84,7 @@ class Recorder:
 
     Counted are requests that arrive between `since` and `until`, and samples of the ranks then.
     `full`: of a closed loop, from the first answer's end to the last request's start; filling and
-    running dry have batches that no policy is about. `slo`: (TTFT, TPOT) in seconds, for goodput.
+    running dry have batches that no policy is about. `slo`: as `Limits` has them, for goodput.
     """
 
     def __init__(
@@ -66,13 +92,13 @@ class Recorder:
         ranks: Sequence[SimulatedRank],
         since: float = 0.0,
         until: float = math.inf,
-        slo: tuple[float, float] = (math.inf, math.inf),
+        slo: tuple[float, ...] = Limits(),
         full: bool = False,
     ) -> None:
         self.ranks = list(ranks)
         self.full = full
         self.since, self.until = since, until
-        self.slo = slo
+        self.slo = Limits(*slo)
         self.all = Latencies()
         self.classes: dict[str, Latencies] = {}
         self.series = Series()
@@ -104,7 +130,7 @@ class Recorder:
         if request.request_class is not RequestClass.STANDARD:
             kinds.append(self.classes.setdefault(request.request_class.value, Latencies()))
         ttft, tpot = request.ttft, request.tpot
-        good = ttft <= self.slo[0] and not tpot > self.slo[1]
+        good = self.slo.kept(request)
         for kind in kinds:
             kind.requests += 1
             kind.good += good
@@ -133,7 +159,8 @@ class Recorder:
         self.waiting += 1 - mean / most
 
     def result(self) -> dict[str, Any]:
-        """All figures by name: seconds, tokens, shares."""
+        """All figures by name: seconds, tokens, shares. Those of a class, where it has requests,
+        as `best_effort.ttft_mean`."""
         until = min(self.until, self.last)
         seconds = max(until - self.since, 1e-9)
         samples = max(self.samples, 1)
@@ -151,8 +178,17 @@ class Recorder:
             "decode_busy": busy / len(self.ranks) / max(self.last, 1e-9),
             "retractions": self.retracted,
         }
-        for name in ("ttft", "tpot", "e2e", "waited"):
-            histogram: Histogram = getattr(self.all, name)
-            found[f"{name}_mean"] = histogram.mean
-            found |= {f"{name}_p{p}": histogram.percentile(p) for p in SHOWN}
+        found |= self.all.figures()
+        for name in CLASSES:
+            if name in self.classes:
+                found |= self._of_class(name, seconds)
         return found
+
+    def _of_class(self, name: str, seconds: float) -> dict[str, Any]:
+        kind = self.classes[name]
+        shares = {
+            "requests": kind.requests,
+            "goodput_s": kind.good / seconds,
+            "good_share": kind.good / kind.requests,
+        }
+        return {f"{name}.{key}": value for key, value in (shares | kind.figures()).items()}

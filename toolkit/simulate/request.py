@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
+from toolkit.policies.preemption.bounds import Paused
 
 if TYPE_CHECKING:
     from toolkit.simulate.rank import SimulatedRank
@@ -24,7 +25,8 @@ class Request:
     `output` counts all tokens of the answer, the first of which the prefill makes. `blocks` are
     chained hashes of the prompt's leading blocks of `block` tokens. `row`: which row of the
     expert profile it behaves like, -1 without one. `prompt_id`: the same for equal prompts, None
-    where nobody knows. `told`: its limit says how long it will be.
+    where nobody knows. `told`: its limit says how long it will be. `conversation`: the same for all
+    turns of one, None for a request of its own.
     """
 
     number: int
@@ -39,6 +41,7 @@ class Request:
     request_class: RequestClass = RequestClass.STANDARD
     prompt_id: int | None = None
     told: bool = False
+    conversation: int | None = None
 
     view: RequestView = UNKNOWN
     cached: int = 0
@@ -56,6 +59,17 @@ class Request:
     joined: int = 0
     """Steps its group had done when it joined."""
     retracted: int = 0
+    paused: Paused | None = None
+    """What it went through where it is best-effort and somebody was in a hurry."""
+
+    @property
+    def urgent(self) -> bool:
+        """Latency-sensitive."""
+        return self.request_class is RequestClass.LATENCY_SENSITIVE
+
+    @property
+    def best_effort(self) -> bool:
+        return self.request_class is RequestClass.BEST_EFFORT
 
     @property
     def to_fill(self) -> int:

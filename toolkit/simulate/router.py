@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
+from toolkit.contract.request_class import RequestClass
 from toolkit.policies import Policy
-from toolkit.policies.base import Load, RequestView, WorkerView
+from toolkit.policies.base import RequestView
 from toolkit.policies.rounds.assign import Assigner
 from toolkit.policies.rounds.due import Rounds
 from toolkit.simulate.events import Event, Events
@@ -17,6 +18,7 @@ from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.refits import ClockRefits
 from toolkit.simulate.request import Request
+from toolkit.simulate.seat import Seat
 
 
 @dataclass(frozen=True)
@@ -28,46 +30,9 @@ class RouterTimes:
     report: float = 0.0
 
 
-class Seat:
-    """What the router knows of a decode rank beyond its steps: who was bound and has not begun."""
-
-    __slots__ = ("bound", "rank", "reading", "sent", "waiting", "waiting_tokens")
-
-    def __init__(self, rank: SimulatedRank) -> None:
-        self.rank = rank
-        self.bound = 0
-        self.waiting = 0
-        self.waiting_tokens = 0
-        self.reading: Load | None = None
-        self.sent: list[int] = []
-        """Tokens of what was sent since the reading."""
-
-    def live(self) -> Load:
-        rank = self.rank
-        computing = rank.group.computing(rank.place)
-        return Load(
-            running=len(rank.running),
-            waiting=self.waiting,
-            used_tokens=rank.group.kv_of(rank.place) + computing,
-            total_tokens=rank.capacity,
-            waiting_tokens=max(0, self.waiting_tokens - computing),
-        )
-
-    def view(self) -> WorkerView:
-        rank, load = self.rank, self.reading
-        if load is None:
-            load = self.live()
-        elif self.sent:
-            load = replace(load, sent_requests=len(self.sent), sent_tokens=sum(self.sent))
-        return WorkerView(
-            rank.name,
-            dp_rank=rank.dp_rank,
-            inflight=self.bound,
-            load=load,
-            slots=rank.slots,
-            reserve=rank.reserve,
-            shares_experts=rank.shares_experts,
-        )
+KEPT_BACK = 8
+"""One in so many credits of a prefill worker is for others than best-effort requests, as
+`toolkit.router.dispatch` has it."""
 
 
 class Router:
@@ -76,7 +41,9 @@ class Router:
 
     As `toolkit.router`: a prefill worker takes as many requests whose decode is not chosen as it
     has credits; finished prefills wait in a pool when the decode policy assigns in rounds, and a
-    round takes place when something was heard that may let one go.
+    round takes place when something was heard that may let one go. With `classes` best-effort
+    requests wait behind all others, and `stops` says whether workers that prefill and decode both
+    stop their prompts.
     """
 
     def __init__(
@@ -89,16 +56,22 @@ class Router:
         times: RouterTimes,
         dispatch: Literal["late", "concurrent"] = "late",
         experts: Experts | None = None,
+        classes: bool = False,
+        stops: bool = False,
     ) -> None:
         self.events = events
         self.prefills = prefills
         self.times = times
         self.dispatch = dispatch if prefills else "concurrent"
         self.prefill_policy, self.decode_policy = prefill_policy, decode_policy
-        self.seats = [Seat(rank) for rank in ranks]
+        self.classes = classes
+        self.seats = [Seat(rank, stops) for rank in ranks]
         self.pool: deque[Request] = deque()
         self.queue: deque[Request] = deque()
         """Arrived, no prefill worker has a credit."""
+        self.behind: deque[Request] = deque()
+        """Best-effort ones."""
+        self._kept_back = prefills[0].credit // KEPT_BACK if classes and prefills else 0
         self.rounds = 0
         self._ranks = ranks
         self._seat = {rank.key: seat for rank, seat in zip(ranks, self.seats, strict=True)}
@@ -129,21 +102,25 @@ class Router:
             prompt_hash=request.prompt_id,
             max_new_tokens=request.output if request.told else 0,
             now=self.events.now,
+            request_class=request.request_class if self.classes else RequestClass.STANDARD,
         )
         if not self.prefills:
             self._bind(request, self._choose(request))
             return
-        self.queue.append(request)
+        line = self.behind if request.view.best_effort else self.queue
+        line.append(request)
         self._admit()
 
     def _admit(self) -> None:
-        while self.queue:
+        while line := self.queue or self.behind:
             late = self.dispatch == "late"
-            usable = [not late or prefill.credit > 0 for prefill in self.prefills]
+            left = self._kept_back if line is self.behind else 0
+            usable = [not late or prefill.credit > left for prefill in self.prefills]
             if not any(usable):
                 return
-            request = self.queue.popleft()
-            views = [p.view(ok) for p, ok in zip(self.prefills, usable, strict=True)]
+            request = line.popleft()
+            urgent = request.view.urgent
+            views = [p.view(ok, urgent) for p, ok in zip(self.prefills, usable, strict=True)]
             decision = self.prefill_policy.choose(views, request.view)
             assert decision is not None
             prefill = self.prefills[decision.index]
@@ -166,7 +143,7 @@ class Router:
             self._bind(request, self._choose(request))
 
     def _choose(self, request: Request) -> int:
-        views = [seat.view() for seat in self.seats]
+        views = [seat.view_for(request) for seat in self.seats]
         if self._followed is not None:
             self._followed.catch_up(self._ranks)
         decision = self.decode_policy.choose(views, request.view)
@@ -176,11 +153,7 @@ class Router:
     def _bind(self, request: Request, index: int) -> None:
         seat = self.seats[index]
         request.bound = self.events.now
-        seat.bound += 1
-        seat.waiting += 1
-        seat.waiting_tokens += request.prompt
-        if seat.reading is not None:
-            seat.sent.append(request.prompt)
+        seat.bind(request)
         if self._followed is not None:
             self._followed.sent(seat.rank, request, request.view)
         if self.refits is not None:
@@ -188,7 +161,7 @@ class Router:
         if self.dispatch == "late":
             self._at[request].credit += 1
         self.events.after(self.times.hop, seat.rank.group.arrive, seat.rank, request)
-        if self.dispatch == "late" and self.queue:
+        if self.dispatch == "late":
             self._admit()
 
     # ---- what decode ranks say ----
@@ -207,7 +180,7 @@ class Router:
     def ended(self, rank: SimulatedRank, request: Request) -> None:
         """The router has relayed its last token."""
         seat = self._seat[rank.key]
-        seat.bound -= 1
+        seat.leave(request)
         self._at.pop(request, None)
         if self._followed is not None:
             self._followed.ended(rank, request)
@@ -232,20 +205,24 @@ class Router:
         if not self.pool or self._assigner is None:
             return
         self.rounds += 1
+        waiting = list(self.pool)
+        first = [each for each in waiting if not each.view.best_effort]
+        behind = [each for each in waiting if each.view.best_effort]
+        for line in filter(None, (first, behind)):
+            self._assign(self._assigner, line)
+        if self._rounds.over(self.events.now, len(self.pool)):
+            self._arm()
+
+    def _assign(self, assigner: Assigner, waiting: list[Request]) -> None:
         views = [seat.view() for seat in self.seats]
         if self._followed is not None:
             self._followed.catch_up(self._ranks)
-        waiting = list(self.pool)
         taken = set()
-        for made in self._assigner.assign(views, [request.view for request in waiting]):
-            taken.add(made.request)
+        for made in assigner.assign(views, [request.view for request in waiting]):
+            taken.add(waiting[made.request])
             self._bind(waiting[made.request], made.worker)
         if taken:
-            kept = [r for i, r in enumerate(waiting) if i not in taken]
-            late = list(self.pool)[len(waiting) :]
-            self.pool = deque(kept + late)
-        if self._rounds.over(self.events.now, len(self.pool)):
-            self._arm()
+            self.pool = deque(each for each in self.pool if each not in taken)
 
     def _read_all(self) -> None:
         for seat in self.seats:

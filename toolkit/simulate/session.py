@@ -15,7 +15,7 @@ from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import Fleet
-from toolkit.simulate.recorder import Recorder
+from toolkit.simulate.recorder import CLASSES, Limits, Recorder
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
@@ -36,7 +36,7 @@ class Setting:
     experts: Experts | None = None
     in_flight: int | None = None
     window: Window = field(default_factory=Window)
-    slo: tuple[float, float] = (math.inf, math.inf)
+    slo: tuple[float, ...] = Limits()
 
 
 @dataclass
@@ -47,6 +47,12 @@ class Outcome:
     figures: list[list[dict[str, Any]]]
     recorders: list[Recorder]
     seconds: float
+
+    @property
+    def classes(self) -> list[str]:
+        """Of which every seed has requests."""
+        runs = [each for figures in self.figures for each in figures]
+        return [name for name in CLASSES if all(f"{name}.requests" in each for each in runs)]
 
     def median(self, arm: int, name: str) -> float:
         return statistics.median(each[name] for each in self.figures[arm])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isnan
 
 from toolkit.policies import make_policy
 from toolkit.policies.eldr import Centroids
@@ -17,9 +17,10 @@ from toolkit.simulate.fleet import Fleet, Machine
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainRank
+from toolkit.simulate.preemption import stops
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.rank import SimulatedRank
-from toolkit.simulate.recorder import Recorder
+from toolkit.simulate.recorder import Limits, Recorder
 from toolkit.simulate.request import Request
 from toolkit.simulate.router import Router, RouterTimes
 from toolkit.simulate.workers import WorkerBuilder
@@ -52,7 +53,7 @@ class Simulation:
         seed: int = 0,
         in_flight: int | None = None,
         window: Window | None = None,
-        slo: tuple[float, float] = (inf, inf),
+        slo: tuple[float, ...] = Limits(),
         sample_s: float = 0.1,
     ) -> None:
         self.fleet = fleet
@@ -100,6 +101,8 @@ class Simulation:
             RouterTimes(router.hop_s, router.report_s),
             router.dispatch,
             experts,
+            router.classes,
+            fleet.worker is not None and stops(fleet.worker.preempt),
         )
         window = window or Window()
         self.recorder = Recorder(self.ranks, window.since, window.until, slo, window.full)
@@ -154,6 +157,9 @@ class Simulation:
     # ---- between workers ----
 
     def _prefilled(self, request: Request) -> None:
+        router = self.fleet.router
+        if router.first_token == "prefill" and router.dispatch == "late":
+            request.first_token = self.events.now + router.hop_s
         self.router.prefilled(request)
         if request.place is not None:
             # Sent chunk by chunk while it was computed: the last one is left.
@@ -180,7 +186,8 @@ class Simulation:
         rank.group.received(rank, request)
 
     def _first(self, rank: SimulatedRank, request: Request) -> None:
-        request.first_token = self.events.now + self.fleet.router.hop_s
+        if isnan(request.first_token):
+            request.first_token = self.events.now + self.fleet.router.hop_s
         self.router.began(rank, request)
 
     def _ended(self, rank: SimulatedRank, request: Request) -> None:

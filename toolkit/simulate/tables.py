@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from toolkit.simulate.recorder import EFFORT, URGENT
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,6 +33,27 @@ COMPARED = (
 )
 
 
+BY_CLASS = (
+    ("requests", "requests", 1, 0),
+    ("TTFT mean", "ttft_mean", 1e3, 1),
+    ("p50", "ttft_p50", 1e3, 1),
+    ("p99", "ttft_p99", 1e3, 1),
+    ("TPOT mean", "tpot_mean", 1e3, 2),
+    ("p99", "tpot_p99", 1e3, 2),
+    ("whole answer mean", "e2e_mean", 1e3, 0),
+    ("p99", "e2e_p99", 1e3, 0),
+    ("goodput/s", "goodput_s", 1, 2),
+    ("within SLO %", "good_share", 100, 1),
+)
+CLASS_RATIOS = (
+    ("TTFT mean", "ttft_mean"),
+    ("TPOT mean", "tpot_mean"),
+    ("whole answer mean", "e2e_mean"),
+    ("within SLO", "good_share"),
+)
+NAMES = {URGENT: "latency-sensitive", EFFORT: "best-effort"}
+
+
 def figures(outcome: Outcome) -> Table:
     """One line a policy: medians over the seeds; times in ms."""
     from rich.table import Table
@@ -41,6 +65,42 @@ def figures(outcome: Outcome) -> Table:
     for arm, name in enumerate(outcome.arms):
         cells = [f"{outcome.median(arm, key) * by:.{digits}f}" for _, key, by, digits in SHOWN]
         table.add_row(name, *cells)
+    return table
+
+
+def by_class(outcome: Outcome) -> Iterator[Table]:
+    """A table for each class: one line a policy, medians over the seeds."""
+    from rich.table import Table
+
+    for kind in outcome.classes:
+        table = Table(title=f"{NAMES[kind]} requests (times in ms)", title_justify="left")
+        table.add_column("policy")
+        for title, *_ in BY_CLASS:
+            table.add_column(title, justify="right")
+        for arm, name in enumerate(outcome.arms):
+            cells = [
+                f"{outcome.median(arm, f'{kind}.{key}') * by:.{digits}f}"
+                for _, key, by, digits in BY_CLASS
+            ]
+            table.add_row(name, *cells)
+        yield table
+
+
+def class_ratios(outcome: Outcome) -> Table:
+    """The first policy against each other one, by class. The mean time of whole best-effort answers
+    is their slowdown."""
+    from rich.table import Table
+
+    title = f"{outcome.arms[0]} divided by, by class{_over(outcome)}; "
+    table = Table(title=title + "best-effort whole answers: slowdown", title_justify="left")
+    table.add_column("policy")
+    table.add_column("class")
+    for name, _ in CLASS_RATIOS:
+        table.add_column(name, justify="right")
+    for arm in range(1, len(outcome.arms)):
+        for kind in outcome.classes:
+            ratios = [outcome.ratio(0, arm, f"{kind}.{key}") for _, key in CLASS_RATIOS]
+            table.add_row(outcome.arms[arm], NAMES[kind], *map(_shown, ratios))
     return table
 
 

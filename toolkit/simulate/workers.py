@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from toolkit.policies.sjf import ShortestFirst, theta_tokens
 from toolkit.simulate.costs.base import CostModel
@@ -13,6 +14,8 @@ from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, WorkerFleet
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainGroup, PlainRank
+from toolkit.simulate.plain_stopping import StoppingGroup
+from toolkit.simulate.preemption import Preemption
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.prompt_queue import PromptQueue
 from toolkit.simulate.rank import SimulatedRank
@@ -37,6 +40,7 @@ class WorkerBuilder:
     def prefills(self, on_done: Callable[[Request], None]) -> list[PrefillWorker]:
         """Those of prefill and decode apart."""
         prefill = self.fleet.prefill
+        preemption = Preemption.of(prefill.preempt, self.cost)
         return [
             PrefillWorker(
                 self.events,
@@ -49,6 +53,7 @@ class WorkerBuilder:
                 behind=prefill.loop == "cpu",
                 credit=self.fleet.router.parked_per_prefill,
                 neighbours=self.neighbours,
+                preemption=preemption,
             )
             for n in range(prefill.replicas)
         ]
@@ -87,8 +92,10 @@ class WorkerBuilder:
             [self._plain_rank(worker, replica, dp_rank) for dp_rank in range(worker.dp)]
             for replica in range(worker.replicas)
         ]
+        preemption = Preemption.of(worker.preempt, self.cost)
+        kind = PlainGroup if preemption is None else partial(StoppingGroup, preemption)
         return [
-            PlainGroup(
+            kind(
                 self.events,
                 self.cost,
                 ranks,
@@ -99,6 +106,7 @@ class WorkerBuilder:
                 self.neighbours,
                 worker.mixed,
                 worker.limit,
+                worker.static,
             )
             for ranks in _together(worker, servers)
         ]
@@ -113,7 +121,7 @@ class WorkerBuilder:
             dp_rank,
             worker.slots,
             worker.kv_tokens,
-            prompts=PromptQueue(worker.chunk, shortest),
+            prompts=PromptQueue(worker.chunk, shortest, by_class=worker.priorities),
             ratio=NewTokenRatio(FIRST * worker.conservativeness),
         )
 

@@ -101,6 +101,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def test_a_trace_may_have_classes_of_its_own(tmp_path: Path) -> None:
+    rows = "9,2,best_effort\n9,3,\n9,4,latency_sensitive\n"
+    path = tmp_path / "classed.csv"
+    path.write_text(f"num_prefill_tokens,num_decode_tokens,class\n{rows}")
+    source = Source(trace=path, rate=5.0)
+    assert kinds(build(source, TARGET, open_loop=True)) == [OTHER, "", URGENT]
+    with pytest.raises(BenchError, match=r"has classes, and --ls-share"):
+        build(replace(source, ls_share=0.2), TARGET, open_loop=True)
+
+
 @pytest.mark.parametrize("name", SOURCES)
 @hypothesis_settings(max_examples=5, deadline=None)
 @given(share=SHARES, seed=SEEDS)

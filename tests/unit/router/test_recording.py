@@ -14,10 +14,13 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import idle, post, run
+from toolkit.router.classes import Classes
 from toolkit.router.config import ConfigError
 from toolkit.router.recording import Recording
 from toolkit.router.splitting import parse
 from toolkit.simulate.workloads.trace import of_trace
+
+CLASSES = Classes(claim="all")
 
 
 def rows(path: Path) -> list[dict]:
@@ -94,6 +97,19 @@ def test_times_never_go_back(tmp_path):
     stamps = [row["timestamp"] for row in rows(path)]
     assert [row["output_length"] for row in rows(path)] == [1, 7]
     assert stamps == sorted(stamps)
+
+
+def test_classes_are_recorded_and_played(tmp_path):
+    path = tmp_path / "traffic.jsonl"
+    recording = Recording(str(path))
+    for tier in ("flex", "priority", "auto"):
+        body = {"model": "m", "prompt": "three words here", "service_tier": tier}
+        (asked,) = parse("/v1/completions", json.dumps(body).encode(), classes=CLASSES).singles
+        recording.end(recording.begin(asked, 1.0), 4)
+    recording.close()
+    assert ["class" in row for row in rows(path)] == [True, True, False]
+    found = [request.request_class.value for request in of_trace(path)]
+    assert found == ["best_effort", "latency_sensitive", "standard"]
 
 
 def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path, caplog):

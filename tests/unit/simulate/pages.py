@@ -5,8 +5,22 @@ from __future__ import annotations
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.simulate.page import render
 from toolkit.simulate.session import Setting, run
+from toolkit.simulate.workloads.classes import with_classes
 
 ARMS = ("level", "br0@0", "composed@filter+level@0+user", "round_robin")
+
+
+def classed() -> str:
+    """Of requests that have classes."""
+    setting = Setting(
+        fleet({"slots": 16}, {"classes": True}),
+        COST,
+        lambda seed: with_classes(requests(150, 20.0, seed), 0.3, seed),
+        ARMS[:2],
+        seeds=2,
+        slo=(0.1, 0.1),
+    )
+    return render(run(setting), "classes", "One decode rank.")
 
 
 def page(dp: int = 4, title: str = "sample", seconds: float = 30.0) -> str:

@@ -39,6 +39,19 @@ def test_its_words_are_numbers_and_all_policies_are_named(text) -> None:
     assert "Simulated, not measured." in words
 
 
+def test_classes_have_a_section_where_there_are_some(text) -> None:
+    page = Page(pages.classed())
+    assert [name for name, count in page.ids.items() if count > 1] == []
+    assert page.ids["s-classes"] == 1 and "s-classes" not in Page(text).ids
+    words = " ".join(page.words)
+    for row in ("latency-sensitive: TTFT mean", "best-effort: slowdown", "best-effort: requests"):
+        assert row in words
+    assert not re.search(r"\b(nan|inf|None)\b", words)
+    pictures = [svg for svg in page.svgs if svg.get("class") != "sign"]
+    assert len(pictures) == 2 + 2 + 3 + 1 + 4
+    assert all(page.ids[n] == 1 for svg in pictures for n in svg["aria-labelledby"].split())
+
+
 @pytest.mark.slow
 def test_many_ranks_are_three_lines() -> None:
     few, many = (pages.page(dp, seconds=2.0) for dp in (4, 32))

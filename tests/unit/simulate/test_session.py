@@ -229,6 +229,31 @@ def test_the_command_compares_and_writes_all_figures(tmp_path: Path) -> None:
     assert found["level"][0]["requests"] > 30
 
 
+def test_the_command_tells_classes_apart(tmp_path: Path) -> None:
+    document = yaml.safe_load((recipes_dir() / "cpu-dp.yaml").read_text())
+    document["prefill"] |= {"preempt": {"policy": "strict", "slice": 2}}
+    document["router"] = {**document.get("router", {}), "classes": {}}
+    path, cost = tmp_path / "stops.yaml", tmp_path / "cost.yaml"
+    path.write_text(yaml.safe_dump(document))
+    cost.write_text(COSTS.replace("3.0e-5", "3.0e-4\n  per_slice: 0.001"))
+    output, page = tmp_path / "out.json", tmp_path / "page.html"
+    code, printed = command(
+        str(path), "--rate", "3", "--seconds", "40", "--compare", "level,round_robin",
+        "--seeds", "2", "--cost", str(cost), "--output", str(output), "--report", str(page),
+        "--ls-share", "0.3", "--slo-ls-ttft-ms", "500",
+    )  # fmt: skip
+    assert code == 0, printed
+    for title in ("latency-sensitive requests", "best-effort requests", "by class", "slowdown"):
+        assert title in printed
+    (first, *_) = json.loads(output.read_text())["level"]
+    assert first["latency_sensitive.requests"] + first["best_effort.requests"] == first["requests"]
+    assert first["latency_sensitive.good_share"] < 1 == first["best_effort.good_share"]
+    assert "By class" in page.read_text()
+    assert "Best-effort prompts give way (strict), every 2 of 6 layers." in page.read_text()
+    code, printed = command(str(path), "--rate", "3", "--ls-share", "2", "--cost", str(cost))
+    assert code == 1 and "share from 0 to 1" in printed
+
+
 def test_the_command_places_experts(tmp_path: Path) -> None:
     """On fewer GPUs that share the experts each of them has more to load."""
     (tmp_path / "cost.yaml").write_text(COSTS.replace("per_kv_token", "per_distinct"))

@@ -22,6 +22,12 @@ def machine_of(cost: CostModel) -> Machine:
     return found if isinstance(found, Machine) else Machine()
 
 
+def per_slice_of(cost: CostModel) -> float:
+    """Seconds that a look between two slices of a prefill takes; 0 where the model says nothing."""
+    prefill = getattr(cost, "prefill", None)
+    return float(getattr(prefill, "per_slice", 0.0))
+
+
 def load(text: str) -> CostModel:
     """`embedded`, a profile's folder, or a YAML file: coefficients (`costs.linear.Linear`), or a
     model and a machine under `aic` (`costs.aic.AicSpec`).

@@ -31,11 +31,13 @@ class Decode(_Strict):
 
 
 class Prefill(_Strict):
-    """A prefill step: base + per_token * new + per_pair * sum of new * (before + new / 2)."""
+    """A prefill step: base + per_token * new + per_pair * sum of new * (before + new / 2).
+    `per_slice`: a look between two slices of a best-effort one (`toolkit.simulate.preemption`)."""
 
     base: float = Field(ge=0)
     per_token: float = Field(ge=0)
     per_pair: Annotated[float, Field(ge=0)] = 0.0
+    per_slice: Annotated[float, Field(ge=0)] = 0.0
 
 
 class Transfer(_Strict):

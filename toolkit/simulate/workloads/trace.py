@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.bench.traces import TraceRow, stream
+from toolkit.contract.request_class import RequestClass
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.request import Request
 
@@ -66,7 +67,15 @@ def of_trace(
         if o.longest is not None:
             prompt, answer = min(prompt, o.longest[0]), min(answer, o.longest[1])
         # `hash_ids` name single blocks; a chain names what came before, too.
-        yield Request(number, at, prompt, answer, blocks=_chained(row.hash_ids), block=block)
+        yield Request(
+            number,
+            at,
+            prompt,
+            answer,
+            blocks=_chained(row.hash_ids),
+            block=block,
+            request_class=row.request_class or RequestClass.STANDARD,
+        )
     if number < 0:
         raise SimulateError(f"{path}: no request with input and output tokens in it")
 

@@ -192,6 +192,7 @@ def _turn(
         block=BLOCK if blocks else 0,
         label=kind.name,
         request_class=_class(kind, source),
+        conversation=session.tag if kind.turns > 1 else None,
     )
 
 
