@@ -31,6 +31,7 @@ from patches.pd import (
     early_place,
     early_send,
     first_token,
+    kv_reserve,
     kv_transfer,
     late_binding,
     prefill_only,
@@ -68,6 +69,7 @@ ALL: tuple[Patch, ...] = (
     first_token.PATCH,
     late_binding.PATCH,
     kv_transfer.PATCH,
+    kv_reserve.PATCH,
     # Outside of them: what it finishes, they must have seen.
     prefill_only.PATCH,
     early_send.PATCH,

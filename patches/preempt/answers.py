@@ -206,7 +206,7 @@ def _short(scheduler: Any, batch: Any) -> tuple[int, int]:
     if not left_out or queue.req_to_metadata_buffer_idx_allocator.available_size() <= 0:
         return slots, 0
     rows = len(left_out) - scheduler.req_to_token_pool.available_size()
-    needed = sum(len(req.origin_input_ids) + queue.num_reserved_decode_tokens for req in left_out)
+    needed = sum(queue._prealloc_required_tokens(req)[0] for req in left_out)
     budget: int = queue._allocatable_token_budgets(count_retracted=False)
     return max(slots, rows, 0), max(0, needed - budget)
 
@@ -269,6 +269,7 @@ PATCH = Patch(
         f"{SCHEDULER}._make_abort_req",
         f"{SCHEDULER}.Scheduler._add_request_to_queue",
         f"{DECODE}.DecodePreallocQueue._allocatable_token_budgets",
+        f"{DECODE}.DecodePreallocQueue._prealloc_required_tokens",
         "sglang.srt.managers.schedule_batch.FINISH_ABORT",
         "sglang.srt.managers.schedule_batch.ScheduleBatch.release_req",
         "sglang.srt.managers.schedule_batch.ScheduleBatch.filter_batch",

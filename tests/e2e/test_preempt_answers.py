@@ -91,3 +91,31 @@ def test_a_client_that_goes_away_while_its_answer_stands_still_leaves_nothing(up
         await calls.until(partial(empty, url), "no KV token is left behind")
 
     calls.run(main())
+
+
+@pytest.mark.parametrize("kind", [LS, BE])
+def test_a_prompt_as_long_as_the_pool_is_served(
+    up: Running, reference: Reference, kind: str
+) -> None:
+    """With SGLang's reserve on top it is longer; who stands before and behind it is served, too."""
+
+    async def main() -> None:
+        url = up.router_url
+        long = [calls.prompt(f"pool-{kind}-{n}", KV - 40) for n in range(2)]
+        short = [calls.prompt(f"beside-{kind}-{n}", 100) for n in range(3)]
+        async with calls.session() as http:
+            asked = [
+                (short[0], BE),
+                (long[0], kind),
+                (short[1], BE),
+                (long[1], kind),
+                (short[2], LS),
+            ]
+            tasks = [ask(http, url, ids, of, 30) for ids, of in asked]
+            for (ids, _), (got, _, _) in zip(asked, await asyncio.gather(*tasks), strict=True):
+                assert got == reference.greedy(ids, 30)
+        await settled(up)
+        await calls.until(partial(empty, url), "no KV token is left behind")
+
+    calls.run(main())
+    assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)

@@ -90,7 +90,7 @@ class Scheduler:
         self.disagg_decode_prealloc_queue: Any = SimpleNamespace(
             queue=[],
             retracted_queue=[],
-            num_reserved_decode_tokens=0,
+            _prealloc_required_tokens=lambda req: (len(req.origin_input_ids), 0),
             req_to_metadata_buffer_idx_allocator=SimpleNamespace(available_size=lambda: 1),
             _allocatable_token_budgets=lambda count_retracted: self.free,
         )

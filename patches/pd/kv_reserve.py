@@ -1,0 +1,50 @@
+"""Let a prompt in that fills a decode worker's KV pool.
+
+SGLang lets a request in, or back in after it was retracted, when its KV and
+`--num-reserved-decode-tokens` (512) more are free, and looks no further than the first that does
+not fit. Who needs more than the whole pool with that reserve is accepted, waits for ever, and
+everybody behind it too. Here nobody needs more than the pool: such a request waits until it has the
+worker to itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from patches.base import EITHER, Hook, Patch
+
+QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
+
+
+def _to_get_in(
+    original: Any, queue: Any, req: Any, allocated: int, prefix: int, retractable: int
+) -> int:
+    """KV tokens that `req` needs besides its cached `prefix`."""
+    return _within(queue, original(queue, req, allocated, prefix, retractable), prefix)
+
+
+def _to_come_back(original: Any, queue: Any, req: Any) -> tuple[int, int]:
+    """Of all layers, and of those with a sliding window."""
+    tokens, window = original(queue, req)
+    return _within(queue, tokens), window
+
+
+def _within(queue: Any, tokens: int, prefix: int = 0) -> int:
+    if queue.scheduler.enable_hisparse:  # its budget is another pool's
+        return tokens
+    return min(tokens, int(queue.max_total_num_tokens) - prefix)
+
+
+PATCH = Patch(
+    name="kv_reserve",
+    why="a prompt nearly as long as the KV pool blocks a decode worker for ever",
+    processes=EITHER,
+    hooks=(
+        Hook(
+            f"{QUEUE}._required_admission_tokens",
+            _to_get_in,
+            ("self", "req", "allocated_tokens", "prefix_len", "retractable_tokens"),
+        ),
+        Hook(f"{QUEUE}._prealloc_required_tokens", _to_come_back, ("self", "req")),
+    ),
+)
