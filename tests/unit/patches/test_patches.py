@@ -130,9 +130,11 @@ def test_what_nobody_asked_for_is_not_in_a_worker(monkeypatch: pytest.MonkeyPatc
         if patch.variable:
             asked.setdefault(patch.variable, set()).add(patch.name)
     assert sorted(map(sorted, asked.values())) == [
+        ["batch_trace", "sent_time_trace"],
         ["cpu_background"],
         ["early_place"],
-        ["preempt_admission", "preempt_boundary"],
+        ["preempt_admission", "preempt_boundary", "preempt_experts", "sent_time_preempt"],
+        ["preempt_answers"],
         ["private_message_sockets", "private_ports"],
         ["worker_key", "worker_key_sent"],
     ]
