@@ -9,7 +9,8 @@ Arms: `preempt`, ours at its default; `fcfs`, whole prompts in order of arrival;
 CANDIDATES with the least mean TTFT of latency-sensitive requests in a round of its own (`--best`
 names it): SGLang's `priority` or `shortest-prefill-first`, which makes room for short prompts in
 the chunks of a long one, each with chunks of several sizes; with `--mode plain` also `completion`,
-one request at a time to its end (QLLM compares with a server that runs to completion).
+one request at a time to its end (QLLM compares with a server that runs to completion). Each of
+`--also` is one more (`experts@8`: ours, looked at after every 8th expert of a layer, too).
 
 Parts (`--parts`):
   closed  `--in-flight` requests at a time: the prefill is never idle
@@ -290,6 +291,7 @@ async def measure(options: Any, folder: Path, result: Result) -> int:
     names = ["preempt", "fcfs", best]
     if options.mode == "plain":
         names.append("completion")
+    names += [name for name in options.also.split(",") if name]
     parts, asked = options.parts.split(","), 0
     with side_by_side([Arm(name) for name in names], options.mode, folder) as ups:
         async with new_session(600.0) as session:
@@ -316,6 +318,7 @@ def main() -> None:
         ("--loads", {"default": "0.7,0.85,0.95"}),
         ("--slos", {"default": "0.1,0.25,0.5", "help": "seconds to the first token"}),
         ("--best", {"default": "", "help": "ARM, in place of looking for it"}),
+        ("--also", {"default": "", "help": "ARM,.. beside these, in `closed`"}),
     )
     if options.quick:
         options.rounds, options.requests, options.parts = 1, 16, "closed"
