@@ -29,6 +29,10 @@ RESERVED = 96
 rank do not fit in a pool of 16,384."""
 
 
+PREFILL_KV = 65536
+"""KV tokens of the prefill worker: it is never full of long prompts that wait for a rank."""
+
+
 def recipe(kind: str, folder: Path, slots: int = SLOTS) -> Path:
     """The recipe with this kind of ranks, and workers that can hide lengths."""
     document, _ = read_document(RECIPE)
@@ -39,6 +43,7 @@ def recipe(kind: str, folder: Path, slots: int = SLOTS) -> Path:
     for role in ("prefill", "decode"):
         document[role].setdefault("args", {})[FLAG] = True
     document["decode"]["args"]["num-reserved-decode-tokens"] = RESERVED
+    document["prefill"]["kv_tokens"] = PREFILL_KV
     path = folder / f"{kind}.yaml"
     path.write_text(json.dumps(document))  # JSON is YAML
     return path
