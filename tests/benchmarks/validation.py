@@ -12,6 +12,9 @@ With `--set plain` it is two workers of one rank each that prefill and decode bo
 which share two cores all the time, in the calibration too. They are told how long answers get, as
 SGLang lets requests in by that.
 
+`--again FILE` takes plays and fit from the last line of a result file, and plays them only in the
+simulator: what it says after it was changed.
+
 workloads, none of them the calibration's: `mix`, the synthetic mix of `imbalance` in a closed loop
 that keeps ranks full; `chat`, longer answers to shorter prompts, in a smaller closed loop; `open`,
 the mix at Poisson arrivals of `--rate` requests a second.
@@ -31,6 +34,7 @@ fitted.
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -61,7 +65,9 @@ from toolkit.bench.runner import Load, Outcome, new_session
 from toolkit.bench.stats import orders
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import discover
+from toolkit.embedded.prompts import model_path
 from toolkit.launch.deployment import load_deployment
+from toolkit.simulate.costs.linear import Linear
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.request import Request
 from toolkit.simulate.session import with_policies
@@ -182,6 +188,22 @@ async def measure(up: Any, path: Path, workers: Workers, options: Any) -> tuple[
     return pairs, found
 
 
+def again(path: Path, recipe: Path, options: Any) -> tuple[list[Pair], Fitted]:
+    """The last line of a result file, simulated anew."""
+    known = json.loads(path.read_text().splitlines()[-1])["figures"]
+    fit = known["fit"]
+    found = Fitted(Linear.model_validate(fit["cost"]), fit["errors"])
+    pool = token_pool(load_tokenizer(model_path()))
+    hidden = SETS[options.set].hidden
+    made = {case.name: case for case in cases(pool, options.requests, options.rate, hidden)}
+    pairs = []
+    for pair in known["pairs"].values():
+        said = simulated(made[pair["workload"]], pair["policy"], recipe, found)
+        pairs.append(Pair(pair["workload"], pair["policy"], said, pair["plays"]))
+        say(f"{pair['workload']} {pair['policy']}: {pairs[-1].shown()}")
+    return pairs, found
+
+
 def compare(
     result: Result,
     pairs: Sequence[Pair],
@@ -207,6 +229,7 @@ def main() -> None:
         ("--rate", {"type": float, "default": 3.0, "help": "of the workload `open`"}),
         ("--set", {"choices": sorted(SETS), "default": "split"}),
         ("--policies", {"help": "separated by commas [default: three of the set]"}),
+        ("--again", {"type": Path, "help": "a result file whose plays are simulated anew"}),
         ("--plays", {"type": int, "default": 2, "help": "of each pair, on the workers"}),
     )
     workers = SETS[options.set]
@@ -217,12 +240,15 @@ def main() -> None:
     result = Result()
     with tempfile.TemporaryDirectory(prefix="validation-") as folder:
         path = workers.recipe(Path(folder))
-        with hosted(path, Path(folder)) as up:
-            pairs, found = asyncio.run(measure(up, path, workers, options))
+        if options.again is not None:
+            pairs, found = again(options.again, path, options)
+        else:
+            with hosted(path, Path(folder)) as up:
+                pairs, found = asyncio.run(measure(up, path, workers, options))
     first, last = ([pair.plays[at] for pair in pairs] for at in (0, -1))
     told, real = [pair.simulated for pair in pairs], [pair.real for pair in pairs]
     compare(result, pairs, told, real, ("error", "order_kept", "compared"))
-    if options.plays > 1:
+    if len(pairs[0].plays) > 1:
         compare(result, pairs, first, last, ("noise", "order_repeated", "compared_repeated"))
     result.keys["pairs"] = {f"{p.workload} {p.policy}": p.keys() for p in pairs}
     result.keys["fit"] = asdict(found) | {"cost": found.cost.model_dump()}

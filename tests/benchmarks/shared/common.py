@@ -89,7 +89,9 @@ def record(
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
-        return round(value, 4) if math.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return round(value, 4) if abs(value) >= 1 else float(f"{value:.4g}")  # seconds a token
     if isinstance(value, dict):
         return {key: _rounded(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
