@@ -26,11 +26,13 @@ prompt tokens a second and mean seconds from request to last token, against `fcf
 were stopped, and `different`, how many requests of all got other tokens than under `fcfs`;
 wait_over_slice_p99_ms (from a latency-sensitive request's arrival at the worker to its first
 forward, without those of its class before it and without one slice), `wait_p50_ms`, `wait_p99_ms`,
-`slice_p50_ms`. calm_ratio: prompt tokens a second, `preempt` / `fcfs`. Of `loads`: `at`, for each
-load and arm mean and p99 TTFT, attainment of `--slos` (seconds); rate_ratio_SLO: the highest rate
-at which 0.9 of latency-sensitive requests keep to it, ours / that of the best other arm at this SLO
-(interpolated between loads; of an arm that keeps to it at every load the highest one, said in
-`remarks`). The best one in a closed loop has small chunks, which carry less: `--also` others.
+`slice_p50_ms`; of each of `arms` also the `seconds` of a round, and where its prefill worker's went
+(`long_s`, `short_s`, `stood_s`). calm_ratio: prompt tokens a second, `preempt` / `fcfs`. Of
+`loads`: `at`, for each load and arm mean and p99 TTFT, attainment of `--slos` (seconds);
+rate_ratio_SLO: the highest rate at which 0.9 of latency-sensitive requests keep to it, ours / that
+of the best other arm at this SLO (interpolated between loads; of an arm that keeps to it at every
+load the highest one, said in `remarks`). The best one in a closed loop has small chunks, which
+carry less: `--also` others.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -108,9 +111,11 @@ class Rounds:
         for number, turns in enumerate(orders(len(ups), len(drawn), self.seed)):
             for turn in turns:
                 up = ups[turn]
+                began = time.monotonic()
                 samples, seconds = await played(self.session, up, drawn[number], in_flight)
                 answers[up.arm.name].append(samples)
-                row = figures(drawn[number], samples, seconds)
+                row = figures(drawn[number], samples, seconds) | {"seconds": seconds}
+                row |= traces.spent(traces.since(up.batches(), began), SHORT[1])
                 self.found[up.arm.name].append(row)
                 self.asked += len(samples)
                 say(f"{number + 1}/{len(drawn)} {shown(up.arm.name, row)}")
@@ -122,7 +127,7 @@ class Rounds:
 
 
 def shown(name: str, row: Figures) -> str:
-    said = ", ".join(f"{key} {value:.0f}" for key, value in row.items())
+    said = ", ".join(f"{key} {value:.4g}" for key, value in row.items())
     return f"{name:16} {said}"
 
 

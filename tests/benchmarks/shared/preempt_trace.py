@@ -76,6 +76,18 @@ def _slice_s(batch: Batch, layers: int, per_slice: int) -> float:
     return max([mean, *seen])
 
 
+def spent(batches: Sequence[Batch], longest: int) -> dict[str, float]:
+    """Where the prefill worker's seconds went: `long_s` passes with a longer prompt, without their
+    pauses; `short_s` passes of others; `stood_s` in pauses, which hold most of the latter."""
+    prefills = _prefills(batches)
+    stood = sum(end - began for each in prefills for began, end, _ in each["pauses"])
+    long, short = (
+        sum(each["ended"] - each["began"] for each in prefills if _short(each, longest) is kind)
+        for kind in (False, True)
+    )
+    return {"long_s": long - stood, "short_s": short, "stood_s": stood}
+
+
 def stopped(batches: Sequence[Batch]) -> dict[str, int]:
     """How often each request was stopped, of those that were."""
     found: dict[str, int] = {}
