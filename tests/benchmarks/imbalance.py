@@ -19,8 +19,10 @@ router is not told (`toolkit.bench.ending`), but for arms called *oracle*, whose
 as their limit. Every round plays the same requests once an arm, in balanced random order, prefix
 caches emptied before each; each seed draws others.
 
-A stream's first token comes from its prefill worker (`router.first_token`), before it waits in the
-pool or for a slot: what it waits there is before its second token, which is shown beside TTFT.
+A request whose length is hidden has a logit processor, and such a one waits for its decode worker's
+first token (`toolkit.router.first_token`): TTFT holds what it waits in the pool and for a slot.
+With `--told` lengths are limits that everybody is told; a stream then begins with its prefill
+worker's token, and the second token, which is shown beside TTFT, has waited there.
 
 Arms: ours as they are by default (`level`, `brh`, `br0`) and choosing from all that wait (`@0`,
 which lets the largest wait long), the published rules, and load balancers without the pool of
@@ -136,13 +138,14 @@ async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float],
         pool = token_pool(load_tokenizer(target.model_path))
         means = (options.prompt, options.answer)
         first = workload(rows, pool, 1000, options.requests, means)
-        await warm_up(session, target, first, Load(concurrency=in_flight, hidden=True))
+        hidden = not options.told
+        await warm_up(session, target, first, Load(concurrency=in_flight, hidden=hidden))
         if options.load:
             rate = options.load * await saturated(session, target, first, in_flight)
             say(f"load {options.load:g}: {rate:.3g} requests/s")
-        played = Load(concurrency=in_flight, hidden=True)
+        played = Load(concurrency=in_flight, hidden=hidden)
         if options.load:
-            played = Load(open_loop=True, concurrency=None, hidden=True)
+            played = Load(open_loop=True, concurrency=None, hidden=hidden)
         told = replace(played, hidden=False)
         loads = {arm.text: told for arm in arms if "oracle" in arm.text}
         for seed in range(options.seeds):
@@ -197,6 +200,7 @@ def main() -> None:
     """Run the benchmark and print its line."""
     options = arguments(
         __doc__,
+        ("--told", {"action": "store_true", "help": "lengths are no secret"}),
         ("--set", {"default": "attention", "choices": SETS}),
         ("--slots", {"type": int, "default": SLOTS, "help": "of each rank"}),
         ("--arms", {"default": ",".join(ARMS), "help": "policies, separated by commas"}),
