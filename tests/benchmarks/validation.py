@@ -122,6 +122,9 @@ def cases(pool: TokenPool, requests: int, rate: float, hidden: bool) -> list[Cas
 def simulated(case: Case, policy: str, path: Path, found: Fitted) -> dict[str, float]:
     """The same requests in the simulator."""
     fleet = with_policies(fleet_of(load_deployment(path), machine=found.cost.machine), policy)
+    if case.hidden:  # by a logit processor, with which a request waits for decode's first token
+        router = fleet.router.model_copy(update={"first_token": "decode"})
+        fleet = fleet.model_copy(update={"router": router})
     requests = [
         Request(n, item.arrival_s, len(item.prompt), item.output_tokens, user=item.user)
         for n, item in enumerate(case.items.items)
