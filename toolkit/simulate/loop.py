@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from toolkit.simulate.costs import minds_lengths
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts, Mixture
 from toolkit.simulate.hops import seconds_of, steps_in
+from toolkit.simulate.longest import Longest
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
@@ -70,6 +72,7 @@ class Loop(ABC):
         self._mixture = None if experts is None else Mixture(experts)
         self._spread = experts is not None and experts.gpus > 1
         self._distinct = self._busiest = 0.0
+        self._longest = Longest(self.ranks) if minds_lengths(cost) else None
         self._on_first, self._on_end = on_first, on_end
         self._agenda: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
         self._ends: list[tuple[int, int, Request, SimulatedRank]] = []
@@ -166,6 +169,8 @@ class Loop(ABC):
         self.kv[rank.place] += request.prompt + generated - 1
         if self._mixture is not None and request.row >= 0:
             self._mixture.add(request.row)
+        if self._longest is not None:
+            self._longest.add(rank, request)
         last = self.steps + request.output - generated
         plan = self.scheduling
         # An answer of one token is over with its prefill.
@@ -257,14 +262,23 @@ class Loop(ABC):
         hop = min(HOP, self._steps_left())
         self._look_at_experts()
         # Attention reads what is there with the token of this very step.
-        first = self.cost.decode_s(self.requests, self.kv + self.requests, self._busiest)
+        first = self._step_s(1)
         slope, once = 0.0, self._once_s()
         if once:
             first, hop = first + once, 1
         elif hop > 1:
-            last = self.cost.decode_s(self.requests, self.kv + hop * self.requests, self._busiest)
+            last = self._step_s(hop)
             slope = (last - first) / (hop - 1)
         self._start(hop, first, slope)
+
+    def _step_s(self, ahead: int, stepping: np.ndarray | int = 1) -> float:
+        """The step from now that makes the `ahead`-th token; `stepping`: 0 for who takes none."""
+        requests = self.requests * stepping
+        kv = (self.kv + ahead * self.requests) * stepping
+        if self._longest is None:
+            return self.cost.decode_s(requests, kv, self._busiest)
+        longest = (self._longest.now(self.steps) + ahead) * stepping
+        return self.cost.decode_s(requests, kv, self._busiest, longest)
 
     def _look_at_experts(self) -> None:
         if self._mixture is not None:

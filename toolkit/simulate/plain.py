@@ -173,11 +173,9 @@ class PlainGroup(Loop):
             if self.mixed and running:
                 shape += [(1, int(self.kv[rank.place]) // running)] * running
             seconds = max(seconds, self.cost.prefill_s(shape))
-        requests = self.requests * self._stepping
-        if requests.any():
+        if (self.requests * self._stepping).any():
             # A pass that holds a step is not over before that.
-            kv = (self.kv + self.requests) * self._stepping
-            seconds = max(seconds, self.cost.decode_s(requests, kv, self._busiest))
+            seconds = max(seconds, self._step_s(1, self._stepping))
         return seconds
 
     def _tell_neighbours(self) -> None:

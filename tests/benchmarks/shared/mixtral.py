@@ -63,7 +63,13 @@ class Steps:
         """Where `toolkit.simulate.costs.per_slice_of` looks."""
         return self
 
-    def decode_s(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
+    def decode_s(
+        self,
+        requests: np.ndarray,
+        kv_tokens: np.ndarray,
+        distinct: float,
+        longest: np.ndarray | None = None,
+    ) -> float:
         return self._pass_s(int(requests.sum()), int(kv_tokens.sum()), 0.0)
 
     def prefill_s(self, parts: Sequence[tuple[int, int]]) -> float:

@@ -28,6 +28,11 @@ def per_slice_of(cost: CostModel) -> float:
     return float(getattr(prefill, "per_slice", 0.0))
 
 
+def minds_lengths(cost: CostModel) -> bool:
+    """Whether a decode step takes longer where the lengths of its batch differ."""
+    return bool(getattr(getattr(cost, "decode", None), "mixed", 0.0))
+
+
 def load(text: str) -> CostModel:
     """`embedded`, a profile's folder, or a YAML file: coefficients (`costs.linear.Linear`), or a
     model and a machine under `aic` (`costs.aic.AicSpec`).

@@ -68,7 +68,13 @@ class Aic:
         self.spec = spec
         self._engine = _compile(spec)
 
-    def decode_s(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
+    def decode_s(
+        self,
+        requests: np.ndarray,
+        kv_tokens: np.ndarray,
+        distinct: float,
+        longest: np.ndarray | None = None,  # the kernels were measured with even lengths
+    ) -> float:
         most = int(requests.max())
         attention = 0.0
         moe = rest = 0.0

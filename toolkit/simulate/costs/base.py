@@ -15,10 +15,18 @@ class CostModel(Protocol):
     A group is the ranks that take a step together (DP attention), or a single rank.
     """
 
-    def decode_s(self, requests: np.ndarray, kv_tokens: np.ndarray, distinct: float) -> float:
+    def decode_s(
+        self,
+        requests: np.ndarray,
+        kv_tokens: np.ndarray,
+        distinct: float,
+        longest: np.ndarray | None = None,
+    ) -> float:
         """One decode step of a group whose ranks have these many requests [G] and KV tokens [G].
         `distinct`: expected distinct experts of the whole group, summed over MoE layers; where they
-        are placed on several GPUs, of each layer those on the GPU that has most."""
+        are placed on several GPUs, of each layer those on the GPU that has most. `longest`: KV
+        tokens of each rank's longest request [G], told where `costs.minds_lengths` says so; None:
+        all of a rank are alike."""
 
     def prefill_s(self, parts: Sequence[tuple[int, int]]) -> float:
         """One forward pass over `(new tokens, tokens before them)` of each request in it."""
