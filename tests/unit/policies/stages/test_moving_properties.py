@@ -1,0 +1,111 @@
+"""What holds of every look, whatever the floor."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.policies.stages.floors import LAYOUTS, begun, ended, floors
+from toolkit.policies.stages.layout import Layout
+from toolkit.policies.stages.moving import Instance, Knobs, Move, Mover
+
+KNOBS = st.builds(
+    Knobs,
+    over=st.sampled_from([0.05, 0.25, 1.0]),
+    at_once=st.integers(1, 4),
+    reserve=st.sampled_from([0, 100, 512]),
+    patience=st.integers(1, 3),
+)
+CASES = LAYOUTS.flatmap(lambda layout: st.tuples(st.just(layout), floors(layout), KNOBS))
+Case = tuple[Layout | None, list[Instance], Knobs]
+
+
+@settings(max_examples=400, deadline=None)
+@given(CASES)
+def test_every_move_may_be_made(case: Case) -> None:
+    layout, floor, knobs = case
+    moves = Mover(layout, knobs).decide(floor)
+    assert len({move.request for move in moves}) == len(moves)
+    by_rank = {each.rank: each for each in floor}
+    per: Counter[object] = Counter()
+    slots: Counter[object] = Counter()
+    free = {each.rank: each.free_tokens for each in floor}
+    for move in moves:
+        source, target = by_rank[move.source], by_rank[move.target]
+        (request,) = [each for each in source.running if each.request == move.request]
+        assert source is not target
+        assert request.movable and not request.moving
+        assert not target.held and not target.draining
+        assert request.length + knobs.reserve <= free[move.target]
+        free[move.target] -= request.length
+        slots[move.target] += 1
+        per.update((move.source, move.target))
+        if layout is not None and move.why == "outgrown":
+            assert target.stage > source.stage
+        if move.why == "overload":
+            assert target.stage == source.stage
+        if move.why in ("overload", "level"):
+            assert not source.draining
+    for each in floor:
+        assert slots[each.rank] <= each.slots_free
+        assert not per[each.rank] or per[each.rank] + each.moving <= knobs.at_once
+
+
+@settings(max_examples=400, deadline=None)
+@given(CASES)
+def test_nobody_is_lost_or_doubled_and_the_tokens_stay_as_many(case: Case) -> None:
+    layout, floor, knobs = case
+    moves = Mover(layout, knobs).decide(floor)
+    after = ended(floor, moves)
+    who = Counter(each.request for i in floor for each in i.running)
+    assert Counter(each.request for i in after for each in i.running) == who
+    assert sum(each.load for each in after) == sum(each.load for each in floor)
+    assert sum(each.load for each in begun(floor, moves)) == sum(each.load for each in floor)
+
+
+@settings(max_examples=400, deadline=None)
+@given(CASES, st.booleans())
+def test_the_next_look_moves_nobody_back(case: Case, over: bool) -> None:
+    layout, floor, knobs = case
+    mover = Mover(layout, knobs)
+    first = mover.decide(floor)
+    back = {(move.request, move.target, move.source) for move in first}
+    later = (ended if over else begun)(floor, first)
+    assert not back & {(move.request, move.source, move.target) for move in mover.decide(later)}
+
+
+def _heaviest(floor: list[Instance]) -> int:
+    return max(each.load for each in floor)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 300), max_size=8), min_size=2, max_size=5),
+    st.booleans(),
+)
+def test_moves_for_load_end_and_never_raise_the_heaviest(
+    lengths: list[list[int]], staged: bool
+) -> None:
+    from tests.unit.policies.stages.floors import holding
+
+    floor = [holding(rank, each) for rank, each in enumerate(lengths)]
+    mover = Mover(Layout.of([(None, len(floor))]) if staged else None)
+    for _ in range(60):
+        moves: list[Move] = mover.decide(floor)
+        after = ended(floor, moves)
+        assert _heaviest(after) <= _heaviest(floor)
+        floor = after
+    assert not mover.decide(floor)
+
+
+@settings(max_examples=100, deadline=None)
+@given(CASES)
+def test_the_same_looks_have_the_same_answers(case: Case) -> None:
+    layout, floor, knobs = case
+    one, two = Mover(layout, knobs), Mover(layout, knobs)
+    for _ in range(3):
+        moves = one.decide(floor)
+        assert moves == two.decide(floor)
+        floor = ended(floor, moves)

@@ -1,0 +1,275 @@
+"""Who is to move where: CascadeInfer's bid-ask, and rebalancing without stages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from toolkit.policies.stages.floor import Book, Quality, gain_s, winner
+from toolkit.policies.stages.layout import Layout
+from toolkit.policies.stages.running import Instance, Move, Running, Why
+
+__all__ = ["Counters", "Instance", "Knobs", "Layout", "Move", "Mover", "Running", "Why"]
+
+_URGENT: tuple[Why, ...] = ("kv_limit", "drain")
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """`over`: an instance asks when it holds so much more than its stage's mean, as a share; `band`
+    the same without stages. `at_once`: moves at a time from and to an instance. `reserve`: KV
+    tokens that stay free at a target beside the request; an instance with less free hands on.
+    `patience`: a request that asked in so many looks in vain goes first. `least`: requests with
+    fewer expected tokens left (where known, else of fewer KV tokens) do not move for their load.
+    `rest`: for so many looks a request does not go back whence it came for its load. `horizon`:
+    output tokens over which a move has to pay where `Running.left` does not say. `checked`: the
+    reasons for which a move has to pay. ValueError: one that cannot be."""
+
+    over: float = 0.25
+    band: float = 0.1
+    at_once: int = 3
+    reserve: int = 512
+    patience: int = 4
+    least: int = 0
+    rest: int = 20
+    horizon: int = 128
+    checked: frozenset[Why] = frozenset({"overload", "level"})
+
+    def __post_init__(self) -> None:
+        for name in ("over", "band"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        for name in ("at_once", "patience", "horizon"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        for name in ("reserve", "least", "rest"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
+
+
+@dataclass
+class Counters:
+    """`moves` by reason. `passed`: asks in vain, by what was missing: "busy" (source or targets
+    move as many as they may), "no_room" (free KV or a slot), "no_gain"."""
+
+    moves: Counter[Why] = field(default_factory=Counter)
+    passed: Counter[str] = field(default_factory=Counter)
+
+
+class _Ask(NamedTuple):
+    source: Book
+    place: int
+    request: Running
+    why: Why
+
+
+class Mover:
+    """`decide(instances) -> moves`, once a look (every 0.25 s or so, and when a move has ended).
+
+    Who asks, in this order:
+
+    1. kv_limit: an instance with less than `reserve` KV tokens free offers its largest request to
+       the instance with the most free KV, rather than let the engine retract one;
+    2. drain: an instance that is to end offers all that it has;
+    3. outgrown: a request longer than its stage's range, to its length's stage (or, while nobody
+       there may get any, to the nearest one after its own);
+    4. overload: an instance that holds more than (1 + `over`) x its stage's mean, its largest
+       requests that bring it no further down than to the mean, else the smallest, inside the stage.
+
+    Asks of the third and fourth kind go by the load of who asks, heaviest first. A request that
+    asked in vain in `patience` looks goes before all others. Targets are chosen by `winner`; none
+    is held, draining, at `at_once` moves, or without a slot and `length + reserve` free KV.
+
+    A move for load (overload, level) has to lower the larger load of the two, and must not make an
+    asker of the target. With `quality` (Q^B, seconds by output token, summed over a batch) it has
+    to win more by it over the tokens left than `cost_s(length)`, its price in seconds, as well.
+
+    Without a layout: all instances are one stage, `level` in the place of overload (above
+    (1 + `band`) x the mean), and the lightest instance with room gets it, as STAR does.
+
+    State: who asked in vain, and who came from where lately. Degraded: a held instance is in no
+    mean; without `tokens_per_s` one with anything on its way starts last. Source: CascadeInfer,
+    section 4.4, with all bids on one table; kv_limit, drain and the rule about askers are *ours*.
+    """
+
+    def __init__(
+        self,
+        layout: Layout | None = None,
+        knobs: Knobs | None = None,
+        cost_s: Callable[[int], float] | None = None,
+        quality: Quality | None = None,
+    ) -> None:
+        self.layout = layout
+        self.knobs = knobs or Knobs()
+        self.counters = Counters()
+        self._cost_s = cost_s
+        self._quality = quality
+        self._vain: dict[Hashable, int] = {}
+        self._came: dict[Hashable, tuple[Hashable, int]] = {}
+        self._look = 0
+
+    def decide(self, instances: Sequence[Instance]) -> list[Move]:
+        """One look. Moves in the order in which they were agreed; each is to be begun at once, or
+        else its request asks again. ValueError: a stage that the layout does not have, or a rank
+        twice."""
+        self._check(instances)
+        self._look += 1
+        self._came = {
+            request: (source, look)
+            for request, (source, look) in self._came.items()
+            if self._look - look <= self.knobs.rest
+        }
+        floor = [Book(place, instance) for place, instance in enumerate(instances)]
+        moves: list[Move] = []
+        vain: dict[Hashable, int] = {}
+        for ask in self._in_order(self._asks(floor)):
+            missing = self._agree(floor, ask, moves)
+            if missing is not None:
+                self.counters.passed[missing] += 1
+                vain[ask.request.request] = self._vain.get(ask.request.request, 0) + 1
+        self._vain = vain
+        self.counters.moves.update(move.why for move in moves)
+        return moves
+
+    def _check(self, instances: Sequence[Instance]) -> None:
+        if len({each.rank for each in instances}) < len(instances):
+            raise ValueError("a rank stands twice among the instances")
+        count = len(self.layout.stages) if self.layout else 1
+        for each in instances:
+            if self.layout is not None and not 0 <= each.stage < count:
+                raise ValueError(
+                    f"instance {each.rank} is of stage {each.stage}; there are {count}"
+                )
+
+    def _asks(self, floor: Sequence[Book]) -> Iterator[_Ask]:
+        for book in floor:
+            if book.instance.draining:
+                for place, request in book.movable():
+                    yield _Ask(book, place, request, "drain")
+                continue
+            asked: set[int] = set()
+            if book.free + book.freed_soon < self.knobs.reserve:
+                largest = max(book.movable(), key=lambda e: e[1].length, default=None)
+                if largest is not None:
+                    asked.add(largest[0])
+                    yield _Ask(book, *largest, "kv_limit")
+            outgrown = [] if self.layout is None else list(self._outgrown(self.layout, book))
+            for place, request in outgrown:
+                if place not in asked:
+                    asked.add(place)
+                    yield _Ask(book, place, request, "outgrown")
+            for place, request in self._too_much(floor, book, asked):
+                yield _Ask(book, place, request, "overload" if self.layout else "level")
+
+    def _outgrown(self, layout: Layout, book: Book) -> Iterator[tuple[int, Running]]:
+        upto = layout.stages[book.instance.stage].upto
+        if upto is not None:
+            yield from ((i, each) for i, each in book.movable() if each.length > upto)
+
+    def _too_much(
+        self, floor: Sequence[Book], book: Book, asked: set[int]
+    ) -> list[tuple[int, Running]]:
+        """What an instance above its threshold offers: as many as it may move, largest first."""
+        mean = self._mean(floor, book)
+        if book.load <= self._threshold(mean):
+            return []
+        left = sorted(
+            (e for e in book.movable() if e[0] not in asked and self._worth(e[1])),
+            key=lambda e: -e[1].length,
+        )
+        excess = book.load - mean
+        offered: list[tuple[int, Running]] = []
+        for place, request in left:
+            if request.length <= excess and len(offered) < self.knobs.at_once:
+                offered.append((place, request))
+                excess -= request.length
+        return offered or left[-1:]
+
+    def _worth(self, request: Running) -> bool:
+        size = request.length if request.left is None else request.left
+        return size >= self.knobs.least
+
+    def _stage(self, book: Book) -> int:
+        return book.instance.stage if self.layout else 0
+
+    def _mean(self, floor: Iterable[Book], book: Book) -> float:
+        """KV tokens of an instance of its stage, of those that get requests; its own if none."""
+        loads = [b.load for b in floor if b.open and self._stage(b) == self._stage(book)]
+        return sum(loads) / len(loads) if loads else float(book.load)
+
+    def _threshold(self, mean: float) -> float:
+        return mean * (1 + (self.knobs.over if self.layout else self.knobs.band))
+
+    def _in_order(self, asks: Iterable[_Ask]) -> list[_Ask]:
+        def order(ask: _Ask) -> tuple[int, int, int, int]:
+            vain = self._vain.get(ask.request.request, 0)
+            kind = _URGENT.index(ask.why) if ask.why in _URGENT else len(_URGENT)
+            starved = vain if vain >= self.knobs.patience else 0
+            return -starved, kind, -ask.source.load, -ask.request.length
+
+        return sorted(asks, key=order)
+
+    def _agree(self, floor: Sequence[Book], ask: _Ask, moves: list[Move]) -> str | None:
+        """Make a move of an ask, or say what was missing."""
+        source, place, request, why = ask
+        if source.moving >= self.knobs.at_once:
+            return "busy"
+        among = [book for book in self._receivers(floor, ask) if book is not source]
+        free = [book for book in among if book.moving < self.knobs.at_once]
+        bids = [book for book in free if book.fits(request.length, self.knobs.reserve)]
+        if not bids:
+            return "busy" if len(free) < len(among) else "no_room"
+        if why == "kv_limit":
+            target = max(bids, key=lambda book: (book.free, -book.place))
+        elif why == "level":
+            target = min(bids, key=lambda book: (book.load, book.place))
+        else:
+            target = winner(bids)
+        if why in self.knobs.checked and not self._pays(floor, ask, target):
+            return "no_gain"
+        source.give(place)
+        target.take(request)
+        if why not in _URGENT:
+            self._came[request.request] = source.instance.rank, self._look
+        moves.append(Move(request.request, source.instance.rank, target.instance.rank, why))
+        return None
+
+    def _receivers(self, floor: Sequence[Book], ask: _Ask) -> list[Book]:
+        """Those of the stage that is to have it; of the nearest where nobody there can."""
+        source, _, request, why = ask
+        before = self._came.get(request.request, (None, 0))[0]
+        among = [book for book in floor if book.open and book is not source]
+        if why not in _URGENT and before is not None:
+            among = [book for book in among if book.instance.rank != before]
+        if self.layout is None:
+            return among
+        own = self._stage(source)
+        if why == "overload":
+            return [book for book in among if self._stage(book) == own]
+        stages = self.layout.nearest(self.layout.stage_of(request.length))
+        if why == "outgrown":
+            stages = [stage for stage in stages if stage > own]
+        else:
+            among = [book for book in among if book.fits(request.length, self.knobs.reserve)]
+        for stage in stages:
+            found = [book for book in among if self._stage(book) == stage]
+            if found:
+                return found
+        return []
+
+    def _pays(self, floor: Sequence[Book], ask: _Ask, target: Book) -> bool:
+        source, place, request, why = ask
+        if why in ("overload", "level"):
+            if target.load + request.length >= source.load:
+                return False
+            mean = self._mean(floor, source)
+            threshold = self._threshold(mean)
+            if source.load <= threshold or target.load + request.length > threshold:
+                return False
+        if self._quality is None:
+            return True
+        tokens = self.knobs.horizon if request.left is None else request.left
+        cost = self._cost_s(request.length) if self._cost_s else 0.0
+        return tokens * gain_s(self._quality, source, target, place) > cost
