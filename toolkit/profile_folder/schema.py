@@ -164,9 +164,9 @@ class LinearFit(_Strict):
 class Latency(_Strict):
     """`qoe`: CascadeInfer's D_0..D_4 (section 4.1: a request's latency by output token against the
     mean loads of its batches), robust and with no term below zero; `qoe_published`: the same by
-    plain least squares, as its paper has them. Nothing uses them yet. `distinct`: a decode
-    step's time with the term that ELDR's argument needs, and `without_distinct` the same without
-    it. `prefill`: a prefill step's time."""
+    plain least squares, as its paper has them. `toolkit.policies.stages` plans by `qoe`.
+    `distinct`: a decode step's time with the term that ELDR's argument needs, and
+    `without_distinct` the same without it. `prefill`: a prefill step's time."""
 
     qoe: LinearFit | None = None
     qoe_published: LinearFit | None = None
