@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
-from toolkit.simulate.loop import Loop
+from toolkit.simulate.movable import Movable
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.scheduling import Scheduling
 
 
-class Group(Loop):
+class Group(Movable):
     """Decode ranks that take every step together (DP attention), or one rank."""
 
     def __init__(

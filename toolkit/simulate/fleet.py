@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -10,6 +10,7 @@ from toolkit.contract.preempting import Preempting
 from toolkit.policies import check_policy
 from toolkit.policies.base import group_count
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
+from toolkit.policies.stages.layout import Layout
 
 
 class _Strict(BaseModel):
@@ -45,14 +46,53 @@ class PrefillFleet(_Strict):
     preempt: Stopping | None = None
 
 
-class DecodeFleet(_Strict):
+class StageFleet(_Strict):
+    """`replicas` for requests of `upto` KV tokens at most, None: of any length
+    (`toolkit.policies.stages.layout.Stage`)."""
+
+    upto: int | None = None
+    replicas: int = 1
+
+
+class _Stages(_Strict):
+    """Decode workers, in `stages` or, without any, alike. Where there are stages, `replicas` is the
+    sum of theirs, and may be left out."""
+
+    replicas: Annotated[int, Field(ge=1)] = 1
+    stages: tuple[StageFleet, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _counted(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not given.get("stages") or "replicas" in given:
+            return given
+        stages = [StageFleet.model_validate(stage) for stage in given["stages"]]
+        return given | {"replicas": sum(stage.replicas for stage in stages)}
+
+    @model_validator(mode="after")
+    def _laid_out(self) -> Self:
+        layout = self.layout
+        if layout is not None and layout.ranks != self.replicas:
+            raise ValueError(
+                f"the stages have {layout.ranks} replicas and there are {self.replicas}: leave "
+                "replicas out"
+            )
+        return self
+
+    @property
+    def layout(self) -> Layout | None:
+        """None without stages."""
+        stages = [(stage.upto, stage.replicas) for stage in self.stages]
+        return Layout.of(stages) if stages else None
+
+
+class DecodeFleet(_Stages):
     """`slots`, `kv_tokens`, `reserve` (KV tokens kept free for each request) are of one rank.
     `dp_attention`: the `dp` ranks of a server take every step together. `loop`: SGLang's overlap
     scheduler on a GPU, on a CPU, or none (`toolkit.simulate.scheduling.Scheduling`).
     `early_place`: a rank looks at new requests while a step runs, too
     (`patches.pd.early_place`)."""
 
-    replicas: Annotated[int, Field(ge=1)] = 1
     dp: Annotated[int, Field(ge=1)] = 1
     dp_attention: bool = False
     slots: Annotated[int, Field(ge=1)] = 64
@@ -62,7 +102,7 @@ class DecodeFleet(_Strict):
     early_place: bool = False
 
 
-class WorkerFleet(_Strict):
+class WorkerFleet(_Stages):
     """Workers that prefill and decode both (`toolkit.simulate.plain`). `slots`, `kv_tokens` are of
     one rank; `mixed`: decode steps go on within prefill passes; `limit`: tokens that clients allow
     an answer, None where they know how long it gets; `conservativeness`: SGLang's
@@ -70,7 +110,6 @@ class WorkerFleet(_Strict):
     `priorities`: who waits is let in by class, and nobody is stopped. The others: see
     `PrefillFleet`, `DecodeFleet`."""
 
-    replicas: Annotated[int, Field(ge=1)] = 1
     dp: Annotated[int, Field(ge=1)] = 1
     dp_attention: bool = False
     slots: Annotated[int, Field(ge=1)] = 64
@@ -89,7 +128,9 @@ class WorkerFleet(_Strict):
 class RouterFleet(_Strict):
     """As in a deployment file. `hop_s`: a message between router and worker; `report_s`: how often
     loads are read, 0 after every step. `classes`: best-effort requests wait behind all others.
-    `first_token`: whose token a stream begins with, where `dispatch` is late."""
+    `first_token`: whose token a stream begins with, where `dispatch` is late. `rebalance`: requests
+    move from ranks that hold much to those that hold little, where there are no stages, with which
+    they move anyway. `moves`: how (`toolkit.simulate.moves.Moves`)."""
 
     dispatch: Literal["late", "concurrent"] = "late"
     prefill_policy: str = "round_robin"
@@ -100,6 +141,8 @@ class RouterFleet(_Strict):
     report_s: Annotated[float, Field(ge=0)] = 0.0
     classes: bool = False
     first_token: Literal["prefill", "decode"] = "decode"
+    rebalance: bool = False
+    moves: Literal["direct", "replay"] = "direct"
 
     @field_validator("prefill_policy", "decode_policy")
     @classmethod

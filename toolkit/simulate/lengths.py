@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolkit.policies.base import RequestView
 from toolkit.policies.following import Following
 from toolkit.simulate.rank import SimulatedRank
@@ -32,6 +34,14 @@ class Followed:
         told = self._told[rank.key]
         self._following.counted(str(request.number), 1 + self._since[request] - told)
         self._since[request] = told - 1
+
+    def moved(self, rank: SimulatedRank, request: Request, said: int) -> None:
+        """It goes on at this rank, with so many tokens said."""
+        if self._lengths:
+            self._catch_up(rank)
+            self._since[request] = self._told[rank.key] - said
+        view = replace(request.view, prompt_tokens=request.prompt + said)
+        self._following.sent(str(request.number), rank.key, rank.experts, view, said)
 
     def ended(self, rank: SimulatedRank, request: Request) -> None:
         rid = str(request.number)

@@ -61,6 +61,8 @@ class Loop(ABC):
         """Of its batches at the last boundary that was looked at; `kv_of` says it now."""
         self.coming: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
         """KV tokens for which a place is kept, on their way or being computed."""
+        self.made: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
+        """Tokens that each rank's decode steps have made."""
         self.capacity: np.ndarray = np.array([rank.capacity for rank in ranks], dtype=np.int64)
         self.steps = 0
         """Taken since the start, at that boundary."""
@@ -212,6 +214,7 @@ class Loop(ABC):
             return
         hop = self._hop
         self.kv += self.requests * hop
+        self.made += self.requests * hop
         self.steps += hop
         self.distinct_steps += self._distinct * hop
         self.busy_s += self.events.now - self._begin
@@ -243,13 +246,17 @@ class Loop(ABC):
         victim.generated = min(victim.output, victim.generated + self.steps - victim.joined)
         victim.retracted += 1
         told = not any(entry[2] is victim for entry in self._ends)
-        for heap in (self._ends, self._leaves):
-            heap[:] = [entry for entry in heap if entry[2] is not victim]
-            heapify(heap)
+        self._forget(victim)
         if victim.generated < victim.output:
             self._retracted(rank, victim)
         elif not told:
             self._on_end(rank, victim)
+
+    def _forget(self, request: Request) -> None:
+        """Nothing is due any more that was planned for it."""
+        for heap in (self._ends, self._leaves):
+            heap[:] = [entry for entry in heap if entry[2] is not request]
+            heapify(heap)
 
     def _plan(self) -> None:
         """The next steps, up to the next thing that is known to happen."""

@@ -11,7 +11,7 @@ from typing import cast
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
-from toolkit.simulate.loop import Loop
+from toolkit.simulate.movable import Movable
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.prompt_queue import Part, PromptQueue
 from toolkit.simulate.rank import SimulatedRank
@@ -32,7 +32,7 @@ class PlainRank(SimulatedRank):
     shared: int = 0
 
 
-class PlainGroup(Loop):
+class PlainGroup(Movable):
     """Engines that prefill and decode both; ranks of DP attention together, or one.
 
     As SGLang's `get_next_batch_to_run`, each round of the loop is either a prefill pass, which goes
@@ -84,7 +84,7 @@ class PlainGroup(Loop):
         return int(self.kv[place]) if self._passes else super().kv_of(place)
 
     def computing(self, place: int) -> int:
-        return int(self.coming[place])
+        return int(self.coming[place] - self.expected[place])
 
     def _wait(self, rank: PlainRank, request: Request) -> None:
         # As `patches.pd.waiting_queue`, which ages by ms since a request came to the worker.
@@ -204,6 +204,7 @@ class PlainGroup(Loop):
         self.prefill_s += seconds
         self._hop = 0
         self.kv += self.requests * self._stepping
+        self.made += self.requests * self._stepping
         if (self.requests * self._stepping).any():
             self.distinct_steps += self._distinct
         for each in self._plain:
@@ -236,9 +237,7 @@ class PlainGroup(Loop):
         """Into the batch with its first token, or its next one if it was retracted."""
         rank.coming -= 1
         self.coming[rank.place] -= request.to_fill
-        if request.block:
-            rank.prompts.cache.add(request.blocks[: request.prompt // request.block], request.block)
-            rank.shared += self._in_cache(request)
+        self._share(rank, request)
         self._enter(rank, request, request.generated + 1)
         if not isnan(request.prefilled):
             return
@@ -249,6 +248,16 @@ class PlainGroup(Loop):
         else:
             self._on_first(rank, request)
 
+    def _share(self, rank: PlainRank, request: Request) -> None:
+        """What it has of its prompt is in the prefix cache, too."""
+        if request.block:
+            rank.prompts.cache.add(request.blocks[: request.prompt // request.block], request.block)
+            rank.shared += self._in_cache(request)
+
+    def _moved_in(self, rank: SimulatedRank, request: Request) -> None:
+        self._share(cast(PlainRank, rank), request)
+        super()._moved_in(rank, request)
+
     @staticmethod
     def _in_cache(request: Request) -> int:
         if not request.block:
@@ -256,7 +265,8 @@ class PlainGroup(Loop):
         return min(len(request.blocks), request.prompt // request.block) * request.block
 
     def _freed(self, rank: SimulatedRank) -> None:
-        """Nothing: who waits is looked at before every round."""
+        """Who waits is looked at before every round."""
+        cast(PlainRank, rank).full = False
 
     def _leave(self, rank: SimulatedRank, request: Request) -> None:
         super()._leave(rank, request)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies import Policy
-from toolkit.policies.base import RequestView
+from toolkit.policies.base import RequestView, WorkerView
 from toolkit.policies.rounds.assign import Assigner
 from toolkit.policies.rounds.due import Rounds
+from toolkit.policies.stages.layout import Layout
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.lengths import Followed
@@ -58,7 +60,9 @@ class Router:
         experts: Experts | None = None,
         classes: bool = False,
         stops: bool = False,
+        layout: Layout | None = None,
     ) -> None:
+        """`layout`: the decode workers' stages, in their order; None: every one takes all."""
         self.events = events
         self.prefills = prefills
         self.times = times
@@ -74,10 +78,12 @@ class Router:
         self._kept_back = prefills[0].credit // KEPT_BACK if classes and prefills else 0
         self.rounds = 0
         self._ranks = ranks
+        self.layout = layout
+        self.stages = _stages(ranks, layout)
         self._seat = {rank.key: seat for rank, seat in zip(ranks, self.seats, strict=True)}
         self._at: dict[Request, PrefillWorker] = {}
         needs = decode_policy.needs
-        self._followed = Followed(decode_policy.follow()) if needs.following else None
+        self.followed = Followed(decode_policy.follow()) if needs.following else None
         self.refits = ClockRefits.of(decode_policy)
         self._assigner = decode_policy if isinstance(decode_policy, Assigner) else None
         self._signatures = None if experts is None else experts.signatures
@@ -144,8 +150,10 @@ class Router:
 
     def _choose(self, request: Request) -> int:
         views = [seat.view_for(request) for seat in self.seats]
-        if self._followed is not None:
-            self._followed.catch_up(self._ranks)
+        if self.layout is not None:
+            views = self._of_stage(views, self.layout.stage_of(request.prompt + 1))
+        if self.followed is not None:
+            self.followed.catch_up(self._ranks)
         decision = self.decode_policy.choose(views, request.view)
         assert decision is not None
         return decision.index
@@ -154,8 +162,8 @@ class Router:
         seat = self.seats[index]
         request.bound = self.events.now
         seat.bind(request)
-        if self._followed is not None:
-            self._followed.sent(seat.rank, request, request.view)
+        if self.followed is not None:
+            self.followed.sent(seat.rank, request, request.view)
         if self.refits is not None:
             self.refits.observe(request.view.signature, self.events.now)
         if self.dispatch == "late":
@@ -168,11 +176,9 @@ class Router:
 
     def began(self, rank: SimulatedRank, request: Request) -> None:
         """Its first token was made."""
-        seat = self._seat[rank.key]
-        seat.waiting -= 1
-        seat.waiting_tokens -= request.prompt
-        if self._followed is not None:
-            self._followed.joined(rank, request)
+        self._seat[rank.key].began(request)
+        if self.followed is not None:
+            self.followed.joined(rank, request)
 
     def prefill_of(self, request: Request) -> PrefillWorker:
         return self._at[request]
@@ -182,8 +188,8 @@ class Router:
         seat = self._seat[rank.key]
         seat.leave(request)
         self._at.pop(request, None)
-        if self._followed is not None:
-            self._followed.ended(rank, request)
+        if self.followed is not None:
+            self.followed.ended(rank, request)
         self._news()
 
     # ---- rounds ----
@@ -209,14 +215,33 @@ class Router:
         first = [each for each in waiting if not each.view.best_effort]
         behind = [each for each in waiting if each.view.best_effort]
         for line in filter(None, (first, behind)):
-            self._assign(self._assigner, line)
+            self._assign_staged(self._assigner, line)
         if self._rounds.over(self.events.now, len(self.pool)):
             self._arm()
 
-    def _assign(self, assigner: Assigner, waiting: list[Request]) -> None:
+    def _assign_staged(self, assigner: Assigner, waiting: list[Request]) -> None:
+        if self.layout is None:
+            self._assign(assigner, waiting, None)
+            return
+        by_stage: dict[int, list[Request]] = {}
+        for request in waiting:
+            by_stage.setdefault(self.layout.stage_of(request.prompt + 1), []).append(request)
+        for stage, line in sorted(by_stage.items()):
+            self._assign(assigner, line, stage)
+
+    def _of_stage(self, views: Sequence[WorkerView], stage: int) -> list[WorkerView]:
+        """The others count as sick."""
+        return [
+            view if own == stage else replace(view, healthy=False)
+            for view, own in zip(views, self.stages, strict=True)
+        ]
+
+    def _assign(self, assigner: Assigner, waiting: list[Request], stage: int | None) -> None:
         views = [seat.view() for seat in self.seats]
-        if self._followed is not None:
-            self._followed.catch_up(self._ranks)
+        if stage is not None:
+            views = self._of_stage(views, stage)
+        if self.followed is not None:
+            self.followed.catch_up(self._ranks)
         taken = set()
         for made in assigner.assign(views, [request.view for request in waiting]):
             taken.add(waiting[made.request])
@@ -229,3 +254,11 @@ class Router:
             seat.reading = seat.live()
             seat.sent.clear()
         self.events.after(self.times.report, self._read_all)
+
+
+def _stages(ranks: Sequence[SimulatedRank], layout: Layout | None) -> list[int]:
+    """Of each rank: that of its worker, which may have several."""
+    if layout is None:
+        return [0] * len(ranks)
+    workers = {name: place for place, name in enumerate(dict.fromkeys(r.name for r in ranks))}
+    return [layout.stage_of_rank(workers[rank.name]) for rank in ranks]

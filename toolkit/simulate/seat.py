@@ -23,6 +23,7 @@ class Seat:
         "reading",
         "sent",
         "stops",
+        "unbegun",
         "waiting",
         "waiting_tokens",
     )
@@ -39,6 +40,8 @@ class Seat:
         self.reading: Load | None = None
         self.sent: list[int] = []
         """Tokens of what was sent since the reading."""
+        self.unbegun: dict[Request, None] = {}
+        """Who was sent here and has said nothing yet."""
 
     def live(self) -> Load:
         rank = self.rank
@@ -53,14 +56,29 @@ class Seat:
 
     def bind(self, request: Request) -> None:
         """A request is sent here."""
+        self.expect(request, request.prompt)
+        self.unbegun[request] = None
+
+    def began(self, request: Request) -> None:
+        """It said its first token."""
+        self.waits_no_more(request.prompt)
+        del self.unbegun[request]
+
+    def expect(self, request: Request, tokens: int) -> None:
+        """A request comes, of so many KV tokens: a new one, or one that moves here."""
         self._count(request, 1)
         self.waiting += 1
-        self.waiting_tokens += request.prompt
+        self.waiting_tokens += tokens
         if self.reading is not None:
-            self.sent.append(request.prompt)
+            self.sent.append(tokens)
+
+    def waits_no_more(self, tokens: int) -> None:
+        """One of so many KV tokens goes on here, or does not come."""
+        self.waiting -= 1
+        self.waiting_tokens -= tokens
 
     def leave(self, request: Request) -> None:
-        """Its last token was relayed."""
+        """Its last token was relayed, or it goes on elsewhere."""
         self._count(request, -1)
 
     def _count(self, request: Request, one: int) -> None:

@@ -86,7 +86,8 @@ def run(setting: Setting, report: Callable[[str], None] = lambda text: None) -> 
             if not recorder.all.requests:
                 raise SimulateError("no request arrived in the time that is looked at")
             hits, prompts = simulation.prompt_tokens
-            figures[place].append(recorder.result() | {"prefix_share": hits / max(prompts, 1)})
+            found = recorder.result() | {"prefix_share": hits / max(prompts, 1)}
+            figures[place].append(found | simulation.move_figures)
             if not seed:
                 recorders.append(recorder)
             report(f"seed {seed} {arm}: {recorder.ended} requests")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
+from typing import Any
 
 from toolkit.policies import make_policy
 from toolkit.policies.eldr import Centroids
+from toolkit.policies.stages.floor import Quality
+from toolkit.policies.stages.layout import Layout
+from toolkit.policies.stages.moving import Mover
 from toolkit.policies.support.residents import Residents
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
@@ -15,6 +19,7 @@ from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import Fleet, Machine
 from toolkit.simulate.loop import Loop
+from toolkit.simulate.moves import Moves
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainRank
 from toolkit.simulate.preemption import stops
@@ -23,7 +28,11 @@ from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.recorder import Limits, Recorder
 from toolkit.simulate.request import Request
 from toolkit.simulate.router import Router, RouterTimes
+from toolkit.simulate.staged import Staged
 from toolkit.simulate.workers import WorkerBuilder
+
+LINE = 100_000
+"""KV tokens by which the speed of a line is told."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,10 @@ class Simulation:
         window: Window | None = None,
         slo: tuple[float, ...] = Limits(),
         sample_s: float = 0.1,
+        quality: Quality | None = None,
     ) -> None:
+        """`quality`: by which a move for load has to pay, what it costs by the cost model
+        (`toolkit.policies.stages.moving.Mover`); None: it only has to even loads out."""
         self.fleet = fleet
         self.cost = cost
         self.events = events = Events()
@@ -76,6 +88,7 @@ class Simulation:
             self.groups = build.decodes(self._placed, self._first, self._ended)
         self.ranks = [rank for group in self.groups for rank in group.ranks]
         router = fleet.router
+        layout = (fleet.worker or fleet.decode).layout
         prefill_policy = make_policy(router.prefill_policy, seed, "prefill")
         decode_policy = make_policy(router.decode_policy, seed, "decode", router.tau)
         locality = decode_policy.locality
@@ -103,7 +116,14 @@ class Simulation:
             experts,
             router.classes,
             fleet.worker is not None and stops(fleet.worker.preempt),
+            layout,
         )
+        self.moves: Moves | None = None
+        """None where nothing moves."""
+        self._redone: dict[Request, tuple[PrefillWorker, Callable[[], None]]] = {}
+        """What is computed again for those that move, and what to do when its KV has been sent."""
+        if layout is not None or router.rebalance:
+            self._let_move(layout, quality)
         window = window or Window()
         self.recorder = Recorder(self.ranks, window.since, window.until, slo, window.full)
 
@@ -128,6 +148,27 @@ class Simulation:
         queues += [rank.prompts for rank in self.ranks if isinstance(rank, PlainRank)]
         hits = sum(queue.hit_tokens for queue in queues)
         return hits, hits + sum(queue.computed_tokens for queue in queues)
+
+    @property
+    def move_figures(self) -> dict[str, Any]:
+        """Of requests that moved; nothing where none may."""
+        return self.moves.figures.result() if self.moves is not None else {}
+
+    def _let_move(self, layout: Layout | None, quality: Quality | None) -> None:
+        router, cost = self.fleet.router, self.cost
+        mover = Mover(layout, cost_s=cost.transfer_s, quality=quality)
+        line_s = cost.transfer_s(LINE) - cost.transfer_s(0)
+        staged = Staged(
+            self.events,
+            mover,
+            self.router.seats,
+            self.router.stages,
+            LINE / line_s if line_s > 0 else 0.0,
+            self.router.followed,
+        )
+        again = self._again if self.prefills else None
+        self.moves = Moves(self.events, cost, router.moves, router.hop_s, staged, again)
+        staged.run(self.moves)
 
     # ---- arrivals ----
 
@@ -156,7 +197,33 @@ class Simulation:
 
     # ---- between workers ----
 
+    def _again(self, request: Request, sent: Callable[[], None]) -> None:
+        """One that moves: its prefill worker, which has its prompt, computes its answer so far."""
+        prefill = self.router.prefill_of(request)
+        answer = Request(
+            request.number,
+            self.events.now,
+            request.prompt + request.generated,
+            1,
+            request_class=request.request_class,
+            computed=request.prompt,
+        )
+        self._redone[answer] = prefill, sent
+        prefill.take(answer)
+
+    def _computed_again(self, answer: Request) -> None:
+        prefill, sent = self._redone.pop(answer)
+
+        def fetched() -> None:
+            prefill.fetched(answer)
+            sent()
+
+        self._on_line(prefill, min(answer.prompt, self.fleet.prefill.chunk), fetched)
+
     def _prefilled(self, request: Request) -> None:
+        if request in self._redone:
+            self._computed_again(request)
+            return
         router = self.fleet.router
         if router.first_token == "prefill" and router.dispatch == "late":
             request.first_token = self.events.now + router.hop_s
@@ -172,13 +239,18 @@ class Simulation:
             prefill.at_boundary(lambda: self._send_kv(rank, request, request.prompt))
 
     def _send_kv(self, rank: SimulatedRank, request: Request, tokens: int) -> None:
-        """One after the other from each prefill worker; latencies overlap."""
         prefill = self.router.prefill_of(request)
+        self._on_line(prefill, tokens, self._arrived, prefill, rank, request)
+
+    def _on_line(
+        self, prefill: PrefillWorker, tokens: int, then: Callable[..., None], *given: object
+    ) -> None:
+        """One after the other from each prefill worker; latencies overlap."""
         latency = self.cost.transfer_s(0)
         begin = max(self.events.now, self._line_free.get(prefill.name, 0.0))
         done = begin + self.cost.transfer_s(tokens) - latency
         self._line_free[prefill.name] = done
-        self.events.at(done + latency, self._arrived, prefill, rank, request)
+        self.events.at(done + latency, then, *given)
 
     def _arrived(self, prefill: PrefillWorker, rank: SimulatedRank, request: Request) -> None:
         prefill.fetched(request)
@@ -196,6 +268,8 @@ class Simulation:
     def _gone(self, rank: SimulatedRank, request: Request) -> None:
         request.ended = self.events.now
         self.live -= 1
+        if self.moves is not None:
+            self.moves.ended(request)
         self.router.ended(rank, request)
         self.recorder.end(request, self.events.now)
         if self._in_flight is not None:

@@ -1,0 +1,305 @@
+"""Requests that move between ranks: nothing is lost or there twice, what a move takes, and who
+makes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tests.kernels import examples
+from tests.unit.simulate.fleets import COST, fleet, plain, requests
+from toolkit.resources import profiles_dir
+from toolkit.simulate.experts import Experts
+from toolkit.simulate.fleet import DecodeFleet, Fleet, RouterFleet, WorkerFleet
+from toolkit.simulate.loop import Loop
+from toolkit.simulate.plain import PlainRank
+from toolkit.simulate.request import Request
+from toolkit.simulate.simulation import Simulation
+from toolkit.simulate.workloads.patterns import with_rows
+
+STAGES = ({"upto": 250, "replicas": 1}, {"upto": 600, "replicas": 1}, {"replicas": 1})
+POLICIES = ("round_robin", "br0@0", "brh@learned", "level", "eldr")
+EXPERTS = Experts.of_profile(profiles_dir() / "embedded")
+LONG = {"prompt": 150, "output": 250}
+
+
+def moving(mode: str, policy: str, stages: bool, kind: str = "direct", **sizes: Any) -> Fleet:
+    """Three workers, with stages or rebalancing."""
+    laid = {"stages": STAGES} if stages else {"replicas": 3}
+    router = {"decode_policy": policy, "rebalance": not stages, "moves": kind}
+    if mode == "plain":
+        made = plain(policy, **laid, **sizes)
+        return made.model_copy(update={"router": RouterFleet(**router)})
+    return fleet(laid | sizes, router, {"replicas": 2, "chunk": 512, "kv_tokens": 20_000})
+
+
+def looked(check: Callable[[Loop], None]) -> Callable[[Loop], None]:
+    """`Loop._plan`, with a look at the books before."""
+    plan = Loop._plan
+
+    def checked(group: Loop) -> None:
+        check(group)
+        plan(group)
+
+    return checked
+
+
+def books(group: Loop) -> None:
+    for rank in group.ranks:
+        held = sum(r.prompt + r.generated - 1 + group.steps - r.joined for r in rank.running)
+        assert group.kv[rank.place] == held >= 0
+        assert group.requests[rank.place] == len(rank.running)
+        assert len(rank.running) + rank.coming <= rank.slots
+        assert group.coming[rank.place] >= group.expected[rank.place] >= 0 <= rank.coming
+        if len(rank.running) > 1:
+            # One alone may be more than a pool, with those on their way to it.
+            stepping = getattr(group, "_stepping", [1] * len(group.ranks))[rank.place]
+            steps = len(rank.running) * int(stepping)
+            assert held + int(group.coming[rank.place]) + steps <= rank.capacity
+        if isinstance(rank, PlainRank):
+            assert 0 <= rank.shared <= held
+
+
+def played(
+    made: Fleet, asked: Iterator[Request], seed: int = 0
+) -> tuple[list[Request], Simulation]:
+    """Run it, with a look at every boundary; its requests."""
+    kept: list[Request] = []
+
+    def noted() -> Iterator[Request]:
+        for request in asked:
+            kept.append(request)
+            yield request
+
+    experts = EXPERTS if made.router.decode_policy == "eldr" else None
+    given_ = noted() if experts is None else with_rows(noted(), experts, seed)
+    simulation = Simulation(made, COST, given_, experts, seed)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Loop, "_plan", looked(books))
+        to_its_end(simulation)
+    return kept, simulation
+
+
+def to_its_end(simulation: Simulation) -> None:
+    """With the step after the last answer's end."""
+    simulation.run()
+    simulation.events.run(simulation.events.now + 1.0)
+
+
+def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
+    assert simulation.recorder.ended == len(kept)
+    assert len({request.number for request in kept}) == len(kept)
+    for request in kept:
+        assert request.arrived < request.prefilled <= request.first_token <= request.ended
+        assert request.generated <= request.output
+        least = (request.output - 1 - simulation.groups[0].scheduling.news) * COST.decode.base
+        assert request.ended - request.first_token >= least - 1e-9
+    for group in simulation.groups:
+        for books_ in (group.requests, group.kv, group.coming, group.expected):
+            assert not books_.any()
+        assert not group._awaited and not group._ends and not group._leaves
+    for seat in simulation.router.seats:
+        assert not seat.bound and not seat.bound_tokens and not seat.unbegun
+        assert not seat.waiting and not seat.waiting_tokens
+        assert not seat.rank.coming and not seat.rank.running and not seat.rank.retracted
+    assert all(not p.held_tokens and not p.prompts.waiting for p in simulation.prefills)
+    assert simulation.moves is not None and not simulation.moves.under_way
+    followed = simulation.router.followed
+    if followed is not None:
+        assert not len(followed._following)
+    locality = simulation.router.decode_policy.locality
+    if locality is not None:
+        assert locality.residents is not None and locality.centroids is not None
+        assert not any(locality.residents.count(group) for group in locality.centroids.owner)
+
+
+@pytest.mark.slow
+@given(
+    seed=st.integers(0, 1000),
+    mode=st.sampled_from(["pd", "plain"]),
+    policy=st.sampled_from(POLICIES),
+    stages=st.booleans(),
+    kind=st.sampled_from(["direct", "replay"]),
+    slots=st.integers(2, 9),
+    capacity=st.integers(1200, 9000),
+    dp=st.integers(1, 2),
+    attention=st.booleans(),
+    loop=st.sampled_from(["overlap", "cpu", "plain"]),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_every_request_ends_once_and_no_kv_is_left(
+    seed, mode, policy, stages, kind, slots, capacity, dp, attention, loop
+) -> None:
+    if mode == "plain" and policy == "eldr":
+        policy = "level"
+    sizes = {"slots": slots, "kv_tokens": capacity, "dp": dp, "dp_attention": attention}
+    if mode == "pd":
+        sizes["reserve"] = 8
+    made = moving(mode, policy, stages, kind, loop=loop, **sizes)
+    nothing_is_left(*played(made, requests(40, 20.0, seed, **LONG), seed))
+
+
+APART = ({"upto": 100_000, "replicas": 1}, {"replicas": 1})
+"""All are bound to the first, and nobody outgrows it."""
+SLOW = COST.model_copy(
+    update={
+        "decode": COST.decode.model_copy(update={"per_request": 0.0, "per_kv_token": 0.0}),
+        "transfer": COST.transfer.model_copy(update={"base": 0.001, "per_token": 1e-3}),
+    }
+)
+"""Every step takes STEP; KV takes a second for 1000 tokens."""
+STEP, SENT = 0.01, 0.001
+
+
+def asked_to_move(
+    request: Request, at: float, kind: str = "direct", mode: str = "pd", loop: str = "plain"
+) -> tuple[Simulation, list[int]]:
+    """One request that is to go to the other rank at that time; KV tokens of both ranks over
+    time."""
+    router = RouterFleet(decode_policy="round_robin", moves=kind)
+    if mode == "pd":
+        made = Fleet(decode=DecodeFleet(stages=APART, loop=loop), router=router)
+    else:
+        made = Fleet(worker=WorkerFleet(stages=APART, loop=loop), router=router)
+    simulation = Simulation(made, SLOW, [request])
+    first, second = simulation.ranks
+    held: list[int] = []
+
+    def look() -> None:
+        # It is in one place at a time, and with its place it is held twice while it is sent.
+        assert not (first.running and second.running)
+        held.append(len(first.running) - len(second.running))
+        simulation.events.after(0.001, look)
+
+    assert simulation.moves is not None
+    simulation.events.at(at, simulation.moves.begin, request, first, second, "asked")
+    simulation.events.at(at, look)
+    to_its_end(simulation)
+    assert simulation.recorder.ended == 1
+    assert not any(group.coming.any() or group.kv.any() for group in simulation.groups)
+    return simulation, held
+
+
+@pytest.mark.parametrize("mode", ["pd", "plain"])
+def test_the_source_decodes_on_while_kv_is_sent(mode) -> None:
+    request = Request(0, 0.0, 200, 300)
+    simulation, held = asked_to_move(request, 1.0, mode=mode)
+    assert simulation.moves is not None
+    # Some 0.2 s for 200 prompt tokens and those of the answer by then, and a few more ms.
+    said = 200 + (1.0 - request.first_token) / STEP
+    there = held.count(1) * 0.001
+    assert there == pytest.approx(said * 1e-3 + SENT, abs=2 * STEP)
+    # Then the rows of the steps meanwhile, of which each takes a ms, too.
+    stall = simulation.moves.figures.result()["move_stall_mean"]
+    assert stall == pytest.approx(SENT + there / STEP * 1e-3 + STEP, abs=1.5 * STEP)
+    took = request.ended - request.first_token
+    assert took == pytest.approx(299 * STEP + stall - STEP, abs=STEP / 10)
+
+
+@pytest.mark.parametrize("loop", ["overlap", "cpu"])
+def test_a_stall_is_about_two_steps_and_what_was_sent_last(loop) -> None:
+    request = Request(0, 0.0, 20, 300)
+    simulation, _ = asked_to_move(request, 1.0, loop=loop)
+    assert simulation.moves is not None
+    stall = simulation.moves.figures.result()["move_stall_mean"]
+    assert 1.0 * STEP < stall < 4 * STEP
+
+
+@pytest.mark.parametrize("mode", ["pd", "plain"])
+def test_a_replay_is_prefilled_again(mode) -> None:
+    request = Request(0, 0.0, 400, 300)
+    simulation, held = asked_to_move(request, 1.0, "replay", mode)
+    assert simulation.moves is not None
+    assert held.count(1) * 0.001 <= 3 * STEP
+    said = (1.0 - request.first_token) / STEP
+    if mode == "pd":
+        # Only the answer is computed, and all is sent.
+        stall = SLOW.prefill_s([(round(said), 0)]) + SENT + (400 + said) * 1e-3 + STEP
+    else:
+        stall = SLOW.prefill_s([(400 + round(said), 0)])
+    assert simulation.moves.figures.result()["move_stall_mean"] == pytest.approx(
+        stall, abs=2.5 * STEP
+    )
+
+
+def test_who_ends_on_the_way_is_given_up() -> None:
+    request = Request(0, 0.0, 500, 40)
+    simulation, held = asked_to_move(request, 0.9)
+    assert request.ended < 0.9 + 0.5 and -1 not in held
+    assert simulation.moves is not None and simulation.moves.figures.given_up == 1
+    assert simulation.moves.figures.result()["moves"] == 0
+    assert request.ended - request.first_token == pytest.approx(39 * STEP, abs=2 * STEP)
+
+
+@pytest.mark.parametrize("mode", ["pd", "plain"])
+@pytest.mark.parametrize("policy", ["shortest_queue", "level"])
+def test_requests_are_where_their_length_belongs(mode, policy) -> None:
+    made = moving(mode, policy, True, slots=200, kv_tokens=200_000)
+    layout = (made.worker or made.decode).layout
+    assert layout is not None
+    kept: list[Request] = []
+    simulation = Simulation(made, COST, iter(()))
+    outside = Counter()
+
+    def asked() -> Iterator[Request]:
+        for request in requests(150, 10.0, **LONG):
+            kept.append(request)
+            yield request
+
+    simulation._requests = asked()
+
+    def look() -> None:
+        for stage, rank in enumerate(simulation.ranks):
+            for request in rank.running:
+                length = rank.group.length_of(request)
+                outside[layout.stage_of(length) - stage] += 1
+        simulation.events.after(0.1, look)
+
+    simulation.events.at(0.05, look)
+    to_its_end(simulation)
+    nothing_is_left(kept, simulation)
+    assert set(outside) <= {0, 1}  # some have outgrown theirs since the last look
+    assert outside[1] < 0.15 * outside[0]
+    assert simulation.moves is not None
+    assert set(simulation.moves.figures.moves) == {"outgrown"}
+    crossed = sum(
+        layout.stage_of(r.prompt + r.output - 40) - layout.stage_of(r.prompt + 1) for r in kept
+    )
+    assert simulation.moves.figures.moves.total() >= 0.8 * crossed > 30
+
+
+def test_rebalancing_evens_loads_out() -> None:
+    """Round robin binds blindly; requests move until no rank holds much more than the others."""
+    spreads = []
+    for rebalance in (True, False):
+        made = fleet(
+            {"replicas": 4, "slots": 64}, {"decode_policy": "round_robin", "rebalance": rebalance}
+        )
+        simulation = Simulation(made, COST, requests(600, 20.0, **LONG))
+        spreads.append(simulation.run().result()["kv_spread"])
+        assert bool(simulation.move_figures) == rebalance
+    assert spreads[0] < spreads[1] / 2
+
+
+@pytest.mark.parametrize("mode", ["pd", "plain"])
+def test_equal_seeds_give_equal_moves(mode) -> None:
+    made = moving(mode, "level", True, slots=16, kv_tokens=9000)
+    runs = [Simulation(made, COST, requests(100, **LONG), seed=3) for _ in range(2)]
+    results = [run.run().result() | run.move_figures for run in runs]
+    assert results[0] == results[1] and results[0]["moves"] > 20
+
+
+def test_stages_say_how_many_workers_there_are() -> None:
+    assert DecodeFleet(stages=STAGES).replicas == 3
+    assert WorkerFleet(stages=STAGES, replicas=3).layout == DecodeFleet(stages=STAGES).layout
+    assert DecodeFleet(replicas=2).layout is None
+    with pytest.raises(ValidationError, match="leave replicas out"):
+        DecodeFleet(stages=STAGES, replicas=4)
+    with pytest.raises(ValidationError, match="leave its upto out"):
+        DecodeFleet(stages=STAGES[:2])

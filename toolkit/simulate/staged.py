@@ -1,0 +1,137 @@
+"""Looks at all decode ranks for requests that are to move, and the books of those that do."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from toolkit.policies.stages.moving import Instance, Mover, Running
+from toolkit.simulate.events import Event, Events
+from toolkit.simulate.lengths import Followed
+from toolkit.simulate.moves import Moves, Moving
+from toolkit.simulate.rank import SimulatedRank
+from toolkit.simulate.request import Request
+from toolkit.simulate.seat import Seat
+
+EVERY_S = 0.25
+"""Between two looks."""
+SOON_S = 0.02
+"""Until the look after a move's end, which lets a source or a target move the next one."""
+
+
+class Staged:
+    """Asks the mover, as the router does, who is to move, and keeps the seats right meanwhile.
+
+    A request on its way counts at its target, as one that waits there, from the beginning, and at
+    its source until it goes on at the target.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        mover: Mover,
+        seats: Sequence[Seat],
+        stages: Sequence[int],
+        tokens_per_s: float,
+        followed: Followed | None,
+    ) -> None:
+        """`stages`: of each seat's rank. `tokens_per_s`: of a line that KV moves over, 0 where it
+        takes no time. `run` with the moves begins it."""
+        self.events = events
+        self.mover = mover
+        self.looks = 0
+        self._seats = list(seats)
+        self._stages = list(stages)
+        self._tokens_per_s = tokens_per_s
+        self._followed = followed
+        self._of = {seat.rank: seat for seat in seats}
+        self._ranks: dict[Hashable, SimulatedRank] = {seat.rank.key: seat.rank for seat in seats}
+        self._coming: dict[SimulatedRank, dict[Request, Moving]] = {r: {} for r in self._of}
+        self._going: dict[SimulatedRank, int] = dict.fromkeys(self._of, 0)
+        self._moves: Moves | None = None
+        self._soon: Event | None = None
+
+    def run(self, moves: Moves) -> None:
+        """Look from now on."""
+        self._moves = moves
+        self.events.after(EVERY_S, self._tick)
+
+    # ---- what becomes of a move ----
+
+    def coming(self, moving: Moving) -> None:
+        self._coming[moving.target][moving.request] = moving
+        self._going[moving.source] += 1
+        self._of[moving.target].expect(moving.request, moving.length)
+
+    def moved(self, moving: Moving, said: int) -> None:
+        self._over(moving)
+        self._of[moving.source].leave(moving.request)
+        if self._followed is not None:
+            self._followed.moved(moving.target, moving.request, said)
+
+    def given_up(self, moving: Moving) -> None:
+        self._over(moving)
+        self._of[moving.target].leave(moving.request)
+
+    def _over(self, moving: Moving) -> None:
+        del self._coming[moving.target][moving.request]
+        self._going[moving.source] -= 1
+        self._of[moving.target].waits_no_more(moving.length)
+        if self._soon is None:
+            self._soon = self.events.after(SOON_S, self._look_soon)
+
+    # ---- looks ----
+
+    def _tick(self) -> None:
+        self._look()
+        self.events.after(EVERY_S, self._tick)
+
+    def _look_soon(self) -> None:
+        self._soon = None
+        self._look()
+
+    def _look(self) -> None:
+        assert self._moves is not None
+        self.looks += 1
+        for move in self.mover.decide([self._instance(*each) for each in self._each()]):
+            request, source, target = move.request, move.source, move.target
+            assert isinstance(request, Request)
+            self._moves.begin(request, self._ranks[source], self._ranks[target], move.why)
+
+    def _each(self) -> list[tuple[Seat, int]]:
+        return list(zip(self._seats, self._stages, strict=True))
+
+    def _instance(self, seat: Seat, stage: int) -> Instance:
+        rank, group = seat.rank, seat.rank.group
+        assert self._moves is not None
+        way = self._moves.under_way
+        done = group.steps + group.taken()
+        running = [
+            Running(
+                r,
+                r.prompt + r.generated + done - r.joined,
+                r.first_token == r.first_token,  # it has said something
+                r in way,
+                r.prompt,
+            )
+            for r in rank.running
+        ]
+        coming = self._coming[rank]
+        waiting = [r for r in seat.unbegun if r not in rank.running]
+        running += [Running(r, r.prompt, movable=False, prompt=r.prompt) for r in waiting]
+        running += [Running(r, r.to_fill, movable=False, prompt=r.prompt) for r in rank.retracted]
+        place = rank.place
+        used = group.kv_of(place) + sum(r.prompt for r in waiting)
+        # Those that have come and not yet gone on are in the batch already.
+        ahead = [moving for r, moving in coming.items() if r not in rank.running]
+        kept = sum(moving.tokens or moving.length for moving in ahead)
+        taken = len(rank.running) + len(waiting) + len(ahead) + len(rank.retracted)
+        return Instance(
+            rank.key,
+            stage,
+            tuple(running),
+            coming_tokens=sum(moving.length for moving in coming.values()),
+            free_tokens=max(0, rank.capacity - used - kept),
+            slots_free=max(0, rank.slots - taken),
+            tokens_per_s=self._tokens_per_s,
+            moving=len(coming) + self._going[rank],
+        )
