@@ -37,7 +37,7 @@ def test_it_writes_a_file_that_launches_and_all_figures(tmp_path: Path) -> None:
     plan = resolve(made)
     found = json.loads(figures.read_text())
     assert found["met"] and found["simulations"] <= 20
-    assert fleet_of(made).model_dump() == found["plan"]["fleet"]
+    assert fleet_of(made).model_dump(mode="json") == found["plan"]["fleet"]
     assert [w.role for w in plan.workers].count("prefill") == found["plan"]["split"][0]
     assert plan.router.config["decode_policy"] == found["plan"]["decode_policy"]
     assert made.router.max_queue == 77 and made.name == "four", "what is not searched stays"
