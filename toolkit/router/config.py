@@ -21,6 +21,7 @@ from toolkit.keys import KeysError, from_environment
 from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy, follows_experts
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
+from toolkit.policies.stages.layout import Layout
 from toolkit.router.classes import Classes
 from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.first_token import FirstTokenFrom
@@ -77,6 +78,15 @@ class WorkerConfig(BaseModel):
         return urlsplit(self.url).port or 80
 
 
+class StageConfig(BaseModel):
+    """A stage: so many decode DP ranks for requests of at most `upto` KV tokens (None: any)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    upto: int | None = Field(default=None, ge=1)
+    replicas: int = Field(default=1, ge=1)
+
+
 class RouterConfig(BaseModel):
     """Everything the router can be told. Times are in seconds.
 
@@ -123,6 +133,9 @@ class RouterConfig(BaseModel):
     each, `KEY` or `NAME: KEY`); the admin that in `admin_key_env` or `admin_key_file`. Without an
     admin key, /admin/* and abort_all answer only at `admin_port` on loopback (0: nowhere). A host
     that is not loopback wants client keys, or `open`.
+
+    `stages` share the decode ranks out, in their order, among ranges of lengths
+    (`toolkit.policies.stages`); None: all ranks serve all lengths.
 
     `record`: absolute path of a file to which the lengths and times of all requests are appended
     (`toolkit.router.recording`).
@@ -171,6 +184,7 @@ class RouterConfig(BaseModel):
     """How latency-sensitive and best-effort requests are told apart; None: they are not."""
     allow: frozenset[str] = frozenset()
     """What clients may do beyond plain requests: names of `toolkit.router.door.ALLOWABLE`."""
+    stages: tuple[StageConfig, ...] | None = None
     max_body_total_mib: int = Field(default=256, ge=2)
     max_parts: int = Field(default=512, ge=1)
     max_connections: int = Field(default=16384, ge=1)
@@ -207,6 +221,15 @@ class RouterConfig(BaseModel):
             raise ValueError("'media_urls' needs 'media' too")
         return names
 
+    @field_validator("stages")
+    @classmethod
+    def _stages_are_ranges(
+        cls, stages: tuple[StageConfig, ...] | None
+    ) -> tuple[StageConfig, ...] | None:
+        if stages is not None:
+            Layout.of((stage.upto, stage.replicas) for stage in stages)
+        return stages
+
     @field_validator("profile", "record", "api_keys_file", "admin_key_file")
     @classmethod
     def _absolute(cls, path: str | None, info: ValidationInfo) -> str | None:
@@ -240,6 +263,23 @@ class RouterConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _stages_have_their_ranks(self) -> RouterConfig:
+        if self.layout is None:
+            return self
+        if not self.disaggregated or self.dispatch != "late":
+            raise ValueError(
+                "stages are chosen by a request's length after its prefill: use prefill and decode "
+                "workers and dispatch 'late', or remove them"
+            )
+        ranks = sum(worker.dp_size for worker in self.workers if worker.role == "decode")
+        if self.layout.ranks != ranks:
+            raise ValueError(
+                f"stages have {self.layout.ranks} replicas in all, but there are {ranks} decode "
+                "ranks: count every DP rank once"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_body_fits(self) -> RouterConfig:
         if self.max_body_total_mib * 3 < self.max_body_mib * 8:
             raise ValueError(
@@ -261,6 +301,13 @@ class RouterConfig(BaseModel):
         return self
 
     @property
+    def layout(self) -> Layout | None:
+        """Its stages; None where there are none."""
+        if self.stages is None:
+            return None
+        return Layout.of((stage.upto, stage.replicas) for stage in self.stages)
+
+    @property
     def disaggregated(self) -> bool:
         return self.workers[0].role != "plain"
 
@@ -273,7 +320,10 @@ class RouterConfig(BaseModel):
 
 
 def why_not(decode_policy: str, config: RouterConfig, dispatch: str) -> str | None:
-    """Why this decode policy cannot work in this deployment, and what to do; None when it can."""
+    """Why this decode policy, or the stages, cannot work in this deployment with this dispatch, and
+    what to do; None when they can."""
+    if config.stages is not None and dispatch != "late":
+        return "stages are chosen by length, which is known after the prefill: keep dispatch 'late'"
     if is_pooled(decode_policy) and (wrong := no_pool(config.disaggregated, dispatch)):
         return f"decode_policy {decode_policy}: {wrong}, or {bare(decode_policy)}"
     if not follows_experts(decode_policy):

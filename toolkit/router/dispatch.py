@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from toolkit.policies import make_policy
 from toolkit.policies.base import Needs, Policy, RequestView
 from toolkit.policies.following import Following
+from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.support.stoppable import all_full
 from toolkit.router import resumable
 from toolkit.router.balance import Balance
@@ -71,6 +72,9 @@ class Dispatcher:
         self.wanted = NOTHING
         self.pooling = False
         """Whether finished prefills wait in the pool: the decode policy assigns in rounds."""
+        layout = config.layout
+        self.stages = None if layout is None else StageFilter(layout)
+        """Which decode ranks are for which lengths; None where all are for all."""
         self.balance = Balance(known_workers.side("decode")) if config.disaggregated else None
         self.pool = self._make_pool() if config.disaggregated else None
         for rank in known_workers.side("decode") if config.disaggregated else ():
@@ -109,6 +113,7 @@ class Dispatcher:
             usable=partial(self.usable, "decode"),
             park_timeout_s=self.config.park_timeout_s,
             on_bound=self.metrics.pool_wait.observe,
+            stages=self.stages,
         )
 
     def read(self, rank: Rank) -> None:
@@ -259,6 +264,9 @@ class Dispatcher:
         usable = self.usable(role, single, credit, self._kept_back if view.best_effort else 0)
         if not any(usable):
             return None
+        staged = self.stages if role == "decode" else None
+        if staged is not None:
+            usable = staged.narrow(view.prompt_tokens, usable)
         now = monotonic()
         stops = view.urgent and role != "decode"
         views = [rank.view(now, ok, stops) for rank, ok in zip(ranks, usable, strict=True)]
@@ -268,6 +276,8 @@ class Dispatcher:
         if decision is None or not usable[decision.index]:
             raise ApiError(500, f"policy {self.policy(role).name} chose no usable {role} worker")
         rank = ranks[decision.index]
+        if staged is not None:
+            staged.note(view.prompt_tokens, decision.index)
         if single.record.suspect:
             self.known_workers.lanes.take(rank.worker.name, single)
         if credit:

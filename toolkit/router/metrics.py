@@ -110,10 +110,14 @@ class Metrics:
             self.registry.register(LocalityCollector(locality))
 
     def watch_policies(self, dispatcher: Dispatcher) -> None:
-        """Export what policies count, the pool and the balance of decode ranks."""
+        """Export what policies count, the pool, the balance of decode ranks, and stages."""
         from toolkit.router.policy_figures import PolicyCollector
 
         self.registry.register(PolicyCollector(dispatcher))
+        if dispatcher.stages is not None:
+            from toolkit.router.stage_figures import StageCollector
+
+            self.registry.register(StageCollector(dispatcher.stages))
 
     def timing(self, timing: Timing, late: bool) -> None:
         self.ring.append(timing)

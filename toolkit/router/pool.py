@@ -12,6 +12,7 @@ from toolkit.policies.base import Policy, RequestView, WorkerView
 from toolkit.policies.following import Following
 from toolkit.policies.rounds.assign import Assigner
 from toolkit.policies.rounds.due import Rounds
+from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.support.readings import kv_sizes, read_ranks
 from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
@@ -59,6 +60,7 @@ class Pool:
     rank that the policy takes for it alone, full or not, and waits there. While no decode worker is
     up, it waits that long for one to come back, and then
     gets 503. When the policy has changed to one that does not assign, that one chooses for all.
+    With `stages` a round is one for each stage that somebody waits for, over its ranks.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Pool:
         usable: Callable[[Single], list[bool]],
         park_timeout_s: float,
         on_bound: Callable[[float], None] = lambda waited_s: None,
+        stages: StageFilter | None = None,
     ) -> None:
         self._ranks = known_workers.side("decode")
         self._lanes = known_workers.lanes
@@ -79,6 +82,7 @@ class Pool:
         self._usable = usable
         self._park_timeout_s = park_timeout_s
         self._on_bound = on_bound
+        self._stages = stages
         self._waiting: dict[Waiter, None] = {}
         self._rounds = Rounds()
         self._next: asyncio.Handle | None = None
@@ -194,14 +198,29 @@ class Pool:
     def _place(
         self, policy: Assigner, waiters: Sequence[Waiter], now: float, urgent: bool = False
     ) -> None:
-        """One round of the policy over these, who avoid the same. `urgent`: best-effort answers
-        give way to them."""
+        """One round of the policy over these, who avoid the same, in each stage of their lengths.
+        `urgent`: best-effort answers give way to them."""
+        if self._stages is None:
+            self._place_here(policy, waiters, now, urgent)
+            return
+        stage_of = self._stages.layout.stage_of
+        by_stage: dict[int, list[Waiter]] = {}
+        for waiter in waiters:
+            by_stage.setdefault(stage_of(waiter.view.prompt_tokens), []).append(waiter)
+        for group in by_stage.values():
+            self._place_here(policy, group, now, urgent)
+
+    def _place_here(
+        self, policy: Assigner, waiters: Sequence[Waiter], now: float, urgent: bool
+    ) -> None:
         wanted = [waiter.view for waiter in waiters]
         views = self._views(wanted, waiters[0].single, now, urgent)
         for made in policy.assign(views, wanted):
             waiter = waiters[made.request]
             if waiter not in self._waiting or not views[made.worker].healthy:
                 raise ValueError("an assignment that cannot be")
+            if self._stages is not None:
+                self._stages.note(waiter.view.prompt_tokens, made.worker)
             self._bind(waiter, self._ranks[made.worker])
 
     def _views(
@@ -210,7 +229,10 @@ class Pool:
         """As the policy is to see them: whom the dispatcher leaves out is down, and one that is on
         probation takes one request."""
         views = []
-        for rank, ok in zip(self._ranks, self._usable(single), strict=True):
+        usable = self._usable(single)
+        if self._stages is not None:  # they are of one stage
+            usable = self._stages.narrow(wanted[0].prompt_tokens, usable)
+        for rank, ok in zip(self._ranks, usable, strict=True):
             view = _believable(rank, rank.view(now, ok, urgent), wanted, now)
             views.append(replace(view, slots=1) if ok and rank.worker.record.out else view)
         return views

@@ -9,7 +9,7 @@ import orjson
 from aiohttp import web
 
 from toolkit.policies import check_policy
-from toolkit.router import identity, policy_figures
+from toolkit.router import identity, policy_figures, stage_figures
 from toolkit.router.config import why_not
 from toolkit.router.events import fetch
 from toolkit.router.guard import CALLER
@@ -58,7 +58,11 @@ class Views:
         now = monotonic()
         return _json(
             {
-                "workers": [r.describe(now) for w in router.known_workers.workers for r in w.ranks],
+                "workers": [
+                    r.describe(now) | stage_figures.of_rank(router.dispatcher, r)
+                    for w in router.known_workers.workers
+                    for r in w.ranks
+                ],
                 "dispatch": router.dispatcher.dispatch,
                 "first_token": router.dispatcher.first_token,
                 "policies": {s: p.name for s, p in router.dispatcher.policies.items()},
@@ -210,6 +214,8 @@ def _figures(dispatcher: Dispatcher) -> dict[str, Any]:
         pool = dispatcher.pool
         shown["pool"] = {"waiting": pool.depth, "bound": pool.bound, "expired": pool.expired}
         shown["balance"] = dispatcher.balance.describe()
+    if dispatcher.stages is not None:
+        shown["stages"] = stage_figures.describe(dispatcher.stages)
     counted = {side: policy_figures.describe(p) for side, p in dispatcher.policies.items()}
     shown["decisions"] = {side: figures for side, figures in counted.items() if figures}
     return shown

@@ -1,0 +1,67 @@
+"""Stages for GET /workers and for Prometheus: ranges now, and whom each stage got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from toolkit.router.collectors import PREFIX
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from toolkit.policies.stages.narrowing import StageFilter
+    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.rank import Rank
+
+
+def of_rank(dispatcher: Dispatcher, rank: Rank) -> dict[str, Any]:
+    """The stage of a decode rank and its range in KV tokens; empty where there are no stages."""
+    stages = dispatcher.stages
+    if stages is None or rank.worker.config.role != "decode":
+        return {}
+    stage = stages.stages[dispatcher.known_workers.side("decode").index(rank)]
+    return {"stage": stage, "range": stages.layout.shown(stage)}
+
+
+def describe(stages: StageFilter) -> list[dict[str, Any]]:
+    """Each stage: its range, its ranks, and requests of its lengths that went to it or elsewhere,
+    as no rank of it was usable."""
+    counters = stages.counters
+    return [
+        {
+            "range": stages.layout.shown(place),
+            "upto": stage.upto,
+            "ranks": stage.replicas,
+            "own": counters.own[place],
+            "widened": counters.widened[place],
+        }
+        for place, stage in enumerate(stages.layout.stages)
+    ]
+
+
+class StageCollector(Collector):
+    """Bounds of the stages, and decisions by the stage of the request's length."""
+
+    def __init__(self, stages: StageFilter) -> None:
+        self._stages = stages
+
+    def collect(self) -> Iterator[Metric]:
+        upto = GaugeMetricFamily(
+            PREFIX + "stage_upto", "The longest requests of a stage in KV tokens", labels=["stage"]
+        )
+        decisions = CounterMetricFamily(
+            PREFIX + "stage_decisions",
+            "Requests by the stage of their length: to a rank of it, or elsewhere as none was up",
+            labels=["stage", "result"],
+        )
+        for place, stage in enumerate(self._stages.layout.stages):
+            upto.add_metric([str(place)], float("inf") if stage.upto is None else stage.upto)
+            counters = self._stages.counters
+            for result, counter in (("own", counters.own), ("widened", counters.widened)):
+                decisions.add_metric([str(place), result], counter[place])
+        yield upto
+        yield decisions
