@@ -103,6 +103,8 @@ def _plain(annotation: Any) -> str:
         return names[annotation]
     if origin in (list, tuple):
         return f"list of {_plain(arguments[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "mappings"
     return "mapping" if origin is dict else str(getattr(annotation, "__name__", annotation))
 
 

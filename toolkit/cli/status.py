@@ -121,6 +121,7 @@ def _row(process: dict[str, Any], alive: bool, routed: dict[str, Any]) -> dict[s
         "healthy": all(r.get("healthy") for r in ranks) if ranks else None,
         "inflight": sum(r.get("inflight") or 0 for r in ranks) if ranks else None,
         "completed": sum(r.get("completed") or 0 for r in ranks) if ranks else None,
+        "lengths": ", ".join(dict.fromkeys(r["range"] for r in ranks if "range" in r)) or None,
         "note": process["note"],
         "log": process["log"],
     }
@@ -148,10 +149,20 @@ def _show(folder: Path, state: dict[str, Any], phase: str, rows: list[dict[str, 
     from toolkit.report import terminal
 
     table = Table(title=f"{state['name']}: {phase}, {state['router_url']}", title_justify="left")
-    columns = "name,status,healthy,pid,restarts,memory_mib,inflight,completed,url,note"
-    for heading in columns.split(","):
+    columns = [
+        "name",
+        "status",
+        "healthy",
+        "pid",
+        "restarts",
+        "memory_mib",
+        "inflight",
+        "completed",
+    ]
+    columns += ["lengths"] * any(row["lengths"] for row in rows) + ["url", "note"]
+    for heading in columns:
         table.add_column(heading.replace("memory_mib", "MiB"))
     for row in rows:
-        table.add_row(*("" if row[h] is None else str(row[h]) for h in columns.split(",")))
+        table.add_row(*("" if row[h] is None else str(row[h]) for h in columns))
     table.caption = str(folder)
     terminal.show(terminal.console(), table)

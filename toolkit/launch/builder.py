@@ -130,6 +130,7 @@ class PlanBuilder:
                     dp_attention=role.dp_attention,
                     kv_tokens=flags.get("max-total-tokens"),
                     max_running=flags.get("max-running-requests"),
+                    ranges=_ranges(role, replica),
                     # SGLang sizes its KV pool by the memory it finds free: workers that share a
                     # GPU start one after the other.
                     after=tuple(
@@ -207,6 +208,8 @@ class PlanBuilder:
             optional["profile"] = self.locality.folder
         if router.classes is not None:
             optional["classes"] = router.classes.model_dump(mode="json")
+        if (layout := self.deployment.decode.layout) is not None:
+            optional["stages"] = [{"upto": s.upto, "replicas": s.replicas} for s in layout.stages]
         if allow := permissions(self.deployment):
             optional["allow"] = allow
         if router.record is not None:
@@ -242,6 +245,15 @@ def _router_entry(worker: WorkerPlan, same_run: bool) -> dict[str, Any]:
     if worker.role == "prefill":
         entry |= {"bootstrap_host": worker.address, "bootstrap_port": worker.bootstrap_port}
     return entry
+
+
+def _ranges(role: Role, replica: int) -> tuple[str, ...]:
+    """Of the stages of its ranks, each once."""
+    layout = role.layout
+    if layout is None:
+        return ()
+    ranks = range(replica * role.dp, (replica + 1) * role.dp)
+    return tuple(dict.fromkeys(layout.shown(layout.stage_of_rank(rank)) for rank in ranks))
 
 
 def _devices(gpus: tuple[int, ...], local: bool) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -29,10 +29,12 @@ from toolkit.contract.waiting import Waiting, from_yaml
 from toolkit.launch import acting
 from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.staged import StageSpec, check_shape, layout_of, with_replicas
 from toolkit.launch.yaml_lines import line_of, read_document
 from toolkit.loopback import is_loopback, open_door
 from toolkit.policies import check_policy
 from toolkit.policies.preemption.named import boundary_policy
+from toolkit.policies.stages.layout import Layout
 from toolkit.router.classes import Classes
 from toolkit.router.door.limits import ALLOWABLE
 
@@ -96,10 +98,27 @@ class Role(_Strict):
     preempt: Annotated[Preempting | None, BeforeValidator(preempt_yaml)] = Field(
         default=None, description="best-effort prompts give way to latency-sensitive requests"
     )
+    stages: list[StageSpec] | None = Field(
+        default=None,
+        description="decode only: ranges of lengths in KV tokens, shortest first, and the servers "
+        "of each: `[{upto: 512, replicas: 2}, {replicas: 1}]`",
+    )
     port: Port | None = None
     bootstrap_port: Port | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more SGLang flags")
     env: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_many_as_its_stages(cls, data: Any) -> Any:
+        return with_replicas(data)
+
+    @field_validator("stages")
+    @classmethod
+    def _stages_are_ranges(cls, stages: list[StageSpec] | None) -> list[StageSpec] | None:
+        if stages is not None:
+            check_shape(stages)
+        return stages
 
     @field_validator("preempt")
     @classmethod
@@ -120,7 +139,16 @@ class Role(_Strict):
             raise ValueError("dp over several nodes needs dp_attention: true (SGLang)")
         if self.dp_policy is not None and self.dp == 1:
             raise ValueError(f"dp_policy: {self.dp_policy} chooses among DP ranks: set dp above 1")
+        if self.stages is not None:
+            layout_of(self.stages, self.replicas, self.dp, self.dp_attention)
         return self
+
+    @property
+    def layout(self) -> Layout | None:
+        """Its stages, in DP ranks; None where it has none."""
+        if self.stages is None:
+            return None
+        return layout_of(self.stages, self.replicas, self.dp, self.dp_attention)
 
     @property
     def ranks(self) -> int:
@@ -402,6 +430,8 @@ class Deployment(_Strict):
     def _only_decode_gives_places(cls, role: Role) -> Role:
         if role.early_place:
             raise ValueError("early_place: only decode workers wait for KV: set it under decode")
+        if role.stages is not None:
+            raise ValueError("stages: are of decode workers: set them under decode (mode: pd)")
         return role
 
     @model_validator(mode="after")
@@ -420,6 +450,18 @@ class Deployment(_Strict):
             raise ValueError("isolate: only our router takes clients from outside: kind: toolkit")
         if not is_loopback(self.router.host) and not _is_ipv4(self.router.host):
             raise ValueError("isolate: give router.host as an IPv4 address, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _who_knows_of_stages(self) -> Deployment:
+        if self.decode.stages is None:
+            return self
+        if self.router.kind != "toolkit":
+            raise ValueError("decode.stages: only our router knows lengths: use kind: toolkit")
+        if self.router.dispatch == "concurrent":
+            raise ValueError(
+                "decode.stages: a request's length is known after its prefill: use dispatch: late"
+            )
         return self
 
     @model_validator(mode="after")
@@ -473,7 +515,7 @@ def _explain(where: str, location: tuple[str | int, ...], item: Any) -> Problem:
     known = sorted(_keys_at(location[:-1]))
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     mend = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-    if len(location) > 1 and location[0] in ROLES:
+    if len(location) == 2 and location[0] in ROLES:
         mend += f" (SGLang's own flags go under {location[0]}.args)"
     return Problem(where, f"unknown key {dotted!r}", mend)
 
@@ -485,7 +527,13 @@ def _keys_at(location: tuple[str | int, ...]) -> set[str]:
     model: type[BaseModel] = Deployment
     for part in location:
         field = model.model_fields.get(str(part))
-        inner = field.annotation if field else None
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
+        for inner in _parts(field.annotation) if field else ():
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                model = inner
     return set(model.model_fields) - {"folder"}
+
+
+def _parts(annotation: Any) -> list[Any]:
+    """A type and all types inside it."""
+    inside = [part for each in get_args(annotation) for part in _parts(each)]
+    return [annotation, *inside]

@@ -52,6 +52,8 @@ class WorkerPlan:
     command: tuple[str, ...]
     env: Mapping[str, str]
     local: bool
+    ranges: tuple[str, ...] = ()
+    """The lengths that its ranks serve (`1-512`); empty where it has no stage."""
 
     @property
     def centroids(self) -> int:

@@ -19,17 +19,20 @@ def summary(plan: Plan) -> Any:
     if plan.transfer:
         title += f", KV over {plan.transfer}, decode chosen {_when(plan.dispatch)}"
     table = Table(title=title, title_justify="left")
-    for heading in ("process", "role", "host", "address", "ports", "devices", "sizes", "KV tokens"):
+    staged = any(w.ranges for w in plan.workers)
+    headings = ["process", "role", "host", "address", "ports", "devices", "sizes", "KV tokens"]
+    for heading in headings + ["lengths"] * staged:
         if several or heading != "host":
             table.add_column(heading)
     for w in plan.workers:
         row = [w.name + ("" if w.local else " *"), w.role, w.host, w.address, _ports(w)]
         row += [_devices(plan, w), _sizes(w), f"{w.kv_tokens:,}" if w.kv_tokens else "by memory"]
+        row += [", ".join(w.ranges)] * staged
         table.add_row(*(row if several else row[:2] + row[3:]))
     if plan.router:
         router = plan.router
         row = ["router" + ("" if router.local else " *"), router.kind, router.node, router.host]
-        row += [str(router.port), "", "", ""]
+        row += [str(router.port), "", "", ""] + [""] * staged
         table.add_row(*(row if several else row[:2] + row[3:]))
     if several:
         table.caption = f"* not started by this launcher (--host {plan.local_host})"
