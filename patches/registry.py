@@ -26,6 +26,7 @@ from patches.http import (
     request_guard,
     worker_key,
 )
+from patches.move import incoming, order, outgoing
 from patches.pd import (
     chunk_yield,
     early_place,
@@ -82,6 +83,9 @@ ALL: tuple[Patch, ...] = (
     chunk_yield.PATCH,
     resume.PATCH,
     resume_penalties.PATCH,
+    order.PATCH,
+    outgoing.PATCH,
+    incoming.PATCH,
     prefill_restart.PATCH,
     rank_register.PATCH,
     controller_process.PATCH,

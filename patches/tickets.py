@@ -40,6 +40,13 @@ def add_capture(request: Any) -> None:
         return
     name = ticket.capture or request.rid
     kind = ticket.request_class
-    signed = sign(ticket_key(), request.rid, resume=ticket.resume, capture=name, request_class=kind)
+    signed = sign(
+        ticket_key(),
+        request.rid,
+        resume=ticket.resume,
+        late=ticket.late,
+        capture=name,
+        request_class=kind,
+    )
     params = request.sampling_params
     params.custom_params = {**(params.custom_params or {}), TICKET_KEY: signed}

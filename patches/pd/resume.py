@@ -56,29 +56,36 @@ def _restore_state(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs
     # Requests pass here again after a retraction, by when they own more than they brought; and
     # those that were refused, which are only to be answered.
     if req.to_finish is None and not getattr(req, "toolkit_resumed", False):
-        ids = ticket_of(req).resume
-        if ids and _catch_up_grammar(req, ids):
-            _own(scheduler, req, ids)
+        ticket = ticket_of(req)
+        ids, late = ticket.resume, ticket.late
+        if ids and catch_up_grammar(req, ids[: len(ids) - late]):
+            own(scheduler, req, ids)
+            req.toolkit_late = late
     original(scheduler, req, *args, **kwargs)
 
 
-def _own(scheduler: Any, req: Any, ids: tuple[int, ...]) -> None:
+def own(scheduler: Any, req: Any, ids: tuple[int, ...]) -> None:
     """Give a request the tokens that it brought, as its output so far."""
     req.toolkit_resumed = True
     mode = scheduler.disaggregation_mode.value
-    # What the penalties of the undisturbed run had counted when its next token was sampled
-    # (`patches.pd.resume_penalties`).
-    req.toolkit_penalty_history = list(ids)
-    if scheduler.enable_overlap:
-        first = req.origin_input_ids[-1] if mode == "null" else ids[0]
-        req.toolkit_penalty_history = [first, *ids[:-1]]
+    remember_for_penalties(scheduler, req, ids)
     if mode != "prefill":
         req.output_ids.extend(ids)
     if mode == "decode":
         req.pd_rebootstrap_in_progress = True
 
 
-def _catch_up_grammar(req: Any, ids: tuple[int, ...]) -> bool:
+def remember_for_penalties(scheduler: Any, req: Any, ids: tuple[int, ...]) -> None:
+    """What the penalties of the undisturbed run had counted when its next token was sampled
+    (`patches.pd.resume_penalties`)."""
+    req.toolkit_penalty_history = list(ids)
+    if scheduler.enable_overlap:
+        mode = scheduler.disaggregation_mode.value
+        first = req.origin_input_ids[-1] if mode == "null" else ids[0]
+        req.toolkit_penalty_history = [first, *ids[:-1]]
+
+
+def catch_up_grammar(req: Any, ids: tuple[int, ...]) -> bool:
     """Bring a constrained request's grammar to where the resumed tokens left it.
 
     False, and the request is to end with an error, when the grammar does not allow them.

@@ -116,6 +116,31 @@ class KvTransfer(msgspec.Struct, frozen=True, tag="kv_transfer", tag_field="type
     dp_rank: int = 0
 
 
+class Moving(msgspec.Struct, frozen=True, tag="moving", tag_field="type", omit_defaults=True):
+    """What has become of the order to send a running request's KV to another decode worker.
+
+    `cut`: its last rows are on their way; what it generates from here on is the target's to say.
+    `sent`: they are there. All others end the move, and the request goes on where it is: `refused`
+    with the `reason`, `late`: the target had not said in time where the KV is to go, `failed` on
+    the way, `gone`: the request ended or was put aside meanwhile. `cut` is followed by `sent` or
+    `failed`, all others by nothing.
+    """
+
+    rid: str
+    state: Literal["cut", "sent", "refused", "late", "failed", "gone"]
+    room: int = 0
+    reason: str = ""
+    tokens: int = 0
+    """Whose KV is sent."""
+    bytes: int = 0
+    """By this rank."""
+    seconds: float = 0.0
+    """Since the order."""
+    last_s: float = 0.0
+    """Between `cut` and `sent`, as this worker saw it."""
+    dp_rank: int = 0
+
+
 class LoadReading(msgspec.Struct, frozen=True, tag="load", tag_field="type"):
     """One DP rank's load after a step: requests, and KV tokens.
 
@@ -163,7 +188,7 @@ class Ping(msgspec.Struct, frozen=True, tag="ping", tag_field="type", omit_defau
     once when it is over."""
 
 
-Event = Hello | PrefillDone | KvTransfer | LoadReading | Steps | Down | Ping
+Event = Hello | PrefillDone | KvTransfer | Moving | LoadReading | Steps | Down | Ping
 
 _decoder = msgspec.json.Decoder(Event)
 _encoder = msgspec.json.Encoder()

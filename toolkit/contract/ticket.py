@@ -28,9 +28,12 @@ TICKET_KEY = "toolkit"
 MAX_RESUMED_IDS = 1 << 20
 """Output tokens that one ticket may bring along: no model's context is longer."""
 
-_DOMAIN = "toolkit ticket 2"
-_FIELDS = frozenset({"resume", "capture", "class", "signature"})
+_DOMAIN = "toolkit ticket 3"
+_FIELDS = frozenset({"resume", "late", "capture", "class", "signature"})
 _ID_DIGITS = 10
+MAX_LATE = 96
+"""Tokens to resume that may come with the KV in place of the ticket: the row of metadata in which
+they travel has 128 places."""
 MAX_NAME = 256
 """Characters of the name under which captured experts go out."""
 
@@ -45,6 +48,9 @@ class Ticket:
 
     resume: tuple[int, ...] = ()
     """Output token ids that the client has already; the generation goes on after them."""
+    late: int = 0
+    """So many of the last of them are placeholders: what they are, the decode worker says that sends
+    the KV (`patches.move`)."""
     capture: str = ""
     """The name under which the experts of every token go out on the worker's event stream: the id
     that the client gave the request. Empty: they do not."""
@@ -57,6 +63,7 @@ def sign(
     rid: str,
     *,
     resume: Sequence[int] = (),
+    late: int = 0,
     capture: str = "",
     request_class: RequestClass = RequestClass.STANDARD,
 ) -> dict[str, Any]:
@@ -72,10 +79,18 @@ def sign(
             raise TicketError(f"{token!r} is no token id")
     if len(resume) > MAX_RESUMED_IDS:
         raise TicketError(f"{len(resume)} tokens to resume, at most {MAX_RESUMED_IDS}")
+    _check_late(late, len(resume))
     ids = " ".join(map(str, resume))
     kind = str(request_class)
-    signature = _signature(key, rid, ids, capture, kind)
-    return {"resume": ids, "capture": capture, "class": kind, "signature": signature}
+    some = str(late)
+    signature = _signature(key, rid, ids, some, capture, kind)
+    return {
+        "resume": ids,
+        "late": some,
+        "capture": capture,
+        "class": kind,
+        "signature": signature,
+    }
 
 
 def read(custom_params: Any, rid: str, key: str | None) -> Ticket:
@@ -92,13 +107,13 @@ def read(custom_params: Any, rid: str, key: str | None) -> Ticket:
     ticket = custom_params[TICKET_KEY]
     if not isinstance(ticket, Mapping) or ticket.keys() != _FIELDS:
         raise TicketError(f"custom_params.{TICKET_KEY} is the toolkit's own field")
-    values = [ticket[name] for name in ("resume", "capture", "class", "signature")]
+    values = [ticket[name] for name in ("resume", "late", "capture", "class", "signature")]
     if any(type(value) is not str for value in values):
         raise TicketError(f"custom_params.{TICKET_KEY} has a value of a wrong type")
-    ids, capture, kind, signature = values
+    ids, late, capture, kind, signature = values
     if not key:
         raise TicketError("this worker has no key, so it accepts no ticket")
-    expected = _signature(key, rid, ids, capture, kind)
+    expected = _signature(key, rid, ids, late, capture, kind)
     # Bytes: on text `compare_digest` raises TypeError for anything but ASCII.
     if not hmac.compare_digest(expected.encode(), signature.encode(errors="replace")):
         raise TicketError(f"custom_params.{TICKET_KEY} is not signed for this request")
@@ -106,12 +121,23 @@ def read(custom_params: Any, rid: str, key: str | None) -> Ticket:
         raise TicketError(f"a name of {len(capture)} characters, at most {MAX_NAME}")
     if kind not in list(RequestClass):
         raise TicketError(f"{kind[:20]!r} is no class of requests")
-    return Ticket(_ids(ids), capture, RequestClass(kind))
+    if not (late.isascii() and late.isdigit() and len(late) <= _ID_DIGITS):
+        raise TicketError(f"{late[:20]!r} is no number of tokens")
+    resume = _ids(ids)
+    _check_late(int(late), len(resume))
+    return Ticket(resume, int(late), capture, RequestClass(kind))
 
 
-def _signature(key: str, rid: str, ids: str, capture: str, kind: str) -> str:
+def _check_late(late: int, resumed: int) -> None:
+    if not 0 <= late <= min(MAX_LATE, resumed):
+        raise TicketError(
+            f"{late} of {resumed} tokens to resume are to come with the KV, at most {MAX_LATE} can"
+        )
+
+
+def _signature(key: str, rid: str, ids: str, late: str, capture: str, kind: str) -> str:
     # JSON of a list: no two contents have the same text, whatever a client's id contains.
-    content = json.dumps([_DOMAIN, rid, ids, capture, kind])
+    content = json.dumps([_DOMAIN, rid, ids, late, capture, kind])
     return hmac.new(key.encode(), content.encode(), "sha256").hexdigest()
 
 

@@ -26,6 +26,9 @@ PREEMPT_VARIABLE = "TOOLKIT_PREEMPT"
 """When the worker stops best-effort prefills, as `toolkit.contract.preempting` writes it."""
 PAUSE_VARIABLE = "TOOLKIT_PAUSE"
 """When a decode worker pauses best-effort answers, written alike (`patches.preempt.answers`)."""
+MOVE_VARIABLE = "TOOLKIT_MOVE"
+"""Set: a decode worker can send the KV of what it runs to another one (`patches.move`). It then has
+a KV bootstrap server, on `--disaggregation-bootstrap-port`."""
 TRACE_VARIABLE = "TOOLKIT_BATCH_TRACE"
 """A file to which a scheduler writes what it ran when (`patches.steps.batch_trace`), with its pid
 behind the name; for tests and questions, as it grows without a bound."""

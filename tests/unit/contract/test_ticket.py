@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from toolkit.contract import ticket
 from toolkit.contract.request_class import RequestClass
-from toolkit.contract.ticket import MAX_RESUMED_IDS, TICKET_KEY, Ticket, TicketError, read, sign
+from toolkit.contract.ticket import (
+    MAX_LATE,
+    MAX_RESUMED_IDS,
+    TICKET_KEY,
+    Ticket,
+    TicketError,
+    read,
+    sign,
+)
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 KEYS = st.text("aZ9 é☃", min_size=1)
@@ -28,13 +36,29 @@ def params(value: Any) -> dict[str, Any]:
     return {"mine": 1, TICKET_KEY: value}
 
 
-@given(KEYS, RIDS, IDS, st.text(max_size=99), st.sampled_from(RequestClass))
+@given(KEYS, RIDS, IDS, st.text(max_size=99), st.sampled_from(RequestClass), st.data())
 def test_what_was_signed_is_read(
-    key: str, rid: str, ids: list[int], capture: str, kind: RequestClass
+    key: str, rid: str, ids: list[int], capture: str, kind: RequestClass, data: st.DataObject
 ) -> None:
-    signed = sign(key, rid, resume=ids, capture=capture, request_class=kind)
+    late = data.draw(st.integers(0, min(len(ids), MAX_LATE)))
+    signed = sign(key, rid, resume=ids, late=late, capture=capture, request_class=kind)
     sent = json.loads(json.dumps(signed))
-    assert read(params(sent), rid, key) == Ticket(tuple(ids), capture, kind)
+    assert read(params(sent), rid, key) == Ticket(tuple(ids), late, capture, kind)
+
+
+@pytest.mark.parametrize("late", [-1, 3, MAX_LATE + 1])
+def test_no_more_tokens_are_late_than_are_resumed_and_have_a_place(late: int) -> None:
+    ids = [1] * (MAX_LATE + 9) if late > MAX_LATE else [1, 2]
+    with pytest.raises(TicketError, match="come with the KV"):
+        sign("key", "rid", resume=ids, late=late)
+
+
+@pytest.mark.parametrize("late", ["", "-1", "x", "1.0", "3", "97", "9" * 4000])
+def test_a_number_of_late_tokens_that_is_none_is_refused_though_signed(late: str) -> None:
+    forged = {"resume": "1 2", "late": late, "capture": "", "class": "standard"}
+    forged["signature"] = ticket._signature("key", "rid", "1 2", late, "", "standard")
+    with pytest.raises(TicketError, match=r"number of tokens|come with the KV"):
+        read(params(forged), "rid", "key")
 
 
 @given(st.sampled_from(RequestClass), st.sampled_from(RequestClass))
@@ -46,8 +70,8 @@ def test_a_client_cannot_change_its_class(mine: RequestClass, wanted: RequestCla
 
 
 def test_a_class_that_is_none_is_refused_though_signed() -> None:
-    forged = {"resume": "", "capture": "", "class": "first"}
-    forged["signature"] = ticket._signature("key", "rid", "", "", "first")
+    forged = {"resume": "", "late": "0", "capture": "", "class": "first"}
+    forged["signature"] = ticket._signature("key", "rid", "", "0", "", "first")
     with pytest.raises(TicketError, match="no class of requests"):
         read(params(forged), "rid", "key")
 
@@ -77,7 +101,7 @@ def test_a_client_s_own_value_is_refused(value: Any) -> None:
         read(params(value), "rid", "key")
 
 
-@given(st.sampled_from(["resume", "capture", "class", "signature"]), VALUES)
+@given(st.sampled_from(["resume", "late", "capture", "class", "signature"]), VALUES)
 def test_a_field_of_another_kind_is_refused(field: str, value: Any) -> None:
     signed = sign("key", "rid", resume=[1, 2], capture="name")
     if type(signed[field]) is type(value) and signed[field] == value:
@@ -111,9 +135,10 @@ def test_where_there_is_none_it_is_empty(custom: Any, key: str | None) -> None:
 def test_ids_that_are_none_are_refused_though_signed(ids: str) -> None:
     forged = {
         "resume": ids,
+        "late": "0",
         "capture": "",
         "class": "standard",
-        "signature": ticket._signature("key", "rid", ids, "", "standard"),
+        "signature": ticket._signature("key", "rid", ids, "0", "", "standard"),
     }
     with pytest.raises(TicketError, match="token id"):
         read(params(forged), "rid", "key")
@@ -125,9 +150,10 @@ def test_too_many_ids_are_refused_on_both_sides() -> None:
     ids = "0" + " 0" * MAX_RESUMED_IDS
     forged = {
         "resume": ids,
+        "late": "0",
         "capture": "",
         "class": "standard",
-        "signature": ticket._signature("key", "rid", ids, "", "standard"),
+        "signature": ticket._signature("key", "rid", ids, "0", "", "standard"),
     }
     with pytest.raises(TicketError, match="at most"):
         read(params(forged), "rid", "key")

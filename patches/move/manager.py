@@ -1,0 +1,71 @@
+"""What sends KV from a decode rank: SGLang's own manager of a prefill rank, over the same pool.
+
+A decode rank has a KV manager that only receives. This is a second one, as a prefill rank has it:
+it registers with the worker's bootstrap server, hears from targets where their pages are, and sends
+from a thread. Both use the one transfer engine of the process, with which the receiving one has
+registered the pool and the rows of metadata.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+
+def obstacle(scheduler: Any) -> str:
+    """Why this rank cannot send what it runs elsewhere; empty if it can."""
+    from sglang.srt.disaggregation.utils import DisaggregationMode, TransferBackend
+    from sglang.srt.runtime_context import get_disagg, get_parallel
+
+    if scheduler.disaggregation_mode != DisaggregationMode.DECODE:
+        return "it is no decode worker"
+    parallel, disagg = get_parallel(), get_disagg()
+    args = scheduler.disagg_decode_prealloc_queue.kv_manager.kv_args
+    reasons = {
+        "only Mooncake sends KV between decode workers": (
+            scheduler.transfer_backend != TransferBackend.MOONCAKE
+        ),
+        "the model keeps a state beside the KV of its tokens": bool(args.state_types),
+        "speculative decoding": not scheduler.spec_algorithm.is_none(),
+        "pipeline or context parallelism": parallel.pp_size > 1
+        or parallel.attn_cp_size > 1
+        or parallel.attn_dcp_size > 1,
+        "KV that is kept elsewhere, too": scheduler.enable_hisparse
+        or scheduler.enable_decode_hicache
+        or disagg.disaggregation_decode_host_receive_threshold > 0
+        or disagg.disaggregation_decode_enable_offload_kvcache,
+        "a prefix cache on decode": disagg.disaggregation_decode_enable_radix_cache,
+        "staging buffers": scheduler.disagg_decode_prealloc_queue.enable_staging,
+        "checksums of KV": disagg.disaggregation_enable_kv_checksum,
+        "roles that change": disagg.enable_pd_role_switch,
+    }
+    return ", ".join(reason for reason, there in reasons.items() if there)
+
+
+def sending_manager(scheduler: Any) -> Any:
+    """SGLang's manager of a prefill rank, over this decode rank's pool and metadata."""
+    from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager
+    from sglang.srt.disaggregation.utils import DisaggregationMode, is_mla_backend
+    from sglang.srt.runtime_context import get_parallel
+
+    class Sending(MooncakeKVManager):  # type: ignore[misc]
+        """The receiving manager of this process has registered the same memory."""
+
+        def register_buffer_to_engine(self) -> None:
+            pass
+
+        def deregister_buffer_to_engine(self) -> None:
+            pass
+
+    queue = scheduler.disagg_decode_prealloc_queue
+    pool, args = queue.token_to_kv_pool, copy.copy(queue.kv_manager.kv_args)
+    # As `PrefillBootstrapQueue._init_kv_manager` fills them in.
+    args.engine_rank = get_parallel().tp_rank
+    args.rust_http_port = None
+    args.prefill_start_layer = pool.start_layer
+    args.prefill_end_layer = getattr(pool, "end_layer", None)
+    mla = is_mla_backend(pool)
+    if not mla:
+        args.kv_head_num = pool.head_num
+        args.total_kv_head_num = scheduler.model_config.get_total_num_kv_heads()
+    return Sending(args, DisaggregationMode.PREFILL, scheduler.server_args, mla)
