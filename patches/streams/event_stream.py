@@ -140,7 +140,17 @@ def _hello() -> Hello:
         reserved_tokens=reserved_tokens(resolved),
         page_size=resolved.page_size,
         patches=installed(),
+        stays=_stays(manager.model_config),
     )
+
+
+def _stays(model: Any) -> str:
+    """Why another worker cannot go on with a request of this model; empty where it can."""
+    if resolve("sglang.srt.mem_cache.kv_cache_builder.uses_ssm_state")(model):
+        return "its model keeps a recurrent state beside the KV, which does not move"
+    if model.is_hybrid_swa:
+        return "its model's sliding windows keep KV of their own, which does not move"
+    return ""
 
 
 @cache
@@ -266,6 +276,7 @@ PATCH = Patch(
         "sglang.srt.entrypoints.http_server.get_global_state",
         "uvicorn.protocols.http.httptools_impl.RequestResponseCycle.send",
         "sglang.srt.arg_groups.overrides.resolving_view",
+        "sglang.srt.mem_cache.kv_cache_builder.uses_ssm_state",
     ),
     attach=_add_route,
 )

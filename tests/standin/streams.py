@@ -13,6 +13,9 @@ def word(seed: int, index: int) -> str:
     return f" w{(seed * 31 + index * 7) % 9973}"
 
 
+HALF = "\ufffd"
+
+
 def token_id(seed: int, index: int) -> int:
     return (seed * 31 + index * 7) % 9973
 
@@ -66,6 +69,12 @@ class Chat:
             events.append(b"data: " + orjson.dumps(usage) + b"\n\n")
         return events
 
+    def aborted(self, first: int, upto: int) -> bytes:
+        """The last output of a stream that was aborted: with half a character that was held
+        back."""
+        text = self.event({"content": self.text(first, upto) + HALF, "reasoning_content": None})
+        return text + self.event({"reasoning_content": None}, "abort")
+
     def whole(self, count: int) -> dict[str, Any]:
         message = {"role": "assistant", "content": self.text(0, count)}
         choice = {"index": 0, "message": message, "finish_reason": "length"}
@@ -102,6 +111,10 @@ class Completions(Chat):
         events = [b"data: " + orjson.dumps({**self.base, "choices": choices}) + b"\n\n"]
         return events + super().tail(count)[1:]
 
+    def aborted(self, first: int, upto: int) -> bytes:
+        choices = [self.choice(self.text(first, upto) + HALF, "abort", [])]
+        return b"data: " + orjson.dumps({**self.base, "choices": choices}) + b"\n\n"
+
     def whole(self, count: int) -> dict[str, Any]:
         tokens = [word(self.seed, i) for i in range(count)]
         choice = self.choice("".join(tokens), "length", tokens)
@@ -135,6 +148,10 @@ class Generate:
 
     def tail(self, count: int) -> list[bytes]:
         return [b"data: " + orjson.dumps(self.whole(count)) + b"\n\n"]
+
+    def aborted(self, first: int, upto: int) -> bytes:
+        body = self.body(upto, {"type": "abort", "message": "Aborted"})
+        return b"data: " + orjson.dumps({**body, "text": body["text"] + HALF}) + b"\n\n"
 
     def whole(self, count: int) -> dict[str, Any]:
         return self.body(count, {"type": "length", "length": count})

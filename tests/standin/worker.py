@@ -60,6 +60,8 @@ class Server:
         self.subscribers: set[Protocol] = set()
         self.running: dict[str, asyncio.Task[None]] = {}
         self.aborted: list[str] = []
+        self.dropped: set[str] = set()
+        """Of those that run, the ones that are to end softly."""
         self.served = 0
         self.peak = 0
         self.bodies: list[dict[str, Any]] = []
@@ -123,6 +125,7 @@ class Server:
             "step_log": self.args.steps,
             "first_token": self.args.first_token,
             prefill_only.PATCH: self.args.prefill_only,
+            "resume": self.args.resume,
         }
         return tuple(name for name, there in told.items() if there)
 
@@ -138,6 +141,7 @@ class Server:
                 max_total_tokens=16384,
                 max_running_requests=self.args.slots,
                 patches=self.patches(),
+                stays=self.args.stays,
                 fingerprint=self.args.fingerprint,
                 signature=self.signature(),
             )
@@ -221,7 +225,11 @@ class Protocol(asyncio.Protocol):
             rid = orjson.loads(bytes(self.body))["rid"]
             server.aborted.append(rid)
             for key, task in list(server.running.items()):
-                if key.startswith(rid):
+                if not key.startswith(rid):
+                    continue
+                if server.args.resume and server.role != "prefill":
+                    server.dropped.add(key)
+                else:
                     task.cancel()
             self.json({})
         elif path == "/stats":
@@ -307,6 +315,7 @@ class Protocol(asyncio.Protocol):
             raise
         finally:
             server.running.pop(rid, None)
+            server.dropped.discard(rid)
             server.publish_load()
 
     async def lose(self, told: bool) -> None:
@@ -400,7 +409,10 @@ class Protocol(asyncio.Protocol):
         first = 0
         while first < count:
             upto = max(first + 1, done)
-            if args.step_ms and first >= done:
+            hurry = rid in self.server.dropped and body.get("on_abort") == "finish"
+            if hurry:
+                pass
+            elif args.step_ms and first >= done:
                 await self.server.next_step()
             elif args.token_ms and first >= done:
                 at += args.token_ms / 1e3
@@ -417,6 +429,8 @@ class Protocol(asyncio.Protocol):
             if self.ids:
                 joined = " ".join(str(token_id(seed, i)) for i in range(first, upto))
                 new = b": %b\n" % joined.encode()
+            if rid in self.server.dropped and self.drop(body, new, stream, first, upto):
+                return
             self.chunk(new + stream.delta(first, upto))
             if not self.can_write.is_set():
                 await self.can_write.wait()
@@ -427,6 +441,20 @@ class Protocol(asyncio.Protocol):
             self.chunk(tail)
         self.chunk(b"data: [DONE]\n\n")
         self.transport.write(b"0\r\n\r\n")
+
+    def drop(self, body: dict[str, Any], ids: bytes, stream: Any, first: int, upto: int) -> bool:
+        """End a stream that was aborted, as SGLang does: with one more output, whose text holds
+        what would have been held back. `on_abort` in its body: `die`, `deaf` (it goes on), `finish`
+        (all that is left comes at once); these return False."""
+        how = body.get("on_abort")
+        if how == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how in ("deaf", "finish"):
+            return False
+        self.chunk(ids + stream.aborted(first, upto))
+        self.chunk(b"data: [DONE]\n\n")
+        self.transport.write(b"0\r\n\r\n")
+        return True
 
     def crash(self, body: dict[str, Any], rid: str, tokens: int) -> None:
         """SIGKILL at the asked token, on a first attempt only."""
@@ -510,6 +538,8 @@ def main() -> None:
     parser.add_argument("--done-ms", type=float, default=0.0)
     parser.add_argument("--first-token", action="store_true", help="prefills tell first tokens")
     parser.add_argument("--prefill-only", action="store_true", help="prefills answer one token")
+    parser.add_argument("--resume", action="store_true", help="go on with streams; abort softly")
+    parser.add_argument("--stays", default="", help="why nothing can move, in hello")
     parser.add_argument("--no-events", action="store_true")
     parser.add_argument("--contract", type=int, default=VERSION)
     parser.add_argument("--fingerprint", default="sha256:1", help="of the model, in hello")

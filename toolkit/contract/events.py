@@ -72,6 +72,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
     """KV tokens that a rank keeps free for each of them."""
     page_size: int = 1
     patches: tuple[str, ...] = ()
+    stays: str = ""
+    """Why what runs here cannot go on on another worker; empty where it can."""
 
 
 class Signature(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -24,6 +24,7 @@ from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.connections import Connection
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.door import models
+from toolkit.router.drains import Drains
 from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
 from toolkit.router.guard import CALLER, Guard
@@ -60,6 +61,7 @@ class Router:
         self.locality = load_locality(config, self.known_workers)
         self.metrics.watch(self.known_workers, self.locality)
         self.dispatcher = Dispatcher(config, self.known_workers, self.metrics, self.locality)
+        self.drains = Drains(self.known_workers, self.dispatcher.moves)
         self.metrics.watch_policies(self.dispatcher)
         self.admission = Admission(config.max_inflight, config.max_queue)
         self.budget = Budget(config.max_body_total_mib * budget.MIB)

@@ -63,9 +63,9 @@ class Booking:
         self._counted += steps
         self._following.counted(self._key, steps)
 
-    def end(self, ok: bool, generated: int = 0, finished: bool = False) -> None:
-        """It is gone. `generated` here, 0 where that is not known; `finished` by itself or by its
-        limit, not aborted or lost."""
+    def end(self, ok: bool | None, generated: int = 0, finished: bool = False) -> None:
+        """It is gone. `ok`: None when it went on elsewhere. `generated` here, 0 where that is not
+        known; `finished` by itself or by its limit, not aborted or lost."""
         self._gone()
         self.rank.end(self._lease, self.tokens, ok, generated)
         if self._following is None:

@@ -28,6 +28,7 @@ from toolkit.router.errors import ApiError, Retry
 from toolkit.router.first_token import FirstTokenFrom
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
+from toolkit.router.moves import GoOn, Live, Moves
 from toolkit.router.pool import Pool
 from toolkit.router.rank import Rank
 from toolkit.router.request import NOTHING, Single, Wanted
@@ -63,6 +64,7 @@ class Dispatcher:
         self.dispatch: Dispatch = config.dispatch
         self.first_token: FirstTokenFrom = config.first_token
         self.reruns = Reruns(config, known_workers, metrics)
+        self.moves = Moves(self)
         self.parked = 0
         self._kept_back = 0 if config.classes is None else config.parked_per_prefill // KEPT_BACK
         """Credits of a prefill worker that best-effort requests leave for others."""
@@ -134,15 +136,31 @@ class Dispatcher:
         Raises:
             ApiError: what the client gets instead.
         """
+        self.reruns.refuse_convicts(single)
+        with self.moves.running(single, relay) as live:
+            return await self._run(live, single, relay, client, arrived)
+
+    async def _run(
+        self,
+        live: Live,
+        single: Single,
+        relay: Relay | None,
+        client: ClientStream | None,
+        arrived: float,
+    ) -> Answer | None:
         from toolkit.router.attempt.deciding import Attempt
 
-        self.reruns.refuse_convicts(single)
         attempts = busy = 0
         while True:
+            number = attempts + live.moves
             try:
-                answer = await Attempt(self, single, relay, client, attempts, arrived).run()
+                answer = await Attempt(self, single, relay, client, number, arrived, live).run()
                 self.reruns.budget.succeeded()
                 return answer
+            except GoOn:
+                assert relay is not None
+                live.moves += 1
+                single.resume_ids = _ids(relay)
             except Retry as failure:
                 attempts += 1
                 busy += failure.kind == "busy"
@@ -152,16 +170,17 @@ class Dispatcher:
                 await self.reruns.verdict(failure)
                 self.reruns.judge(single, failure, attempts, busy)
                 self._prepare_again(single, relay, failure)
+                live.failed(failure.worker)
 
     def _prepare_again(self, single: Single, relay: Relay | None, failure: Retry) -> None:
         if relay is None or not relay.sent.events:
             self.metrics.retries.inc()
             self.metrics.retried += 1
             return
-        ids = relay.ids.split()
-        if not all(token.isdigit() and len(token) < 10 for token in ids):
-            raise failure.answer from failure  # a worker told ids that are none
-        single.resume_ids = [int(token) for token in ids]
+        try:
+            single.resume_ids = _ids(relay)
+        except ApiError:
+            raise failure.answer from failure
         unknown = not single.resume_ids and relay.sent.progress().has_output
         if unknown or (single.resume_ids and not self.known_workers.worker_key):
             # A plain SGLang does not tell the ids, and goes on from none: what the client has
@@ -232,7 +251,7 @@ class Dispatcher:
         """
         known_workers, ranks = self.known_workers, self.known_workers.side(role)
         records = [rank.worker.record for rank in ranks]
-        up = [rank.worker.healthy for rank in ranks]
+        up = [rank.open for rank in ranks]
         now = monotonic()
         usable = ejected_left_out(up, records, now, self.config.eject_share)
         if single.record.suspect:
@@ -290,3 +309,11 @@ class Dispatcher:
         role = rank.worker.config.role
         self.known_workers.queue(role, suspect=True).wake_all()
         self.known_workers.queue(role).wake_one()
+
+
+def _ids(relay: Relay) -> list[int]:
+    """What the client has. ApiError: a worker told ids that are none."""
+    ids = relay.ids.split()
+    if not all(token.isdigit() and len(token) < 10 for token in ids):
+        raise ApiError(502, "A worker told ids of tokens that are none.", "WorkerFailed")
+    return [int(token) for token in ids]

@@ -20,6 +20,7 @@ ADMIN_DOOR = OPEN_PATHS | {
     "/admin/policy",
     "/admin/drain",
     "/admin/refit",
+    "/admin/migrate",
 }
 """What the admin's own port answers: no generation, which would need no client key there."""
 CALLER = web.RequestKey("caller", Caller)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 
@@ -86,7 +86,25 @@ class KnownWorkers:
         return self._sides[role]
 
     def any_healthy(self, role: str) -> bool:
-        return any(rank.worker.healthy for rank in self._sides[role])
+        """Whether some rank of the role takes new requests."""
+        return any(rank.open for rank in self._sides[role])
+
+    def hold(self, ranks: Iterable[Rank], on: bool = True) -> None:
+        """Let these ranks have no new requests, or (`on` False) let them have some again."""
+        for rank in ranks:
+            rank.held = on
+            rank.worker.on_news()
+        self._changed()
+
+    def ranks_named(self, name: str) -> list[Rank]:
+        """Of a worker by its name, or one of its DP ranks (`decode-0:1`). Empty: there is none."""
+        whole, _, number = name.rpartition(":")
+        for worker in self.workers:
+            if worker.name == name:
+                return list(worker.ranks)
+            if worker.name == whole and number.isdigit() and int(number) < len(worker.ranks):
+                return [worker.ranks[int(number)]]
+        return []
 
     def vocabulary(self) -> int:
         """Token ids that every worker knows, as far as they say; 0 when none does."""

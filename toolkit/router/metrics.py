@@ -80,11 +80,27 @@ class Metrics:
             buckets=_SECONDS,
             **one,
         )
+        self.moves = Counter(
+            "moves",
+            "Orders to move a request to another rank, by who wanted it, kind and outcome",
+            ["why", "kind", "outcome"],
+            **one,
+        )
+        self.move_stall = Histogram(
+            "move_stall_seconds",
+            "From the last event of the rank that a stream left to the next event",
+            buckets=_SECONDS,
+            **one,
+        )
+        self.moved_tokens = Counter("moved_tokens", "KV tokens of requests that moved", **one)
         self.running = Gauge("running", "Requests that hold a slot", **one)
         self.queued = Gauge("queued", "Requests that wait for a slot", **one)
         self.parked = Gauge("parked", "Prefills whose decode is not chosen yet", **one)
         self.inflight = Gauge(
             "worker_inflight", "Requests of this router on a worker", ["worker", "dp_rank"], **one
+        )
+        self.held = Gauge(
+            "worker_held", "1 when it gets no new requests", ["worker", "dp_rank"], **one
         )
         self.healthy = Gauge("worker_healthy", "1 when the worker answers", ["worker"], **one)
         self.ring: deque[Timing] = deque(maxlen=RING)
@@ -128,6 +144,11 @@ class Metrics:
         self.transfers.append(seconds)
         self.transfer.observe(seconds)
         self.transfer_bytes.inc(size)
+
+    def moved(self, stall_s: float, tokens: int) -> None:
+        """A stream goes on on another rank."""
+        self.move_stall.observe(stall_s)
+        self.moved_tokens.inc(tokens)
 
     def clear_rings(self) -> None:
         """Start anew: `percentiles` then describe what comes from here on."""

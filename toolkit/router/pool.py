@@ -154,7 +154,7 @@ class Pool:
             self._arm(now)
 
     def _bind_all(self, now: float) -> None:
-        if not any(rank.worker.healthy for rank in self._ranks):
+        if not any(rank.open for rank in self._ranks):
             self._gone_at = now if self._gone_at is None else self._gone_at
             since = self._gone_at
             due = [w for w in self._waiting if self._is_late(max(since, w.entered), now)]

@@ -42,8 +42,13 @@ class Rank:
         self.dp_rank = dp_rank
         self.key = (worker.name, dp_rank)
         self.credit = config.parked_per_prefill
+        self.held = False
+        """It gets no new requests: somebody wants it empty."""
         self.completed = 0
         self.failed = 0
+        self.moved_in = 0
+        """Requests that came from another rank in mid-stream, and those that went to one."""
+        self.moved_out = 0
         self.ledger = Ledger(complete=worker.config.role == "decode")
         self.efforts = Efforts()
         self.unstreamed: dict[int, Booking] = {}
@@ -53,6 +58,17 @@ class Rank:
         self._lost_s = config.lost_s
         self._posted: dict[Call, float | None] = {}
         """With the first reading since then after which none had a single request."""
+
+    @property
+    def name(self) -> str:
+        """As people write it: `decode-0`, or `decode-0:1` where the worker has DP ranks."""
+        several = self.worker.config.dp_size > 1
+        return f"{self.worker.name}:{self.dp_rank}" if several else self.worker.name
+
+    @property
+    def open(self) -> bool:
+        """Whether new requests may go there."""
+        return self.worker.healthy and not self.held
 
     @property
     def group(self) -> Group:
@@ -70,9 +86,12 @@ class Rank:
         """A request of `tokens` KV tokens was posted; the lease that `end` takes."""
         return self.ledger.begin(tokens, now)
 
-    def end(self, lease: int, tokens: int, ok: bool, generated: int = 0) -> None:
+    def end(self, lease: int, tokens: int, ok: bool | None, generated: int = 0) -> None:
+        """`ok`: None when it went on elsewhere."""
         self.ledger.end(lease, tokens, monotonic(), generated)
-        if ok:
+        if ok is None:
+            self.moved_out += 1
+        elif ok:
             self.completed += 1
         else:
             self.failed += 1
@@ -179,6 +198,7 @@ class Rank:
             "url": self.worker.config.url,
             "dp_rank": self.dp_rank,
             "healthy": self.worker.healthy,
+            "held": self.held,
             "inflight": self.inflight,
             "inflight_tokens": self.inflight_tokens,
             "load": None
@@ -190,5 +210,7 @@ class Rank:
             },
             "completed": self.completed,
             "failed": self.failed,
+            "moved_in": self.moved_in,
+            "moved_out": self.moved_out,
             **steps,
         }

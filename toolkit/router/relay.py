@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Protocol
 
+from toolkit.router.departure import Departure
 from toolkit.router.failure import ABORT, ERROR, Failure, failure_of
 from toolkit.router.merge import add_prompt_logprobs
 from toolkit.router.request import Single, public_id
@@ -62,6 +64,11 @@ class Relay:
         """The ids that this attempt has to repeat, as the client has them."""
         self._recreate: tuple[bytes, bytes] | None = None
         self._count: Callable[[int], None] | None = None
+        self._departure: Departure | None = None
+        self.sent_at = 0.0
+        """When the client was sent something last."""
+        self.on_news: Callable[[], None] | None = None
+        """Called once, when it is sent something again."""
         out.join(self)
 
     def begin(
@@ -88,6 +95,7 @@ class Relay:
         self._trimmer = None
         self._recreate = None
         self._strayed = False
+        self._departure = None
         if self.sent.events:
             self._trim()
         self._slow = hold or self._trimmer is not None
@@ -118,6 +126,36 @@ class Relay:
             self._feed_slow(data)
 
     @property
+    def caught_up(self) -> bool:
+        """Whether this attempt has told all that the client had before it."""
+        return self._begun and self._held is None and self._replayed >= len(self._cut)
+
+    def leave(self) -> None:
+        """The worker is being told to drop it: what it still sends is shown as far as it is the
+        undisturbed stream's (`toolkit.router.departure`)."""
+        self._departure = Departure(self._single.endpoint)
+
+    @property
+    def has_left(self) -> bool:
+        """Since `leave`: the worker has let go of it."""
+        return self._departure is not None and self._departure.left
+
+    @property
+    def is_over(self) -> bool:
+        """Since `leave`: it has come to its own end."""
+        return self._departure is not None and self._departure.over
+
+    def depart(self) -> None:
+        """Nothing more is taken from this attempt. The ids that it did not show count."""
+        departure, self._departure = self._departure, None
+        if departure is None:
+            return
+        ids = departure.ids()
+        self.ids += ids
+        if self._count is not None and ids:
+            self._count(ids.count(b" "))
+
+    @property
     def tokens(self) -> int:
         return self.ids.count(b" ")
 
@@ -135,6 +173,10 @@ class Relay:
             data = data[:cut]
         if self._rename is not None:
             data = data.replace(*self._rename)
+        if self._departure is not None:
+            data = self._departure.take(data)
+            if not data:
+                return
         if self._slow:
             self._feed_slow(data)
             return
@@ -175,6 +217,10 @@ class Relay:
     def _send(self, events: bytes) -> None:
         self.sent.add(events)
         self._write(events)
+        self.sent_at = monotonic()
+        if self.on_news is not None:
+            tell, self.on_news = self.on_news, None
+            tell()
         if not self._begun:
             self._begun = True
             self.first.set_result(None)

@@ -62,6 +62,8 @@ class Single:
     record: Record = field(default_factory=Record)
     faults: list[str] = field(default_factory=list)
     """Workers that failed it in a way that is theirs."""
+    job: str = ""
+    """The id of the request that it is a part of."""
 
     def wants_prompt_logprobs(self) -> bool:
         """Only the prefill computes them; its answer has to be merged into the decode's."""

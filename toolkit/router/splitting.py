@@ -121,9 +121,10 @@ def parse(
             view = replace(view, request_class=kind)
         job.singles.append(
             Single(
-                endpoint, path, one, rid, index, stream, view, headers, first, size, capture=capture
+                endpoint, path, one, rid, index, stream, view, headers, first, size,
+                capture=capture, job=job.rid,
             )
-        )
+        )  # fmt: skip
     return job
 
 

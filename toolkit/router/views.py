@@ -9,8 +9,9 @@ import orjson
 from aiohttp import web
 
 from toolkit.policies import check_policy
-from toolkit.router import identity, policy_figures, stage_figures
+from toolkit.router import drains, identity, migrate, policy_figures, stage_figures
 from toolkit.router.config import why_not
+from toolkit.router.errors import ApiError
 from toolkit.router.events import fetch
 from toolkit.router.guard import CALLER
 
@@ -34,6 +35,7 @@ def add_routes(app: web.Application, router: Router) -> None:
     app.router.add_post("/admin/policy", view.policy)
     app.router.add_post("/admin/drain", view.drain)
     app.router.add_post("/admin/refit", view.refit)
+    app.router.add_post("/admin/migrate", view.migrate)
     for path in PROXIED:
         app.router.add_get(path, view.proxy)
     app.router.add_get("/v1/models/{model:.*}", view.proxy)
@@ -75,6 +77,7 @@ class Views:
                 "poison": dict(router.known_workers.poisoned),
                 "resumed": router.metrics.resumed,
                 "retried": router.metrics.retried,
+                "moves": router.dispatcher.moves.describe(),
                 "draining": router.admission.draining,
                 "admin": router.guard.admin_url,
                 "timing": router.metrics.percentiles(),
@@ -90,6 +93,7 @@ class Views:
             metrics.healthy.labels(worker.name).set(worker.healthy)
             for rank in worker.ranks:
                 metrics.inflight.labels(worker.name, str(rank.dp_rank)).set(rank.inflight)
+                metrics.held.labels(worker.name, str(rank.dp_rank)).set(rank.held)
         return web.Response(
             body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"}
         )
@@ -185,18 +189,37 @@ class Views:
         except RefitError as error:
             return _error(500, f"the refit failed: {error}")
 
+    async def migrate(self, request: web.Request) -> web.Response:
+        """Move requests to other workers (`toolkit.router.migrate`)."""
+        refused = self._r.guard.refuse_admin(request)
+        if refused is not None:
+            return refused
+        wrong = identity.misdirected(request)
+        if wrong is not None:
+            return _error(409, wrong)
+        try:
+            order = migrate.read(await _body(request), self._r.known_workers)
+            return _json(await migrate.migrate(self._r.dispatcher.moves, order))
+        except ApiError as error:
+            return _error(error.status, error.message)
+
     async def drain(self, request: web.Request) -> web.Response:
-        """Refuse new requests from now on, those that run go on; {"on": false}: take them again."""
+        """Refuse new requests from now on, those that run go on; {"on": false}: take them again.
+        With `worker`: empty that one (`toolkit.router.drains`)."""
         refused = self._r.guard.refuse_admin(request)
         if refused is not None:
             return refused
         raw = await request.read()
         body = await _body(request) if raw else {}
-        if not isinstance(body, dict) or not set(body) <= {"on"}:
-            return _error(400, 'the body must be empty or {"on": false}')
         wrong = identity.misdirected(request)
         if wrong is not None:
             return _error(409, wrong)
+        if isinstance(body, dict) and "worker" in body:
+            return await self._drain_worker(body)
+        if not isinstance(body, dict) or not set(body) <= {"on"}:
+            return _error(
+                400, 'the body must be empty, {"on": false}, or about one worker: ' + drains.SHAPE
+            )
         on = body.get("on", True)
         if not isinstance(on, bool):
             return _error(400, "on must be true or false")
@@ -205,6 +228,13 @@ class Views:
         admission = self._r.admission
         admission.draining = on
         return _json({"draining": on, "running": admission.running, "queued": admission.queued})
+
+    async def _drain_worker(self, body: Any) -> web.Response:
+        router = self._r
+        try:
+            return _json(await router.drains.run(body, router.config.drain_timeout_s))
+        except ApiError as error:
+            return _error(error.status, error.message)
 
 
 def _figures(dispatcher: Dispatcher) -> dict[str, Any]:

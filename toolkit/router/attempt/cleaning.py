@@ -24,9 +24,14 @@ PREFILL_LINGER_S = 10.0
 
 
 def clean_up(
-    dispatcher: Dispatcher, single: Single, relay: Relay | None, legs: Legs, ok: bool
+    dispatcher: Dispatcher,
+    single: Single,
+    relay: Relay | None,
+    legs: Legs,
+    ok: bool,
+    moved: bool = False,
 ) -> None:
-    """`ok`: the client has its whole answer."""
+    """`ok`: the client has its whole answer; `moved`: it goes on elsewhere."""
     legs.return_credit()
     dispatcher.known_workers.leave_lane(single)
     if legs.news is not None:
@@ -50,7 +55,7 @@ def clean_up(
             except Exception:  # best effort, as it is; the counts must go back
                 log.exception("%s could not be told to drop a request", leg.rank.worker.name)
             call.close()
-        _end(leg, _generated(leg, single, relay, ok), ok)
+        _end(leg, _generated(leg, single, relay, ok), ok, moved)
 
 
 def _unprobed(leg: Leg) -> None:
@@ -78,6 +83,6 @@ def _end_later(leg: Leg, _: asyncio.Future[bool]) -> None:
     _end(leg)
 
 
-def _end(leg: Leg, generated: int = 0, finished: bool = False) -> None:
-    ok = leg.call.answered and leg.status < 500
+def _end(leg: Leg, generated: int = 0, finished: bool = False, moved: bool = False) -> None:
+    ok = None if moved and leg.decode else leg.call.answered and leg.status < 500
     leg.booking.end(ok, generated, finished)

@@ -20,6 +20,7 @@ from toolkit.router.booking import Booking
 from toolkit.router.first import first_of
 from toolkit.router.first_token import PATCH, why_decode
 from toolkit.router.metrics import Timing
+from toolkit.router.moves.base import GoOn
 from toolkit.router.one_token import is_one
 from toolkit.router.rank import Rank
 from toolkit.router.request import Single, new_room
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from toolkit.router.client import ClientStream
     from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.moves.live import Live
     from toolkit.router.relay import Relay
     from toolkit.signatures.reader import Sample
 
@@ -50,8 +52,10 @@ class Attempt:
         client: ClientStream | None,
         number: int,
         arrived: float,
+        live: Live,
     ) -> None:
         self._d = dispatcher
+        self._live = live
         self._single = single
         self._number = number
         self._relay = relay
@@ -62,7 +66,7 @@ class Attempt:
         self._timing = Timing()
         self._relaying = Relaying(
             dispatcher, single, relay, client, self._legs, self._verdicts, self._timing, arrived,
-            first=number == 0,
+            first=number == 0, live=live,
         )  # fmt: skip
         self._late = False
         self._done_at = 0.0
@@ -73,13 +77,17 @@ class Attempt:
         self._view: RequestView = view
 
     async def run(self) -> Answer | None:
-        ok = False
+        ok = moved = False
         try:
             answer = await (self._split() if self._d.config.disaggregated else self._plain())
             ok = True
             return answer
+        except GoOn:
+            moved = True
+            raise
         finally:
-            clean_up(self._d, self._single, self._relay, self._legs, ok)
+            self._live.off()
+            clean_up(self._d, self._single, self._relay, self._legs, ok, moved)
 
     @property
     def _wait_s(self) -> float:
@@ -87,12 +95,29 @@ class Attempt:
         return config.no_worker_wait_s if self._number == 0 else config.rerun_wait_s
 
     async def _plain(self) -> Answer | None:
-        rank = await self._d.pick("plain", self._single, self._view, self._wait_s)
+        rank = self._booked() or await self._d.pick("plain", self._single, self._view, self._wait_s)
         body = self._legs.body()
         set_rank(body, rank)
         self._timing.queue = monotonic() - self._arrived
+        self._legs.booking = self._take(rank)
         leg = self._post(rank, body, decode=True)
+        self._live.at(leg, self._legs, self._view)
         return await self._relaying.follow(leg, None, self._late)
+
+    def _booked(self) -> Rank | None:
+        """Where a place is kept for it, since it is being moved there."""
+        move = self._live.move
+        rank = move.booking.rank if move is not None and move.booking is not None else None
+        return rank if rank is not None and rank.open else None
+
+    def _take(self, rank: Rank) -> Booking | None:
+        """The place that is kept for it there; one elsewhere is given back."""
+        move = self._live.move
+        booking = move.take_booking() if move is not None else None
+        if booking is not None and booking.rank is not rank:
+            booking.cancel()
+            return None
+        return booking
 
     async def _split(self) -> Answer | None:
         """Prefill and decode apart: late when the prefill can tell that it is done."""
@@ -132,9 +157,11 @@ class Attempt:
                 done.cancel()
             decided_at = monotonic()
         set_rank(body, decode)
+        self._legs.booking = self._legs.booking or self._take(decode)
         decode_leg = self._post(decode, body, decode=True)
         self._legs.return_credit()
         self._note_signature(decode_leg)
+        self._live.at(decode_leg, self._legs, self._view)
         if late:
             self._timing.prefill = self._done_at - posted_at
             self._timing.decide = decided_at - self._done_at
@@ -191,6 +218,9 @@ class Attempt:
             )
         # Without an event (lost with its stream, or late beyond reason) bind at once: SGLang's
         # own flow also registers the decode before the prefill has run.
+        booked = self._booked()
+        if booked is not None:
+            return booked
         if self._d.pooling:
             return await self._from_pool(leg)
         chosen = self._d.choose("decode", self._single, self._view)

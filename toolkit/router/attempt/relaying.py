@@ -21,6 +21,7 @@ from toolkit.router.upstream import Call
 if TYPE_CHECKING:
     from toolkit.router.client import ClientStream
     from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.moves.live import Live
     from toolkit.router.relay import Relay
 
 SUSPECT_S = 2.0
@@ -31,8 +32,8 @@ class Relaying:
     """Follows the legs of one attempt. `first`: it is the request's first one."""
 
     __slots__ = (
-        "_arrived", "_client", "_d", "_first", "_legs", "_relay", "_single", "_timing", "_verdicts",
-        "begun",
+        "_arrived", "_client", "_d", "_first", "_legs", "_live", "_relay", "_single", "_timing",
+        "_verdicts", "begun",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +47,7 @@ class Relaying:
         timing: Timing,
         arrived: float,
         first: bool,
+        live: Live,
     ) -> None:
         self._d = dispatcher
         self._single = single
@@ -56,6 +58,7 @@ class Relaying:
         self._timing = timing
         self._arrived = arrived
         self._first = first
+        self._live = live
         self.begun = False
         """The client has had its first token from the prefill."""
 
@@ -107,14 +110,13 @@ class Relaying:
                 if not self.begun:
                     kind = self._single.view.request_class
                     self._d.metrics.began(monotonic() - self._arrived, kind)
-            first_at = monotonic()
+            first_at, had = monotonic(), relay.tokens
             assert self._client is not None
             await self._client.start()
-            # A bare await would cancel `done` together with this task.
-            await first_of((call.done,))
-            tokens = relay.tokens
-            if tokens > 1:
-                self._d.metrics.tpot.observe((monotonic() - first_at) / (tokens - 1))
+            leg = await self._to_its_end(leg)
+            call = leg.call
+            if relay.tokens > had:
+                self._d.metrics.tpot.observe((monotonic() - first_at) / (relay.tokens - had))
         if relay.ended:
             return
         failure = relay.failure
@@ -126,6 +128,22 @@ class Relaying:
         if call.failed:
             raise self._verdicts.lost(leg)
         raise self._verdicts.retry(leg, "its stream ended early", "early")
+
+    async def _to_its_end(self, leg: Leg) -> Leg:
+        """Until its stream has ended; the leg that it ended on, of those that it moved to within
+        this attempt. GoOn: it is to be moved by another attempt."""
+        while True:
+            ordered = self._live.listen()
+            # A bare await would cancel `done` together with this task.
+            await first_of((leg.call.done, ordered))
+            if leg.call.done.done():
+                return leg
+            move = self._live.move
+            if move is not None and not move.run:
+                move.run = True
+                await move.kind.run(move)
+                assert self._live.leg is not None
+                leg = self._live.leg
 
     async def _late_prompt_logprobs(self, prefill: Leg) -> None:
         await first_of((prefill.call.done,), PREFILL_LINGER_S)

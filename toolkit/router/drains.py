@@ -1,0 +1,149 @@
+"""Emptying a worker: it gets no new requests, and what runs there moves away or ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from toolkit.router.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from toolkit.router.known_workers import KnownWorkers
+    from toolkit.router.moves import Live, Moves, Outcome
+    from toolkit.router.rank import Rank
+
+LOOK_S = 0.02
+AGAIN_S = 0.25
+"""A request that nobody had room for is asked for again after so long."""
+FIELDS = {"worker", "deadline_s", "undo"}
+SHAPE = (
+    'the body must be {"worker": "decode-0", "deadline_s": 30}, or {"worker": "decode-0", '
+    '"undo": true} to let it have requests again; a DP rank is named as in decode-0:1'
+)
+LONGEST_S = 86400.0
+
+
+class Drains:
+    """Holds ranks and empties them; `undo` lets them have requests again. A hold outlives its
+    worker: who replaces it undoes it."""
+
+    def __init__(self, known_workers: KnownWorkers, moves: Moves) -> None:
+        self._known_workers = known_workers
+        self._moves = moves
+
+    async def run(self, body: Any, default_s: float) -> dict[str, Any]:
+        """What POST /admin/drain asks for of a worker.
+
+        Raises:
+            ApiError: 400 for a wrong body, 409 for a worker that no other one could stand in for.
+        """
+        if not isinstance(body, dict) or not set(body) <= FIELDS:
+            raise ApiError(400, SHAPE)
+        name, undo = body.get("worker"), body.get("undo", False)
+        deadline_s = body.get("deadline_s", default_s)
+        ranks = self._known_workers.ranks_named(name) if isinstance(name, str) else []
+        if not ranks:
+            known = ", ".join(worker.name for worker in self._known_workers.workers)
+            raise ApiError(400, f'"worker" must be one of {known}; got {name!r:.80}')
+        if not isinstance(undo, bool) or (undo and "deadline_s" in body):
+            raise ApiError(400, f'"undo" must be true or false, and goes alone: {SHAPE}')
+        if type(deadline_s) not in (int, float) or not 0 <= deadline_s <= LONGEST_S:
+            raise ApiError(400, f'"deadline_s" must be a number from 0 to {LONGEST_S:g}')
+        if undo:
+            self._known_workers.hold(ranks, on=False)
+            return {"worker": name, "held": False}
+        self._refuse_last(ranks)
+        return {"worker": name, "held": True, **await self.drain(ranks, deadline_s)}
+
+    def _refuse_last(self, ranks: Sequence[Rank]) -> None:
+        role = ranks[0].worker.config.role
+        if any(rank.open and rank not in ranks for rank in self._known_workers.side(role)):
+            return
+        if all(rank.held for rank in ranks):
+            return
+        raise ApiError(
+            409,
+            f"it is the last {role} worker that takes requests: without it all new ones would get "
+            "503. Start another one first, or end the deployment with `toolkit stop`",
+        )
+
+    async def drain(self, ranks: Sequence[Rank], deadline_s: float) -> dict[str, Any]:
+        """Hold the ranks, and return when nothing of ours runs there, or after the deadline: what
+        has `moved`, what is `left`, and why it `stays`."""
+        self._known_workers.hold(ranks)
+        begun = monotonic()
+        emptying = _Emptying(self._moves, ranks)
+        try:
+            while emptying.left and monotonic() - begun < deadline_s:
+                emptying.look()
+                await asyncio.sleep(LOOK_S)
+        finally:
+            emptying.stop()
+        left = emptying.left
+        return {
+            "drained": not left,
+            "moved": emptying.outcomes["moved"],
+            "ended": emptying.outcomes["ended"],
+            "lost": emptying.outcomes["lost"],
+            "left": left,
+            "stays": dict(emptying.stays()),
+            "seconds": round(monotonic() - begun, 3),
+        }
+
+
+class _Emptying:
+    """One drain: orders moves as long as there is something to move."""
+
+    def __init__(self, moves: Moves, ranks: Sequence[Rank]) -> None:
+        self._moves = moves
+        self._ranks = ranks
+        self._orders: dict[Live, asyncio.Task[Outcome]] = {}
+        self._again: dict[Live, float] = {}
+        self._refused: dict[Live, str] = {}
+        self.outcomes: Counter[str] = Counter()
+
+    @property
+    def left(self) -> int:
+        """Requests of ours that are there or on their way."""
+        return sum(rank.inflight for rank in self._ranks)
+
+    def look(self) -> None:
+        now = monotonic()
+        self._collect(now)
+        for rank in self._ranks:
+            for live in self._moves.on(rank):
+                if live in self._orders or self._again.get(live, 0.0) > now:
+                    continue
+                if self._moves.why_not(live) is None:
+                    order = self._moves.move(live, None, "drain")
+                    self._orders[live] = asyncio.ensure_future(order)
+
+    def _collect(self, now: float) -> None:
+        for live, order in list(self._orders.items()):
+            if not order.done():
+                continue
+            del self._orders[live]
+            outcome = order.result()
+            self.outcomes[outcome.how] += 1
+            if outcome.how == "kept":
+                self._again[live] = now + AGAIN_S
+                self._refused[live] = outcome.reason
+
+    def stop(self) -> None:
+        """Nobody waits any more; what is under way goes on."""
+        self._collect(monotonic())
+        for order in self._orders.values():
+            order.cancel()
+
+    def stays(self) -> Counter[str]:
+        """Why those that are left are still there."""
+        reasons: Counter[str] = Counter()
+        for rank in self._ranks:
+            for live in self._moves.on(rank):
+                reason = self._moves.why_not(live) or self._refused.get(live, "")
+                reasons[reason or "there was no time"] += 1
+        return reasons

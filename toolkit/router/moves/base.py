@@ -1,0 +1,121 @@
+"""What a move is, how it can end, and what a kind of move must be able to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from toolkit.router.booking import Booking
+    from toolkit.router.moves.live import Live
+    from toolkit.router.rank import Rank
+    from toolkit.router.relay import Relay
+
+How = Literal["moved", "kept", "ended", "lost"]
+Why = Literal["outgrown", "overload", "level", "drain", "asked", "kv_limit"]
+"""Who wanted it: a stage's range, a stage's load, rebalancing, a worker that is to be empty, an
+operator, a decode worker near its KV limit."""
+WHYS: tuple[Why, ...] = ("outgrown", "overload", "level", "drain", "asked", "kv_limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a move ended.
+
+    - `moved`: the stream goes on at `to`
+    - `kept`: it stays where it was, `reason` says why
+    - `ended`: it came to its end before it could be moved
+    - `lost`: its client got an error in place of the rest, `reason`
+
+    `stall_s`: from the last event that the client had of the source to the first one after it.
+    `tokens`: of KV that the target had to get.
+    """
+
+    how: How
+    reason: str = ""
+    to: str = ""
+    stall_s: float = 0.0
+    tokens: int = 0
+    kind: str = ""
+
+
+class GoOn(Exception):
+    """This attempt has been left: the next one goes on with what the client has. No failure."""
+
+
+@dataclass(eq=False, slots=True)
+class Move:
+    """One order. `booking`: its place on the target, until that is posted. `done` ends with the
+    Outcome, in any case."""
+
+    live: Live
+    source: Rank
+    target: Rank
+    why: Why
+    kind: Kind
+    tokens: int
+    booking: Booking | None
+    done: asyncio.Future[Outcome] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    begun: float = field(default_factory=monotonic)
+    run: bool = False
+    """Its kind has been at work."""
+    left: bool = False
+    """The source's part is over."""
+    stalled_at: float = 0.0
+    """When the client had the source's last event."""
+
+    def leave(self, relay: Relay) -> None:
+        """The source's part is over; whoever goes on ends the stall."""
+        self.left = True
+        self.stalled_at = relay.sent_at
+        relay.on_news = self.live.gone_on
+
+    def end(self, how: How, reason: str = "", to: str = "", stall_s: float = 0.0) -> None:
+        """Once; what comes later does not count."""
+        self.drop_booking()
+        if not self.done.done():
+            tokens = self.tokens if how == "moved" else 0
+            self.done.set_result(Outcome(how, reason, to, stall_s, tokens, self.kind.name))
+
+    def take_booking(self) -> Booking | None:
+        """The place on the target, which is the caller's from now on. None: there is none, or its
+        rank takes nothing now."""
+        booking = self.booking
+        if booking is None:
+            return None
+        if not booking.rank.open:
+            self.drop_booking()
+            return None
+        self.booking = None
+        return booking
+
+    def drop_booking(self) -> None:
+        booking, self.booking = self.booking, None
+        if booking is not None:
+            booking.cancel()
+
+
+class Kind(Protocol):
+    """A way to move a request. It runs in the request's own task, between two events of its stream.
+
+    `run` returns when the request stays where it is or has ended there (`relay.ended`), or when it
+    has been taken over within the attempt: then it has put the new leg into `move.live.leg`. It
+    raises GoOn to have the next attempt run it again, at the booked rank, with what the client has.
+    Whatever it raises else is the attempt's failure, and the ordinary retry takes the request.
+    """
+
+    name: str
+
+    def why_not(self, live: Live, target: Rank) -> str | None:
+        """What of this request, or of these workers, this kind cannot do; None when it can."""
+        ...
+
+    async def run(self, move: Move) -> None: ...
+
+
+Tell = Callable[[Move, Outcome], None]

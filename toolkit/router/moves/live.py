@@ -1,0 +1,139 @@
+"""A request that runs now, as one who moves requests sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from toolkit.router import resumable
+from toolkit.router.errors import ApiError
+
+if TYPE_CHECKING:
+    from toolkit.policies.base import RequestView
+    from toolkit.router.attempt.legs import Leg, Legs
+    from toolkit.router.moves.base import Move
+    from toolkit.router.rank import Rank
+    from toolkit.router.relay import Relay
+    from toolkit.router.request import Single
+
+
+class Live:
+    """One single, over all its attempts. `leg` is the call that its client's answer comes from,
+    None while there is none: before its decode worker has it, and between two attempts."""
+
+    __slots__ = ("_view", "began", "leg", "legs", "move", "moves", "ordered", "relay", "single")
+
+    def __init__(self, single: Single, relay: Relay | None) -> None:
+        self.single = single
+        self.relay = relay
+        self.leg: Leg | None = None
+        self.legs: Legs | None = None
+        self.move: Move | None = None
+        """The one that is under way."""
+        self.moves = 0
+        """Attempts that were left for a move."""
+        self.began = monotonic()
+        self.ordered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when its attempt is to look at `move`."""
+        self._view = single.view
+
+    @property
+    def rid(self) -> str:
+        return self.single.rid
+
+    @property
+    def rank(self) -> Rank | None:
+        """Where it decodes now."""
+        return None if self.leg is None else self.leg.rank
+
+    @property
+    def length(self) -> int:
+        """KV tokens: of its prompt, as far as that is counted, and of what was generated."""
+        generated = 0 if self.relay is None else self.relay.tokens
+        return self._view.prompt_tokens + generated
+
+    def at(self, leg: Leg, legs: Legs, view: RequestView) -> None:
+        """A worker has been asked for its answer. `view`: as it was asked, resumed tokens in the
+        prompt."""
+        self.leg, self.legs = leg, legs
+        prompt = view.prompt_tokens - len(self.single.resume_ids)
+        self._view = replace(view, prompt_tokens=max(0, prompt))
+
+    def off(self) -> None:
+        """The attempt is over."""
+        self.leg = self.legs = None
+
+    def view(self) -> RequestView:
+        """As a rank is to see it that it moves to: all that it has is prompt."""
+        return replace(self._view, prompt_tokens=self.length)
+
+    def why_not(self) -> str | None:
+        """Why it cannot be moved now; None when it can."""
+        single, relay, leg = self.single, self.relay, self.leg
+        if self.move is not None:
+            return "it is being moved"
+        if relay is None:
+            return "its answer does not stream"
+        reason = resumable.why_not(single)
+        if reason is not None:
+            return f"no other worker can go on with it: {reason.removesuffix(' with it')}"
+        if single.record.suspect:
+            return "it is suspected to fail workers"
+        if leg is None or not relay.caught_up:
+            return "it has not begun on a decode worker"
+        if leg.rank.worker.config.role == "prefill":
+            return "its prefill worker does all of it"
+        if not relay.ids:
+            return "its worker does not tell which tokens it generates"
+        return None
+
+    def order(self, move: Move) -> None:
+        """Have its attempt look at the move."""
+        self.move = move
+        if not self.ordered.done():
+            self.ordered.set_result(None)
+
+    def listen(self) -> asyncio.Future[None]:
+        """`ordered`, made new when it has been looked at."""
+        if self.ordered.done() and (self.move is None or self.move.run):
+            self.ordered = asyncio.get_running_loop().create_future()
+        return self.ordered
+
+    def gone_on(self) -> None:
+        """Its client has had the first event after the source's last one."""
+        move, rank = self.move, self.rank
+        self.move = None
+        if move is None:
+            return
+        assert self.relay is not None and rank is not None
+        stall = monotonic() - move.stalled_at
+        if rank is move.source:
+            move.end("kept", f"{move.target.name} failed, and it went back", stall_s=stall)
+        else:
+            rank.moved_in += 1
+            move.end("moved", to=rank.name, stall_s=stall)
+
+    def failed(self, worker: str) -> None:
+        """An attempt has failed, and another one follows. A place on another worker is kept."""
+        move = self.move
+        if move is None:
+            return
+        if not move.left and self.relay is not None:
+            move.leave(self.relay)
+        if move.booking is not None and move.target.worker.name == worker:
+            move.drop_booking()
+
+    def over(self, error: BaseException | None) -> None:
+        """The request has ended, by itself when `error` is None."""
+        move, self.move = self.move, None
+        self.off()
+        if move is None:
+            return
+        if error is None:
+            move.end("ended", "it came to its end first")
+        elif isinstance(error, ApiError):
+            move.end("lost", error.message)
+        else:
+            move.end("ended", "its client went away")

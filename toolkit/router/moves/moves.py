@@ -1,0 +1,227 @@
+"""All moves of this router: who can be moved, who is, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from toolkit.router.booking import Booking
+from toolkit.router.moves.base import Kind, Move, Outcome, Why
+from toolkit.router.moves.live import Live
+from toolkit.router.moves.replay import Replay
+from toolkit.router.moves.targets import Targets
+from toolkit.router.rank import Rank
+
+if TYPE_CHECKING:
+    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.relay import Relay
+    from toolkit.router.request import Single
+
+AT_A_TIME = 3
+"""Moves of one rank, those that leave it and those that come to it counted apart (CascadeInfer,
+section 5)."""
+RING = 4096
+
+
+class Counted(NamedTuple):
+    """What moves are counted by."""
+
+    why: str
+    kind: str
+    outcome: str
+
+
+class Moves:
+    """Moves requests between ranks, and knows those that run.
+
+    A move is an order to the request's own task (`Live.order`), which runs it between two events of
+    the stream (`Kind.run`): whoever asked for it may go away, the move goes on.
+    """
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._d = dispatcher
+        self._live: dict[Live, None] = {}
+        self._named: defaultdict[str, dict[Live, None]] = defaultdict(dict)
+        self._leaving: defaultdict[Rank, asyncio.Semaphore] = defaultdict(_three)
+        self._coming: defaultdict[Rank, asyncio.Semaphore] = defaultdict(_three)
+        self.targets = Targets(dispatcher)
+        self.kinds: Sequence[Kind] = (Replay(),)
+        """Those that this router may use, the best one first."""
+        self.counts: Counter[Counted] = Counter()
+        self.tokens = 0
+        """KV tokens of all that was moved."""
+        self.under_way: Counter[Rank] = Counter()
+        """By source, the moves that were begun and are not over."""
+        self._stalls: deque[float] = deque(maxlen=RING)
+        self.on_end: Callable[[Move, Outcome], None] = lambda move, outcome: None
+        """Told of every move that was begun."""
+
+    @contextmanager
+    def running(self, single: Single, relay: Relay | None) -> Iterator[Live]:
+        """From its first attempt to its end."""
+        live = Live(single, relay)
+        names = {single.rid, single.job} - {""}
+        self._live[live] = None
+        for name in names:
+            self._named[name][live] = None
+        error: BaseException | None = None
+        try:
+            yield live
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            del self._live[live]
+            for name in names:
+                del self._named[name][live]
+                if not self._named[name]:
+                    del self._named[name]
+            live.over(error)
+
+    def named(self, rid: str) -> list[Live]:
+        """The parts of a request by the id that its client has: several with n > 1 or a batch, one
+        by `RID_2`, none when it does not run (any more)."""
+        return list(self._named.get(rid, ()))
+
+    def on(self, rank: Rank) -> list[Live]:
+        """What decodes there now, or is prefilled for it."""
+        return [live for live in self._live if live.rank is rank]
+
+    def why_not(self, live: Live) -> str | None:
+        """Why this request cannot be moved, wherever to; None when it can."""
+        if not self._d.known_workers.worker_key:
+            return (
+                "the workers have no key, without which they go on with no other one's request: "
+                "give the router worker_api_key_env"
+            )
+        return live.why_not()
+
+    async def move(self, live: Live, target: Rank | Sequence[Rank] | None, why: Why) -> Outcome:
+        """Move a request to `target`, of several to the one that has the most KV free, or (None) to
+        whom the decode policy takes among all others.
+
+        Waits while three are under way from its rank, or to the target. Raises nothing.
+        """
+        source = live.rank
+        reason = self.why_not(live)
+        targets = [target] if isinstance(target, Rank) else target
+        if source is None or reason is not None:
+            return self._not_begun(why, Outcome("kept", reason or "it runs nowhere now"))
+        move: Move | None = None
+        outcome: Outcome | None = None
+        async with _leased(self._leaving[source], lambda: move):
+            chosen = self._chosen(live, source, targets)
+            if isinstance(chosen, Outcome):
+                return self._not_begun(why, chosen)
+            async with _leased(self._coming[chosen], lambda: move):
+                # The wait may have been long.
+                outcome = self._refused(live, source, chosen)
+                if outcome is not None:
+                    return self._not_begun(why, outcome)
+                kind = self._kind(live, chosen)
+                if isinstance(kind, str):
+                    return self._not_begun(why, Outcome("kept", kind))
+                move = self._begin(live, source, chosen, why, kind)
+                return await asyncio.shield(move.done)
+
+    def _chosen(self, live: Live, source: Rank, targets: Sequence[Rank] | None) -> Rank | Outcome:
+        gone = self._gone(live, source)
+        if gone is not None:
+            return gone
+        if targets is None:
+            chosen = self.targets.choose(live)
+        else:
+            chosen = self.targets.best(live, targets)
+        return Outcome("kept", chosen) if isinstance(chosen, str) else chosen
+
+    def _refused(self, live: Live, source: Rank, target: Rank) -> Outcome | None:
+        gone = self._gone(live, source)
+        if gone is not None:
+            return gone
+        reason = self.targets.why_not(live, target) or self.why_not(live)
+        return None if reason is None else Outcome("kept", reason)
+
+    def _gone(self, live: Live, source: Rank) -> Outcome | None:
+        if live not in self._live:
+            return Outcome("ended", "it came to its end first")
+        if live.rank is not source:
+            return Outcome("kept", f"it is not on {source.name} any more")
+        return None
+
+    def _kind(self, live: Live, target: Rank) -> Kind | str:
+        """The best one that can do it; why none can."""
+        reasons = []
+        for kind in self.kinds:
+            reason = kind.why_not(live, target)
+            if reason is None:
+                return kind
+            reasons.append(reason)
+        return "; ".join(reasons)
+
+    def _begin(self, live: Live, source: Rank, target: Rank, why: Why, kind: Kind) -> Move:
+        assert live.relay is not None
+        following, generated = self._d.following, live.relay.tokens
+        booking = Booking(target, live.view(), following, streams=True, generated=generated)
+        move = Move(live, source, target, why, kind, live.length, booking)
+        move.done.add_done_callback(lambda done: self._ended(move, done.result()))
+        self.under_way[source] += 1
+        live.order(move)
+        return move
+
+    def _ended(self, move: Move, outcome: Outcome) -> None:
+        self.under_way[move.source] -= 1
+        self._count(move.why, outcome)
+        if outcome.how == "moved":
+            self.tokens += outcome.tokens
+            self._stalls.append(outcome.stall_s)
+            self._d.metrics.moved(outcome.stall_s, outcome.tokens)
+        self.on_end(move, outcome)
+
+    def _not_begun(self, why: Why, outcome: Outcome) -> Outcome:
+        self._count(why, outcome)
+        return outcome
+
+    def _count(self, why: Why, outcome: Outcome) -> None:
+        counted = Counted(why, outcome.kind, outcome.how)
+        self.counts[counted] += 1
+        self._d.metrics.moves.labels(*counted).inc()
+
+    def describe(self) -> dict[str, Any]:
+        """For GET /workers."""
+        stalls = sorted(self._stalls)
+        return {
+            "under_way": sum(self.under_way.values()),
+            "outcomes": [
+                {**counted._asdict(), "count": count}
+                for counted, count in sorted(self.counts.items())
+            ],
+            "tokens": self.tokens,
+            "stall_ms": {
+                f"p{p}": round(stalls[min(len(stalls) - 1, len(stalls) * p // 100)] * 1e3, 3)
+                for p in (50, 90, 99)
+                if stalls
+            },
+        }
+
+
+def _three() -> asyncio.Semaphore:
+    return asyncio.Semaphore(AT_A_TIME)
+
+
+@asynccontextmanager
+async def _leased(
+    places: asyncio.Semaphore, begun: Callable[[], Move | None]
+) -> AsyncIterator[None]:
+    """One of the places, until the move is done: whoever ordered it may go away before."""
+    await places.acquire()
+    try:
+        yield
+    finally:
+        move = begun()
+        if move is None or move.done.done():
+            places.release()
+        else:
+            move.done.add_done_callback(lambda _: places.release())

@@ -1,0 +1,84 @@
+"""Which rank a request can move to: it takes requests, and has a slot and KV free for this one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from toolkit.policies.support.readings import read_ranks
+from toolkit.router.ejection import usable as ejected_left_out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from toolkit.policies.base import WorkerView
+    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.moves.live import Live
+    from toolkit.router.rank import Rank
+
+
+class Targets:
+    """Looks for room by the last readings and what was sent since."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._d = dispatcher
+
+    def why_not(self, live: Live, target: Rank) -> str | None:
+        """Why this rank cannot take the request now; None when it can."""
+        source = live.rank
+        if target is source:
+            return f"it is on {target.name} already"
+        if source is not None and target.worker.config.role != source.worker.config.role:
+            return f"{target.name} is a {target.worker.config.role} worker"
+        if not target.worker.healthy:
+            return f"{target.name} is down"
+        if target.held:
+            return f"{target.name} is being drained"
+        if target.worker.record.out:
+            return f"{target.name} is left alone for a while: it failed requests"
+        return _why_no_room(target, live.length)
+
+    def best(self, live: Live, ranks: Sequence[Rank]) -> Rank | str:
+        """Of several ranks the one that has the most KV free; why none can take it."""
+        reasons = {rank: self.why_not(live, rank) for rank in ranks}
+        able = [rank for rank, reason in reasons.items() if reason is None]
+        if not able:
+            return next(reason for reason in reasons.values() if reason is not None)
+        return max(able, key=lambda rank: read_ranks([rank.view(monotonic(), True)]).room[0])
+
+    def choose(self, live: Live) -> Rank | str:
+        """The decode policy's choice among the others; why there is none."""
+        source = live.rank
+        assert source is not None
+        role = source.worker.config.role
+        ranks = self._d.known_workers.side(role)
+        now = monotonic()
+        records = [rank.worker.record for rank in ranks]
+        up = [rank.open and rank is not source for rank in ranks]
+        if not any(up):
+            return "there is no other worker that takes requests"
+        usable = ejected_left_out(up, records, now, self._d.config.eject_share)
+        length = live.length
+        room = [
+            ok and not _why_no_room(rank, length) for ok, rank in zip(usable, ranks, strict=True)
+        ]
+        if not any(room):
+            return f"no other worker has a slot and {length} KV tokens free"
+        views = [rank.view(now, ok) for rank, ok in zip(ranks, room, strict=True)]
+        decision = self._d.policy(role).choose(views, replace(live.view(), now=now))
+        if decision is None or not room[decision.index]:
+            return f"policy {self._d.policy(role).name} chose none of the others"
+        return ranks[decision.index]
+
+
+def _why_no_room(rank: Rank, tokens: int) -> str | None:
+    view: WorkerView = rank.view(monotonic(), True)
+    if view.load is None:
+        return f"{rank.name} has not said how loaded it is"
+    room = read_ranks([view])
+    if room.slots[0] < 1:
+        return f"{rank.name} has no free slot"
+    if room.room[0] < tokens:
+        return f"{rank.name} has no {tokens} KV tokens free"
+    return None
