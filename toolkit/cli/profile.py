@@ -1,4 +1,4 @@
-"""`toolkit profile`, and `toolkit profile show | diff | check | fit | place`."""
+"""`toolkit profile`, and `toolkit profile show | diff | check | fit | place | stages`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from toolkit.cli.stages import stages
 
 if TYPE_CHECKING:
     from toolkit.launch.deployment import Deployment
@@ -17,6 +19,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     invoke_without_command=True,
 )
+
+app.command()(stages)
 
 Folder = Annotated[Path, typer.Argument(help="A profile folder.")]
 

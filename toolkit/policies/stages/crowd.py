@@ -42,14 +42,15 @@ class Crowd:
     def in_flight(self) -> float:
         return float(self.requests.sum())
 
-    def sums(self) -> Sums:
-        """Of all."""
+    def sums(self, low: int = 0, high: int | None = None) -> Sums:
+        """Of the buckets from `low` up to before `high`; None: to the last."""
+        part = slice(low, high)
         return Sums(
-            float(self.requests.sum()),
-            float(self.prompt.sum()),
-            float(self.prompt_squares.sum()),
-            float(self.kv.sum()),
-            float(self.longest.max()),
+            float(self.requests[part].sum()),
+            float(self.prompt[part].sum()),
+            float(self.prompt_squares[part].sum()),
+            float(self.kv[part].sum()),
+            float(self.longest[part].max()),
         )
 
 

@@ -10,6 +10,10 @@ from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.partition import FREE, Partition, Problem, exact, heuristic
 from toolkit.policies.stages.qoe import Qoe
 
+LEAST_GAIN = 0.05
+"""Stages that win less, by the model, are not worth what it does not see: fewer ranks to even the
+load of a length out over, and moves."""
+
 Method = Literal["exact", "heuristic"]
 METHODS: dict[Method, Callable[[Problem], Partition]] = {"exact": exact, "heuristic": heuristic}
 
@@ -54,3 +58,23 @@ def stages_for(
 ) -> Layout:
     """The layout of `plan_stages`."""
     return plan_stages(answers, instances, qoe, in_flight, move_s, mixed, most_stages).layout
+
+
+def against(found: Partition, qoe: Qoe, error: float = 0.0) -> str:
+    """Why not to use these stages; empty where they pay. `error`: of the fit, on requests that it
+    has not seen."""
+    if not qoe.minds_lengths:
+        return "a step takes as long whatever the lengths are: stages win nothing"
+    if len(found.layout.stages) == 1:
+        return "one stage is best: by this profile lengths change the time of a step too little"
+    if found.gain < LEAST_GAIN:
+        return (
+            f"stages would win {found.gain:.1%} of the time by output token, less than "
+            f"{LEAST_GAIN:.0%}: lengths change the time of a step too little for what they cost"
+        )
+    if found.gain < error:
+        return (
+            f"stages would win {found.gain:.1%}, less than the {error:.1%} by which the QoE fit is "
+            "off on requests that it has not seen: measure before you use them"
+        )
+    return ""

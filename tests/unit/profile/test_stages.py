@@ -1,0 +1,139 @@
+"""`toolkit profile stages`: what is printed, written and advised against."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.unit.profile import sample
+from toolkit.cli.main import app
+from toolkit.launch.deployment import load_deployment
+from toolkit.profile_folder.schema import Latency
+from toolkit.profile_folder.store import write
+from toolkit.resources import profiles_dir
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("profile") / "sample"
+    profile, arrays = sample.build(sample.Size(requests=60))
+    write(place, profile, arrays, "")
+    return place
+
+
+@pytest.fixture
+def lengths(tmp_path: Path) -> Path:
+    file = tmp_path / "lengths.txt"
+    rows = ["100 200"] * 90 + ["30000, 400  # a long one"] * 10
+    file.write_text("# prompt output\n\n" + "\n".join(rows) + "\n")
+    return file
+
+
+def _run(*words: object) -> tuple[int, str]:
+    found = RUNNER.invoke(app, ["profile", "stages", *map(str, words)])
+    return found.exit_code, " ".join(found.output.split())
+
+
+DEPLOYMENT = """# mine
+name: four   # of them
+decode:
+  replicas: 4   # as many
+  tp: 1
+"""
+
+
+def test_it_prints_stages_and_writes_them_into_a_copy(
+    folder: Path, lengths: Path, tmp_path: Path
+) -> None:
+    file, copy = tmp_path / "mine.yaml", tmp_path / "staged.yaml"
+    file.write_text(DEPLOYMENT)
+    code, said = _run(
+        folder, "--lengths", lengths, "--deployment", file, "--in-flight", 200, "--into", copy
+    )
+    assert code == 0, said
+    assert "200 requests in flight" in said and "8.1% off" in said
+    layout = load_deployment(copy).decode.layout
+    assert layout is not None and layout.ranks == 4 and len(layout.stages) == 2
+    assert layout.shown(0) in said
+    lines = copy.read_text().splitlines()
+    assert [line for line in lines if "stages" not in line] == DEPLOYMENT.splitlines()
+    assert file.read_text() == DEPLOYMENT
+    code, said = _run(
+        folder, "--lengths", lengths, "--deployment", file, "--in-flight", 9, "--into", copy
+    )
+    assert code == 1 and "is there already" in said
+
+
+def test_where_stages_do_not_pay_it_says_so_and_writes_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
+    even, copy, file = tmp_path / "even.txt", tmp_path / "staged.yaml", tmp_path / "mine.yaml"
+    even.write_text("500 20\n" * 50)
+    file.write_text(DEPLOYMENT)
+    words = ("--lengths", even, "--deployment", file, "--in-flight", 20, "--into", copy)
+    code, said = _run(folder, *words)
+    assert code == 3 and "leave stages out" in said
+    assert not copy.exists()
+    code, said = _run(folder, *words, "--anyway")
+    assert code == 3 and copy.exists()
+
+
+def test_a_trace_with_times_says_how_many_are_in_flight(folder: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 100 * i, "input_length": 30_000 if i % 9 == 0 else 90, "output_length": 150}
+        for i in range(200)
+    ]
+    trace.write_text("\n".join(json.dumps(row) for row in rows))
+    code, said = _run(folder, "--trace", trace, "--instances", 6)
+    assert code in (0, 3) and "requests in flight" in said
+    code, said = _run(folder, "--trace", trace, "--instances", 6, "--rate", 1e6)
+    assert code == 1 and "cannot keep up" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--instances", 2), "--trace FILE or --lengths FILE, one of them"),
+        (("--lengths", "L"), "--deployment FILE or --instances N"),
+        (("--lengths", "L", "--instances", 2), "--in-flight N, or --rate R"),
+        (("--lengths", "L", "--instances", 2, "--deployment", "cpu-demo"), "no --instances"),
+        (("--lengths", "L", "--instances", 2, "--into", "x.yaml"), "--deployment FILE"),
+        (("--lengths", "L", "--instances", 2, "--in-flight", 9, "--published"), "no QoE fit"),
+        (("--lengths", "/none", "--instances", 2), "cannot read"),
+    ],
+)
+def test_what_is_missing_is_asked_for(
+    folder: Path, lengths: Path, words: tuple[object, ...], said: str
+) -> None:
+    code, found = _run(folder, *(lengths if word == "L" else word for word in words))
+    assert code == 1 and said in found
+
+
+def test_a_bad_line_is_named(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "bad.txt"
+    file.write_text("1 2\n3 x\n")
+    code, said = _run(folder, "--lengths", file, "--instances", 2, "--in-flight", 2)
+    assert code == 1 and "bad.txt:2: '3 x' is not PROMPT OUTPUT" in said.replace(" .", ".")
+
+
+def test_a_profile_without_latency_says_so(lengths: Path) -> None:
+    words = ("--lengths", lengths, "--instances", 2, "--in-flight", 2)
+    code, said = _run(profiles_dir() / "embedded", *words)
+    assert code == 1 and "fit" in said
+
+
+def test_negative_terms_are_refused(tmp_path: Path, lengths: Path) -> None:
+    profile, arrays = sample.build(sample.Size(requests=60))
+    assert profile.latency is not None and profile.latency.qoe is not None
+    bad = profile.latency.qoe.model_copy(update={"coefficients": (1.0, -1.0, 0.0, 0.0, 0.0)})
+    latency = Latency(qoe=profile.latency.qoe, qoe_published=bad)
+    write(tmp_path / "p", profile.model_copy(update={"latency": latency}), arrays, "")
+    words = ("--lengths", lengths, "--instances", 2, "--in-flight", 2, "--published")
+    code, said = _run(tmp_path / "p", *words)
+    assert code == 1 and "D_1 is -1, below zero" in said

@@ -1,0 +1,242 @@
+"""`toolkit profile stages`: ranges of lengths for decode workers, by a profile and a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from toolkit.launch.deployment import Deployment
+    from toolkit.policies.stages.partition import Partition
+    from toolkit.policies.stages.qoe import Qoe
+
+ADVISED_AGAINST = 3
+"""Exit status where stages do not pay."""
+
+
+def stages(
+    folder: Annotated[Path, typer.Argument(help="A profile folder with a QoE fit.")],
+    trace: Annotated[
+        Path | None, typer.Option(help="Azure CSV, Mooncake JSONL or lengths CSV (.gz is fine).")
+    ] = None,
+    lengths: Annotated[
+        Path | None, typer.Option(help="Text file instead: PROMPT OUTPUT in tokens, a line each.")
+    ] = None,
+    deployment: Annotated[
+        str | None, typer.Option(help="Deployment file or recipe whose decode workers are staged.")
+    ] = None,
+    instances: Annotated[
+        int | None, typer.Option(min=1, help="Decode ranks instead of a deployment's.")
+    ] = None,
+    in_flight: Annotated[
+        float | None,
+        typer.Option(help="Requests that decode at a time [default: by the rate and the fit]."),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests a second [default: the trace's].")
+    ] = None,
+    move_ms: Annotated[
+        float, typer.Option(min=0, help="Price of a move, in ms of a request's time.")
+    ] = 0.0,
+    move_token_us: Annotated[
+        float, typer.Option(min=0, help="And for each KV token that moves, in microseconds.")
+    ] = 0.0,
+    mixed_ns: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Nanoseconds of a step for each KV token by which the longest request is above "
+            "the batch's mean; the fit cannot tell them.",
+        ),
+    ] = 0.0,
+    most: Annotated[int | None, typer.Option(min=1, help="Stages at most.")] = None,
+    heuristic: Annotated[
+        bool, typer.Option("--heuristic", help="The two-phase heuristic, not the exact program.")
+    ] = False,
+    published: Annotated[
+        bool, typer.Option("--published", help="The plain least-squares fit, as published.")
+    ] = False,
+    into: Annotated[
+        Path | None, typer.Option(help="Write a copy of the deployment file with these stages.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite --into.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Write --into though stages do not pay.")
+    ] = False,
+) -> None:
+    """Plan stages of decode workers: which lengths, and how many workers for each.
+
+    Exit status 3: stages do not pay here, and why.
+    """
+    from toolkit.errors import ToolkitError
+    from toolkit.policies.stages.partition import MoveCost
+    from toolkit.policies.stages.qoe import Qoe
+    from toolkit.policies.stages.staging import against, plan_stages
+    from toolkit.profile_folder.store import read
+
+    try:
+        target = Target.of(deployment, instances, into, force)
+        answers, own_rate = _answers(trace, lengths)
+        latency = read(folder)[0].latency
+        if latency is None:
+            raise ToolkitError(f"{folder} has no latency fits: its steps were not logged")
+        qoe = Qoe.of_profile(latency, published, mixed_ns * 1e-9)
+        fit = latency.qoe_published if published else latency.qoe
+        error = 0.0 if fit is None else fit.held_out_error
+        flying = _in_flight(in_flight, rate or own_rate, answers, target.instances, qoe)
+        found = plan_stages(
+            answers,
+            target.instances,
+            qoe,
+            flying,
+            MoveCost(move_ms * 1e-3, move_token_us * 1e-6),
+            most_stages=most,
+            method="heuristic" if heuristic else "exact",
+        )
+        why = against(found, qoe, error)
+        _show(found, answers, flying, qoe, error)
+        if why:
+            typer.secho(f"advice: leave stages out: {why}", fg="yellow", err=True)
+        if into is not None and (anyway or not why):
+            target.write(found, into)
+    except (ToolkitError, ValueError) as error_:
+        typer.secho(f"error: {error_}", fg="red", err=True)
+        raise typer.Exit(1) from error_
+    if why:
+        raise typer.Exit(ADVISED_AGAINST)
+
+
+class Target:
+    """The decode ranks that are shared out, and the file that says so."""
+
+    def __init__(self, instances: int, file: Path | None = None) -> None:
+        self.instances = instances
+        self.file = file
+
+    @classmethod
+    def of(
+        cls, deployment: str | None, instances: int | None, into: Path | None, force: bool
+    ) -> Target:
+        """ToolkitError: what is given does not go together, said before anything is computed."""
+        from toolkit.cli.launch import find_deployment, find_file
+        from toolkit.errors import ToolkitError
+        from toolkit.plan.plain_data import refuse
+
+        if into is not None:
+            refuse(into, force)
+        if deployment is None:
+            if into is not None:
+                raise ToolkitError("--into writes a copy of a file: say which, --deployment FILE")
+            if instances is None:
+                raise ToolkitError("say how many decode ranks: --deployment FILE or --instances N")
+            return cls(instances)
+        if instances is not None:
+            raise ToolkitError("--deployment says how many decode ranks there are: no --instances")
+        return cls(_ranks(find_deployment(deployment)), find_file(deployment))
+
+    def write(self, found: Partition, into: Path) -> None:
+        """LaunchError: the copy would be no good deployment; nothing is written then."""
+        from toolkit.launch.deployment import load_deployment
+        from toolkit.launch.state import write_whole
+        from toolkit.launch.yaml_edit import with_key
+
+        assert self.file is not None
+        text = with_key(self.file.read_text(), "decode", "stages", _plain(found), str(self.file))
+        draft = into.with_name(f".{into.name}.draft")
+        try:
+            write_whole(draft, text, 0o600)
+            load_deployment(draft)
+        finally:
+            draft.unlink(missing_ok=True)
+        write_whole(into, text, 0o644)
+        typer.echo(f"written: {into}  (toolkit launch {into})")
+
+
+def _ranks(deployment: Deployment) -> int:
+    """Of its decode workers; with DP attention the servers, whose ranks take steps together."""
+    from toolkit.errors import ToolkitError
+
+    if deployment.mode != "pd":
+        raise ToolkitError(f"mode {deployment.mode} has no decode workers: use mode: pd")
+    decode = deployment.decode
+    return decode.replicas * (1 if decode.dp_attention else decode.dp)
+
+
+def _plain(found: Partition) -> list[dict[str, int]]:
+    return [
+        ({} if stage.upto is None else {"upto": stage.upto}) | {"replicas": stage.replicas}
+        for stage in found.layout.stages
+    ]
+
+
+def _answers(trace: Path | None, lengths: Path | None) -> tuple[list[tuple[int, int]], float]:
+    """(prompt, output tokens) of each request, and how many come a second; 0: nobody says."""
+    from toolkit.bench.traces import load
+    from toolkit.errors import ToolkitError
+    from toolkit.profile.answer_lengths import read_lengths
+
+    if (trace is None) == (lengths is None):
+        raise ToolkitError("say whose lengths: --trace FILE or --lengths FILE, one of them")
+    if lengths is not None:
+        return read_lengths(lengths), 0.0
+    assert trace is not None
+    rows = load(trace)
+    stamps = [row.stamp_s for row in rows if row.stamp_s is not None]
+    span = max(stamps) - min(stamps) if stamps else 0.0
+    rate = (len(stamps) - 1) / span if span > 0 else 0.0
+    return [(row.input_tokens, row.output_tokens) for row in rows], rate
+
+
+def _in_flight(
+    given: float | None, rate: float, answers: list[tuple[int, int]], instances: int, qoe: Qoe
+) -> float:
+    from toolkit.errors import ToolkitError
+    from toolkit.policies.stages.crowd import in_flight
+
+    if given is not None:
+        return given
+    if not rate:
+        raise ToolkitError("these lengths have no times: say --in-flight N, or --rate R")
+    return in_flight(answers, rate, instances, qoe)
+
+
+def _show(
+    found: Partition, answers: list[tuple[int, int]], flying: float, qoe: Qoe, error: float
+) -> None:
+    from rich.table import Table
+
+    from toolkit.report import terminal
+
+    table = Table(title="stages of decode workers", title_justify="left")
+    for heading in ("lengths", "workers", "requests each", "KV tokens each", "ms by token"):
+        table.add_column(heading, justify="right")
+    for row in _rows(found, answers, flying, qoe):
+        table.add_row(*row)
+    console = terminal.console()
+    terminal.show(console, table)
+    mean, even = (1000 * q / flying for q in (found.quality, found.even))
+    console.print(
+        f"{flying:.4g} requests in flight: {mean:.3g} ms by output token in the mean, moves "
+        f"included; {even:.3g} ms in one stage: {found.gain:.1%} less. The fit is {error:.1%} off "
+        "on requests that it has not seen.",
+        markup=False,
+    )
+
+
+def _rows(
+    found: Partition, answers: list[tuple[int, int]], flying: float, qoe: Qoe
+) -> list[tuple[str, ...]]:
+    from toolkit.policies.stages.crowd import of_answers
+
+    crowd, low = of_answers(answers, flying), 0
+    rows: list[tuple[str, ...]] = []
+    for place, stage in enumerate(found.layout.stages):
+        end = len(crowd.bounds) if stage.upto is None else crowd.bounds.index(stage.upto) + 1
+        each = crowd.sums(low, end).over(stage.replicas)
+        low = end
+        figures: list[Any] = [stage.replicas, f"{each.requests:.1f}", f"{each.kv:,.0f}"]
+        figures.append(f"{1000 * qoe.token_s(each):.2f}")
+        rows.append((found.layout.shown(place), *map(str, figures)))
+    return rows
