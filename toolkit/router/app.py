@@ -38,6 +38,7 @@ from toolkit.router.recording import Recording
 from toolkit.router.relay import Relay
 from toolkit.router.request import CAPTURE, PATHS, Job
 from toolkit.router.silence import give_up_silent
+from toolkit.router.stages import Rebalancer
 
 if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality
@@ -61,6 +62,7 @@ class Router:
         self.locality = load_locality(config, self.known_workers)
         self.metrics.watch(self.known_workers, self.locality)
         self.dispatcher = Dispatcher(config, self.known_workers, self.metrics, self.locality)
+        self.rebalancer: Rebalancer | None = None
         self.drains = Drains(self.known_workers, self.dispatcher.moves)
         self.metrics.watch_policies(self.dispatcher)
         self.admission = Admission(config.max_inflight, config.max_queue)
@@ -97,6 +99,10 @@ class Router:
             self._watchers.append(task)
         ranks = [rank for worker in self.known_workers.workers for rank in worker.ranks]
         self._watchers.append(asyncio.create_task(give_up_silent(ranks, self.config)))
+        if self.config.rebalancing is not None:
+            self.rebalancer = Rebalancer(self.dispatcher, self.config.rebalancing)
+            self.metrics.watch_rebalancer(self.rebalancer)
+            self._watchers.append(asyncio.create_task(self.rebalancer.run()))
 
     async def _stop(self, _: web.Application) -> None:
         for task in self._watchers:

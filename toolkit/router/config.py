@@ -25,6 +25,7 @@ from toolkit.policies.stages.layout import Layout
 from toolkit.router.classes import Classes
 from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.first_token import FirstTokenFrom
+from toolkit.router.rebalance import Rebalance
 
 Role = Literal["prefill", "decode", "plain"]
 Dispatch = Literal["late", "concurrent"]
@@ -135,7 +136,8 @@ class RouterConfig(BaseModel):
     that is not loopback wants client keys, or `open`.
 
     `stages` share the decode ranks out, in their order, among ranges of lengths
-    (`toolkit.policies.stages`); None: all ranks serve all lengths.
+    (`toolkit.policies.stages`); None: all ranks serve all lengths. `rebalance`: requests move
+    between decode ranks while they run (`toolkit.router.rebalance`).
 
     `record`: absolute path of a file to which the lengths and times of all requests are appended
     (`toolkit.router.recording`).
@@ -185,6 +187,8 @@ class RouterConfig(BaseModel):
     allow: frozenset[str] = frozenset()
     """What clients may do beyond plain requests: names of `toolkit.router.door.ALLOWABLE`."""
     stages: tuple[StageConfig, ...] | None = None
+    rebalance: Rebalance | None = None
+    """Moves of running requests; None: with stages the defaults, without them none."""
     max_body_total_mib: int = Field(default=256, ge=2)
     max_parts: int = Field(default=512, ge=1)
     max_connections: int = Field(default=16384, ge=1)
@@ -280,6 +284,16 @@ class RouterConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _moves_have_somewhere_to_go(self) -> RouterConfig:
+        if self.rebalance is not None and not self.disaggregated:
+            raise ValueError("rebalance moves requests between decode workers: plain ones do both")
+        if self.rebalance is not None and self.rebalance.refine_s and self.rebalance.qoe is None:
+            raise ValueError(
+                "refine_s finds bounds by `qoe`, D_0 to D_4 of a profile: give them, or leave it 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_body_fits(self) -> RouterConfig:
         if self.max_body_total_mib * 3 < self.max_body_mib * 8:
             raise ValueError(
@@ -306,6 +320,12 @@ class RouterConfig(BaseModel):
         if self.stages is None:
             return None
         return Layout.of((stage.upto, stage.replicas) for stage in self.stages)
+
+    @property
+    def rebalancing(self) -> Rebalance | None:
+        """How running requests are moved; None where they are not."""
+        given = self.rebalance or (None if self.stages is None else Rebalance())
+        return given if given is not None and given.on else None
 
     @property
     def disaggregated(self) -> bool:

@@ -16,6 +16,7 @@ from toolkit.router.known_workers import KnownWorkers
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.eldr.locality import Locality
+    from toolkit.router.stages import Rebalancer
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 RING = 4096
@@ -134,6 +135,12 @@ class Metrics:
             from toolkit.router.stage_figures import StageCollector
 
             self.registry.register(StageCollector(dispatcher.stages))
+
+    def watch_rebalancer(self, rebalancer: Rebalancer) -> None:
+        """Export who asked to be moved in vain."""
+        from toolkit.router.stage_figures import RebalanceCollector
+
+        self.registry.register(RebalanceCollector(rebalancer))
 
     def timing(self, timing: Timing, late: bool) -> None:
         self.ring.append(timing)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from toolkit.policies.stages.narrowing import StageFilter
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.rank import Rank
+    from toolkit.router.stages import Rebalancer
 
 
 def of_rank(dispatcher: Dispatcher, rank: Rank) -> dict[str, Any]:
@@ -65,3 +66,25 @@ class StageCollector(Collector):
                 decisions.add_metric([str(place), result], counter[place])
         yield upto
         yield decisions
+
+
+class RebalanceCollector(Collector):
+    """Looks, and asks and orders in vain; `toolkit_router_moves` counts what moved."""
+
+    def __init__(self, rebalancer: Rebalancer) -> None:
+        self._rebalancer = rebalancer
+
+    def collect(self) -> Iterator[Metric]:
+        mover = self._rebalancer.mover
+        yield CounterMetricFamily(
+            PREFIX + "rebalance_looks", "Looks at all decode ranks", value=self._rebalancer.looks
+        )
+        vain = CounterMetricFamily(
+            PREFIX + "rebalance_vain",
+            "Requests that asked in vain to be moved (busy, no_room, no_gain), or were ordered to "
+            "and did not (kept, ended, lost)",
+            labels=["reason"],
+        )
+        for reason, count in (mover.counters.passed + self._rebalancer.refused).items():
+            vain.add_metric([reason], count)
+        yield vain

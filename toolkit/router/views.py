@@ -78,6 +78,9 @@ class Views:
                 "resumed": router.metrics.resumed,
                 "retried": router.metrics.retried,
                 "moves": router.dispatcher.moves.describe(),
+                **(
+                    {} if router.rebalancer is None else {"rebalance": router.rebalancer.describe()}
+                ),
                 "draining": router.admission.draining,
                 "admin": router.guard.admin_url,
                 "timing": router.metrics.percentiles(),

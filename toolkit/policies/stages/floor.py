@@ -40,9 +40,11 @@ class Book:
         return self.coming / speed if speed > 0 else inf
 
     @property
-    def freed_soon(self) -> int:
-        """KV tokens of those that are on their way to others."""
-        return sum(each.length for each in self.instance.running if each.moving)
+    def spare(self) -> int:
+        """KV tokens until it has none, with those of requests that are on their way to others."""
+        own = self.instance.spare_tokens
+        leaving = sum(each.length for each in self.instance.running if each.moving)
+        return leaving + (self.free if own is None else own)
 
     def fits(self, length: int, reserve: int) -> bool:
         return self.open and self.slots > 0 and length + reserve <= self.free

@@ -150,7 +150,7 @@ class Mover:
                     yield _Ask(book, place, request, "drain")
                 continue
             asked: set[int] = set()
-            if book.free + book.freed_soon < self.knobs.reserve:
+            if book.spare < self.knobs.reserve:
                 largest = max(book.movable(), key=lambda e: e[1].length, default=None)
                 if largest is not None:
                     asked.add(largest[0])

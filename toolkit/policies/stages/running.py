@@ -35,6 +35,8 @@ class Instance:
     `tokens_per_s` takes (by migration; 0: not known). `free_tokens` and `slots_free`: what is free,
     less what those on their way will need. `moving`: moves now from or to it. `held`: it gets none
     (ejected, silent, just started). `draining`: it gets none and hands on what it has.
+    `spare_tokens`: what it has left until its engine retracts requests, where that is not
+    `free_tokens`, as it admits no more than leaves a reserve.
     """
 
     rank: Hashable
@@ -47,6 +49,7 @@ class Instance:
     moving: int = 0
     held: bool = False
     draining: bool = False
+    spare_tokens: int | None = None
 
     @property
     def load(self) -> int:

@@ -51,8 +51,20 @@ class Live:
     @property
     def length(self) -> int:
         """KV tokens: of its prompt, as far as that is counted, and of what was generated."""
-        generated = 0 if self.relay is None else self.relay.tokens
-        return self._view.prompt_tokens + generated
+        return self._view.prompt_tokens + self.generated
+
+    @property
+    def generated(self) -> int:
+        """Tokens that its client has of it; 0 of an answer that does not stream."""
+        return 0 if self.relay is None else self.relay.tokens
+
+    @property
+    def left(self) -> int | None:
+        """Tokens that it will yet generate, where that is certain: its text's end is ignored."""
+        most = self._view.max_new_tokens
+        if not most or self._view.min_new_tokens < most:
+            return None
+        return max(0, most - self.generated)
 
     def at(self, leg: Leg, legs: Legs, view: RequestView) -> None:
         """A worker has been asked for its answer. `view`: as it was asked, resumed tokens in the

@@ -86,6 +86,10 @@ class Moves:
         by `RID_2`, none when it does not run (any more)."""
         return list(self._named.get(rid, ()))
 
+    def all(self) -> list[Live]:
+        """All that run, wherever."""
+        return list(self._live)
+
     def on(self, rank: Rank) -> list[Live]:
         """What decodes there now, or is prefilled for it."""
         return [live for live in self._live if live.rank is rank]

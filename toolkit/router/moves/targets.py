@@ -63,6 +63,8 @@ class Targets:
         room = [
             ok and not _why_no_room(rank, length) for ok, rank in zip(usable, ranks, strict=True)
         ]
+        if self._d.stages is not None and role == "decode":
+            room = self._d.stages.narrow(length, room)
         if not any(room):
             return f"no other worker has a slot and {length} KV tokens free"
         views = [rank.view(now, ok) for rank, ok in zip(ranks, room, strict=True)]

@@ -1,0 +1,188 @@
+"""A router over stand-in workers that moves requests by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.standin.cluster import Cluster
+from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
+from tests.unit.router.house import House
+from tests.unit.router.house import run as run_house
+from toolkit.policies.stages.layout import Layout
+from toolkit.router.config import RouterConfig
+from toolkit.router.rebalance import Rebalance, from_yaml
+from toolkit.router.stages import Rebalancer
+
+ARGS = ["--resume", "--token-ms", "4"]
+PATHS = list(bodies(1))
+QUICK = {"every_s": 0.05, "reserve": 0}
+
+
+def _inflight(state: dict[str, Any]) -> list[int]:
+    return [row["inflight"] for row in state["workers"] if row["role"] == "decode"]
+
+
+async def _streams(router: Cluster, count: int, tokens: int) -> list[asyncio.Task[Any]]:
+    """Running ones, by turns at all endpoints."""
+    made = []
+    for at in range(count):
+        path = PATHS[at % len(PATHS)]
+        made.append(asyncio.ensure_future(post(router, path, bodies(tokens)[path])))
+    await router.until(lambda state: sum(_inflight(state)) == count)
+    return made
+
+
+async def _check(tasks: list[asyncio.Task[Any]], tokens: int) -> None:
+    for at, (status, raw) in enumerate(await asyncio.gather(*tasks)):
+        path = PATHS[at % len(PATHS)]
+        assert status == 200
+        assert text_of(path, raw) == expected(prompt_of(path), tokens)
+
+
+async def _hold(router: Cluster, worker: str, on: bool) -> None:
+    body = {"worker": worker, **({"deadline_s": 0} if on else {"undo": True})}
+    status, raw = await post(router, "/admin/drain", body, admin=True)
+    assert status == 200, raw
+
+
+def test_a_heavy_rank_hands_requests_to_a_light_one() -> None:
+    async def check() -> None:
+        config = {"rebalance": QUICK}
+        async with Cluster(worker_args=ARGS, config=config) as router:
+            await _hold(router, "decode-1", True)
+            tasks = await _streams(router, 6, 500)
+            assert _inflight(await router.state()) == [6, 0]
+            await _hold(router, "decode-1", False)
+            await router.until(lambda state: _inflight(state) == [3, 3])
+            await _check(tasks, 500)
+            state = await router.until(idle)
+            outcomes = state["moves"]["outcomes"]
+            assert [(each["why"], each["outcome"]) for each in outcomes] == [("level", "moved")]
+            assert outcomes[0]["count"] == 3  # and none back again
+            assert state["rebalance"]["moves"] == {"level": 3}
+            assert state["rebalance"]["tokens_per_s"] > 0
+
+    run(check())
+
+
+def test_a_request_that_outgrows_its_stage_goes_on_in_the_next() -> None:
+    async def check() -> None:
+        config = {"stages": [{"upto": 150}, {}], "rebalance": QUICK}
+        async with Cluster(worker_args=ARGS, config=config) as router:
+            tasks = await _streams(router, 3, 400)
+            assert _inflight(await router.state()) == [3, 0]
+            await router.until(lambda state: _inflight(state) == [0, 3])
+            await _check(tasks, 400)
+            state = await router.until(idle)
+            outcomes = state["moves"]["outcomes"]
+            assert [(each["why"], each["outcome"]) for each in outcomes] == [("outgrown", "moved")]
+            assert outcomes[0]["count"] == 3
+            shown = [(each["range"], each["own"]) for each in state["stages"]]
+            # Each move by replay is a decision of its own, for the length that it has by then.
+            assert shown[0] == ("1-150", 3) and shown[1][0] == "151-"
+            rows = [row for row in state["workers"] if row["role"] == "decode"]
+            assert [row["range"] for row in rows] == ["1-150", "151-"]
+            async with router.session.get(router.url + "/metrics") as response:
+                text = await response.text()
+            assert "toolkit_router_rebalance_looks_total" in text
+
+    run(check())
+
+
+def test_stages_without_moves_keep_requests_where_they_began() -> None:
+    async def check() -> None:
+        config = {"stages": [{"upto": 150}, {}], "rebalance": {"on": False}}
+        async with Cluster(worker_args=ARGS, config=config) as router:
+            tasks = await _streams(router, 2, 300)
+            await _check(tasks, 300)
+            state = await router.until(idle)
+            assert "rebalance" not in state and state["moves"]["outcomes"] == []
+
+    run(check())
+
+
+async def _rebalancer(**config: Any) -> tuple[House, Rebalancer]:
+    house = House(ranks=2, policy="shortest_queue", **config)
+    given = house.config.rebalancing
+    assert given is not None
+    return house, Rebalancer(house.dispatcher, given)
+
+
+def test_ranks_that_are_down_silent_or_held_get_none() -> None:
+    async def check() -> None:
+        house, rebalancer = await _rebalancer(rebalance={})
+        first, second = house.ranks
+        late = asyncio.get_running_loop().time() + 100
+        assert [each.held for each in rebalancer.instances(late)] == [True, True]
+
+        def held() -> list[bool]:
+            for rank in house.ranks:
+                house.publish(rank)
+            now = asyncio.get_running_loop().time()
+            return [each.held for each in rebalancer.instances(now)]
+
+        assert held() == [False, False]
+        first.held = True
+        second.worker.mark_down()
+        assert held() == [True, True]
+        second.worker.mark_up()
+        house.publish(second, used_tokens=5)  # of 0 that requests will use: impossible
+        now = asyncio.get_running_loop().time()
+        assert rebalancer.instances(now)[1].held
+
+    run_house(check)
+
+
+def test_what_is_free_is_what_the_rank_would_take_and_spare_what_it_has_left() -> None:
+    async def check() -> None:
+        house, rebalancer = await _rebalancer(rebalance={}, reserve=100)
+        house.publish(house.ranks[0], used_tokens=4000, total_tokens=4000, running=1)
+        now = asyncio.get_running_loop().time()
+        one = rebalancer.instances(now)[0]
+        assert (one.free_tokens, one.spare_tokens) == (10_000 - 4000 - 2 * 100, 6000)
+        assert one.slots_free == 1
+
+    run_house(check)
+
+
+def test_bounds_are_refined_and_policies_see_them() -> None:
+    async def check() -> None:
+        house, rebalancer = await _rebalancer(
+            stages=[{"upto": 100}, {}],
+            rebalance={"refine_s": 1e-6, "qoe": [1e-3, 1e-5, 0, 0, 1e-6], "refine_weight": 1.0},
+        )
+        stages = house.dispatcher.stages
+        assert stages is not None and rebalancer.refiner is not None
+        rebalancer.look()
+        assert stages.layout.bounds == (100,)  # nobody runs
+        rebalancer.refiner.refine = lambda batches: Layout.of([(70, 1), (None, 1)])  # type: ignore[method-assign]
+        rebalancer.look()
+        assert stages.layout.bounds == (70,)
+        assert rebalancer.mover.layout is stages.layout
+
+    run_house(check)
+
+
+def test_what_rebalance_takes_and_refuses() -> None:
+    assert Rebalance.model_validate(from_yaml(False)).on is False
+    assert Rebalance.model_validate(from_yaml(True)) == Rebalance()
+    with pytest.raises(ValidationError, match=r"D_1 is -1, below zero"):
+        Rebalance(qoe=(1, -1, 0, 0, 0))
+    workers = [
+        {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 1},
+        {"name": "d", "role": "decode", "url": "http://127.0.0.1:2"},
+    ]
+    made = {"workers": workers}
+    assert RouterConfig.model_validate(made).rebalancing is None
+    assert RouterConfig.model_validate({**made, "stages": [{}]}).rebalancing == Rebalance()
+    off = {**made, "stages": [{}], "rebalance": {"on": False}}
+    assert RouterConfig.model_validate(off).rebalancing is None
+    with pytest.raises(ValidationError, match="refine_s finds bounds by `qoe`"):
+        RouterConfig.model_validate({**made, "rebalance": {"refine_s": 5}})
+    plain = [{"name": "w", "role": "plain", "url": "http://127.0.0.1:2"}]
+    with pytest.raises(ValidationError, match="plain ones do both"):
+        RouterConfig.model_validate({"workers": plain, "rebalance": {}})
