@@ -59,6 +59,7 @@ ROUTER = dict.fromkeys(LIMITS, Rule(OURS)) | {
     "profile": Rule(EVERY),
     "api_key_env": Rule(BOTH),
     "classes": Rule(OURS),
+    "rebalance": Rule(OURS, plain=PD),
     "max_inflight": Rule(BOTH),
     "max_queue": Rule(BOTH),
     "request_timeout_s": Rule(BOTH),

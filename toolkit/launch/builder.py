@@ -210,6 +210,8 @@ class PlanBuilder:
             optional["classes"] = router.classes.model_dump(mode="json")
         if (layout := self.deployment.decode.layout) is not None:
             optional["stages"] = [{"upto": s.upto, "replicas": s.replicas} for s in layout.stages]
+        if (rebalance := self._rebalance(layout is not None)) is not None:
+            optional["rebalance"] = rebalance
         if allow := permissions(self.deployment):
             optional["allow"] = allow
         if router.record is not None:
@@ -228,6 +230,17 @@ class PlanBuilder:
             "seed": router.seed,
             "workers": entries,
         } | {key: value for key, value in optional.items() if value is not None}
+
+    def _rebalance(self, staged: bool) -> dict[str, Any] | None:
+        """As the router reads it, with the profile's fit where the file has none of its own."""
+        given = self.deployment.router.rebalance
+        if given is None and not staged:
+            return None
+        data = {} if given is None else given.model_dump(mode="json", exclude_unset=True)
+        latency = self.locality.profile.latency if self.locality else None
+        if "qoe" not in data and latency is not None and latency.qoe is not None:
+            data["qoe"] = list(latency.qoe.coefficients)
+        return data
 
 
 def _router_entry(worker: WorkerPlan, same_run: bool) -> dict[str, Any]:

@@ -37,6 +37,8 @@ from toolkit.policies.preemption.named import boundary_policy
 from toolkit.policies.stages.layout import Layout
 from toolkit.router.classes import Classes
 from toolkit.router.door.limits import ALLOWABLE
+from toolkit.router.rebalance import Rebalance
+from toolkit.router.rebalance import from_yaml as rebalance_yaml
 
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -215,6 +217,11 @@ class Router(_Strict):
         default=None,
         description="how latency-sensitive and best-effort requests are told apart; "
         "`{}`: by what they say themselves",
+    )
+    rebalance: Annotated[Rebalance | None, BeforeValidator(rebalance_yaml)] = Field(
+        default=None,
+        description="requests move between decode workers while they run; `true`: with the "
+        "defaults, as with `decode.stages` in any case; `false`: never",
     )
     max_inflight: Count | None = None
     max_queue: Annotated[int, Field(ge=0)] | None = None

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tests.unit.launch.stand_ins import tiny_model
 from toolkit.launch import show
+from toolkit.launch.checks.staged import staged
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.resolve import resolve
@@ -101,6 +102,51 @@ def test_a_server_whose_ranks_are_of_two_stages_shows_both(tmp_path: Path) -> No
     text = f"model: {model}\ndecode: {{dp: 2, replicas: 1, stages: [{{upto: 9}}, {{}}]}}"
     plan = resolve(load(tmp_path, text))
     assert plan.workers[-1].ranges == ("1-9", "10-")
+
+
+def test_moves_are_on_with_stages_and_with_the_profiles_fit(tmp_path: Path) -> None:
+    from tests.unit.profile import sample
+    from toolkit.profile_folder.store import write
+
+    profile, arrays = sample.build(sample.Size(requests=60))
+    write(tmp_path / "profile", profile, arrays, "")
+    assert profile.latency is not None and profile.latency.qoe is not None
+    own = profile.latency.qoe.coefficients
+    model = tiny_model(tmp_path / "model")
+
+    def config(text: str) -> RouterConfig:
+        plan = resolve(load(tmp_path, f"model: {model}\n{text}"))
+        assert plan.router is not None and plan.router.config is not None
+        return RouterConfig.model_validate(plan.router.config)
+
+    staged = config("decode: {stages: [{upto: 9}, {}]}")
+    assert staged.rebalancing is not None and staged.rebalancing.qoe is None
+    with_fit = (
+        "decode: {stages: [{upto: 9}, {}]}\nrouter: {profile: profile, rebalance: {over: 0.5}}"
+    )
+    moves = config(with_fit).rebalancing
+    assert moves is not None and moves.qoe == own and moves.over == 0.5
+    given = config("router: {profile: profile, rebalance: {qoe: [1, 0, 0, 0, 0]}}").rebalancing
+    assert given is not None and given.qoe == (1, 0, 0, 0, 0)
+    assert config("router: {rebalance: true}").rebalancing is not None
+    assert (
+        config("decode: {stages: [{upto: 9}, {}]}\nrouter: {rebalance: false}").rebalancing is None
+    )
+    assert config("decode: {replicas: 2}").rebalancing is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("router: {rebalance: {refine_s: 5, qoe: [1, 0, 0, 0, 0]}}", "no stages to refine"),
+        ("decode: {stages: [{upto: 9}, {}]}\nrouter: {rebalance: {refine_s: 5}}",
+         "found by a QoE fit, and there is none"),
+    ],
+)  # fmt: skip
+def test_what_refinement_needs_is_asked_for(tmp_path: Path, text: str, said: str) -> None:
+    model = tiny_model(tmp_path / "model")
+    problems = staged(resolve(load(tmp_path, f"model: {model}\n{text}")))
+    assert any(said in str(problem) and problem.fatal for problem in problems)
 
 
 def test_without_stages_nothing_is_said_of_them(tmp_path: Path) -> None:

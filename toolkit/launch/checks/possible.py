@@ -12,6 +12,7 @@ from toolkit.launch.checks.counted import counted
 from toolkit.launch.checks.flags import Resolved, check_flags
 from toolkit.launch.checks.preempting import preempting
 from toolkit.launch.checks.redundant import redundant
+from toolkit.launch.checks.staged import staged
 from toolkit.launch.checks.waiting import waiting
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.keys import names_of
@@ -35,6 +36,7 @@ def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
         *locality(plan),
         *waiting(plan),
         *preempting(plan),
+        *staged(plan),
         *flags,
     ]
     problems += [*optimistic(plan, resolved), *counted(plan, resolved), *redundant(plan, resolved)]
@@ -54,6 +56,7 @@ def quick(plan: Plan) -> list[Problem]:
         *locality(plan),
         *waiting(plan),
         *preempting(plan),
+        *staged(plan),
         *ports(plan),
         *memory(plan),
     ]
