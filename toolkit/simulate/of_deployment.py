@@ -16,6 +16,7 @@ from toolkit.simulate.fleet import (
     Machine,
     PrefillFleet,
     RouterFleet,
+    StageFleet,
     Stopping,
     WorkerFleet,
 )
@@ -58,6 +59,7 @@ def fleet_of(
         "parked_per_prefill": router.parked_per_prefill,
         "hop_s": CPU_HOP_S if deployment.device == "cpu" else None,
         "classes": True if router.classes is not None else None,
+        "rebalance": True if router.rebalance is not None and router.rebalance.on else None,
     }
     if deployment.mode == "pd":
         waiting = deployment.prefill.waiting
@@ -81,8 +83,7 @@ def fleet_of(
             preempt=_stopping(deployment, prefill),
         ),
         decode=DecodeFleet(
-            replicas=decode.replicas,
-            dp=decode.dp,
+            **_ranks(deployment),
             dp_attention=decode.dp_attention,
             slots=running,
             kv_tokens=pool,
@@ -111,6 +112,21 @@ def _worker(deployment: Deployment, kv_tokens: int | None, slots: int | None) ->
         conservativeness=_arg(worker, "schedule-conservativeness", 1.0),
         preempt=_stopping(deployment, worker),
     )
+
+
+def _ranks(deployment: Deployment) -> dict[str, Any]:
+    """Decode servers, their DP ranks and their stages. DP ranks that are of several stages are
+    simulated as servers of their own, which they are but for their process."""
+    decode, layout = deployment.decode, deployment.decode.layout
+    if layout is None:
+        return {"replicas": decode.replicas, "dp": decode.dp}
+    rebalance = deployment.router.rebalance
+    if rebalance is not None and not rebalance.on:
+        raise SimulateError("stages without moves are not simulated: leave rebalance: false out")
+    servers = sum(stage.replicas for stage in decode.stages or ()) == decode.replicas
+    dp = decode.dp if servers else 1
+    stages = [StageFleet(upto=stage.upto, replicas=stage.replicas // dp) for stage in layout.stages]
+    return {"replicas": layout.ranks // dp, "dp": dp, "stages": tuple(stages)}
 
 
 def _sizes(name: str, role: Role, kv_tokens: int | None, slots: int | None) -> tuple[int, int]:
