@@ -20,6 +20,8 @@ from toolkit.plan.preempt import stoppable
 from toolkit.plan.search import ARMS, Search, choose
 from toolkit.plan.space import BALANCERS, plain, searched
 from toolkit.plan.split import nearest, split_of, splits, with_split
+from toolkit.plan.stages import stager
+from toolkit.plan.stages import why_not as why_no_stages
 from toolkit.plan.trials import Trials
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.experts import Experts
@@ -154,11 +156,13 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     plains = [Candidate.of(plain(start, name), task.given) for name in BALANCERS]
     why_not = _locality(own, task.experts)
     why_no_stops = _classes(own, task)
-    knobs = searched(own, choices, not why_not, None if why_no_stops else task.slo)
     trials = Trials(
         *(task.cost, task.requests, task.slo, task.budget, task.experts, report),
         in_flight=task.in_flight,
     )
+    plans = stager(task.cost, task.requests, trials.rate(0), task.in_flight)
+    slo = None if why_no_stops else task.slo
+    knobs = searched(own, choices, not why_not, slo, plans)
     search = Search(trials, task.given, task.first)
     trials.ceiling = FEWEST + (task.budget - least) // 2
     arms = [search.candidate(document) for document in search.arms(plains[0].document, knobs)]
@@ -179,7 +183,7 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
         made.needs = needs(search, made.plan, seeds)
     made.rate = _rate(made, trials, seeds)
     made.simulations = trials.done
-    made.remarks += [why for why in (why_not, why_no_stops) if why]
+    made.remarks += [why for why in (why_not, why_no_stops, why_no_stages(own, plans)) if why]
     _remark(made, len(choices))
     return made
 

@@ -14,6 +14,7 @@ from toolkit.plan.objective import Slo
 from toolkit.plan.plain_data import Document, arg_key, get, put
 from toolkit.plan.preempt import stopping
 from toolkit.plan.split import Split, split_of, with_split
+from toolkit.plan.stages import Stager, staging
 from toolkit.policies.gimbal import Thresholds
 from toolkit.simulate.fleet import RouterFleet
 from toolkit.simulate.of_deployment import ROUTED
@@ -54,16 +55,22 @@ AGES = (1, 5)
 
 
 def searched(
-    own: Candidate, splits: tuple[Split, ...], local: bool, slo: Slo | None = None
+    own: Candidate,
+    splits: tuple[Split, ...],
+    local: bool,
+    slo: Slo | None = None,
+    stager: Stager | None = None,
 ) -> list[Knob]:
     """The knobs of a deployment, in the order in which they are tried. `local`: whether policies
     that follow experts can be launched and simulated (a profile is known). `slo`: what requests
-    should keep, None where nobody's prompt is to be stopped."""
+    should keep, None where nobody's prompt is to be stopped. `stager`: by whom stages of decode
+    workers are planned, None where they are not."""
     knobs = [
         Knob("split", splits, split_of, with_split),
         _policy("decode", own, (*DECODE_POLICIES, *(LOCAL_POLICIES if local else ()))),
         _policy("prefill", own, PREFILL_POLICIES),
         *_policy_knobs(own),
+        *([] if stager is None else staging(own, stager)),
         *_sizes(own),
         *([] if slo is None else stopping(own, slo)),
     ]
@@ -71,12 +78,20 @@ def searched(
 
 
 def plain(document: Document, balancer: str = BALANCERS[0]) -> Document:
-    """The file as others would route it: round robin to prefill, a load balancer to decode, and
-    nobody stops anybody's prompt."""
+    """The file as others would route it: round robin to prefill, a load balancer to decode, nobody
+    stops anybody's prompt, all decode workers serve all lengths, and nobody moves."""
+    for keys in (("decode", "stages"), ("router", "rebalance")):
+        if get(document, *keys) is not None:
+            document = put(kept(document), keys, None)
     if get(document, "prefill", "preempt") is not None:
         document = put(document, ("prefill", "preempt"), None)
     document = put(document, ("router", "prefill_policy"), PLAIN_PREFILL)
     return put(document, ("router", "decode_policy"), balancer)
+
+
+def kept(document: Document) -> Document:
+    """The file with as many decode workers as its stages say, written out."""
+    return put(document, ("decode", "replicas"), split_of(document).decode)
 
 
 def policy_of(document: Document, side: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from toolkit.launch.deployment import Deployment
+from toolkit.launch.staged import with_replicas
 from toolkit.plan.errors import PlanError
 from toolkit.plan.plain_data import Document, get, put
 
@@ -48,12 +49,16 @@ def splits(deployment: Deployment, workers: int | None = None) -> tuple[Split, .
 
 def split_of(document: Document) -> Split:
     """That of a file."""
-    return Split(*(get(document, role, "replicas") or 1 for role in ("prefill", "decode")))
+    prefill, decode = (with_replicas(document.get(role) or {}) for role in ("prefill", "decode"))
+    return Split(prefill.get("replicas") or 1, decode.get("replicas") or 1)
 
 
 def with_split(document: Document, split: Split) -> Document:
-    """The file with that split; hosts that roles name are dealt out anew, prefill first."""
+    """The file with that split; hosts that roles name are dealt out anew, prefill first. Stages of
+    another number of decode workers go."""
     hosts = _hosts(document)
+    if split_of(document).decode != split.decode and get(document, "decode", "stages"):
+        document = put(document, ("decode", "stages"), None)
     for role, count in zip(("prefill", "decode"), split, strict=True):
         document = put(document, (role, "replicas"), count)
         if hosts:
