@@ -29,11 +29,14 @@ def status(
         import json
 
         shown = {"run": str(folder), "phase": phase, "processes": rows}
+        shown |= {"moves": known["moves"]} if "moves" in known else {}
         print(json.dumps(shown | ({"eldr": eldr} if eldr else {}), indent=1))
     else:
         _show(folder, state, phase, rows)
         if isinstance(eldr, dict):
             print(eldr_line(eldr))
+        if isinstance(known.get("moves"), dict) and (line := moves_line(known["moves"])):
+            print(line)
     if run is None and (others := [r for r in runs.every() if r.lives and r.folder != folder]):
         names = ", ".join(other.folder.name for other in others)
         print(f"others live too, see them with --run: {names}", file=sys.stderr)
@@ -108,6 +111,23 @@ def eldr_line(eldr: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
+def moves_line(moves: dict[str, Any]) -> str:
+    """The `moves` block of `GET /workers` in one line; empty where nothing was to move."""
+    outcomes = moves["outcomes"]
+    if not outcomes:
+        return ""
+    done: dict[tuple[str, str], int] = {}
+    for each in outcomes:
+        what = each["why"], each["outcome"]
+        done[what] = done.get(what, 0) + each["count"]
+    parts = [f"{count} {outcome} ({why})" for (why, outcome), count in sorted(done.items())]
+    line = f"moves: {', '.join(parts)}"
+    if moves["stall_ms"]:
+        stalls = ", ".join(f"{name} {ms:.0f}" for name, ms in moves["stall_ms"].items())
+        line += f"; {moves['tokens']} KV tokens; stalls in ms: {stalls}"
+    return line
+
+
 def _row(process: dict[str, Any], alive: bool, routed: dict[str, Any]) -> dict[str, Any]:
     ranks = routed.get(process["name"].removesuffix("-node-0"), [])
     return {
@@ -119,6 +139,7 @@ def _row(process: dict[str, Any], alive: bool, routed: dict[str, Any]) -> dict[s
         "restarts": process["restarts"],
         "memory_mib": _memory(process) if alive else None,
         "healthy": all(r.get("healthy") for r in ranks) if ranks else None,
+        "held": any(r.get("held") for r in ranks) if ranks else None,
         "inflight": sum(r.get("inflight") or 0 for r in ranks) if ranks else None,
         "completed": sum(r.get("completed") or 0 for r in ranks) if ranks else None,
         "lengths": ", ".join(dict.fromkeys(r["range"] for r in ranks if "range" in r)) or None,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from toolkit.contract.variables import DEVICE_VARIABLE
 from toolkit.launch import trees
+from toolkit.launch.orders import What
 from toolkit.preloaded.client import Different, Forked, Preloaded
 
 REFUSED = 78
@@ -75,6 +76,10 @@ class Managed:
     probing: bool = False
     popen: subprocess.Popen[bytes] | Forked | None = None
     start_ticks: int = 0
+    ordered: What | None = None
+    """What it is ended for, when somebody has ordered that."""
+    end_by: float = 0.0
+    """When (monotonic s) it is killed, if it was told to end and has not."""
 
     @property
     def pid(self) -> int | None:

@@ -20,6 +20,7 @@ from toolkit.launch.background import Background
 from toolkit.launch.deaths import Deaths
 from toolkit.launch.guard import Guard
 from toolkit.launch.logpipes import LogPipes
+from toolkit.launch.orders import Order
 from toolkit.launch.plan import Plan
 from toolkit.launch.preloading import PRELOADED, preloaded
 from toolkit.launch.probes import Probes
@@ -61,6 +62,7 @@ class Processes:
         again for ever. Before, it fails the start."""
         self._deaths = Deaths(plan, background, changed)
         self._probes = Probes(run_id, background, changed)
+        self._stop_s = plan.timeouts.stop
         self._selector = selector
         self._changed = changed
         self._pidfds: dict[str, int] = {}
@@ -77,6 +79,7 @@ class Processes:
         times: list[float | None] = [
             m.next_start for m in everyone if m.status in RETRIED and not self._must_wait(m)
         ]
+        times += [m.end_by for m in everyone if m.ordered and m.popen is not None]
         times += [self.logs.timer, self._probes.timer(everyone)]
         if self.preloaded:
             times.append(self.preloaded.timer)
@@ -94,6 +97,10 @@ class Processes:
         if self.preloaded:
             self.preloaded.tick(now)
         for m in self.processes.values():
+            if m.ordered and m.popen is not None and now >= m.end_by:
+                m.end_by = now + self._stop_s
+                self._changed(f"{m.name}: does not end: killed")
+                _end(m)
             due = m.status in RETRIED and now >= m.next_start
             turn = m.status is Status.WAITING and all(
                 self.processes[name].status is Status.READY
@@ -105,6 +112,37 @@ class Processes:
         self._probes.tick(self.processes.values(), now)
         if self.patient:
             self._deaths.tick(self.processes.values(), now)
+
+    def order(self, order: Order) -> None:
+        """End one worker, all its processes, or start it again. It does not count as a death."""
+        mine = [
+            m for m in self.processes.values() if m.role != "router" and _is_of(m, order.worker)
+        ]
+        if not mine or self.stopping:
+            self._changed(f"order to {order.what} {order.worker}: there is no such worker now")
+            return
+        now = time.monotonic()
+        for m in mine:
+            if order.what == "start" and m.status not in FINAL:
+                continue
+            m.ordered = order.what
+            if m.popen is None:
+                self._ended_as_ordered(m)
+                continue
+            m.end_by = now + self._stop_s
+            m.note = "told to end"
+            self._changed(f"{m.name}: told to end ({order.what})")
+            m.popen.send_signal(signal.SIGTERM)
+
+    def _ended_as_ordered(self, m: Managed) -> None:
+        what, m.ordered = m.ordered, None
+        if what == "stop":
+            m.status, m.note = Status.STOPPED, "stopped, as ordered"
+            self._changed(f"{m.name}: {m.note}")
+            return
+        m.restarts += 1
+        m.status, m.next_start, m.note = Status.RESTARTING, time.monotonic(), "starting, as ordered"
+        self._changed(f"{m.name}: {m.note}")
 
     def terminate(self) -> None:
         """Ask every process to end (SIGTERM to the leaders); none is started again."""
@@ -182,6 +220,9 @@ class Processes:
             m.status, m.note = Status.STOPPED, ""
             self._changed(f"{m.name}: stopped")
             return
+        if m.ordered:
+            self._ended_as_ordered(m)
+            return
         if code == REFUSED:
             m.status, m.note = Status.REFUSED, m.tail(1)
             self._changed(f"{m.name}: refused to start: {m.note}")
@@ -193,6 +234,11 @@ class Processes:
         if fd is not None:
             self._selector.unregister(fd)
             os.close(fd)
+
+
+def _is_of(m: Managed, worker: str) -> bool:
+    """Whether it is a process of this worker, which may have one on each of several nodes."""
+    return m.name == worker or m.name.startswith(f"{worker}-node-")
 
 
 def _end(m: Managed) -> None:

@@ -22,6 +22,7 @@ from toolkit.launch import claims, contents, drain, isolation, keys, readiness, 
 from toolkit.launch.announcer import Announcer
 from toolkit.launch.background import Background
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.orders import Orders
 from toolkit.launch.phases import OVER, Move, Phase, Seen, limit, next_move
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import Status
@@ -66,6 +67,7 @@ class Supervisor:
         self._files = RunFiles(self.run_dir, contents.fixed(plan), self._announcer.event)
         self._selector = selectors.DefaultSelector()
         self._background = Background()
+        self._orders = Orders(self.run_dir)
         self._fleet: Processes | None = None
         self._stops = 0
         self._now = False
@@ -103,6 +105,8 @@ class Supervisor:
 
     def _supervise(self, folder: Path) -> None:
         self._selector.register(self._background, selectors.EVENT_READ, self._background.deliver)
+        if self._orders.begin():
+            self._selector.register(self._orders, selectors.EVENT_READ, self._obey)
         self._deadline = time.monotonic() + limit(self.phase, self.plan.timeouts)
         keys.hold(self.plan, self.worker_key)
         self._fleet = Processes(
@@ -140,6 +144,13 @@ class Supervisor:
         self._announcer.refresh(self.phase, self.fleet.processes.values())
         for key, _ in self._selector.select(self._patience()):
             key.data()
+
+    def _obey(self) -> None:
+        for order in self._orders.read():
+            if self.phase is Phase.READY:
+                self.fleet.order(order)
+            else:
+                self._event(f"order to {order.what} {order.worker}: not while {self.phase}")
 
     def _seen(self, now: float) -> Seen:
         processes = list(self.fleet.processes.values())
@@ -230,6 +241,7 @@ class Supervisor:
     def _close(self) -> None:
         self._close_front()
         self._announcer.close()
+        self._orders.close()
         self._selector.close()
         self._background.close()
         self.settled.set()

@@ -113,6 +113,7 @@ class Relay:
         self.ids += ids
         self.sent.add(events)
         self._write(events)
+        self.sent_at = monotonic()
         if self._call is not None:  # its own is on the way
             self._trim()
             self._slow = True
