@@ -78,8 +78,6 @@ class Managed:
     start_ticks: int = 0
     ordered: What | None = None
     """What it is ended for, when somebody has ordered that."""
-    end_by: float = 0.0
-    """When (monotonic s) it is killed, if it was told to end and has not."""
 
     @property
     def pid(self) -> int | None:

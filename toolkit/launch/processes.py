@@ -62,7 +62,6 @@ class Processes:
         again for ever. Before, it fails the start."""
         self._deaths = Deaths(plan, background, changed)
         self._probes = Probes(run_id, background, changed)
-        self._stop_s = plan.timeouts.stop
         self._selector = selector
         self._changed = changed
         self._pidfds: dict[str, int] = {}
@@ -79,7 +78,6 @@ class Processes:
         times: list[float | None] = [
             m.next_start for m in everyone if m.status in RETRIED and not self._must_wait(m)
         ]
-        times += [m.end_by for m in everyone if m.ordered and m.popen is not None]
         times += [self.logs.timer, self._probes.timer(everyone)]
         if self.preloaded:
             times.append(self.preloaded.timer)
@@ -97,10 +95,6 @@ class Processes:
         if self.preloaded:
             self.preloaded.tick(now)
         for m in self.processes.values():
-            if m.ordered and m.popen is not None and now >= m.end_by:
-                m.end_by = now + self._stop_s
-                self._changed(f"{m.name}: does not end: killed")
-                _end(m)
             due = m.status in RETRIED and now >= m.next_start
             turn = m.status is Status.WAITING and all(
                 self.processes[name].status is Status.READY
@@ -114,14 +108,17 @@ class Processes:
             self._deaths.tick(self.processes.values(), now)
 
     def order(self, order: Order) -> None:
-        """End one worker, all its processes, or start it again. It does not count as a death."""
+        """End one worker, all its processes, or start it again. It does not count as a death.
+
+        It is killed: whoever gives the order has emptied it, and told to end SGLang would first
+        look up after 5 s, and then wait for the router to close its event stream.
+        """
         mine = [
             m for m in self.processes.values() if m.role != "router" and _is_of(m, order.worker)
         ]
         if not mine or self.stopping:
             self._changed(f"order to {order.what} {order.worker}: there is no such worker now")
             return
-        now = time.monotonic()
         for m in mine:
             if order.what == "start" and m.status not in FINAL:
                 continue
@@ -129,10 +126,8 @@ class Processes:
             if m.popen is None:
                 self._ended_as_ordered(m)
                 continue
-            m.end_by = now + self._stop_s
-            m.note = "told to end"
-            self._changed(f"{m.name}: told to end ({order.what})")
-            m.popen.send_signal(signal.SIGTERM)
+            self._changed(f"{m.name}: ended, to {order.what}, as ordered")
+            _end(m)
 
     def _ended_as_ordered(self, m: Managed) -> None:
         what, m.ordered = m.ordered, None
