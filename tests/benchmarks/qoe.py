@@ -9,7 +9,7 @@ the means over the decode steps of its life: requests, sum I, sum I^2, sum L.
 
 `published`: plain least squares. `ours`: relative residuals, soft-l1, no coefficient below zero
 (`toolkit.profile.latency`). Every fourth request judges both; the paper's own error is 8.9 %, a
-constant's 64 %. Nothing in the toolkit uses the coefficients yet.
+constant's 64 %. `toolkit.policies.stages` plans by ours.
 
 keys: `published` and `ours`: `D` (seconds), `error` on held-out requests, `negative` (terms);
 `constant_error`; `requests`; `grid`: requests of each length and batch size.
