@@ -167,7 +167,7 @@ def exact(problem: Problem) -> Partition:
     return problem.partition(cuts[::-1], replicas[::-1])
 
 
-def heuristic(problem: Problem) -> Partition:
+def heuristic(problem: Problem, shifts: bool = True) -> Partition:
     """The same in two phases: stages of one instance each, best cut by a dynamic program over
     lengths alone; then the pair of neighbours whose union gains most is merged, as long as one
     gains or there are too many.
@@ -175,15 +175,17 @@ def heuristic(problem: Problem) -> Partition:
     Where there are fewer filled buckets than instances, the first phase has as many stages as
     buckets, and gives each instance that is left to whom it helps most. Before the merges and after
     each, single instances go over to a neighbouring stage, and cuts to the next bucket, as long as
-    that gains (*ours*: the first phase has to share out evenly, and merges alone cannot undo that).
+    that gains (*ours*, without `shifts` as published: the first phase has to share out evenly, and
+    merges alone cannot undo that).
     Source: CascadeInfer, section 4.2.
     """
     cuts = _single(problem)
     replicas = [1] * len(cuts)
     for _ in range(problem.instances - len(cuts)):
         _give(problem, cuts, replicas)
-    _shift(problem, cuts, replicas)
-    _merge(problem, cuts, replicas)
+    if shifts:
+        _shift(problem, cuts, replicas)
+    _merge(problem, cuts, replicas, shifts)
     return problem.partition(cuts, replicas)
 
 
@@ -222,7 +224,7 @@ def _give(problem: Problem, cuts: list[int], replicas: list[int]) -> None:
     replicas[max(range(len(cuts)), key=gain)] += 1
 
 
-def _merge(problem: Problem, cuts: list[int], replicas: list[int]) -> None:
+def _merge(problem: Problem, cuts: list[int], replicas: list[int], shifts: bool) -> None:
     """Neighbours into one, as long as that gains or there are more stages than may be."""
     cost = problem.cost
 
@@ -238,7 +240,8 @@ def _merge(problem: Problem, cuts: list[int], replicas: list[int]) -> None:
             return
         del cuts[best]
         replicas[best : best + 2] = [replicas[best] + replicas[best + 1]]
-        _shift(problem, cuts, replicas)
+        if shifts:
+            _shift(problem, cuts, replicas)
 
 
 def _shift(problem: Problem, cuts: list[int], replicas: list[int]) -> None:
