@@ -13,7 +13,8 @@ instances with 64 requests each, loads uneven; `decide` alone.
 keys: heuristic_gap_percent (median), heuristic_gap_p90_percent, heuristic_gap_worst_percent,
 `worst` (that case: its seed and both layouts), published_gap_percent, published_gap_worst_percent,
 `staged`: cases of which the exact program makes more than one stage, and the medians over these
-alone, staged_gap_percent and staged_published_gap_percent; plan_s, exact_s, gain_percent (over one stage, median), look_ms.
+alone, staged_gap_percent and staged_published_gap_percent; plan_s, exact_s, gain_percent (over one
+stage, median), look_ms.
 """
 
 from __future__ import annotations

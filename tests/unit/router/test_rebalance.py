@@ -57,14 +57,31 @@ def test_a_heavy_rank_hands_requests_to_a_light_one() -> None:
             tasks = await _streams(router, 6, 500)
             assert _inflight(await router.state()) == [6, 0]
             await _hold(router, "decode-1", False)
-            await router.until(lambda state: _inflight(state) == [3, 3])
+            even = await router.until(lambda state: _inflight(state) == [3, 3])
+            assert even["rebalance"]["moves"] == {"level": 3}
             await _check(tasks, 500)
             state = await router.until(idle)
             outcomes = state["moves"]["outcomes"]
             assert [(each["why"], each["outcome"]) for each in outcomes] == [("level", "moved")]
-            assert outcomes[0]["count"] == 3  # and none back again
-            assert state["rebalance"]["moves"] == {"level": 3}
+            assert outcomes[0]["count"] >= 3  # more where some end before others
             assert state["rebalance"]["tokens_per_s"] > 0
+
+    run(check())
+
+
+def test_a_worker_that_dies_among_moves_loses_nobody() -> None:
+    async def check() -> None:
+        config = {"rebalance": {**QUICK, "every_s": 0.01}, "decode_policy": "random"}
+        async with Cluster(worker_args=ARGS, config=config, decodes=3) as router:
+            await _hold(router, "decode-1", True)
+            tasks = await _streams(router, 12, 400)
+            await _hold(router, "decode-1", False)
+            await router.until(lambda state: _inflight(state)[1] >= 1)
+            router.worker("decode-1").kill()
+            await _check(tasks, 400)
+            state = await router.until(idle)
+            outcomes = {each["outcome"] for each in state["moves"]["outcomes"]}
+            assert "moved" in outcomes and "lost" not in outcomes
 
     run(check())
 
