@@ -49,8 +49,8 @@ class Ticket:
     resume: tuple[int, ...] = ()
     """Output token ids that the client has already; the generation goes on after them."""
     late: int = 0
-    """So many of the last of them are placeholders: what they are comes with the KV, from the decode
-    worker that sends it (`patches.move`)."""
+    """So many of the last of them are placeholders: what they are comes with the KV, from the
+    decode worker that sends it (`patches.move`)."""
     capture: str = ""
     """The name under which the experts of every token go out on the worker's event stream: the id
     that the client gave the request. Empty: they do not."""
