@@ -29,6 +29,9 @@ SHARE = 0.2
 """Of the newest figure in running means of what moves take."""
 AGAIN_S = 2.0
 """A request that could not be moved after all does not ask for so long."""
+PARTS = 20
+"""Looks take at most one part in so many of the router's time: with thousands of requests one takes
+some milliseconds, and moves may end at any rate."""
 
 
 class Rebalancer:
@@ -63,6 +66,8 @@ class Rebalancer:
         self.tokens_per_s = 0.0
         """KV tokens that a move brings over a second, in a running mean; 0 before the first."""
         self.looks = 0
+        self.look_s = 0.0
+        """What the last one took."""
         self.refused: Counter[str] = Counter()
         """Moves that did not come about, by how they ended: kept, ended or lost."""
         self._carried: dict[Live, Move] = {}
@@ -80,11 +85,13 @@ class Rebalancer:
                 await first_of((self._ended,), self._config.every_s)
                 if self._ended.done():
                     self._ended = asyncio.get_running_loop().create_future()
-                    await asyncio.sleep(self._config.soon_s)
+                    await asyncio.sleep(max(self._config.soon_s, PARTS * self.look_s))
+                begun = monotonic()
                 try:
                     self.look()
                 except Exception as error:
                     log.error("rebalancing failed: %s", where(error))
+                self.look_s = monotonic() - begun
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -154,14 +161,14 @@ class Rebalancer:
 
     def _running(self, live: Live, rank: Rank) -> Running:
         moving = bool(self._on_its_way(live))
-        prompt = live.view().prompt_tokens - live.generated
+        length = live.length
         return Running(
             request=live,
-            length=live.length,
+            length=length,
             movable=not (moving or rank.held or live in self._rests)
             and self._d.moves.why_not(live) is None,
             moving=moving,
-            prompt=prompt,
+            prompt=length - live.generated,
             left=live.left,
         )
 
@@ -207,6 +214,7 @@ class Rebalancer:
         """For GET /workers."""
         return {
             "looks": self.looks,
+            "look_ms": round(self.look_s * 1e3, 3),
             "moves": dict(self.mover.counters.moves),
             "passed": dict(self.mover.counters.passed),
             "refused": dict(self.refused),
