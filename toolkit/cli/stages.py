@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from toolkit.launch.deployment import Deployment
+    from toolkit.policies.stages.crowd import Crowd
     from toolkit.policies.stages.partition import Partition
     from toolkit.policies.stages.qoe import Qoe
 
@@ -24,6 +26,10 @@ def stages(
     lengths: Annotated[
         Path | None, typer.Option(help="Text file instead: PROMPT OUTPUT in tokens, a line each.")
     ] = None,
+    live: Annotated[
+        str, typer.Option(help="URL of a router instead: the requests that decode there now.")
+    ] = "",
+    api_key_env: Annotated[str, typer.Option(help="Variable with that router's key.")] = "",
     deployment: Annotated[
         str | None, typer.Option(help="Deployment file or recipe whose decode workers are staged.")
     ] = None,
@@ -71,32 +77,26 @@ def stages(
     Exit status 3: stages do not pay here, and why.
     """
     from toolkit.errors import ToolkitError
-    from toolkit.policies.stages.partition import MoveCost
+    from toolkit.policies.stages.partition import MoveCost, Problem
     from toolkit.policies.stages.qoe import Qoe
-    from toolkit.policies.stages.staging import against, plan_stages
+    from toolkit.policies.stages.staging import METHODS, against
     from toolkit.profile_folder.store import read
 
     try:
         target = Target.of(deployment, instances, into, force)
-        answers, own_rate = _answers(trace, lengths)
+        whose = _whose(trace, lengths, live, api_key_env)
         latency = read(folder)[0].latency
         if latency is None:
             raise ToolkitError(f"{folder} has no latency fits: its steps were not logged")
         qoe = Qoe.of_profile(latency, published, mixed_ns * 1e-9)
         fit = latency.qoe_published if published else latency.qoe
         error = 0.0 if fit is None else fit.held_out_error
-        flying = _in_flight(in_flight, rate or own_rate, answers, target.instances, qoe)
-        found = plan_stages(
-            answers,
-            target.instances,
-            qoe,
-            flying,
-            MoveCost(move_ms * 1e-3, move_token_us * 1e-6),
-            most_stages=most,
-            method="heuristic" if heuristic else "exact",
-        )
+        crowd = whose.crowd(in_flight, rate, target.instances, qoe)
+        move_s = MoveCost(move_ms * 1e-3, move_token_us * 1e-6)
+        problem = Problem(crowd, target.instances, qoe, move_s, most_stages=most)
+        found = METHODS["heuristic" if heuristic else "exact"](problem)
         why = against(found, qoe, error)
-        _show(found, answers, flying, qoe, error)
+        _show(found, crowd, qoe, error)
         if why:
             typer.secho(f"advice: leave stages out: {why}", fg="yellow", err=True)
         if into is not None and (anyway or not why):
@@ -171,40 +171,56 @@ def _plain(found: Partition) -> list[dict[str, int]]:
     ]
 
 
-def _answers(trace: Path | None, lengths: Path | None) -> tuple[list[tuple[int, int]], float]:
-    """(prompt, output tokens) of each request, and how many come a second; 0: nobody says."""
+@dataclass(frozen=True)
+class Whose:
+    """What is planned for: (prompt, output tokens) of a trace's requests, of which `rate` come a
+    second (0: nobody says), or with `live` (prompt, KV tokens) of those that decode now."""
+
+    lengths: list[tuple[int, int]]
+    rate: float = 0.0
+    live: bool = False
+
+    def crowd(self, in_flight: float | None, rate: float | None, instances: int, qoe: Qoe) -> Crowd:
+        """ToolkitError, ValueError: nobody knows how many are in flight, or they are too many."""
+        from toolkit.errors import ToolkitError
+        from toolkit.policies.stages import crowd
+
+        if self.live:
+            return crowd.of_live(self.lengths)
+        if in_flight is None:
+            rate = rate or self.rate
+            if not rate:
+                raise ToolkitError("these lengths have no times: say --in-flight N, or --rate R")
+            in_flight = crowd.in_flight(self.lengths, rate, instances, qoe)
+        return crowd.of_answers(self.lengths, in_flight)
+
+
+def _whose(trace: Path | None, lengths: Path | None, live: str, key_env: str) -> Whose:
     from toolkit.bench.traces import load
     from toolkit.errors import ToolkitError
-    from toolkit.profile.answer_lengths import read_lengths
+    from toolkit.profile.answer_lengths import ask_live, read_lengths
 
-    if (trace is None) == (lengths is None):
-        raise ToolkitError("say whose lengths: --trace FILE or --lengths FILE, one of them")
+    if [trace is not None, lengths is not None, bool(live)].count(True) != 1:
+        raise ToolkitError("say whose lengths: --trace FILE, --lengths FILE or --live URL, one")
+    if live:
+        return Whose(ask_live(live, _secret(key_env)), live=True)
     if lengths is not None:
-        return read_lengths(lengths), 0.0
+        return Whose(read_lengths(lengths))
     assert trace is not None
     rows = load(trace)
     stamps = [row.stamp_s for row in rows if row.stamp_s is not None]
     span = max(stamps) - min(stamps) if stamps else 0.0
     rate = (len(stamps) - 1) / span if span > 0 else 0.0
-    return [(row.input_tokens, row.output_tokens) for row in rows], rate
+    return Whose([(row.input_tokens, row.output_tokens) for row in rows], rate)
 
 
-def _in_flight(
-    given: float | None, rate: float, answers: list[tuple[int, int]], instances: int, qoe: Qoe
-) -> float:
-    from toolkit.errors import ToolkitError
-    from toolkit.policies.stages.crowd import in_flight
+def _secret(variable: str) -> str | None:
+    from toolkit.keys import from_environment
 
-    if given is not None:
-        return given
-    if not rate:
-        raise ToolkitError("these lengths have no times: say --in-flight N, or --rate R")
-    return in_flight(answers, rate, instances, qoe)
+    return from_environment(variable) if variable else None
 
 
-def _show(
-    found: Partition, answers: list[tuple[int, int]], flying: float, qoe: Qoe, error: float
-) -> None:
+def _show(found: Partition, crowd: Crowd, qoe: Qoe, error: float) -> None:
     from rich.table import Table
 
     from toolkit.report import terminal
@@ -212,10 +228,11 @@ def _show(
     table = Table(title="stages of decode workers", title_justify="left")
     for heading in ("lengths", "workers", "requests each", "KV tokens each", "ms by token"):
         table.add_column(heading, justify="right")
-    for row in _rows(found, answers, flying, qoe):
+    for row in _rows(found, crowd, qoe):
         table.add_row(*row)
     console = terminal.console()
     terminal.show(console, table)
+    flying = crowd.in_flight
     mean, even = (1000 * q / flying for q in (found.quality, found.even))
     console.print(
         f"{flying:.4g} requests in flight: {mean:.3g} ms by output token in the mean, moves "
@@ -225,12 +242,8 @@ def _show(
     )
 
 
-def _rows(
-    found: Partition, answers: list[tuple[int, int]], flying: float, qoe: Qoe
-) -> list[tuple[str, ...]]:
-    from toolkit.policies.stages.crowd import of_answers
-
-    crowd, low = of_answers(answers, flying), 0
+def _rows(found: Partition, crowd: Crowd, qoe: Qoe) -> list[tuple[str, ...]]:
+    low = 0
     rows: list[tuple[str, ...]] = []
     for place, stage in enumerate(found.layout.stages):
         end = len(crowd.bounds) if stage.upto is None else crowd.bounds.index(stage.upto) + 1

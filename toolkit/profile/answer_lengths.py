@@ -1,14 +1,18 @@
-"""Prompt and output tokens of requests from a plain file."""
+"""Prompt and output tokens of requests from a plain file, or of those that run now."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
 
+LEAST_LIVE = 20
+"""Fewer requests are no distribution of lengths."""
+
 
 class LengthsError(ToolkitError, ValueError):
-    """A file of lengths that cannot be read; the message names the line."""
+    """Lengths that cannot be had; of a file the message names the line."""
 
 
 def read_lengths(path: Path) -> list[tuple[int, int]]:
@@ -30,4 +34,26 @@ def read_lengths(path: Path) -> list[tuple[int, int]]:
         found.append((int(words[0]), int(words[1])))
     if not found:
         raise LengthsError(f"{path} holds no lengths: a line each, PROMPT OUTPUT in tokens")
+    return found
+
+
+def ask_live(router: str, key: str | None = None) -> list[tuple[int, int]]:
+    """(prompt, KV tokens) of every request that decodes behind a router now. LengthsError: it does
+    not say, or there are fewer than LEAST_LIVE."""
+    from toolkit.launch.readiness import get
+
+    url = f"{router.rstrip('/')}/workers?lengths=1"
+    status, body = get(url, key=key)
+    if status != 200:
+        raise LengthsError(f"{url} answers {status or 'nothing'}: is this our router, and its key?")
+    try:
+        found = [(int(prompt), int(length)) for prompt, length in json.loads(body)["lengths"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LengthsError(
+            f"{url} says no lengths: it is not our router, or an older one"
+        ) from error
+    if len(found) < LEAST_LIVE:
+        raise LengthsError(
+            f"only {len(found)} requests decode now: stages are planned for {LEAST_LIVE} and more"
+        )
     return found

@@ -55,7 +55,8 @@ class Views:
         why = "draining" if self._r.admission.draining else f"waiting for {', '.join(down)}"
         return web.Response(status=503, text=why, headers={"Retry-After": "2"})
 
-    async def workers(self, _: web.Request) -> web.Response:
+    async def workers(self, request: web.Request) -> web.Response:
+        """With `?lengths=1` also (prompt, KV tokens) of every request that decodes."""
         router = self._r
         now = monotonic()
         return _json(
@@ -81,6 +82,7 @@ class Views:
                 **(
                     {} if router.rebalancer is None else {"rebalance": router.rebalancer.describe()}
                 ),
+                **({"lengths": _lengths(router)} if request.query.get("lengths") == "1" else {}),
                 "draining": router.admission.draining,
                 "admin": router.guard.admin_url,
                 "timing": router.metrics.percentiles(),
@@ -238,6 +240,11 @@ class Views:
             return _json(await router.drains.run(body, router.config.drain_timeout_s))
         except ApiError as error:
             return _error(error.status, error.message)
+
+
+def _lengths(router: Router) -> list[tuple[int, int]]:
+    found = router.dispatcher.moves.all()
+    return [(live.length - live.generated, live.length) for live in found if live.rank is not None]
 
 
 def _figures(dispatcher: Dispatcher) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.standin.cluster import Cluster
 from tests.unit.profile import sample
+from tests.unit.router.cluster_calls import post
 from toolkit.cli.main import app
 from toolkit.launch.deployment import load_deployment
 from toolkit.profile_folder.schema import Latency
@@ -99,7 +102,7 @@ def test_a_trace_with_times_says_how_many_are_in_flight(folder: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--instances", 2), "--trace FILE or --lengths FILE, one of them"),
+        (("--instances", 2), "--trace FILE, --lengths FILE or --live URL, one"),
         (("--lengths", "L"), "--deployment FILE or --instances N"),
         (("--lengths", "L", "--instances", 2), "--in-flight N, or --rate R"),
         (("--lengths", "L", "--instances", 2, "--deployment", "cpu-demo"), "no --instances"),
@@ -113,6 +116,36 @@ def test_what_is_missing_is_asked_for(
 ) -> None:
     code, found = _run(folder, *(lengths if word == "L" else word for word in words))
     assert code == 1 and said in found
+
+
+def test_live_lengths_are_asked_of_a_router(folder: Path) -> None:
+    async def check() -> list[tuple[int, str]]:
+        config = {"worker_args": ["--token-ms", "40"], "decodes": 2}
+        async with Cluster(**config) as router:
+            body = {"prompt": "hello", "max_tokens": 300, "stream": True}
+            tasks = [
+                asyncio.ensure_future(post(router, "/v1/completions", body)) for _ in range(24)
+            ]
+            words = ("--live", router.url, "--instances", 4)
+            few = await asyncio.to_thread(_run, folder, *words)
+            await router.until(
+                lambda state: (
+                    sum(row["inflight"] for row in state["workers"] if row["role"] == "decode")
+                    == 24
+                )
+            )
+            enough = await asyncio.to_thread(_run, folder, *words)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            return [few, enough]
+
+    (few, said), (code, shown) = asyncio.run(asyncio.wait_for(check(), 90))
+    if few == 1:
+        assert "requests decode now" in said
+    assert code in (0, 3) and "24 requests in flight" in shown
+    code, said = _run(folder, "--live", "http://127.0.0.1:1", "--instances", 4)
+    assert code == 1 and "answers nothing" in said
 
 
 def test_a_bad_line_is_named(folder: Path, tmp_path: Path) -> None:
