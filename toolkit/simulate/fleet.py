@@ -47,7 +47,7 @@ class PrefillFleet(_Strict):
 
 
 class StageFleet(_Strict):
-    """`replicas` for requests of `upto` KV tokens at most, None: of any length
+    """`replicas` servers for requests of `upto` KV tokens at most, None: of any length
     (`toolkit.policies.stages.layout.Stage`)."""
 
     upto: int | None = None
@@ -59,6 +59,7 @@ class _Stages(_Strict):
     sum of theirs, and may be left out."""
 
     replicas: Annotated[int, Field(ge=1)] = 1
+    dp: Annotated[int, Field(ge=1)] = 1
     stages: tuple[StageFleet, ...] = ()
 
     @model_validator(mode="before")
@@ -72,17 +73,17 @@ class _Stages(_Strict):
     @model_validator(mode="after")
     def _laid_out(self) -> Self:
         layout = self.layout
-        if layout is not None and layout.ranks != self.replicas:
+        if layout is not None and layout.ranks != self.replicas * self.dp:
             raise ValueError(
-                f"the stages have {layout.ranks} replicas and there are {self.replicas}: leave "
-                "replicas out"
+                f"the stages have {layout.ranks // self.dp} replicas and there are "
+                f"{self.replicas}: leave replicas out"
             )
         return self
 
     @property
     def layout(self) -> Layout | None:
-        """None without stages."""
-        stages = [(stage.upto, stage.replicas) for stage in self.stages]
+        """Of the DP ranks; None without stages."""
+        stages = [(stage.upto, stage.replicas * self.dp) for stage in self.stages]
         return Layout.of(stages) if stages else None
 
 
@@ -93,7 +94,6 @@ class DecodeFleet(_Stages):
     `early_place`: a rank looks at new requests while a step runs, too
     (`patches.pd.early_place`)."""
 
-    dp: Annotated[int, Field(ge=1)] = 1
     dp_attention: bool = False
     slots: Annotated[int, Field(ge=1)] = 64
     kv_tokens: Annotated[int, Field(ge=1)] = UNBOUNDED
@@ -110,7 +110,6 @@ class WorkerFleet(_Stages):
     `priorities`: who waits is let in by class, and nobody is stopped. The others: see
     `PrefillFleet`, `DecodeFleet`."""
 
-    dp: Annotated[int, Field(ge=1)] = 1
     dp_attention: bool = False
     slots: Annotated[int, Field(ge=1)] = 64
     kv_tokens: Annotated[int, Field(ge=1)] = UNBOUNDED

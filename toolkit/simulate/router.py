@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,6 +12,7 @@ from toolkit.policies.base import RequestView, WorkerView
 from toolkit.policies.rounds.assign import Assigner
 from toolkit.policies.rounds.due import Rounds
 from toolkit.policies.stages.layout import Layout
+from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.lengths import Followed
@@ -62,7 +62,7 @@ class Router:
         stops: bool = False,
         layout: Layout | None = None,
     ) -> None:
-        """`layout`: the decode workers' stages, in their order; None: every one takes all."""
+        """`layout`: the stages of these ranks, in their order; None: every one takes all."""
         self.events = events
         self.prefills = prefills
         self.times = times
@@ -78,8 +78,7 @@ class Router:
         self._kept_back = prefills[0].credit // KEPT_BACK if classes and prefills else 0
         self.rounds = 0
         self._ranks = ranks
-        self.layout = layout
-        self.stages = _stages(ranks, layout)
+        self.stages = None if layout is None else StageFilter(layout)
         self._seat = {rank.key: seat for rank, seat in zip(ranks, self.seats, strict=True)}
         self._at: dict[Request, PrefillWorker] = {}
         needs = decode_policy.needs
@@ -150,8 +149,7 @@ class Router:
 
     def _choose(self, request: Request) -> int:
         views = [seat.view_for(request) for seat in self.seats]
-        if self.layout is not None:
-            views = self._of_stage(views, self.layout.stage_of(request.prompt + 1))
+        views = self._narrowed(views, request)
         if self.followed is not None:
             self.followed.catch_up(self._ranks)
         decision = self.decode_policy.choose(views, request.view)
@@ -220,26 +218,28 @@ class Router:
             self._arm()
 
     def _assign_staged(self, assigner: Assigner, waiting: list[Request]) -> None:
-        if self.layout is None:
-            self._assign(assigner, waiting, None)
+        if self.stages is None:
+            self._assign(assigner, waiting)
             return
         by_stage: dict[int, list[Request]] = {}
         for request in waiting:
-            by_stage.setdefault(self.layout.stage_of(request.prompt + 1), []).append(request)
-        for stage, line in sorted(by_stage.items()):
-            self._assign(assigner, line, stage)
+            by_stage.setdefault(self.stages.layout.stage_of(request.prompt), []).append(request)
+        for line in by_stage.values():
+            self._assign(assigner, line)
 
-    def _of_stage(self, views: Sequence[WorkerView], stage: int) -> list[WorkerView]:
-        """The others count as sick."""
+    def _narrowed(self, views: list[WorkerView], request: Request) -> list[WorkerView]:
+        """Those of other stages than the request's count as sick."""
+        if self.stages is None:
+            return views
+        usable = self.stages.narrow(request.prompt, [view.healthy for view in views])
         return [
-            view if own == stage else replace(view, healthy=False)
-            for view, own in zip(views, self.stages, strict=True)
+            view if view.healthy == ok else replace(view, healthy=ok)
+            for view, ok in zip(views, usable, strict=True)
         ]
 
-    def _assign(self, assigner: Assigner, waiting: list[Request], stage: int | None) -> None:
-        views = [seat.view() for seat in self.seats]
-        if stage is not None:
-            views = self._of_stage(views, stage)
+    def _assign(self, assigner: Assigner, waiting: list[Request]) -> None:
+        """Of one stage, where there are some."""
+        views = self._narrowed([seat.view() for seat in self.seats], waiting[0])
         if self.followed is not None:
             self.followed.catch_up(self._ranks)
         taken = set()
@@ -254,11 +254,3 @@ class Router:
             seat.reading = seat.live()
             seat.sent.clear()
         self.events.after(self.times.report, self._read_all)
-
-
-def _stages(ranks: Sequence[SimulatedRank], layout: Layout | None) -> list[int]:
-    """Of each rank: that of its worker, which may have several."""
-    if layout is None:
-        return [0] * len(ranks)
-    workers = {name: place for place, name in enumerate(dict.fromkeys(r.name for r in ranks))}
-    return [layout.stage_of_rank(workers[rank.name]) for rank in ranks]

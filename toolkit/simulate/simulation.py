@@ -162,7 +162,7 @@ class Simulation:
             self.events,
             mover,
             self.router.seats,
-            self.router.stages,
+            self.router.stages.stages if self.router.stages else [0] * len(self.ranks),
             LINE / line_s if line_s > 0 else 0.0,
             self.router.followed,
         )
