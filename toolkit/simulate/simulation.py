@@ -9,9 +9,10 @@ from typing import Any
 
 from toolkit.policies import make_policy
 from toolkit.policies.eldr import Centroids
-from toolkit.policies.stages.floor import Quality
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.moving import Mover
+from toolkit.policies.stages.qoe import Qoe
+from toolkit.policies.stages.refining import Refiner
 from toolkit.policies.support.residents import Residents
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
@@ -64,10 +65,13 @@ class Simulation:
         window: Window | None = None,
         slo: tuple[float, ...] = Limits(),
         sample_s: float = 0.1,
-        quality: Quality | None = None,
+        qoe: Qoe | None = None,
+        refined: bool = True,
     ) -> None:
-        """`quality`: by which a move for load has to pay, what it costs by the cost model
-        (`toolkit.policies.stages.moving.Mover`); None: it only has to even loads out."""
+        """`qoe`: by it a move for load has to pay, its price by the cost model
+        (`toolkit.policies.stages.moving.Mover`), and, where they are to be `refined`, bounds of
+        stages follow the lengths of who runs; None: loads only have to get more even, and bounds
+        stay."""
         self.fleet = fleet
         self.cost = cost
         self.events = events = Events()
@@ -123,7 +127,7 @@ class Simulation:
         self._redone: dict[Request, tuple[PrefillWorker, Callable[[], None]]] = {}
         """What is computed again for those that move, and what to do when its KV has been sent."""
         if layout is not None or router.rebalance:
-            self._let_move(layout, quality)
+            self._let_move(layout, qoe, refined)
         window = window or Window()
         self.recorder = Recorder(self.ranks, window.since, window.until, slo, window.full)
 
@@ -154,9 +158,9 @@ class Simulation:
         """Of requests that moved; nothing where none may."""
         return self.moves.figures.result() if self.moves is not None else {}
 
-    def _let_move(self, layout: Layout | None, quality: Quality | None) -> None:
+    def _let_move(self, layout: Layout | None, qoe: Qoe | None, refined: bool) -> None:
         router, cost = self.fleet.router, self.cost
-        mover = Mover(layout, cost_s=cost.transfer_s, quality=quality)
+        mover = Mover(layout, cost_s=cost.transfer_s, quality=qoe.batch if qoe else None)
         line_s = cost.transfer_s(LINE) - cost.transfer_s(0)
         staged = Staged(
             self.events,
@@ -169,6 +173,9 @@ class Simulation:
         again = self._again if self.prefills else None
         self.moves = Moves(self.events, cost, router.moves, router.hop_s, staged, again)
         staged.run(self.moves)
+        if layout is not None and qoe is not None and refined:
+            assert self.router.stages is not None
+            staged.refine(Refiner(layout, qoe), self.router.stages)
 
     # ---- arrivals ----
 

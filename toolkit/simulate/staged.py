@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from toolkit.policies.stages.moving import Instance, Mover, Running
+from toolkit.policies.stages.narrowing import StageFilter
+from toolkit.policies.stages.refining import Batch, Refiner
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.lengths import Followed
 from toolkit.simulate.moves import Moves, Moving
@@ -14,6 +16,8 @@ from toolkit.simulate.seat import Seat
 
 EVERY_S = 0.25
 """Between two looks."""
+REFINE_S = 2.0
+"""Between two times that bounds are looked at."""
 SOON_S = 0.02
 """Until the look after a move's end, which lets a source or a target move the next one."""
 
@@ -54,6 +58,10 @@ class Staged:
         """Look from now on."""
         self._moves = moves
         self.events.after(EVERY_S, self._tick)
+
+    def refine(self, refiner: Refiner, narrowing: StageFilter) -> None:
+        """From now on the stages' bounds follow the lengths of who runs."""
+        self.events.after(REFINE_S, self._refine, refiner, narrowing)
 
     # ---- what becomes of a move ----
 
@@ -96,6 +104,18 @@ class Staged:
             request, source, target = move.request, move.source, move.target
             assert isinstance(request, Request)
             self._moves.begin(request, self._ranks[source], self._ranks[target], move.why)
+
+    def _refine(self, refiner: Refiner, narrowing: StageFilter) -> None:
+        batches: list[list[Batch]] = [[] for _ in refiner.layout.stages]
+        for seat, stage in self._each():
+            group = seat.rank.group
+            done = group.steps + group.taken()
+            running = seat.rank.running
+            batches[stage].append(
+                [(r.prompt, r.prompt + r.generated + done - r.joined) for r in running]
+            )
+        self.mover.layout = narrowing.layout = refiner.refine(batches)
+        self.events.after(REFINE_S, self._refine, refiner, narrowing)
 
     def _each(self) -> list[tuple[Seat, int]]:
         return list(zip(self._seats, self._stages, strict=True))
