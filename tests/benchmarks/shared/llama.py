@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import cache
 from math import exp, log
 
 from toolkit.policies.stages.qoe import Qoe
@@ -19,17 +20,14 @@ KV_BYTES = 2 * LAYERS * 8 * 128 * 2
 MEMORY = 141e9
 """Of the paper's H20 (6.1)."""
 BANDWIDTH = 0.7 * 4.0e12
-"""Bytes a second: H20 by its data sheet, of which 0.7 are had. With it, an H100's 3.35e12 and
-`OVERHEAD`, attention over 250 sequences of 1,000 tokens is three quarters of a step: the paper
-measured 81 % (2.1)."""
-COMPUTE = 0.6 * 148e12
-"""FP16 operations a second by the same sheet, of which 0.6 are had: that GPU has much memory
-bandwidth for its operations, so that prompts keep it busy."""
+"""Bytes a second: H20 by its data sheet, of which 0.7 are had."""
+COMPUTE = 0.8 * 148e12
+"""FP16 operations a second by the same sheet, of which 0.8 are had: that GPU has much memory
+bandwidth for its operations, so that they keep it busy."""
 LINE = 0.8 * 50e9
 """Bytes a second: 400 Gb/s (6.1), of which 0.8 are had."""
 OVERHEAD = 0.003
-"""Seconds of a step for launches and the scheduler; `PER_REQUEST` more for each in it."""
-PER_REQUEST = 1e-5
+"""Seconds of a step for launches and the scheduler."""
 KV_TOKENS = round((0.9 * MEMORY - WEIGHTS) / KV_BYTES)
 """That fit beside the weights."""
 SLOTS, CHUNK = 1024, 8192
@@ -39,7 +37,7 @@ LONGEST = 131_072
 PROMPT, ANSWER = (161.31, 1.2), (337.99, 0.9)
 """Mean, standard deviation of the logarithm: ShareGPT by vLLM's paper (arXiv 2309.06180, figure
 11), deviations ours."""
-TAIL, FROM = 0.005, 2048
+TAIL, FROM = 0.002, 2048
 """So many prompts are long ones, from so many tokens on, twice as long half as many, up to LONGEST:
 the share is ours; the paper shows its lengths in a figure only."""
 BATCH = 512
@@ -73,15 +71,15 @@ def requests(rate: float, seconds: float, seed: int) -> Iterator[Request]:
 
 
 def cost(penalty: float = 1.0) -> Linear:
-    """What is read or computed, whichever it is that takes long. `penalty`: attention over a batch
-    of `BATCH` of these requests takes so many times as long as over even ones (1: lengths do not
-    matter)."""
+    """What is read and what is computed, one after the other, and a constant. `penalty`: attention
+    over a batch of `BATCH` of these requests takes so many times as long as over even ones, and no
+    batch's takes longer (1: lengths do not matter)."""
     kv = KV_BYTES / BANDWIDTH
     mixed = mixed_of(penalty, kv, live(BATCH)) if penalty > 1 else 0.0
     return Linear(
         decode=Decode(
             base=OVERHEAD + WEIGHTS / BANDWIDTH,
-            per_request=PER_REQUEST,
+            per_request=2 * PARAMETERS / COMPUTE,
             per_kv_token=kv,
             mixed=mixed,
             mixed_most=max(0.0, penalty - 1),
@@ -95,16 +93,17 @@ def cost(penalty: float = 1.0) -> Linear:
     )
 
 
-def live(count: int) -> list[int]:
+@cache
+def live(count: int) -> tuple[int, ...]:
     """KV tokens of `count` requests in flight, each at some step of its answer: who says more is
-    seen more often. Of 100 such batches the one whose longest is the median."""
+    seen more often. Of 25 such batches the one whose longest is the median."""
     batches = []
-    for seed in range(100):
+    for seed in range(25):
         source = random.Random(f"llama-live-{seed}")
         drawn = lengths(1000 + seed)
         pairs = [next(drawn) for _ in range(10 * count)]
         seen = source.choices(pairs, weights=[answer for _, answer in pairs], k=count)
-        batches.append([prompt + source.randint(1, answer) for prompt, answer in seen])
+        batches.append(tuple(prompt + source.randint(1, answer) for prompt, answer in seen))
     return sorted(batches, key=max)[len(batches) // 2]
 
 
