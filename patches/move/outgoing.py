@@ -107,6 +107,9 @@ def begin(scheduler: Any, order: MoveOrder) -> None:
     req = next((req for req in scheduler.running_batch.reqs if req.rid == order.rid), None)
     if req is None or req.finished():
         return
+    if RANK.manager is None:
+        _tell(scheduler, req, Moving(order.rid, "unable", order.room, RANK.why))
+        return
     reason = _refusal(req, order)
     if reason:
         _tell(scheduler, req, Moving(order.rid, "refused", order.room, reason))
@@ -128,8 +131,6 @@ def begin(scheduler: Any, order: MoveOrder) -> None:
 
 
 def _refusal(req: Any, order: MoveOrder) -> str:
-    if RANK.manager is None:
-        return RANK.why
     if order.rid in RANK.moves:
         return "it is being moved"
     if len(RANK.moves) >= AT_A_TIME:

@@ -122,14 +122,14 @@ class Moving(msgspec.Struct, frozen=True, tag="moving", tag_field="type", omit_d
     """What has become of the order to send a running request's KV to another decode worker.
 
     `cut`: its last rows are on their way; what it generates from here on is the target's to say.
-    `sent`: they are there. All others end the move, and the request goes on where it is: `refused`
-    with the `reason`, `late`: the target had not said in time where the KV is to go, `failed` on
-    the way, `gone`: the request ended or was put aside meanwhile. `cut` is followed by `sent` or
-    `failed`, all others by nothing.
+    `sent`: they are there. All others end the move, and the request goes on where it is: `unable`,
+    as this rank can send nothing, for the `reason`; `refused`, as it cannot now; `late`: the target
+    had not said in time where the KV is to go; `failed` on the way; `gone`: the request ended or
+    was put aside meanwhile. `cut` is followed by `sent` or `failed`, all others by nothing.
     """
 
     rid: str
-    state: Literal["cut", "sent", "refused", "late", "failed", "gone"]
+    state: Literal["cut", "sent", "unable", "refused", "late", "failed", "gone"]
     room: int = 0
     reason: str = ""
     tokens: int = 0

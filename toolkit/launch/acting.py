@@ -60,6 +60,7 @@ ROUTER = dict.fromkeys(LIMITS, Rule(OURS)) | {
     "api_key_env": Rule(BOTH),
     "classes": Rule(OURS),
     "rebalance": Rule(OURS, plain=PD),
+    "moves": Rule(OURS, plain="plain workers move requests by replay alone: remove it"),
     "max_inflight": Rule(BOTH),
     "max_queue": Rule(BOTH),
     "request_timeout_s": Rule(BOTH),
@@ -139,8 +140,8 @@ def transfer_problem(key: str, mode: str, device: str, backend: str) -> str:
 
 def role_problem(key: str, role: str, device: str) -> str:
     """Why the key does nothing for workers of this role on this device; empty: it does."""
-    if key == "bootstrap_port" and role != "prefill":
-        return "only prefill workers have one: remove it, or set it under prefill"
+    if key == "bootstrap_port" and role == "worker":
+        return "only prefill and decode workers have one: remove it"
     where, why = DEVICE.get(key, (device, ""))
     return "" if where == device else why
 

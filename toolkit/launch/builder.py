@@ -82,7 +82,7 @@ class PlanBuilder:
     ) -> list[WorkerPlan]:
         port = role.port + replica if role.port else self.ports.take()
         bootstrap = None
-        if role_name == "prefill":
+        if role_name == "prefill" or (role_name == "decode" and self.deployment.sends):
             bootstrap = role.bootstrap_port + replica if role.bootstrap_port else self.ports.take()
         # Where a decode worker is chosen by experts, prefill has to say which they are.
         layers = self.locality.layers if self.locality and role_name == "prefill" else ()
@@ -196,6 +196,7 @@ class PlanBuilder:
                 "first_token",
                 "prefill_policy",
                 "decode_policy",
+                "moves",
                 "tau",
                 "refit_on_drift",
                 *LIMITS,
@@ -255,7 +256,7 @@ def _router_entry(worker: WorkerPlan, same_run: bool) -> dict[str, Any]:
     between_layers = PREEMPT_VARIABLE in worker.env and not between_chunks(worker)
     if between_layers or PAUSE_VARIABLE in worker.env:
         entry["preempts"] = True
-    if worker.role == "prefill":
+    if worker.bootstrap_port is not None:
         entry |= {"bootstrap_host": worker.address, "bootstrap_port": worker.bootstrap_port}
     return entry
 

@@ -16,6 +16,7 @@ from toolkit.contract.variables import (
     DP_PROFILE_VARIABLE,
     EARLY_PLACE_VARIABLE,
     LAYERS_VARIABLE,
+    MOVE_VARIABLE,
     PATCHES_VARIABLE,
     PAUSE_VARIABLE,
     PREEMPT_VARIABLE,
@@ -134,8 +135,8 @@ def worker_flags(
         flags["disaggregation-mode"] = role_name
         flags["disaggregation-transfer-backend"] = transfer_backend(deployment)
         flags["disaggregation-ib-device"] = deployment.transfer.ib_device
+        flags["disaggregation-bootstrap-port"] = bootstrap_port
         if role_name == "prefill":
-            flags["disaggregation-bootstrap-port"] = bootstrap_port
             # The forward runs before a decode worker is chosen; 1 attempt stalls in mixed traffic.
             early = dispatch == "late" or by_signature(deployment.decode.dp_policy)
             flags["optimistic-prefill-attempts"] = 1000 if early else None
@@ -209,7 +210,10 @@ def worker_env(
         # Else every forward reads its batch from the same buffers: another one in its middle would
         # overwrite them.
         env["SGLANG_EAGER_INPUT_NO_COPY"] = "1"
-    if role_name == "prefill":
+    sends = role_name == "decode" and deployment.sends
+    if sends:
+        env[MOVE_VARIABLE] = "1"
+    if role_name == "prefill" or sends:
         env |= TRANSFER_ENV
     if role_name == "decode":
         # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or

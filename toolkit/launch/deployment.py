@@ -36,6 +36,7 @@ from toolkit.policies import check_policy
 from toolkit.policies.preemption.named import boundary_policy
 from toolkit.policies.stages.layout import Layout
 from toolkit.router.classes import Classes
+from toolkit.router.config import MovesBy
 from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.rebalance import Rebalance
 from toolkit.router.rebalance import from_yaml as rebalance_yaml
@@ -44,6 +45,10 @@ Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
 ROLES = ("prefill", "decode", "worker")
+
+
+SENDING = ("auto", "mooncake", "mooncake_tcp")
+"""Backends with which decode workers send KV to one another (`patches.move`)."""
 
 
 class _Strict(BaseModel):
@@ -218,6 +223,11 @@ class Router(_Strict):
         description="how latency-sensitive and best-effort requests are told apart; "
         "`{}`: by what they say themselves",
     )
+    moves: MovesBy | None = Field(
+        default=None,
+        description="how running requests get from one decode worker to another: `direct` (it "
+        "sends their KV), `replay` (they are prefilled again), `auto` (directly where possible)",
+    )
     rebalance: Annotated[Rebalance | None, BeforeValidator(rebalance_yaml)] = Field(
         default=None,
         description="requests move between decode workers while they run; `true`: with the "
@@ -377,6 +387,14 @@ class Deployment(_Strict):
         default=False, description="a network namespace of its own, but for the front door (Linux)"
     )
     folder: Path = Field(default=Path(), exclude=True, description="where relative paths start")
+
+    @property
+    def sends(self) -> bool:
+        """Whether decode workers can send running requests to one another: each has a KV bootstrap
+        server then."""
+        router, backend = self.router, self.transfer.backend
+        wanted = router.kind == "toolkit" and router.moves != "replay"
+        return self.mode == "pd" and wanted and backend in SENDING
 
     @field_validator(*ROLES)
     @classmethod

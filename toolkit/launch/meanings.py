@@ -27,7 +27,7 @@ MEANINGS = {
     "ROLE.waiting.class_age_s": "with `sjf`: a prompt that waited this long goes before all, "
     "seconds",
     "ROLE.port": "HTTP port of the first replica",
-    "ROLE.bootstrap_port": "port of the KV bootstrap server of the first prefill replica",
+    "ROLE.bootstrap_port": "port of the KV bootstrap server of the first replica",
     "ROLE.env": "environment of this role's processes",
     "transfer": "how KV moves from prefill to decode workers",
     "transfer.backend": "`auto` is `mooncake_tcp` on the CPU and `mooncake` on CUDA",

@@ -29,6 +29,7 @@ from toolkit.router.rebalance import Rebalance
 
 Role = Literal["prefill", "decode", "plain"]
 Dispatch = Literal["late", "concurrent"]
+MovesBy = Literal["auto", "direct", "replay"]
 
 
 class ConfigError(ToolkitError, ValueError):
@@ -107,6 +108,10 @@ class RouterConfig(BaseModel):
     requests that say whose they are (`user`, `session_id` or `routing_key` in the body, or header
     `x-smg-routing-key`).
 
+    `moves`: how a running request gets from one decode worker to another: `direct`: the one sends
+    its KV to the other and decodes on meanwhile, which wants a bootstrap server of each; `replay`:
+    it is prefilled again; `auto`: directly where that is possible (`toolkit.router.moves`).
+
     `profile` is the absolute path of a profile folder (`toolkit profile`), which `eldr` needs;
     `tau` its locality band; `refit_on_drift` lets it follow traffic that changes its experts.
 
@@ -158,6 +163,7 @@ class RouterConfig(BaseModel):
     prefill_policy: str = "round_robin"
     decode_policy: str = "shortest_queue"
     seed: int = 0
+    moves: MovesBy = "auto"
     profile: str | None = None
     tau: float = Field(default=0.1, ge=0, le=1, allow_inf_nan=False)
     refit_on_drift: bool = True

@@ -205,6 +205,8 @@ class Watcher:
                 self._told(event.dp_rank, lambda rank: rank.read(event, now))
             case events.PrefillDone():
                 self.worker.prefill_done(event)
+            case events.Moving():
+                self.worker.moving(event)
             case events.KvTransfer():
                 self.worker.on_transfer(event.seconds, event.bytes)
             case events.Steps():

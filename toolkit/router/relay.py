@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from toolkit.router.departure import Departure
 from toolkit.router.failure import ABORT, ERROR, Failure, failure_of
+from toolkit.router.held_back import HeldBack
 from toolkit.router.merge import add_prompt_logprobs
 from toolkit.router.request import Single, public_id
 from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
@@ -65,6 +66,11 @@ class Relay:
         self._recreate: tuple[bytes, bytes] | None = None
         self._count: Callable[[int], None] | None = None
         self._departure: Departure | None = None
+        self._gate: Callable[[bytes], bytes] | None = None
+        """What is let through of whole events, where not all is."""
+        self._held_back: HeldBack | None = None
+        self._brought = 0
+        """Output tokens that the worker was told with the request."""
         self.sent_at = 0.0
         """When the client was sent something last."""
         self.on_news: Callable[[], None] | None = None
@@ -77,10 +83,12 @@ class Relay:
         hold: bool,
         count: Callable[[int], None] | None = None,
         ids: tuple[str, str] = ("", ""),
+        brought: int | None = None,
     ) -> None:
         """A new attempt; with `hold`, nothing goes out before `release` (prompt logprobs). `count`
         is told of tokens as they come, where somebody wants to know. `ids`: under which the worker
-        has the request, and the client."""
+        has the request, and the client. `brought`: output tokens that it was told, where those are
+        not the ones that the attempt resumes."""
         theirs, public = ids
         self._rename = None if theirs == public else (theirs.encode(), public_id(public))
         self.paused = False
@@ -95,7 +103,8 @@ class Relay:
         self._trimmer = None
         self._recreate = None
         self._strayed = False
-        self._departure = None
+        self._departure = self._held_back = self._gate = None
+        self._brought = len(self._single.resume_ids) if brought is None else brought
         if self.sent.events:
             self._trim()
         self._slow = hold or self._trimmer is not None
@@ -135,6 +144,28 @@ class Relay:
         """The worker is being told to drop it: what it still sends is shown as far as it is the
         undisturbed stream's (`toolkit.router.departure`)."""
         self._departure = Departure(self._single.endpoint)
+        self._gate = self._departure.take
+
+    def hold_back(self, most: int) -> None:
+        """Until `let_out`, the client gets no event by which it would have more than `most` tokens:
+        they may be another worker's to say."""
+        self._held_back = HeldBack(most - self.tokens)
+        self._gate = self._held_back.take
+
+    def let_out(self) -> None:
+        """This worker goes on with it after all."""
+        held, self._held_back, self._gate = self._held_back, None, None
+        if held is not None and held.events:
+            self._pass(b"".join(held.events))
+
+    def take_over(
+        self, call: Call, count: Callable[[int], None] | None, ids: tuple[str, str], brought: int
+    ) -> None:
+        """Another worker goes on with it, within the attempt; what was held back is its to say."""
+        paused = self.paused
+        self.begin(call, hold=False, count=count, ids=ids, brought=brought)
+        if paused:
+            self.pause()
 
     @property
     def has_left(self) -> bool:
@@ -148,7 +179,7 @@ class Relay:
 
     def depart(self) -> None:
         """Nothing more is taken from this attempt. The ids that it did not show count."""
-        departure, self._departure = self._departure, None
+        departure, self._departure, self._gate = self._departure, None, None
         if departure is None:
             return
         ids = departure.ids()
@@ -174,10 +205,14 @@ class Relay:
             data = data[:cut]
         if self._rename is not None:
             data = data.replace(*self._rename)
-        if self._departure is not None:
-            data = self._departure.take(data)
+        if self._gate is not None:
+            data = self._gate(data)
             if not data:
                 return
+        self._pass(data)
+
+    def _pass(self, data: bytes) -> None:
+        """Whole events, under the client's id."""
         if self._slow:
             self._feed_slow(data)
             return
@@ -264,7 +299,7 @@ class Relay:
         if (
             trimmer is None
             or self._single.resume_ids
-            or self._replayed < len(self._cut)
+            or self._replayed < max(len(self._cut), self._brought)
             or not trimmer.passed
         ):
             return
@@ -289,7 +324,7 @@ class Relay:
         if new[len(known) :]:
             self.ids += b" " + b" ".join(new[len(known) :])
         # Of a first token that came early it hears here; what a resume brings along it knows.
-        fresh = self._replayed - max(before, min(self._replayed, len(self._single.resume_ids)))
+        fresh = self._replayed - max(before, min(self._replayed, self._brought))
         if self._count is not None and fresh:
             self._count(fresh)
         cut = self._trimmer.cut(event)

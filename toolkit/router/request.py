@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -97,19 +98,23 @@ def new_room(dp_size: int = 1, dp_rank: int = 0) -> int:
     return room - room % dp_size + dp_rank + (dp_size if room < dp_size else 0)
 
 
-def ticket_body(single: Single, rid: str, key: str | None) -> dict[str, Any]:
+def ticket_body(
+    single: Single, rid: str, key: str | None, resume: Sequence[int] | None = None, late: int = 0
+) -> dict[str, Any]:
     """The body with what the router itself asks of a worker, signed for this `rid`: the tokens that
-    were generated already, for both sides (`patches.pd.resume`)."""
+    were generated already, for both sides (`patches.pd.resume`); `resume`, where it is not what
+    this attempt began with, the last `late` of them placeholders (`patches.move`)."""
+    resume = single.resume_ids if resume is None else resume
     body = dict(single.body)
     capture = single.rid if single.capture else ""
     kind = single.view.request_class
-    if not (single.resume_ids or capture):
+    if not (resume or capture):
         # Workers that have no key stop nobody either.
         if not key or kind == RequestClass.STANDARD:
             return body
     elif not key:
         raise ApiError(400, f"{CAPTURE}: the workers have no key, so they keep no experts for you.")
-    signed = sign(key, rid, resume=single.resume_ids, capture=capture, request_class=kind)
+    signed = sign(key, rid, resume=resume, late=late, capture=capture, request_class=kind)
     ticket = {TICKET_KEY: signed}
     if single.endpoint == "generate":
         params = dict(body.get("sampling_params") or {})

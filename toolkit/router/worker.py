@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from toolkit.contract.events import Hello, PrefillDone
+from toolkit.contract.events import Hello, Moving, PrefillDone
 from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.ejection import Ejection
 from toolkit.router.rank import Rank
@@ -66,6 +66,8 @@ class Worker:
         self.on_death: Callable[[], None] = lambda: None
         """It went away, or hung, without a word."""
         self._prefills: dict[str, asyncio.Future[PrefillDone | None]] = {}
+        self.on_moving: dict[str, Callable[[Moving], None]] = {}
+        """Who is told what becomes of an order to send a request elsewhere, by its rid here."""
         self._aborts: set[Call] = set()
 
     def post(
@@ -114,6 +116,11 @@ class Worker:
         future = self._prefills.get(event.rid)
         if future is not None and not future.done():
             future.set_result(event)
+
+    def moving(self, event: Moving) -> None:
+        told = self.on_moving.get(event.rid)
+        if told is not None:
+            told(event)
 
     def mark_up(self) -> None:
         if not self.healthy:

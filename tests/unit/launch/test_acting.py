@@ -39,6 +39,7 @@ ONLY_OURS = {
     "max_retries": "3", "max_parts": "8", "max_body_mib": "9", "max_body_total_mib": "99",
     "max_connections": "9", "head_timeout_s": "9", "keepalive_s": "9", "body_timeout_s": "9",
     "body_pace_kib": "1", "accept_gzip": "false", "classes": "{}", "rebalance": "true",
+    "moves": "replay",
 }  # fmt: skip
 ANY_ROUTERS = {
     "host": "127.0.0.1", "port": "30000", "node": "n", "open": "false", "api_key_env": "KEY",
@@ -111,7 +112,6 @@ def test_a_default_or_a_key_without_a_value_never_offends(tmp_path: Path) -> Non
         ("device: cuda\ndecode: {background: true}", "decode.background",
          "only CPU workers share cores: remove it"),
         ("prefill: {gpus: [0]}", "prefill.gpus", "no GPUs: set device: cuda, or remove it"),
-        ("decode: {bootstrap_port: 9000}", "decode.bootstrap_port", "set it under prefill"),
         ("mode: plain\nworker: {bootstrap_port: 9000}", "worker.bootstrap_port", "remove it"),
         ("transfer: {ib_device: mlx5_0}", "transfer.ib_device", "mooncake_tcp uses no RDMA"),
         ("device: cuda\ntransfer: {backend: mooncake_tcp, ib_device: m}", "transfer.ib_device",
@@ -138,6 +138,7 @@ def test_a_key_that_cannot_act_is_refused(tmp_path: Path, text: str, key: str, s
         "device: cuda\ntransfer: {ib_device: mlx5_0}",
         "device: cuda\ntransfer: {backend: nixl, ib_device: mlx5_0}",  # SGLang's HiCache, perhaps
         "prefill: {bootstrap_port: 9000}",
+        "decode: {bootstrap_port: 9000}",
         "hosts: {a: {address: 10.0.0.1}, b: {address: 10.0.0.2}}\nbase_port: 9000",
     ],
 )

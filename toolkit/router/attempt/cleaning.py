@@ -51,11 +51,11 @@ def clean_up(
             continue
         if not ok and not call.answered:
             try:
-                leg.rank.worker.abort(legs.rid)
+                leg.rank.worker.abort(leg.rid)
             except Exception:  # best effort, as it is; the counts must go back
                 log.exception("%s could not be told to drop a request", leg.rank.worker.name)
             call.close()
-        _end(leg, _generated(leg, single, relay, ok), ok, moved)
+        _end(leg, _generated(leg, relay, ok), ok, moved)
 
 
 def _unprobed(leg: Leg) -> None:
@@ -68,12 +68,12 @@ def _unprobed(leg: Leg) -> None:
         record.unknown()
 
 
-def _generated(leg: Leg, single: Single, relay: Relay | None, ok: bool) -> int:
+def _generated(leg: Leg, relay: Relay | None, ok: bool) -> int:
     """Output tokens of this attempt as far as they are known."""
     if not leg.decode:
         return 0
     if relay is not None:
-        return relay.tokens - len(single.resume_ids)
+        return relay.tokens - leg.brought
     if not ok or not leg.booking.followed:  # reading an answer costs more than it tells
         return 0
     return completion_tokens(bytes(leg.call.body))

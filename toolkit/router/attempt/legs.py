@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from toolkit.contract.headers import ATTEMPT, IDS
 from toolkit.contract.prefill_only import HOST
 from toolkit.router.booking import Booking
+from toolkit.router.leg import RID_BYTES, Apart, Leg, set_rank
 from toolkit.router.packed import segments
 from toolkit.router.rank import Rank
 from toolkit.router.request import Single, new_room, public_id, ticket_body
-from toolkit.router.upstream import Call
+from toolkit.router.upstream import Sink
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.relay import Relay
 
-RID_BYTES = 16
 IDS_HEADER = f"{IDS}: 1\r\n"
 
 
@@ -34,32 +34,6 @@ class Answer:
 
     status: int
     body: bytes
-
-
-@dataclass(slots=True)
-class Leg:
-    """A call and the load that it stands for."""
-
-    rank: Rank
-    call: Call
-    booking: Booking
-    decode: bool
-    """Whether its answer is the client's: of a decode or plain worker, or of a prefill worker that
-    does it all."""
-    begun: float
-    """When it was posted."""
-    probe: bool = False
-    """Whether it is to show that its worker is well again."""
-    proven: bool = False
-    """The worker has computed something of it."""
-    early: Early | None = None
-    """Reads it, where it is a prefill's stream."""
-
-    @property
-    def status(self) -> int:
-        """What the worker answered, or said in its stream to be the answer."""
-        failure = self.early.failure if self.early is not None else None
-        return self.call.status if failure is None else failure.status
 
 
 class Legs:
@@ -93,12 +67,15 @@ class Legs:
         decode: bool,
         late: bool,
         early: Early | None = None,
+        apart: Apart | None = None,
     ) -> Leg:
         """Send `body` to the rank. `late`: it was chosen when the prefill had run. `early`: reads a
-        prefill's stream."""
-        sink = self._relay.feed if decode and self._relay is not None else None
+        prefill's stream. `apart`: another leg gives the answer as yet."""
+        sink: Sink | None = self._relay.feed if decode and self._relay is not None else None
         if early is not None:
             sink = early.feed
+        if apart is not None:
+            sink = apart.sink
         headers = self._single.headers + (IDS_HEADER if sink is not None else "")
         if self._number:
             headers += f"{ATTEMPT}: {self._number}\r\n"
@@ -111,8 +88,12 @@ class Legs:
             booking = Booking(rank, view, following, streams, generated)
         now = monotonic()
         probe = rank.worker.record.posted(now)
-        leg = Leg(rank, call, booking, decode, now, probe, early=early)
-        self.all.append(leg)
+        rid, brought = self.rid, len(self._single.resume_ids)
+        if apart is not None:
+            rid, brought = apart.rid, apart.brought
+        leg = Leg(rank, call, booking, decode, now, probe, rid=rid, brought=brought, early=early)
+        if apart is None:
+            self.all.append(leg)
         if generates:
             rank.expect(call)
             relay, late = self._relay, late or not self._d.config.disaggregated
@@ -164,9 +145,3 @@ def prefill_body(body: dict[str, Any], prefill: Rank, stream: bool) -> dict[str,
         body.pop("stream_options", None)
     set_rank(body, prefill)
     return body
-
-
-def set_rank(body: dict[str, Any], rank: Rank) -> None:
-    """Name the DP rank, where the worker has several."""
-    if rank.worker.config.dp_size > 1:
-        body["routed_dp_rank"] = rank.dp_rank

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolkit.router.booking import Booking
+from toolkit.router.config import MovesBy
 from toolkit.router.moves.base import Kind, Move, Outcome, Why
+from toolkit.router.moves.direct import Direct
 from toolkit.router.moves.live import Live
 from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.targets import Targets
@@ -48,7 +50,11 @@ class Moves:
         self._leaving: defaultdict[Rank, asyncio.Semaphore] = defaultdict(_three)
         self._coming: defaultdict[Rank, asyncio.Semaphore] = defaultdict(_three)
         self.targets = Targets(dispatcher)
-        self.kinds: Sequence[Kind] = (Replay(),)
+        direct, replay = Direct(dispatcher), Replay()
+        chosen: dict[MovesBy, tuple[Kind, ...]] = {
+            "auto": (direct, replay), "direct": (direct,), "replay": (replay,)
+        }  # fmt: skip
+        self.kinds: Sequence[Kind] = chosen[dispatcher.config.moves]
         """Those that this router may use, the best one first."""
         self.counts: Counter[Counted] = Counter()
         self.tokens = 0

@@ -1,0 +1,62 @@
+"""A call of an attempt, and the load that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from toolkit.router.booking import Booking
+from toolkit.router.rank import Rank
+from toolkit.router.upstream import Call
+
+if TYPE_CHECKING:
+    from toolkit.router.attempt.early import Early
+
+RID_BYTES = 16
+
+
+@dataclass(slots=True)
+class Leg:
+    """A call and the load that it stands for."""
+
+    rank: Rank
+    call: Call
+    booking: Booking
+    decode: bool
+    """Whether its answer is the client's: of a decode or plain worker, or of a prefill worker that
+    does it all."""
+    begun: float
+    """When it was posted."""
+    probe: bool = False
+    """Whether it is to show that its worker is well again."""
+    proven: bool = False
+    """The worker has computed something of it."""
+    rid: str = ""
+    """What its worker calls it."""
+    brought: int = 0
+    """Output tokens that came with it."""
+    early: Early | None = None
+    """Reads it, where it is a prefill's stream."""
+
+    @property
+    def status(self) -> int:
+        """What the worker answered, or said in its stream to be the answer."""
+        failure = self.early.failure if self.early is not None else None
+        return self.call.status if failure is None else failure.status
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Of a leg beside that which gives the client's answer: what its worker calls it, how many
+    tokens it brings along, and who reads it."""
+
+    rid: str
+    brought: int
+    sink: Callable[[bytes], None]
+
+
+def set_rank(body: dict[str, Any], rank: Rank) -> None:
+    """Name the DP rank, where the worker has several."""
+    if rank.worker.config.dp_size > 1:
+        body["routed_dp_rank"] = rank.dp_rank

@@ -1,0 +1,275 @@
+"""Move directly: the source sends its KV to the target and decodes on meanwhile.
+
+1. The target is posted the request, with the ids that the client has and placeholders for `late`
+   more; the source is ordered to send (`patches.move`). From now on the client gets what the source
+   generates up to the token behind those, and nothing after it.
+2. At that token the source says whether the move takes place (`cut`). If not, what was held back
+   goes out, and it was as if nothing had been.
+3. The target's first event makes the stream its own. Only then the source is told to stop: it has
+   decoded on, and as long as the target has said nothing it can go on with the stream.
+
+So nobody who dies takes the request along: without the target the source goes on, and a source that
+dies is a worker that dies, with or without a target that has its KV.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from time import monotonic
+from typing import TYPE_CHECKING, Literal
+
+import orjson
+
+from toolkit.contract.events import Hello, Moving
+from toolkit.contract.paths import MOVE
+from toolkit.contract.ticket import MAX_LATE
+from toolkit.router.failure import failure_of
+from toolkit.router.first import first_of
+from toolkit.router.leg import RID_BYTES, Apart, Leg, set_rank
+from toolkit.router.moves.replay import why_not_resumed
+from toolkit.router.relay import strip
+from toolkit.router.request import new_room, ticket_body
+from toolkit.router.resume import split_events
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.moves.base import Move
+    from toolkit.router.moves.live import Live
+    from toolkit.router.rank import Rank
+    from toolkit.router.upstream import Call
+
+SENDS, TAKES = "move_order", "move_incoming"
+LATE = 16
+"""Steps of the source in which a target can mostly say where the KV is to go, and most of it can be
+sent. Where it could not, the next move from there has twice as many."""
+SOON = 4
+"""Tokens before its end at which a request is not worth a move."""
+CUT_S = 30.0
+"""So long the source has for the tokens up to the cut; it may be at other work in between."""
+TAKEN_S = 5.0
+"""So long the target has for its first token after the cut; then the source goes on."""
+DEAD_S = 1.0
+"""The same where the source has died after the cut: then another worker goes on."""
+End = Literal["taken", "kept", "over"]
+
+
+class Direct:
+    """The kind for which source and target talk to each other. Falls back on nothing: who orders
+    can try another kind."""
+
+    name = "direct"
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._d = dispatcher
+        self._late: dict[Rank, int] = {}
+        self._unable: dict[Rank, tuple[Hello, str]] = {}
+        """Ranks that have said why they can send nothing, and who they were then."""
+
+    def why_not(self, live: Live, target: Rank) -> str | None:
+        source = live.rank
+        if source is None:
+            return "it runs nowhere now"
+        for rank, patch in ((source, SENDS), (target, TAKES)):
+            if reason := why_not_resumed(rank):
+                return reason
+            if patch not in rank.worker.hello.patches:
+                return f"{rank.worker.name} has no patch {patch}: set router.moves: direct or auto"
+        hello, reason = self._unable.get(source, (None, ""))
+        if hello is source.worker.hello:
+            return f"{source.name}: {reason}"
+        if source.worker.config.bootstrap_port is None:
+            return f"{source.worker.name} has no bootstrap_port in the router's configuration"
+        if source.worker.hello.page_size != target.worker.hello.page_size:
+            return f"{source.worker.name} and {target.worker.name} have pages of different sizes"
+        if self._room_for(live) < 1:
+            return "it ends soon"
+        if live.relay is not None and live.relay.paused:
+            return "its client is slow to read"
+        return None
+
+    def _room_for(self, live: Live) -> int:
+        """Tokens that it may still generate, less those at its end."""
+        most = live.single.view.max_new_tokens
+        if live.relay is None or not most:
+            return MAX_LATE
+        return most - live.relay.tokens - SOON
+
+    async def run(self, move: Move) -> None:
+        live, source = move.live, move.source
+        assert live.relay is not None
+        late = max(1, min(self._late.get(source, LATE), self._room_for(live)))
+        transfer = _Transfer(self._d, move, late)
+        try:
+            how = await transfer.run()
+        finally:
+            transfer.close()
+        if transfer.state == "late":
+            self._late[source] = min(MAX_LATE, 2 * late)
+        if transfer.state == "unable":
+            self._unable[source] = (source.worker.hello, transfer.reason)
+        if how == "kept":
+            live.move = None
+            move.end("kept", transfer.reason)
+
+
+class _Transfer:
+    """One move. `state`: what the source said last."""
+
+    def __init__(self, dispatcher: Dispatcher, move: Move, late: int) -> None:
+        self._d = dispatcher
+        self._move = move
+        self._live = live = move.live
+        assert live.relay is not None and live.leg is not None and live.legs is not None
+        self._relay, self._from, self._legs = live.relay, live.leg, live.legs
+        self._count = live.relay.tokens + late
+        self._late = late
+        self._rid = ""
+        self._to: Leg | None = None
+        self._order: Call | None = None
+        self._early = bytearray()
+        """Of the target, before it is the one that the client hears."""
+        self._heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.state = ""
+        self.reason = ""
+        self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._taken = False
+
+    async def run(self) -> End:
+        source, relay = self._from.rank.worker, self._relay
+        source.on_moving[self._from.rid] = self._moving
+        relay.hold_back(self._count + 1)
+        booking = self._move.take_booking()
+        if booking is None:
+            return self._keep(f"{self._move.target.name} takes nothing now")
+        self._legs.booking = booking
+        self._post()
+        how = await self._until_taken()
+        if how == "taken":
+            self._take()
+        return how
+
+    def _post(self) -> None:
+        live, target, source = self._live, self._move.target, self._from.rank
+        single, config = live.single, source.worker.config
+        self._rid = secrets.token_hex(RID_BYTES)
+        room = new_room(config.dp_size, source.dp_rank)
+        ids = [int(token) for token in self._relay.ids.split()]
+        resume, key = [*ids, *[0] * self._late], self._d.known_workers.worker_key
+        body: dict[str, Any] = ticket_body(single, self._rid, key, resume, self._late)
+        body |= {
+            "rid": self._rid,
+            "bootstrap_host": config.bootstrap_host or config.host,
+            "bootstrap_port": config.bootstrap_port,
+            "bootstrap_room": room,
+        }
+        if config.dp_size > 1:
+            body["disagg_prefill_dp_rank"] = source.dp_rank
+        set_rank(body, target)
+        order = {"rid": self._from.rid, "room": room, "count": self._count, "late": self._late}
+        self._order = source.worker.post(MOVE, orjson.dumps(order))
+        apart = Apart(self._rid, len(ids), self._feed)
+        self._to = self._legs.post(target, body, live.view(), decode=True, late=True, apart=apart)
+
+    def _moving(self, news: Moving) -> None:
+        self.state, self.reason = news.state, news.reason
+        if not self._told.done():
+            self._told.set_result(None)
+
+    def _feed(self, data: bytes) -> None:
+        """The sink of the target's call, first to last."""
+        if self._taken:
+            self._relay.feed(data)
+            return
+        self._early += data
+        if b"\n\n" in self._early and not self._heard.done():
+            self._heard.set_result(None)
+
+    async def _until_taken(self) -> End:
+        assert self._to is not None and self._order is not None
+        source, target, order = self._from.call, self._to.call, self._order
+        deadline = monotonic() + CUT_S
+        watched: list[asyncio.Future[Any]] = [source.done, target.done, self._heard]
+        while True:
+            ordered = () if order.done.done() else (order.done,)
+            waiting = (*watched, self._told, *ordered)
+            await first_of(waiting, max(0.0, deadline - monotonic()))
+            if self._heard.done():
+                failure = self._failure()
+                return "taken" if failure is None else self._keep(failure)
+            if target.done.done():
+                return self._keep(f"{self._move.target.name} {self._end_of(target)}")
+            if source.done.done() and not self._outlived():
+                # What it said last may be held back; if it has died the next attempt goes on.
+                self._relay.let_out()
+                return "over"
+            if source.done.done() and source.done in watched:
+                watched.remove(source.done)
+                deadline = min(deadline, monotonic() + DEAD_S)
+            if order.done.done() and order.status != 202 and not self.state:
+                return self._keep(f"{self._from.rank.name} {self._end_of(order)}")
+            if self.state in ("unable", "refused", "late", "failed", "gone"):
+                return self._keep(self.reason or self.state)
+            if self._told.done():
+                self._told = asyncio.get_running_loop().create_future()
+                if self.state == "cut":
+                    deadline = monotonic() + TAKEN_S
+            if monotonic() >= deadline:
+                return self._keep("it took too long")
+
+    def _outlived(self) -> bool:
+        """Whether the source has died when all was on its way."""
+        return self._from.call.failed and self.state in ("cut", "sent")
+
+    def _keep(self, reason: str) -> End:
+        self.reason = reason
+        self._relay.let_out()
+        return "kept"
+
+    @staticmethod
+    def _end_of(call: Call) -> str:
+        return f"answered {call.status}" if call.answered else "broke off"
+
+    def _failure(self) -> str | None:
+        """What the target says in place of an answer."""
+        endpoint = self._live.single.endpoint
+        for raw in split_events(bytes(self._early)):
+            failure = failure_of(strip(raw + b"\n\n")[1], endpoint)
+            if failure is not None:
+                return f"{self._move.target.name}: {failure.message}"
+        return None
+
+    def _take(self) -> None:
+        """The stream is the target's."""
+        move, live, relay, leg = self._move, self._live, self._relay, self._to
+        assert leg is not None
+        old = self._from
+        move.leave(relay)
+        self._taken = True
+        self._legs.all.remove(old)
+        self._legs.all.append(leg)
+        live.leg = leg
+        generated = relay.tokens - old.brought
+        old.rank.worker.abort(old.rid)
+        old.call.close()
+        old.booking.end(None, generated)
+        relay.take_over(leg.call, leg.booking.count, (leg.rid, live.rid), leg.brought)
+        data, self._early = bytes(self._early), bytearray()
+        relay.feed(data)
+
+    def close(self) -> None:
+        """However it ended: nobody listens, and what was begun in vain is dropped."""
+        self._from.rank.worker.on_moving.pop(self._from.rid, None)
+        if self._order is not None and not self._order.done.done():
+            self._order.close()
+        leg = self._to
+        if leg is None or self._taken:
+            return
+        if not leg.call.done.done():
+            leg.rank.worker.abort(leg.rid)
+            leg.call.close()
+        if leg.probe:
+            leg.rank.worker.record.unknown()
+        leg.booking.cancel()
