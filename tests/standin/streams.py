@@ -171,8 +171,17 @@ def prompt_of(body: dict[str, Any]) -> Any:
     return ""
 
 
-def resumed_ids(body: dict[str, Any]) -> list[int]:
+def _ticket(body: dict[str, Any]) -> dict[str, Any]:
     params = body.get("sampling_params") or {}
     custom = body.get("custom_params") or params.get("custom_params") or {}
-    ticket = custom.get("toolkit") or {}
-    return [int(token) for token in (ticket.get("resume") or "").split()]
+    found: dict[str, Any] = custom.get("toolkit") or {}
+    return found
+
+
+def resumed_ids(body: dict[str, Any]) -> list[int]:
+    return [int(token) for token in (_ticket(body).get("resume") or "").split()]
+
+
+def late_of(body: dict[str, Any]) -> int:
+    """How many of them are placeholders."""
+    return int(_ticket(body).get("late") or 0)

@@ -37,11 +37,12 @@ import orjson
 import uvloop
 
 from tests.standin.faults import MODES, Faults
+from tests.standin.moving import LATE_S, Orders
 from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
-from tests.standin.streams import STREAMS, prompt_of, resumed_ids, seed_of, token_id
+from tests.standin.streams import STREAMS, late_of, prompt_of, resumed_ids, seed_of, token_id
 from toolkit.contract import VERSION, events, headers, prefill_only, run_id
-from toolkit.contract.paths import EVENTS
+from toolkit.contract.paths import EVENTS, MOVE
 
 HEAD_STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
@@ -73,6 +74,9 @@ class Server:
         self.batched = 0
         self.connections: set[Protocol] = set()
         self.faults = Faults(args.mode)
+        self.taken: dict[str, dict[str, Any]] = {}
+        """Bodies of the requests that run."""
+        self.orders = Orders(self.publish)
 
     async def next_step(self) -> None:
         """The next decode step's end: a batch gives every running request its token then."""
@@ -126,6 +130,8 @@ class Server:
             "first_token": self.args.first_token,
             prefill_only.PATCH: self.args.prefill_only,
             "resume": self.args.resume,
+            "move_order": self.args.moves,
+            "move_incoming": self.args.moves,
         }
         return tuple(name for name, there in told.items() if there)
 
@@ -232,6 +238,8 @@ class Protocol(asyncio.Protocol):
                 else:
                     task.cancel()
             self.json({})
+        elif path == MOVE:
+            self.json({}, server.orders.take(orjson.loads(bytes(self.body)), server.taken))
         elif path == "/stats":
             self.json(
                 {
@@ -299,7 +307,7 @@ class Protocol(asyncio.Protocol):
             return
         task = asyncio.current_task()
         assert task is not None
-        server.running[rid] = task
+        server.running[rid], server.taken[rid] = task, body
         server.publish_load()
         try:
             if await server.faults.spoil(self, server):
@@ -316,6 +324,8 @@ class Protocol(asyncio.Protocol):
         finally:
             server.running.pop(rid, None)
             server.dropped.discard(rid)
+            server.taken.pop(rid, None)
+            server.orders.ended(rid)
             server.publish_load()
 
     async def lose(self, told: bool) -> None:
@@ -398,13 +408,17 @@ class Protocol(asyncio.Protocol):
             self.crash(body, rid, count)
             self.json(stream.whole(count))
             return
+        ids, late = resumed_ids(body), late_of(body)
+        if late and not await self.taken_over(body, late):
+            return
         self.transport.write(HEAD_STREAM)
         if stream.head:
             self.chunk(stream.head)
-        done = len(resumed_ids(body))
-        ids = resumed_ids(body)
-        if done:
-            assert ids == [token_id(seed, i) for i in range(done)], "resumed with wrong ids"
+        done = len(ids)
+        known = ids[: done - late]
+        assert known == [token_id(seed, i) for i in range(len(known))], "resumed with wrong ids"
+        if late:
+            done += 1  # the token behind them came along
         at = asyncio.get_running_loop().time()
         first = 0
         while first < count:
@@ -432,6 +446,7 @@ class Protocol(asyncio.Protocol):
             if rid in self.server.dropped and self.drop(body, new, stream, first, upto):
                 return
             self.chunk(new + stream.delta(first, upto))
+            self.server.orders.generated(rid, upto)
             if not self.can_write.is_set():
                 await self.can_write.wait()
             elif not args.token_ms and not args.step_ms and first % 64 == 0:
@@ -441,6 +456,27 @@ class Protocol(asyncio.Protocol):
             self.chunk(tail)
         self.chunk(b"data: [DONE]\n\n")
         self.transport.write(b"0\r\n\r\n")
+
+    async def taken_over(self, body: dict[str, Any], late: int) -> bool:
+        """Wait for the KV of a request that another one sends. False: it has not come."""
+        how = body.get("on_take")
+        if how == "refuse":
+            self.json({"object": "error", "message": "as asked"}, 500)
+            return False
+        if how == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        await asyncio.sleep((self.server.args.token_ms or 1) / 1e3 * (late + 1) + LATE_S)
+        if how == "die_late":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "hang":
+            await asyncio.sleep(3600)
+        if how == "error":
+            self.transport.write(HEAD_STREAM)
+            error = {"message": "its KV did not come", "type": "InternalServerError", "code": 500}
+            self.chunk(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
+            self.transport.write(b"0\r\n\r\n")
+            return False
+        return True
 
     def drop(self, body: dict[str, Any], ids: bytes, stream: Any, first: int, upto: int) -> bool:
         """End a stream that was aborted, as SGLang does: with one more output, whose text holds
@@ -539,6 +575,7 @@ def main() -> None:
     parser.add_argument("--first-token", action="store_true", help="prefills tell first tokens")
     parser.add_argument("--prefill-only", action="store_true", help="prefills answer one token")
     parser.add_argument("--resume", action="store_true", help="go on with streams; abort softly")
+    parser.add_argument("--moves", action="store_true", help="send requests to one another")
     parser.add_argument("--stays", default="", help="why nothing can move, in hello")
     parser.add_argument("--no-events", action="store_true")
     parser.add_argument("--contract", type=int, default=VERSION)

@@ -45,11 +45,9 @@ SENDS, TAKES = "move_order", "move_incoming"
 LATE = 16
 """Steps of the source in which a target can mostly say where the KV is to go, and most of it can be
 sent. Where it could not, the next move from there has twice as many."""
-SOON = 4
-"""Tokens before its end at which a request is not worth a move."""
 CUT_S = 30.0
 """So long the source has for the tokens up to the cut; it may be at other work in between."""
-TAKEN_S = 5.0
+TAKEN_S = 2.0
 """So long the target has for its first token after the cut; then the source goes on."""
 DEAD_S = 1.0
 """The same where the source has died after the cut: then another worker goes on."""
@@ -84,23 +82,14 @@ class Direct:
             return f"{source.worker.name} has no bootstrap_port in the router's configuration"
         if source.worker.hello.page_size != target.worker.hello.page_size:
             return f"{source.worker.name} and {target.worker.name} have pages of different sizes"
-        if self._room_for(live) < 1:
-            return "it ends soon"
         if live.relay is not None and live.relay.paused:
             return "its client is slow to read"
         return None
 
-    def _room_for(self, live: Live) -> int:
-        """Tokens that it may still generate, less those at its end."""
-        most = live.single.view.max_new_tokens
-        if live.relay is None or not most:
-            return MAX_LATE
-        return most - live.relay.tokens - SOON
-
     async def run(self, move: Move) -> None:
         live, source = move.live, move.source
         assert live.relay is not None
-        late = max(1, min(self._late.get(source, LATE), self._room_for(live)))
+        late = max(1, min(self._late.get(source, LATE), live.at_most - 2))
         transfer = _Transfer(self._d, move, late)
         try:
             how = await transfer.run()

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from toolkit.router.request import Single
 
 
+SOON = 4
+"""Tokens before its end at which a request is not worth a move."""
+MANY = 1 << 30
+
+
 class Live:
     """One single, over all its attempts. `leg` is the call that its client's answer comes from,
     None while there is none: before its decode worker has it, and between two attempts."""
@@ -99,7 +104,13 @@ class Live:
             return "its prefill worker does all of it"
         if not relay.ids:
             return "its worker does not tell which tokens it generates"
-        return None
+        return "it ends soon" if self.at_most <= SOON else None
+
+    @property
+    def at_most(self) -> int:
+        """Tokens that it may still generate; many where it does not say."""
+        most = self.single.view.max_new_tokens
+        return MANY if self.relay is None or not most else most - self.relay.tokens
 
     def order(self, move: Move) -> None:
         """Have its attempt look at the move."""
