@@ -7,13 +7,13 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.moving import Load
 from tests.e2e.workers import state
 from toolkit.embedded import load_prompts
 from toolkit.launch.running import Running
@@ -195,44 +195,6 @@ def command(deployment: Running, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-class Load:
-    """Greedy streams without a pause, `wide` at a time, each compared with its undisturbed run."""
-
-    def __init__(self, deployment: Running, wide: int) -> None:
-        self._url = deployment.router_url
-        self._bodies = [
-            calls.greedy(calls.prompt(f"load-{n}", 60), LOAD_TOKENS, stream=True)
-            for n in range(wide)
-        ]
-        self.over = False
-        self.count = 0
-        self.gap_s = 0.0
-        """The longest pause that a client saw between two events."""
-
-    async def begin(self) -> None:
-        self._expected = await calls.all_of(self._url, self._bodies, len(self._bodies))
-        assert not [answer.error for answer in self._expected if answer.error]
-
-    async def run(self) -> None:
-        async with calls.session() as http:
-            await asyncio.gather(*(self._one(http, n) for n in range(len(self._bodies))))
-
-    async def _one(self, http: aiohttp.ClientSession, n: int) -> None:
-        while not self.over:
-            last = 0.0
-
-            def seen(_: int) -> None:
-                nonlocal last
-                now = time.monotonic()
-                self.gap_s = max(self.gap_s, now - last if last else 0.0)
-                last = now
-
-            answer = await calls.generate(http, self._url, self._bodies[n], seen)
-            assert not answer.error, answer.error
-            assert answer.ids == self._expected[n].ids
-            self.count += 1
-
-
 def test_workers_are_restarted_stopped_and_started_under_load(deployment: Running) -> None:
     """`toolkit restart --rolling`, then `toolkit drain --stop` and `--undo`: nothing is lost or
     changed, and no stream is run again for it."""
@@ -240,14 +202,15 @@ def test_workers_are_restarted_stopped_and_started_under_load(deployment: Runnin
 
     async def main() -> None:
         first = await state(deployment.router_url)
-        load = Load(deployment, 8)
-        await load.begin()
+        prompts = [calls.prompt(f"load-{n}", 60) for n in range(8)]
+        load = Load(deployment, [calls.greedy(ids, LOAD_TOKENS, stream=True) for ids in prompts])
+        await load.learn()
         running = asyncio.ensure_future(load.run())
         await asyncio.sleep(0.5)
         status, said = await asyncio.to_thread(command, deployment, "restart", "--rolling")
         assert status == 0, said
         assert said.count("gets requests again") == 2, said
-        rolled = load.count
+        rolled = load.streams
         status, said = await asyncio.to_thread(command, deployment, "drain", "decode-1", "--stop")
         assert status == 0 and "stopped" in said, said
         assert deployment.worker("decode-1").status == "stopped"
@@ -259,9 +222,10 @@ def test_workers_are_restarted_stopped_and_started_under_load(deployment: Runnin
         load.over = True
         await running
         now = await state(deployment.router_url)
-        print(f"{rolled} + {load.count - rolled} streams, longest gap {load.gap_s:.2f} s")
+        print(f"{rolled} + {load.streams - rolled} streams, longest gap {load.gap_s:.2f} s")
         print(now["moves"])
-        assert load.count > 8
+        assert (load.lost, load.changed) == ([], [])
+        assert load.streams > 8
         assert (now["resumed"], now["retried"]) == (first["resumed"], first["retried"])
         moved = [
             o for o in now["moves"]["outcomes"] if (o["why"], o["outcome"]) == ("drain", "moved")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -30,6 +30,7 @@ from toolkit.router.rebalance import Rebalance
 Role = Literal["prefill", "decode", "plain"]
 Dispatch = Literal["late", "concurrent"]
 MovesBy = Literal["auto", "direct", "replay"]
+MOVES_BY: tuple[MovesBy, ...] = get_args(MovesBy)
 
 
 class ConfigError(ToolkitError, ValueError):

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from toolkit.policies import check_policy
 from toolkit.router import drains, identity, migrate, policy_figures, stage_figures
-from toolkit.router.config import why_not
+from toolkit.router.config import MOVES_BY, why_not
 from toolkit.router.errors import ApiError
 from toolkit.router.events import fetch
 from toolkit.router.guard import CALLER
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
 
 ABORTED = "aborted by /abort_request"
-SWITCHES = ("prefill", "decode", "dispatch", "first_token")
+SWITCHES = ("prefill", "decode", "dispatch", "first_token", "moves")
 """What /admin/policy can change."""
 PROXIED = ("/v1/models", "/get_model_info", "/model_info", "/get_server_info", "/server_info")
 
@@ -145,6 +145,9 @@ class Views:
         dispatch = body.get("dispatch", dispatcher.dispatch)
         if dispatch not in ("late", "concurrent"):
             return _error(400, "dispatch must be 'late' or 'concurrent'")
+        moves = body.get("moves", dispatcher.moves.kind)
+        if moves not in MOVES_BY:
+            return _error(400, f"moves must be one of {', '.join(MOVES_BY)}")
         try:
             for side in ("prefill", "decode"):
                 check_policy(str(body.get(side, dispatcher.policies[side].name)), side)
@@ -158,12 +161,13 @@ class Views:
             if side in body:
                 dispatcher.set_policy(side, body[side])
         dispatcher.dispatch, dispatcher.first_token = dispatch, first_token
+        dispatcher.moves.use(moves)
         # They then describe one setting.
         self._r.metrics.clear_rings()
         if dispatcher.balance is not None:
             dispatcher.balance.clear()
         names = {s: p.name for s, p in dispatcher.policies.items()}
-        return _json({**names, "dispatch": dispatch, "first_token": first_token})
+        return _json({**names, "dispatch": dispatch, "first_token": first_token, "moves": moves})
 
     async def refit(self, request: web.Request) -> web.Response:
         """Refit ELDR's centroids on recent requests now; {"force": true} adopts in any case."""

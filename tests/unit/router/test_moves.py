@@ -266,6 +266,30 @@ def test_a_target_that_fails_while_its_place_is_kept_costs_nothing_but_time(faul
     run(check())
 
 
+def test_a_prefill_that_dies_in_a_move_is_replaced():
+    async def check() -> None:
+        slow = {"prefill": ["--prefill-ms", "300"]}
+        async with cluster(prefills=2, role_args=slow) as router:
+            async with streaming(router) as (where, task):
+                order = asyncio.ensure_future(migrate(router, rid="r", to=other(where)))
+
+                def prefilling(state: dict[str, Any]) -> bool:
+                    (dead,) = busy(state) or ("",)
+                    return state["moves"]["under_way"] == 1 and bool(dead)
+
+                def busy(state: dict[str, Any]) -> list[str]:
+                    rows = [row for row in state["workers"] if row["role"] == "prefill"]
+                    return [row["name"] for row in rows if row["inflight"]]
+
+                router.worker(busy(await router.until(prefilling))[0]).kill()
+                (move,) = (await order)["moves"]
+                assert (move["outcome"], move["to"]) == ("moved", other(where))
+                _, raw = await task
+            check_text(CHAT, raw)
+
+    run(check())
+
+
 def test_a_target_that_dies_after_the_move_is_an_ordinary_death():
     async def check() -> None:
         async with cluster() as router:

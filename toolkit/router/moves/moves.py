@@ -50,12 +50,11 @@ class Moves:
         self._leaving: defaultdict[Rank, asyncio.Semaphore] = defaultdict(_three)
         self._coming: defaultdict[Rank, asyncio.Semaphore] = defaultdict(_three)
         self.targets = Targets(dispatcher)
-        direct, replay = Direct(dispatcher), Replay()
-        chosen: dict[MovesBy, tuple[Kind, ...]] = {
-            "auto": (direct, replay), "direct": (direct,), "replay": (replay,)
-        }  # fmt: skip
-        self.kinds: Sequence[Kind] = chosen[dispatcher.config.moves]
+        self.kind: MovesBy = dispatcher.config.moves
+        """What was set."""
+        self.kinds: Sequence[Kind] = ()
         """Those that this router may use, the best one first."""
+        self.use(dispatcher.config.moves)
         self.counts: Counter[Counted] = Counter()
         self.tokens = 0
         """KV tokens of all that was moved."""
@@ -64,6 +63,14 @@ class Moves:
         self._stalls: deque[float] = deque(maxlen=RING)
         self.on_end: Callable[[Move, Outcome], None] = lambda move, outcome: None
         """Told of every move that was begun."""
+
+    def use(self, kind: MovesBy) -> None:
+        """From now on."""
+        direct, replay = Direct(self._d), Replay()
+        chosen: dict[MovesBy, tuple[Kind, ...]] = {
+            "auto": (direct, replay), "direct": (direct,), "replay": (replay,)
+        }  # fmt: skip
+        self.kinds, self.kind = chosen[kind], kind
 
     @contextmanager
     def running(self, single: Single, relay: Relay | None) -> Iterator[Live]:
@@ -203,6 +210,7 @@ class Moves:
         """For GET /workers."""
         stalls = sorted(self._stalls)
         return {
+            "kind": self.kind,
             "under_way": sum(self.under_way.values()),
             "outcomes": [
                 {**counted._asdict(), "count": count}
