@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.policies import make_policy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.stages.layout import Layout
-from toolkit.policies.stages.moving import Mover
+from toolkit.policies.stages.moving import Knobs, Mover
 from toolkit.policies.stages.qoe import Qoe
 from toolkit.policies.stages.refining import Refiner
 from toolkit.policies.support.residents import Residents
@@ -67,11 +67,12 @@ class Simulation:
         sample_s: float = 0.1,
         qoe: Qoe | None = None,
         refined: bool = True,
+        knobs: Knobs | None = None,
     ) -> None:
         """`qoe`: by it a move for load has to pay, its price by the cost model
         (`toolkit.policies.stages.moving.Mover`), and, where they are to be `refined`, bounds of
         stages follow the lengths of who runs; None: loads only have to get more even, and bounds
-        stay."""
+        stay. `knobs`: of who is to move."""
         self.fleet = fleet
         self.cost = cost
         self.events = events = Events()
@@ -127,7 +128,7 @@ class Simulation:
         self._redone: dict[Request, tuple[PrefillWorker, Callable[[], None]]] = {}
         """What is computed again for those that move, and what to do when its KV has been sent."""
         if layout is not None or router.rebalance:
-            self._let_move(layout, qoe, refined)
+            self._let_move(layout, qoe, refined, knobs)
         window = window or Window()
         self.recorder = Recorder(self.ranks, window.since, window.until, slo, window.full)
 
@@ -158,9 +159,11 @@ class Simulation:
         """Of requests that moved; nothing where none may."""
         return self.moves.figures.result() if self.moves is not None else {}
 
-    def _let_move(self, layout: Layout | None, qoe: Qoe | None, refined: bool) -> None:
+    def _let_move(
+        self, layout: Layout | None, qoe: Qoe | None, refined: bool, knobs: Knobs | None
+    ) -> None:
         router, cost = self.fleet.router, self.cost
-        mover = Mover(layout, cost_s=cost.transfer_s, quality=qoe.batch if qoe else None)
+        mover = Mover(layout, knobs, cost_s=cost.transfer_s, quality=qoe.batch if qoe else None)
         line_s = cost.transfer_s(LINE) - cost.transfer_s(0)
         staged = Staged(
             self.events,
