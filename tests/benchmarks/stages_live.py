@@ -1,6 +1,7 @@
 """Stages and moves between real decode workers, beside balancers that choose once.
 
-One prefill worker and four decode workers on the CPU, requests with long-tailed lengths (see
+One prefill worker and four decode workers on the CPU (`--set attention`: one decode server of two
+DP-attention ranks, which take every step together, as in `imbalance`), requests with long-tailed lengths (see
 `imbalance`) in a closed loop. One router per arm stands before the same workers; every round plays
 the same requests through each of them, one after the other in rotating order, prefix caches emptied
 before each. Decode workers compute on two cores, so a step takes longer when others compute: what
@@ -8,7 +9,8 @@ is compared is paired, and says nothing of how long a step takes by itself.
 
 Arms: `kv_shortest_queue`; `level`; `level+moves`, which also hands running requests on
 (`router.rebalance`); `stages`: those that the exact program makes of a shipped profile's QoE fit for
-these lengths, with `kv_shortest_queue` inside of a stage. All are told the answers' limits.
+these lengths, with `kv_shortest_queue` inside of a stage. All are told the answers' limits, or with `--hidden` nobody is: lengths
+that turn out otherwise than predicted are what moves are for.
 
 keys: `against`: of each arm, FIGURES over those of `kv_shortest_queue` with 95 % intervals over
 rounds, and `level+moves` over `level`; `level_spread_ratio`: the spread of KV tokens (mean over
@@ -32,8 +34,10 @@ from tests.benchmarks.shared.common import Result, arguments, interval
 from tests.benchmarks.shared.eldr_rounds import say
 from tests.benchmarks.shared.lengths import workload
 from tests.benchmarks.shared.own_router import own_router
+from tests.dp_recipe import recipe
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.compare import Arm, compare
+from toolkit.bench.ending import FLAG
 from toolkit.bench.errors import BenchError
 from toolkit.bench.runner import Load, new_session
 from toolkit.bench.target import discover, get_json
@@ -58,16 +62,26 @@ def deployment() -> dict[str, Any]:
         "name": "stages-live",
         "device": "cpu",
         "capture_experts": True,
-        "prefill": {"replicas": 1, "kv_tokens": 4 * KV_TOKENS, "max_running": 128},
+        "prefill": {"replicas": 1, "kv_tokens": 4 * KV_TOKENS, "max_running": 128,
+                    "args": {FLAG: True}},
         "decode": {
             "replicas": DECODES, "kv_tokens": KV_TOKENS, "max_running": SLOTS, "background": True,
-            "early_place": True, "args": {"num-reserved-decode-tokens": 96},
+            "early_place": True, "args": {"num-reserved-decode-tokens": 96, FLAG: True},
         },
         "router": {
             "dispatch": "late", "profile": "embedded", "parked_per_prefill": 64, "silent_s": 15,
             "hung_s": 40,
         },
     }  # fmt: skip
+
+
+def described(options: Any, folder: Path) -> Path:
+    """The deployment's file."""
+    if options.set == "attention":
+        return recipe("attention", folder)
+    file = folder / "deployment.yaml"
+    file.write_text(json.dumps(deployment()))
+    return file
 
 
 def planned(answers: list[tuple[int, int]], in_flight: int) -> list[dict[str, Any]]:
@@ -100,7 +114,7 @@ async def measure(
 ) -> dict[str, list[dict[str, Any]]]:
     """Every arm's metrics, a round each."""
     found: Rounds = {arm: [] for arm in urls}
-    load = Load(concurrency=options.in_flight)
+    load = Load(concurrency=options.in_flight, hidden=options.hidden)
     async with new_session(600.0) as session:
         targets = {arm: await discover(session, url) for arm, url in urls.items()}
         for number, one in enumerate(drawn.rounds(options.rounds)):
@@ -135,7 +149,7 @@ def run(plan: Plan, folder: Path, options: Any) -> tuple[dict[str, Any], int]:
     count = options.rounds * options.requests
     drawn = workload(None, pool, 7, count, (options.prompt, options.answer))
     answers = [(len(item.prompt), item.output_tokens) for item in drawn.items]
-    stages = planned(answers, options.in_flight)
+    stages = planned(answers, options.in_flight) if "stages" in options.arms else []
     with ExitStack() as stack:
         urls = {}
         for arm in options.arms.split(","):
@@ -165,6 +179,7 @@ def run(plan: Plan, folder: Path, options: Any) -> tuple[dict[str, Any], int]:
         arm: {key: statistics.fmean(one[key] for one in done if key in one) for key in KEPT}
         for arm, done in rounds.items()
     }
+    keys |= {"set": options.set, "hidden": options.hidden}
     keys |= {"in_flight": options.in_flight, "rounds": options.rounds}
     return keys, count * len(rounds)
 
@@ -173,6 +188,8 @@ def main() -> None:
     """Run the benchmark and print its line."""
     options = arguments(
         __doc__,
+        ("--set", {"default": "workers", "choices": ("workers", "attention")}),
+        ("--hidden", {"action": "store_true", "help": "nobody is told how long answers are"}),
         ("--arms", {"default": ",".join(ARMS)}),
         ("--in-flight", {"type": int, "default": 40}),
         ("--rounds", {"type": int, "default": 4}),
@@ -185,9 +202,7 @@ def main() -> None:
     result = Result()
     with tempfile.TemporaryDirectory(prefix="stages-live-") as name:
         folder = Path(name)
-        file = folder / "deployment.yaml"
-        file.write_text(json.dumps(deployment()))
-        plan = resolve(load_deployment(file))
+        plan = resolve(load_deployment(described(options, folder)))
         # The arms' routers stand before them instead of their own.
         bare = replace(plan, router=None, dispatch="concurrent")
         with running(bare, folder / "run"):
