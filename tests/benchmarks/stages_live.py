@@ -1,16 +1,16 @@
 """Stages and moves between real decode workers, beside balancers that choose once.
 
 One prefill worker and four decode workers on the CPU (`--set attention`: one decode server of two
-DP-attention ranks, which take every step together, as in `imbalance`), requests with long-tailed lengths (see
-`imbalance`) in a closed loop. One router per arm stands before the same workers; every round plays
-the same requests through each of them, one after the other in rotating order, prefix caches emptied
-before each. Decode workers compute on two cores, so a step takes longer when others compute: what
-is compared is paired, and says nothing of how long a step takes by itself.
+DP-attention ranks, which take every step together, as in `imbalance`), requests with long-tailed
+lengths (see `imbalance`) in a closed loop. One router per arm stands before the same workers; every
+round plays the same requests through each of them, one after the other in rotating order, prefix
+caches emptied before each. Decode workers compute on two cores, so a step takes longer when others
+compute: what is compared is paired, and says nothing of how long a step takes by itself.
 
 Arms: `kv_shortest_queue`; `level`; `level+moves`, which also hands running requests on
-(`router.rebalance`); `stages`: those that the exact program makes of a shipped profile's QoE fit for
-these lengths, with `kv_shortest_queue` inside of a stage. All are told the answers' limits, or with `--hidden` nobody is: lengths
-that turn out otherwise than predicted are what moves are for.
+(`router.rebalance`); `stages`: those that the exact program makes of a shipped profile's QoE fit
+for these lengths, with `kv_shortest_queue` inside of a stage. All are told the answers' limits, or
+with `--hidden` nobody is: lengths that turn out otherwise than predicted are what moves are for.
 
 keys: `against`: of each arm, FIGURES over those of `kv_shortest_queue` with 95 % intervals over
 rounds, and `level+moves` over `level`; `level_spread_ratio`: the spread of KV tokens (mean over
