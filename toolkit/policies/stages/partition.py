@@ -2,130 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING
 
-from toolkit.policies.stages.crowd import Crowd
-from toolkit.policies.stages.layout import Layout
-from toolkit.policies.stages.qoe import Qoe
+from toolkit.policies.stages.problem import FREE, MoveCost, Partition, Problem
 
-if TYPE_CHECKING:
-    import numpy as np
+__all__ = ["FREE", "MoveCost", "Partition", "Problem", "exact", "heuristic"]
 
 SLACK = 1e-12
 """Of the quality: gains below it are rounding."""
-
-
-@dataclass(frozen=True)
-class MoveCost:
-    """What it costs, in seconds of all requests' time, to move one with so many KV tokens: `base_s`
-    and `token_s` for each of them. Measured by `tests.benchmarks.migrate`."""
-
-    base_s: float = 0.0
-    token_s: float = 0.0
-
-    def __call__(self, length: int) -> float:
-        return self.base_s + self.token_s * length
-
-
-FREE = MoveCost()
-
-
-@dataclass(frozen=True)
-class Partition:
-    """`quality`: of the whole, seconds by output token summed over all requests in flight, moves at
-    the cuts included. `even`: the same of one stage of all instances."""
-
-    layout: Layout
-    quality: float
-    even: float
-
-    @property
-    def gain(self) -> float:
-        """By which share it is better than one stage."""
-        return 1 - self.quality / self.even if self.even > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class Problem:
-    """`instances` for a `crowd`, by `qoe`; `move_s(length)` is the price of a request that moves at
-    that length, `mixed` the seconds of `Qoe.mixed` (None: as `qoe` has it), `most_stages` a limit
-    (None: none). ValueError: no instance, or no stage allowed."""
-
-    crowd: Crowd
-    instances: int
-    qoe: Qoe
-    move_s: Callable[[int], float] = FREE
-    mixed: float | None = None
-    most_stages: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.instances < 1:
-            raise ValueError(f"stages need at least one instance, not {self.instances}")
-        if self.most_stages is not None and self.most_stages < 1:
-            raise ValueError(f"at least one stage must be allowed, not {self.most_stages}")
-
-    @property
-    def stages(self) -> int:
-        """As many as there may be."""
-        some = int((self.crowd.requests > 0).sum())
-        return max(1, min(self.instances, some, self.most_stages or some))
-
-    @cached_property
-    def cost(self) -> np.ndarray:
-        """[instances + 1, K + 1, K + 1]: quality of k instances for the buckets from a up to
-        before b, k Q^(n / k). Infinite for k = 0, and for a range that holds nobody."""
-        import numpy as np
-
-        qoe = self.qoe if self.mixed is None else self.qoe.with_mixed(self.mixed)
-        crowd = self.crowd
-        d = qoe.coefficients
-        n, prompt, squares, kv = (
-            _ranges(column)
-            for column in (crowd.requests, crowd.prompt, crowd.prompt_squares, crowd.kv)
-        )
-        size = len(crowd.bounds) + 1
-        longest = np.zeros((size, size))
-        for low in range(size - 1):
-            longest[low, low + 1 :] = np.maximum.accumulate(crowd.longest[low:])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            above = np.where(n > 0, np.maximum(longest - kv / n, 0.0), 0.0)
-        k = np.arange(1, self.instances + 1, dtype=np.float64)[:, None, None]
-        shared = d[1] * n + d[2] * prompt + d[3] * squares + d[4] * kv
-        mixed = np.minimum(qoe.mixed * above, qoe.mixed_most * d[4] * kv / k)
-        cost = np.full((self.instances + 1, size, size), inf)
-        cost[1:] = np.where(n > 0, n * (d[0] + shared / k + mixed), inf)
-        return cost
-
-    @cached_property
-    def cut(self) -> np.ndarray:
-        """[K + 1]: price of the moves in a decode step at a cut before bucket a; 0 at the ends."""
-        import numpy as np
-
-        crossing, bounds = self.crowd.crossing, self.crowd.bounds
-        prices = [c * self.move_s(bound) for c, bound in zip(crossing, bounds, strict=True)]
-        return np.asarray([0.0, *prices[:-1], 0.0])
-
-    def partition(self, cuts: list[int], replicas: list[int]) -> Partition:
-        """The stages that end before these buckets, the last one at the end."""
-        edges = list(zip([0, *cuts[:-1]], cuts, strict=True))
-        quality = sum(float(self.cost[k, a, b]) for k, (a, b) in zip(replicas, edges, strict=True))
-        quality += sum(float(self.cut[b]) for b in cuts)
-        bounds = [self.crowd.bounds[b - 1] for b in cuts[:-1]]
-        layout = Layout.of(zip([*bounds, None], replicas, strict=True))
-        return Partition(layout, quality, float(self.cost[self.instances, 0, -1]))
-
-
-def _ranges(column: np.ndarray) -> np.ndarray:
-    """[K + 1, K + 1]: sums of a column [K] from a up to before b; 0 where b <= a."""
-    import numpy as np
-
-    before = np.concatenate([[0.0], np.cumsum(column)])
-    sums: np.ndarray = np.triu(before[None, :] - before[:, None], 1)
-    return sums
 
 
 def exact(problem: Problem) -> Partition:

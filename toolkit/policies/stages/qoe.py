@@ -28,9 +28,16 @@ class Sums(NamedTuple):
 
     def over(self, instances: int) -> Sums:
         """The batch of each of so many instances that share this one evenly."""
-        n = instances
+        return self.times(1 / instances)
+
+    def times(self, factor: float) -> Sums:
+        """So many times the requests, of the same lengths."""
         return Sums(
-            self.requests / n, self.prompt / n, self.prompt_squares / n, self.kv / n, self.longest
+            factor * self.requests,
+            factor * self.prompt,
+            factor * self.prompt_squares,
+            factor * self.kv,
+            self.longest,
         )
 
     @classmethod

@@ -22,16 +22,19 @@ def plan_stages(
     answers: Sequence[tuple[int, int]],
     instances: int,
     qoe: Qoe,
-    in_flight: float,
+    in_flight: float = 1.0,
     move_s: Callable[[int], float] = FREE,
     mixed: float | None = None,
     most_stages: int | None = None,
     method: Method = "exact",
+    tokens_per_s: float = 0.0,
 ) -> Partition:
     """Stages for requests of these (prompt, output tokens), of which `in_flight` decode at a time
-    on so many instances. See `Problem` for the rest. ValueError: as `of_answers` and `Problem`."""
+    on so many instances, or with `tokens_per_s` as many as come of it. See `Problem` for the rest.
+    ValueError: as `of_answers`, `Problem` and `Problem.partition`."""
     crowd = of_answers(answers, in_flight)
-    return METHODS[method](Problem(crowd, instances, qoe, move_s, mixed, most_stages))
+    problem = Problem(crowd, instances, qoe, move_s, mixed, most_stages, tokens_per_s)
+    return METHODS[method](problem)
 
 
 def plan_live(
@@ -51,13 +54,23 @@ def stages_for(
     answers: Sequence[tuple[int, int]],
     instances: int,
     qoe: Qoe,
-    in_flight: float,
+    in_flight: float = 1.0,
     move_s: Callable[[int], float] = FREE,
     mixed: float | None = None,
     most_stages: int | None = None,
+    tokens_per_s: float = 0.0,
 ) -> Layout:
     """The layout of `plan_stages`."""
-    return plan_stages(answers, instances, qoe, in_flight, move_s, mixed, most_stages).layout
+    return plan_stages(
+        answers,
+        instances,
+        qoe,
+        in_flight,
+        move_s,
+        mixed,
+        most_stages,
+        tokens_per_s=tokens_per_s,
+    ).layout
 
 
 def against(found: Partition, qoe: Qoe, error: float = 0.0) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
+from math import inf, isfinite
 from statistics import median
 from time import perf_counter
 
@@ -21,6 +23,7 @@ from toolkit.policies.stages.partition import (
     exact,
     heuristic,
 )
+from toolkit.policies.stages.problem import NEVER
 from toolkit.policies.stages.qoe import Qoe
 from toolkit.policies.stages.staging import plan_live, plan_stages, stages_for
 
@@ -50,6 +53,11 @@ def _problem(seed: int, **more: object) -> Problem:
 
 
 def _every(problem: Problem) -> Iterator[Partition]:
+    for cuts, replicas in _ways(problem):
+        yield problem.partition(cuts, replicas)
+
+
+def _ways(problem: Problem) -> Iterator[tuple[list[int], list[int]]]:
     """All partitions at the buckets' bounds of which every stage holds somebody."""
     buckets, instances = len(problem.crowd.bounds), problem.instances
     for stages in range(1, problem.stages + 1):
@@ -60,22 +68,31 @@ def _every(problem: Problem) -> Iterator[Partition]:
                 continue
             for ends in combinations(range(1, instances), stages - 1):
                 steps = zip([0, *ends], [*ends, instances], strict=True)
-                yield problem.partition(cuts, [b - a for a, b in steps])
+                yield cuts, [b - a for a, b in steps]
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_exact_program_is_as_good_as_the_best_there_is(seed: int) -> None:
     problem = _problem(seed, most_stages=4)
-    best = min(each.quality for each in _every(problem))
-    assert exact(problem).quality == pytest.approx(best)
-    assert heuristic(problem).quality >= best * (1 - 1e-9)
+    best = min(each.token_s for each in _every(problem))
+    assert exact(problem).token_s == pytest.approx(best)
+    assert heuristic(problem).token_s >= best * (1 - 1e-9)
 
 
 def test_the_heuristic_is_within_one_percent_in_the_median() -> None:
     worse = []
     for seed in range(60):
         problem = _problem(seed)
-        worse.append(heuristic(problem).quality / exact(problem).quality - 1)
+        worse.append(heuristic(problem).token_s / exact(problem).token_s - 1)
+    assert min(worse) > -1e-9
+    assert median(worse) <= 0.01
+
+
+def test_so_it_is_at_a_rate() -> None:
+    worse = []
+    for seed in range(40):
+        problem = _at_a_rate(seed, 0.1 + 0.6 * (seed % 7) / 7)
+        worse.append(heuristic(problem).token_s / exact(problem).token_s - 1)
     assert min(worse) > -1e-9
     assert median(worse) <= 0.01
 
@@ -103,7 +120,67 @@ def test_what_a_partition_costs_is_what_its_batches_cost() -> None:
             total += crowd.crossing[high - 1] * problem.move_s(crowd.bounds[high - 1])
         low = high
         assert problem.crowd.requests[:high].any(), place
-    assert found.quality == pytest.approx(total)
+    assert found.token_s == pytest.approx(total / crowd.in_flight)
+    assert sum(found.requests) == pytest.approx(crowd.in_flight)
+
+
+def _at_a_rate(seed: int, use: float) -> Problem:
+    """With so much of what one stage could take by itself."""
+    problem = _problem(seed, most_stages=4)
+    one = problem.crowd.sums()
+    d = problem.qoe.coefficients
+    slope = (d[1] * one[0] + d[2] * one[1] + d[3] * one[2] + d[4] * one[3]) / one[0]
+    return replace(problem, tokens_per_s=use * problem.instances / slope)
+
+
+@pytest.mark.parametrize("use", [0.05, 0.6])
+@pytest.mark.parametrize("seed", range(6))
+def test_at_a_rate_it_is_as_good_too_and_littles_law_holds(seed: int, use: float) -> None:
+    problem = _at_a_rate(seed, use)
+    ways = []
+    for cuts, replicas in _ways(problem):
+        if problem.quality(cuts, replicas) < NEVER:
+            ways.append(problem.partition(cuts, replicas).token_s)
+    found = exact(problem)
+    assert found.token_s == pytest.approx(min(ways))
+    assert heuristic(problem).token_s >= min(ways) * (1 - 1e-9)
+    low = 0
+    for stage, requests in zip(found.layout.stages, found.requests, strict=True):
+        last = stage.upto is None
+        high = len(problem.crowd.bounds) if last else problem.crowd.bounds.index(stage.upto) + 1
+        there = problem.crowd.sums(low, high)
+        each = there.times(requests / there.requests).over(stage.replicas)
+        share = there.requests / problem.crowd.in_flight
+        come = problem.tokens_per_s * share * problem.qoe.token_s(each)
+        assert requests == pytest.approx(come)
+        low = high
+
+
+def test_a_rate_that_nobody_can_take_is_an_error_and_one_stage_may_be_too_few() -> None:
+    problem = _at_a_rate(2, 1000.0)
+    for plan in (exact, heuristic):
+        with pytest.raises(ValueError, match="cannot keep up with"):
+            plan(problem)
+    qoe = Qoe((0.005, 0.0, 0, 0, 1e-6))
+    rates = (500.0, 1500.0, 2000.0)
+    made = [exact(Problem(of_answers(LONG, 1.0), 8, qoe, tokens_per_s=rate)) for rate in rates]
+    assert [each.layout.stages[-1].replicas for each in made] == [5, 6, 7]
+    assert 0.1 < made[0].gain < made[1].gain < made[2].gain
+    full = Problem(of_answers(LONG, 1.0), 8, Qoe((0.005, 0.0, 0, 0, 1e-6), 1e-4, 1.0))
+    found = exact(replace(full, tokens_per_s=1400.0))  # half of what even lengths would allow
+    assert found.even_s == inf and found.gain == 1 and isfinite(found.token_s)
+
+
+def test_a_plan_at_a_rate_does_not_overload_a_stage_that_one_for_a_crowd_would() -> None:
+    """Of a crowd the last stage's few requests get one instance; but they come all the time."""
+    answers = [(100, 200)] * 200 + [(20_000, 300)] * 4
+    qoe = Qoe((0.005, 1e-4, 0, 0, 1e-6))
+    tokens = 8000.0
+    even = plan_stages(answers, 8, qoe, most_stages=1, tokens_per_s=tokens)
+    crowd = plan_stages(answers, 8, qoe, sum(even.requests))
+    steady = plan_stages(answers, 8, qoe, tokens_per_s=tokens)
+    assert steady.layout.stages[-1].replicas >= crowd.layout.stages[-1].replicas
+    assert steady.token_s <= even.token_s
 
 
 def test_every_instance_is_used_and_the_limit_of_stages_is_kept() -> None:
