@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +39,10 @@ def stages(
     ] = None,
     in_flight: Annotated[
         float | None,
-        typer.Option(help="Requests that decode at a time [default: by the rate and the fit]."),
+        typer.Option(
+            help="Requests that decode at a time, however long they take [default: as many as come "
+            "of the rate]."
+        ),
     ] = None,
     rate: Annotated[
         float | None, typer.Option(help="Requests a second [default: the trace's].")
@@ -91,9 +95,9 @@ def stages(
         qoe = Qoe.of_profile(latency, published, mixed_ns * 1e-9)
         fit = latency.qoe_published if published else latency.qoe
         error = 0.0 if fit is None else fit.held_out_error
-        crowd = whose.crowd(in_flight, rate, target.instances, qoe)
+        crowd, tokens_per_s = whose.crowd(in_flight, rate)
         move_s = MoveCost(move_ms * 1e-3, move_token_us * 1e-6)
-        problem = Problem(crowd, target.instances, qoe, move_s, most_stages=most)
+        problem = Problem(crowd, target.instances, qoe, move_s, None, most, tokens_per_s)
         found = METHODS["heuristic" if heuristic else "exact"](problem)
         why = against(found, qoe, error)
         _show(found, crowd, qoe, error)
@@ -180,19 +184,21 @@ class Whose:
     rate: float = 0.0
     live: bool = False
 
-    def crowd(self, in_flight: float | None, rate: float | None, instances: int, qoe: Qoe) -> Crowd:
-        """ToolkitError, ValueError: nobody knows how many are in flight, or they are too many."""
+    def crowd(self, in_flight: float | None, rate: float | None) -> tuple[Crowd, float]:
+        """How requests spread over lengths, and output tokens a second; 0: as many are in flight as
+        the crowd has. ToolkitError, ValueError: nobody says either, or nobody answers."""
         from toolkit.errors import ToolkitError
-        from toolkit.policies.stages import crowd
+        from toolkit.policies.stages.crowd import of_answers, of_live
 
         if self.live:
-            return crowd.of_live(self.lengths)
-        if in_flight is None:
-            rate = rate or self.rate
-            if not rate:
-                raise ToolkitError("these lengths have no times: say --in-flight N, or --rate R")
-            in_flight = crowd.in_flight(self.lengths, rate, instances, qoe)
-        return crowd.of_answers(self.lengths, in_flight)
+            return of_live(self.lengths), 0.0
+        if in_flight is not None:
+            return of_answers(self.lengths, in_flight), 0.0
+        rate = rate or self.rate
+        if not rate:
+            raise ToolkitError("these lengths have no times: say --in-flight N, or --rate R")
+        tokens = sum(output for _, output in self.lengths) / len(self.lengths)
+        return of_answers(self.lengths, 1.0), rate * tokens
 
 
 def _whose(trace: Path | None, lengths: Path | None, live: str, key_env: str) -> Whose:
@@ -232,12 +238,13 @@ def _show(found: Partition, crowd: Crowd, qoe: Qoe, error: float) -> None:
         table.add_row(*row)
     console = terminal.console()
     terminal.show(console, table)
-    flying = crowd.in_flight
-    mean, even = (1000 * q / flying for q in (found.quality, found.even))
+    one = "one stage cannot keep up"
+    if isfinite(found.even_s):
+        one = f"{1000 * found.even_s:.3g} ms in one stage: {found.gain:.1%} less"
     console.print(
-        f"{flying:.4g} requests in flight: {mean:.3g} ms by output token in the mean, moves "
-        f"included; {even:.3g} ms in one stage: {found.gain:.1%} less. The fit is {error:.1%} off "
-        "on requests that it has not seen.",
+        f"{sum(found.requests):.4g} requests in flight: {1000 * found.token_s:.3g} ms by output "
+        f"token in the mean, moves included; {one}. The fit is {error:.1%} off on requests that it "
+        "has not seen.",
         markup=False,
     )
 
@@ -247,7 +254,8 @@ def _rows(found: Partition, crowd: Crowd, qoe: Qoe) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for place, stage in enumerate(found.layout.stages):
         end = len(crowd.bounds) if stage.upto is None else crowd.bounds.index(stage.upto) + 1
-        each = crowd.sums(low, end).over(stage.replicas)
+        there = crowd.sums(low, end)
+        each = there.times(found.requests[place] / there.requests).over(stage.replicas)
         low = end
         figures: list[Any] = [stage.replicas, f"{each.requests:.1f}", f"{each.kv:,.0f}"]
         figures.append(f"{1000 * qoe.token_s(each):.2f}")

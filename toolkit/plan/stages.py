@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.knob import Knob
 from toolkit.plan.plain_data import Document, get, put
-from toolkit.policies.stages.crowd import in_flight
 from toolkit.policies.stages.partition import Partition
 from toolkit.policies.stages.qoe import Qoe
 from toolkit.policies.stages.staging import against, plan_stages
@@ -57,22 +57,25 @@ class Stager:
         self.qoe = qoe_of(cost)
 
     def plan(self, instances: int, slots: int, most: int | None = None) -> Partition:
-        """At most so many stages. `slots`: of a rank, where by the model it is overloaded."""
+        """At most so many stages, at the rate at which requests come. In a closed loop, and where
+        the ranks cannot keep up, for so many in flight, or for all their `slots`."""
         key = (instances, most)
         if key not in self._known:
-            flying = float(self._flying or 0) or self._in_flight(instances, slots)
-            self._known[key] = plan_stages(
-                self._answers, instances, self.qoe, flying, most_stages=most
-            )
+            self._known[key] = self._plan(instances, slots, most)
         return self._known[key]
 
-    def _in_flight(self, instances: int, slots: int) -> float:
+    def _plan(self, instances: int, slots: int, most: int | None) -> Partition:
         full = float(instances * slots)
-        try:
-            found = in_flight(self._answers, self._rate, instances, self.qoe)
-        except ValueError:  # more than it can take: every slot is taken
-            return full
-        return min(found, full)
+        if self._flying is None:
+            tokens = self._rate * sum(out for _, out in self._answers) / len(self._answers)
+            with suppress(ValueError):
+                found = plan_stages(
+                    *(self._answers, instances, self.qoe), most_stages=most, tokens_per_s=tokens
+                )
+                if sum(found.requests) <= full:
+                    return found
+        flying = full if self._flying is None else float(self._flying)
+        return plan_stages(self._answers, instances, self.qoe, flying, most_stages=most)
 
     def why_not(self, instances: int, slots: int) -> str:
         """Why stages cannot win anything here by the model; empty where they may."""
