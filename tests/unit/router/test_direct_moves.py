@@ -184,15 +184,20 @@ def test_a_client_that_goes_away_in_between_leaves_nothing_behind():
 
 
 def test_directly_where_that_is_possible():
-    """`auto`: a rank that has said that it can send nothing is not asked again."""
+    """`auto`: the next kind takes over, and a rank that has said that it can send nothing is not
+    asked again."""
 
     async def check() -> None:
         async with cluster(config={"moves": "auto"}) as router:
             async with streaming(router, tokens=600, on_move="unable") as (where, task):
                 (first,) = (await migrate(router, rid="r", to=other(where)))["moves"]
-                assert (first["outcome"], first["reason"]) == ("kept", "as asked")
-                (second,) = (await migrate(router, rid="r", to=other(where)))["moves"]
-                assert (second["outcome"], second["kind"]) == ("moved", "replay")
+                assert (first["outcome"], first["kind"]) == ("moved", "replay")
+                await migrate(router, rid="r", to=where)
+                (third,) = (await migrate(router, rid="r", to=other(where)))["moves"]
+                assert (third["outcome"], third["kind"]) == ("moved", "replay")
+                told = (await router.state())["moves"]["outcomes"]
+                kept = [o["count"] for o in told if (o["kind"], o["outcome"]) == ("direct", "kept")]
+                assert kept == [2]  # each rank once
                 _, raw = await task
             check_text(CHAT, raw, 600)
 

@@ -120,7 +120,8 @@ class Moves:
         """Move a request to `target`, of several to the one that has the most KV free, or (None) to
         whom the decode policy takes among all others.
 
-        Waits while three are under way from its rank, or to the target. Raises nothing.
+        Waits while three are under way from its rank, or to the target. A kind that did not get it
+        there is followed by the next best one. Raises nothing.
         """
         source = live.rank
         reason = self.why_not(live)
@@ -128,21 +129,27 @@ class Moves:
         if source is None or reason is not None:
             return self._not_begun(why, Outcome("kept", reason or "it runs nowhere now"))
         move: Move | None = None
-        outcome: Outcome | None = None
+        reasons: list[str] = []
         async with _leased(self._leaving[source], lambda: move):
             chosen = self._chosen(live, source, targets)
             if isinstance(chosen, Outcome):
                 return self._not_begun(why, chosen)
             async with _leased(self._coming[chosen], lambda: move):
-                # The wait may have been long.
-                outcome = self._refused(live, source, chosen)
-                if outcome is not None:
-                    return self._not_begun(why, outcome)
-                kind = self._kind(live, chosen)
-                if isinstance(kind, str):
-                    return self._not_begun(why, Outcome("kept", kind))
-                move = self._begin(live, source, chosen, why, kind)
-                return await asyncio.shield(move.done)
+                for kind in self.kinds:
+                    # The wait, or the kind before, may have taken long.
+                    refused = self._refused(live, source, chosen)
+                    if refused is not None:
+                        return refused if move is not None else self._not_begun(why, refused)
+                    reason = kind.why_not(live, chosen)
+                    if reason is None:
+                        move = self._begin(live, source, chosen, why, kind)
+                        outcome = await asyncio.shield(move.done)
+                        if outcome.how != "kept":
+                            return outcome
+                        reason = outcome.reason
+                    reasons.append(reason)
+        kept = Outcome("kept", "; ".join(reasons))
+        return kept if move is not None else self._not_begun(why, kept)
 
     def _chosen(self, live: Live, source: Rank, targets: Sequence[Rank] | None) -> Rank | Outcome:
         gone = self._gone(live, source)
@@ -167,16 +174,6 @@ class Moves:
         if live.rank is not source:
             return Outcome("kept", f"it is not on {source.name} any more")
         return None
-
-    def _kind(self, live: Live, target: Rank) -> Kind | str:
-        """The best one that can do it; why none can."""
-        reasons = []
-        for kind in self.kinds:
-            reason = kind.why_not(live, target)
-            if reason is None:
-                return kind
-            reasons.append(reason)
-        return "; ".join(reasons)
 
     def _begin(self, live: Live, source: Rank, target: Rank, why: Why, kind: Kind) -> Move:
         assert live.relay is not None
