@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -238,12 +237,10 @@ def _show(found: Partition, crowd: Crowd, qoe: Qoe, error: float) -> None:
         table.add_row(*row)
     console = terminal.console()
     terminal.show(console, table)
-    one = "one stage cannot keep up"
-    if isfinite(found.even_s):
-        one = f"{1000 * found.even_s:.3g} ms in one stage: {found.gain:.1%} less"
     console.print(
         f"{sum(found.requests):.4g} requests in flight: {1000 * found.token_s:.3g} ms by output "
-        f"token in the mean, moves included; {one}. The fit is {error:.1%} off on requests that it "
+        f"token in the mean, moves included; {1000 * found.even_s:.3g} ms in one stage: "
+        f"{found.gain:.1%} less. The fit is {error:.1%} off on requests that it "
         "has not seen.",
         markup=False,
     )

@@ -37,7 +37,7 @@ FREE = MoveCost()
 @dataclass(frozen=True)
 class Partition:
     """`token_s`: mean seconds by output token, moves at the cuts included; `even_s`: the same in
-    one stage of all instances, infinite where that cannot keep up. `requests` [stages]: in flight
+    one stage of all instances (which keeps up where any stages do). `requests` [stages]: in flight
     on all its instances."""
 
     layout: Layout
@@ -215,7 +215,7 @@ class Problem:
         return Partition(
             Layout.of(zip([*bounds, None], replicas, strict=True)),
             quality / weight,
-            even / weight if even < NEVER else inf,
+            even / weight,
             tuple(
                 float(self.cost[k, a, b] if source is None else source[a, b])
                 for k, (a, b) in zip(replicas, edges, strict=True)
