@@ -53,9 +53,9 @@ from tests.benchmarks.shared.stage_tables import CLAIMS, show, verdicts
 from toolkit.bench.stats import Ratio, of_conditions
 from toolkit.policies.stages.crowd import in_flight
 from toolkit.policies.stages.layout import Layout
-from toolkit.policies.stages.moving import Knobs
 from toolkit.policies.stages.partition import MoveCost
 from toolkit.policies.stages.staging import plan_stages
+from toolkit.router.rebalance import Rebalance
 from toolkit.simulate.fleet import (
     DecodeFleet,
     Fleet,
@@ -70,6 +70,8 @@ from toolkit.simulate.simulation import Simulation, Window
 INSTANCES = 16
 MOST = 6
 """Stages; the paper's have 4 to 6."""
+REFINE_S = 2.0
+"""Between two times that bounds are looked at."""
 STALL_S = 0.03
 """What a move costs its request, for the partition: about what one takes here."""
 ARMS = ("rr", "kv", "additive", "mixed")
@@ -136,33 +138,40 @@ def fleet(case: Case) -> Fleet:
         laid = {"stages": tuple(StageFleet(upto=s.upto, replicas=s.replicas) for s in stages)}
     sizes = {"slots": llama.SLOTS, "kv_tokens": llama.KV_TOKENS} | laid
     queue = "kv_shortest_queue" if plain else "pooled@kv_shortest_queue"
-    router = RouterFleet(decode_policy="round_robin" if case.arm.startswith("rr") else queue)
+    policy = "round_robin" if case.arm.startswith("rr") else queue
     if case.arm.startswith("level"):
-        rebalance = case.arm == "level+moves"
-        router = RouterFleet(decode_policy="level", rebalance=rebalance)
+        policy = "level"
+    router = RouterFleet(decode_policy=policy, rebalance=rebalance(case))
     if plain:
         return Fleet(worker=WorkerFleet(chunk=llama.CHUNK, **sizes), router=router)
     prefill = PrefillFleet(replicas=INSTANCES, chunk=llama.CHUNK)
     return Fleet(prefill=prefill, decode=DecodeFleet(**sizes), router=router)
 
 
+def rebalance(case: Case) -> Rebalance | None:
+    """Who moves: in all arms with stages, and in `level+moves`."""
+    if case.arm in ("rr", "kv", "level"):
+        return None
+    mixed = llama.cost(case.penalty).decode.mixed if case.arm == "mixed" else 0.0
+    return Rebalance(
+        qoe=llama.qoe(case.mode == "plain").coefficients,
+        mixed=mixed,
+        refine_s=0.0 if case.arm in BALANCED else REFINE_S,
+        over=1e9 if case.arm in BALANCED[1:] else 0.25,
+    )
+
+
 def played(case: Case) -> dict[str, Any]:
     """One run's figures; times in seconds."""
     kept: list[Request] = []
-    plain = case.mode == "plain"
-    cost = llama.cost(case.penalty)
-    qoe = llama.qoe(plain, cost.decode.mixed if case.arm == "mixed" else 0.0)
     since = case.seconds / 4
     made = llama.requests(case.rate, case.seconds, case.seed)
     simulation = Simulation(
         fleet(case),
-        cost,
+        llama.cost(case.penalty),
         _noted(made, kept),
         seed=case.seed,
         window=Window(since, case.seconds),
-        qoe=qoe,
-        refined=case.arm not in BALANCED,
-        knobs=Knobs(over=1e9) if case.arm in BALANCED[1:] else None,
     )
     result = simulation.run().result()
     counted = [r for r in kept if r.arrived >= since]

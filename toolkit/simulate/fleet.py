@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from toolkit.contract.preempting import Preempting
 from toolkit.policies import check_policy
 from toolkit.policies.base import group_count
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.policies.stages.layout import Layout
+from toolkit.router.rebalance import Rebalance
 
 
 class _Strict(BaseModel):
@@ -124,12 +132,17 @@ class WorkerFleet(_Stages):
     preempt: Stopping | None = None
 
 
+def _rebalanced(value: object) -> object:
+    """`True`: with its defaults; `False`: not at all."""
+    return ({} if value else None) if isinstance(value, bool) else value
+
+
 class RouterFleet(_Strict):
     """As in a deployment file. `hop_s`: a message between router and worker; `report_s`: how often
     loads are read, 0 after every step. `classes`: best-effort requests wait behind all others.
     `first_token`: whose token a stream begins with, where `dispatch` is late. `rebalance`: requests
-    move from ranks that hold much to those that hold little, where there are no stages, with which
-    they move anyway. `moves`: how (`toolkit.simulate.moves.Moves`)."""
+    move between decode ranks; None: only where there are stages. `moves`: how
+    (`toolkit.simulate.moves.Moves`)."""
 
     dispatch: Literal["late", "concurrent"] = "late"
     prefill_policy: str = "round_robin"
@@ -140,7 +153,7 @@ class RouterFleet(_Strict):
     report_s: Annotated[float, Field(ge=0)] = 0.0
     classes: bool = False
     first_token: Literal["prefill", "decode"] = "decode"
-    rebalance: bool = False
+    rebalance: Annotated[Rebalance | None, BeforeValidator(_rebalanced)] = None
     moves: Literal["direct", "replay"] = "direct"
 
     @field_validator("prefill_policy", "decode_policy")
@@ -176,6 +189,14 @@ class Fleet(_Strict):
     worker: WorkerFleet | None = None
     router: RouterFleet = RouterFleet()
     machine: Machine = Machine()
+
+    @property
+    def rebalance(self) -> Rebalance | None:
+        """Whose requests move, and when; None: nobody's do."""
+        found = self.router.rebalance
+        if found is None and (self.worker or self.decode).stages:
+            found = Rebalance()
+        return found if found is not None and found.on else None
 
     @property
     def decode_ranks(self) -> int:

@@ -59,7 +59,9 @@ def fleet_of(
         "parked_per_prefill": router.parked_per_prefill,
         "hop_s": CPU_HOP_S if deployment.device == "cpu" else None,
         "classes": True if router.classes is not None else None,
-        "rebalance": True if router.rebalance is not None and router.rebalance.on else None,
+        "rebalance": router.rebalance,
+        # Directly, where that is possible: as it is wherever there is a simulated line.
+        "moves": "replay" if router.moves == "replay" else None,
     }
     if deployment.mode == "pd":
         waiting = deployment.prefill.waiting
@@ -120,9 +122,6 @@ def _ranks(deployment: Deployment) -> dict[str, Any]:
     decode, layout = deployment.decode, deployment.decode.layout
     if layout is None:
         return {"replicas": decode.replicas, "dp": decode.dp}
-    rebalance = deployment.router.rebalance
-    if rebalance is not None and not rebalance.on:
-        raise SimulateError("stages without moves are not simulated: leave rebalance: false out")
     servers = sum(stage.replicas for stage in decode.stages or ()) == decode.replicas
     dp = decode.dp if servers else 1
     stages = [StageFleet(upto=stage.upto, replicas=stage.replicas // dp) for stage in layout.stages]

@@ -10,10 +10,10 @@ from typing import Any
 from toolkit.policies import make_policy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.stages.layout import Layout
-from toolkit.policies.stages.moving import Knobs, Mover
-from toolkit.policies.stages.qoe import Qoe
+from toolkit.policies.stages.moving import Mover
 from toolkit.policies.stages.refining import Refiner
 from toolkit.policies.support.residents import Residents
+from toolkit.router.rebalance import Rebalance
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
 from toolkit.simulate.events import Events
@@ -65,14 +65,7 @@ class Simulation:
         window: Window | None = None,
         slo: tuple[float, ...] = Limits(),
         sample_s: float = 0.1,
-        qoe: Qoe | None = None,
-        refined: bool = True,
-        knobs: Knobs | None = None,
     ) -> None:
-        """`qoe`: by it a move for load has to pay, its price by the cost model
-        (`toolkit.policies.stages.moving.Mover`), and, where they are to be `refined`, bounds of
-        stages follow the lengths of who runs; None: loads only have to get more even, and bounds
-        stay. `knobs`: of who is to move."""
         self.fleet = fleet
         self.cost = cost
         self.events = events = Events()
@@ -127,8 +120,8 @@ class Simulation:
         """None where nothing moves."""
         self._redone: dict[Request, tuple[PrefillWorker, Callable[[], None]]] = {}
         """What is computed again for those that move, and what to do when its KV has been sent."""
-        if layout is not None or router.rebalance:
-            self._let_move(layout, qoe, refined, knobs)
+        if fleet.rebalance is not None:
+            self._let_move(layout, fleet.rebalance)
         window = window or Window()
         self.recorder = Recorder(self.ranks, window.since, window.until, slo, window.full)
 
@@ -159,11 +152,10 @@ class Simulation:
         """Of requests that moved; nothing where none may."""
         return self.moves.figures.result() if self.moves is not None else {}
 
-    def _let_move(
-        self, layout: Layout | None, qoe: Qoe | None, refined: bool, knobs: Knobs | None
-    ) -> None:
-        router, cost = self.fleet.router, self.cost
-        mover = Mover(layout, knobs, cost_s=cost.transfer_s, quality=qoe.batch if qoe else None)
+    def _let_move(self, layout: Layout | None, rebalance: Rebalance) -> None:
+        router, cost, qoe = self.fleet.router, self.cost, rebalance.model
+        # What a move costs is known here; the router measures it.
+        mover = Mover(layout, rebalance.knobs, cost.transfer_s, qoe.batch if qoe else None)
         line_s = cost.transfer_s(LINE) - cost.transfer_s(0)
         staged = Staged(
             self.events,
@@ -172,13 +164,14 @@ class Simulation:
             self.router.stages.stages if self.router.stages else [0] * len(self.ranks),
             LINE / line_s if line_s > 0 else 0.0,
             self.router.followed,
+            rebalance,
         )
         again = self._again if self.prefills else None
         self.moves = Moves(self.events, cost, router.moves, router.hop_s, staged, again)
         staged.run(self.moves)
-        if layout is not None and qoe is not None and refined:
-            assert self.router.stages is not None
-            staged.refine(Refiner(layout, qoe), self.router.stages)
+        if self.router.stages is not None and qoe is not None and rebalance.refine_s:
+            refiner = Refiner(self.router.stages.layout, qoe, rebalance.refine_weight)
+            staged.refine(refiner, self.router.stages)
 
     # ---- arrivals ----
 

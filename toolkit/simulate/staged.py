@@ -7,19 +7,13 @@ from collections.abc import Hashable, Sequence
 from toolkit.policies.stages.moving import Instance, Mover, Running
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.stages.refining import Batch, Refiner
+from toolkit.router.rebalance import Rebalance
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.lengths import Followed
 from toolkit.simulate.moves import Moves, Moving
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.seat import Seat
-
-EVERY_S = 0.25
-"""Between two looks."""
-REFINE_S = 2.0
-"""Between two times that bounds are looked at."""
-SOON_S = 0.02
-"""Until the look after a move's end, which lets a source or a target move the next one."""
 
 
 class Staged:
@@ -37,9 +31,10 @@ class Staged:
         stages: Sequence[int],
         tokens_per_s: float,
         followed: Followed | None,
+        rebalance: Rebalance,
     ) -> None:
         """`stages`: of each seat's rank. `tokens_per_s`: of a line that KV moves over, 0 where it
-        takes no time. `run` with the moves begins it."""
+        takes no time. `rebalance`: how often is looked. `run` with the moves begins it."""
         self.events = events
         self.mover = mover
         self.looks = 0
@@ -47,6 +42,7 @@ class Staged:
         self._stages = list(stages)
         self._tokens_per_s = tokens_per_s
         self._followed = followed
+        self._rebalance = rebalance
         self._of = {seat.rank: seat for seat in seats}
         self._ranks: dict[Hashable, SimulatedRank] = {seat.rank.key: seat.rank for seat in seats}
         self._coming: dict[SimulatedRank, dict[Request, Moving]] = {r: {} for r in self._of}
@@ -57,11 +53,11 @@ class Staged:
     def run(self, moves: Moves) -> None:
         """Look from now on."""
         self._moves = moves
-        self.events.after(EVERY_S, self._tick)
+        self.events.after(self._rebalance.every_s, self._tick)
 
     def refine(self, refiner: Refiner, narrowing: StageFilter) -> None:
         """From now on the stages' bounds follow the lengths of who runs."""
-        self.events.after(REFINE_S, self._refine, refiner, narrowing)
+        self.events.after(self._rebalance.refine_s, self._refine, refiner, narrowing)
 
     # ---- what becomes of a move ----
 
@@ -85,13 +81,13 @@ class Staged:
         self._going[moving.source] -= 1
         self._of[moving.target].waits_no_more(moving.length)
         if self._soon is None:
-            self._soon = self.events.after(SOON_S, self._look_soon)
+            self._soon = self.events.after(self._rebalance.soon_s, self._look_soon)
 
     # ---- looks ----
 
     def _tick(self) -> None:
         self._look()
-        self.events.after(EVERY_S, self._tick)
+        self.events.after(self._rebalance.every_s, self._tick)
 
     def _look_soon(self) -> None:
         self._soon = None
@@ -115,7 +111,7 @@ class Staged:
                 [(r.prompt, r.prompt + r.generated + done - r.joined) for r in running]
             )
         self.mover.layout = narrowing.layout = refiner.refine(batches)
-        self.events.after(REFINE_S, self._refine, refiner, narrowing)
+        self.events.after(self._rebalance.refine_s, self._refine, refiner, narrowing)
 
     def _each(self) -> list[tuple[Seat, int]]:
         return list(zip(self._seats, self._stages, strict=True))
