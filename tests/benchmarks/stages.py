@@ -12,7 +12,9 @@ instances behind 16 that prefill.
 
 Arms: `rr`, round robin, as the paper has vLLM and SGLang; `kv`, shortest queue in KV tokens, with
 the pool where there is one: the strongest baseline here; `additive`, stages of the exact partition
-program with the published, additive QoE model; `mixed`, the same with the penalty in it (ours).
+program with the published, additive QoE model; `mixed`, the same with the penalty in it (ours);
+`at_rate`, also for the rate at which requests come, so that no stage is overloaded (ours: what
+`toolkit plan` does).
 Inside a stage `kv` chooses. At most 6 stages; where there are several the bounds follow the live
 lengths (range refinement), and requests move live: 400 Gb/s, the source decodes on meanwhile.
 
@@ -31,8 +33,8 @@ with rebalancing and without (`level_simulated_`; `level_spread_ratio` is of rea
 another benchmark).
 
 keys: ttft_ratio_rr, tpot_ratio_rr, throughput_ratio_rr, tail_ratio_rr, the same with _kv, and with
-_mixed of the arm `mixed` against rr; cv_ratio (full / outgrown), cv_ratio_rr (full / rr); `plain`,
-`pd`: rates, heavy, `arms` (figures by rate), `ratios`, `layouts`, `none` (without penalty);
+_mixed and _at_rate of these arms against rr; cv_ratio (full / outgrown), cv_ratio_rr (full / rr);
+`plain`, `pd`: rates, heavy, `arms` (figures by rate), `ratios`, `layouts`, `none` (without penalty);
 `verdicts`; plan_s, heuristic_gap_percent, `worst` (`tests.benchmarks.partition`,
 200 cases); level_simulated_spread_ratio, level_simulated_throughput_ratio.
 """
@@ -74,7 +76,7 @@ REFINE_S = 2.0
 """Between two times that bounds are looked at."""
 STALL_S = 0.03
 """What a move costs its request, for the partition: about what one takes here."""
-ARMS = ("rr", "kv", "additive", "mixed")
+ARMS = ("rr", "kv", "additive", "mixed", "at_rate")
 RATES = {"plain": "240,300,360,420", "pd": "300,360,420,480"}
 FIGURES = ("ttft", "tpot", "throughput", "tail")
 FOUR = ((256, 4), (512, 4), (1024, 4), (None, 4))
@@ -106,11 +108,29 @@ def answers() -> tuple[tuple[int, int], ...]:
 def layout(mode: str, penalty: float, arm: str, rate: float) -> Layout:
     """Of the exact program, for what is in flight at that rate by the QoE model."""
     qoe = llama.qoe(mode == "plain")
-    mixed = llama.cost(penalty).decode.mixed if arm == "mixed" else None
+    mixed = None if arm == "additive" else llama.cost(penalty).decode.mixed
+    tokens = statistics.fmean(answer for _, answer in answers())
     found = in_flight(answers(), min(rate, 0.95 * capacity(mode)), INSTANCES, qoe)
-    return plan_stages(
-        answers(), INSTANCES, qoe, found, MoveCost(STALL_S), mixed, most_stages=MOST
-    ).layout
+
+    def planned(tokens_per_s: float) -> Layout:
+        return plan_stages(
+            answers(),
+            INSTANCES,
+            qoe,
+            found,
+            MoveCost(STALL_S),
+            mixed,
+            most_stages=MOST,
+            tokens_per_s=tokens_per_s,
+        ).layout
+
+    if arm != "at_rate":
+        return planned(0.0)
+    while True:
+        try:
+            return planned(rate * tokens)
+        except ValueError:
+            rate *= 0.97  # no stages keep up: for as much as some can
 
 
 @cache
@@ -133,7 +153,7 @@ def fleet(case: Case) -> Fleet:
     laid: dict[str, Any] = {"replicas": INSTANCES}
     if case.arm in BALANCED:
         laid = {"stages": tuple(StageFleet(upto=upto, replicas=count) for upto, count in FOUR)}
-    if case.arm in ("additive", "mixed"):
+    if case.arm in ARMS[2:]:
         stages = layout(case.mode, case.penalty, case.arm, case.rate).stages
         laid = {"stages": tuple(StageFleet(upto=s.upto, replicas=s.replicas) for s in stages)}
     sizes = {"slots": llama.SLOTS, "kv_tokens": llama.KV_TOKENS} | laid
@@ -152,7 +172,7 @@ def rebalance(case: Case) -> Rebalance | None:
     """Who moves: in all arms with stages, and in `level+moves`."""
     if case.arm in ("rr", "kv", "level"):
         return None
-    mixed = llama.cost(case.penalty).decode.mixed if case.arm == "mixed" else 0.0
+    mixed = llama.cost(case.penalty).decode.mixed if case.arm in ARMS[3:] else 0.0
     return Rebalance(
         qoe=llama.qoe(case.mode == "plain").coefficients,
         mixed=mixed,
@@ -290,7 +310,7 @@ def main() -> None:
         ("--plain", {"default": RATES["plain"], "help": "requests a second"}),
         ("--pd", {"default": RATES["pd"], "help": "requests a second"}),
         ("--seeds", {"type": int, "default": 2}),
-        ("--seconds", {"type": float, "default": 45.0, "help": "of arrivals"}),
+        ("--seconds", {"type": float, "default": 40.0, "help": "of arrivals"}),
         ("--jobs", {"type": int, "default": 2}),
     )
     if options.quick:
@@ -336,6 +356,7 @@ def main() -> None:
             ("rr", "additive", "rr"),
             ("kv", "additive", "kv"),
             ("mixed", "mixed", "rr"),
+            ("at_rate", "at_rate", "rr"),
         )
         for key in FIGURES
     }
