@@ -69,3 +69,12 @@ def sending_manager(scheduler: Any) -> Any:
         args.kv_head_num = pool.head_num
         args.total_kv_head_num = scheduler.model_config.get_total_num_kv_heads()
     return Sending(args, DisaggregationMode.PREFILL, scheduler.server_args, mla)
+
+
+def on_its_way(manager: Any, room: int) -> bool:
+    """Whether something that was to be sent there has not been. What a sending thread has just
+    taken from its queue and not counted yet is overlooked, for a moment."""
+    if manager._staging_outstanding.get(room, 0) > 0:
+        return True
+    waiting = (chunk for queue in manager.transfer_queues for chunk in list(queue._buf))
+    return any(chunk is not None and chunk.room == room for chunk in waiting)

@@ -8,9 +8,10 @@ their KV is complete, and the rest follows: their rows, and their ids in the req
 the client waits for the last rows only, however long the context.
 
 This rank alone decides whether the move takes place, at that very token: if the target has not said
-by then where the KV is to go, it does not, and the request goes on here as if nothing had been. It
-also goes on here after a move that does: the router tells it to stop once the target has generated
-a token, and has its answer from here as long as the target has not.
+by then where the KV is to go, or what was sent before is still on its way, it does not, and the
+request goes on here as if nothing had been. It also goes on here after a move that does: the router
+tells it to stop once the target has generated a token, and has its answer from here as long as the
+target has not.
 
 KV that is being sent must stay what it is. A request that ends before the last rows left only ends
 its move; one that ends while they leave (a matter of milliseconds) keeps its KV until they have.
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
-from patches.move.manager import obstacle, sending_manager
+from patches.move.manager import obstacle, on_its_way, sending_manager
 from patches.move.order import MoveOrder
 from toolkit.contract.events import Moving
 from toolkit.contract.variables import MOVE_VARIABLE
@@ -36,6 +37,8 @@ LAST_ROWS_S = 2.0
 """A request that has ended waits so long for its last rows to leave. They go to a target that has
 answered a moment ago; who is dead by then gets nothing that anybody would read."""
 LOOK_S = 0.0005
+QUIET = 3
+"""Tokens before the cut in which nothing more is sent."""
 AT_A_TIME = 8
 """Moves from one rank; the router's bound is lower."""
 
@@ -66,6 +69,18 @@ class Outgoing:
     def complete(self) -> int:
         """Tokens whose KV is complete: that of the last output token is still being computed."""
         return len(self.req.origin_input_ids) + len(self.req.output_ids) - 1
+
+    def poll(self) -> int:
+        """How far this rank is, as `KVPoll`; of ranks that share the request the least far counts.
+        Before the cut: Bootstrapping while the target has not said where the KV is to go, or while
+        something is on its way, else WaitingForInput."""
+        from sglang.srt.disaggregation.base.conn import KVPoll
+
+        told = int(self.sender.poll())
+        if self.row < 0 or self.cut_at or told == KVPoll.Failed:
+            return told
+        busy = on_its_way(self.sender.kv_mgr, self.order.room)
+        return int(KVPoll.Bootstrapping if busy else KVPoll.WaitingForInput)
 
     @property
     def due(self) -> bool:
@@ -150,7 +165,7 @@ def advance(scheduler: Any) -> None:
     from sglang.srt.disaggregation.utils import poll_and_all_reduce
 
     moves = list(RANK.moves.values())
-    polls = poll_and_all_reduce([move.sender for move in moves], scheduler.attn_tp_cpu_group)
+    polls = poll_and_all_reduce(moves, scheduler.attn_tp_cpu_group)
     for move, poll in zip(moves, polls, strict=True):
         if poll == KVPoll.Failed:
             _end(scheduler, move, "failed", _failure(move))
@@ -164,9 +179,10 @@ def advance(scheduler: Any) -> None:
 def _go_on(scheduler: Any, move: Outgoing, ready: bool) -> None:
     if move.row < 0 and ready and not _open(scheduler, move):
         return
-    if move.due and move.row < 0:
+    if move.due and not ready:
         move.sender.abort()
-        _end(scheduler, move, "late", "the target had not said where the KV is to go")
+        where = "the target had not said where it is to go"
+        _end(scheduler, move, "late", where if move.row < 0 else "the KV was still on its way")
     elif move.due:
         _cut(scheduler, move)
     elif move.row >= 0:
@@ -190,7 +206,10 @@ def _open(scheduler: Any, move: Outgoing) -> bool:
 
 
 def _send_some(scheduler: Any, move: Outgoing) -> None:
-    """Whole pages that are complete, never the last one: with it goes the metadata."""
+    """Whole pages that are complete, never the last one: with it goes the metadata. Not shortly
+    before the cut either: what is still on its way then would call it off."""
+    if move.order.count - len(move.req.output_ids) < QUIET:
+        return
     whole = (min(move.complete, move.rows) - move.skipped) // _page_size(scheduler)
     _send(scheduler, move, min(whole, move.pages - 1))
 
@@ -332,6 +351,8 @@ PATCH = Patch(
     requires=(
         "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager.register_buffer_to_engine",
         "sglang.srt.disaggregation.mooncake.conn.MooncakeKVSender.send",
+        "sglang.srt.disaggregation.mooncake.conn.MooncakeKVSender.poll",
+        "sglang.srt.disaggregation.common.utils.FastQueue",
         "sglang.srt.disaggregation.common.conn.CommonKVSender.pop_decode_prefix_len",
         "sglang.srt.disaggregation.utils.poll_and_all_reduce",
         "sglang.srt.disaggregation.utils.ReqToMetadataIdxAllocator.alloc",
