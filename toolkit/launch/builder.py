@@ -24,7 +24,7 @@ from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
-from toolkit.launch.profile_needs import ProfileNeeds
+from toolkit.launch.profile_needs import ProfileNeeds, usable_qoe
 
 
 def dispatch_of(deployment: Deployment) -> str:
@@ -238,9 +238,9 @@ class PlanBuilder:
         if given is None and not staged:
             return None
         data = {} if given is None else given.model_dump(mode="json", exclude_unset=True)
-        latency = self.locality.profile.latency if self.locality else None
-        if "qoe" not in data and latency is not None and latency.qoe is not None:
-            data["qoe"] = list(latency.qoe.coefficients)
+        qoe = usable_qoe(self.locality)
+        if "qoe" not in data and qoe is not None:
+            data["qoe"] = list(qoe.coefficients)
         return data
 
 

@@ -15,6 +15,7 @@ from toolkit.policies import follows_experts
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan
+    from toolkit.policies.stages.qoe import Qoe
     from toolkit.profile_folder.schema import Profile
 
 KEY = "router.profile"
@@ -70,6 +71,18 @@ def read_locality(deployment: Deployment) -> ProfileNeeds | None:
         mend = "" if folder.exists() else measure
         raise LaunchError([Problem(KEY, str(error), mend)]) from error
     return ProfileNeeds(str(folder.absolute()), profile)
+
+
+def usable_qoe(needs: ProfileNeeds | None) -> Qoe | None:
+    """The profile's QoE fit; None where it has none by which moves could be weighed."""
+    from toolkit.policies.stages.qoe import Qoe
+
+    if needs is None or needs.profile.latency is None:
+        return None
+    try:
+        return Qoe.of_profile(needs.profile.latency)
+    except ValueError:
+        return None
 
 
 def decode_centroids(plan: Plan) -> int:

@@ -149,6 +149,19 @@ def test_what_refinement_needs_is_asked_for(tmp_path: Path, text: str, said: str
     assert any(said in str(problem) and problem.fatal for problem in problems)
 
 
+def test_a_profile_with_a_fit_of_no_use_is_no_obstacle(tmp_path: Path) -> None:
+    """The embedded one's has a term below zero."""
+    text = "decode: {stages: [{upto: 9}, {}]}\nrouter: {profile: embedded}"
+    plan = resolve(load(tmp_path, text))
+    assert plan.router is not None and plan.router.config is not None
+    assert RouterConfig.model_validate(plan.router.config).rebalancing is not None
+    (problem,) = staged(plan)
+    assert not problem.fatal and "weighed by KV tokens alone: QoE: D_" in str(problem)
+    more = text.replace("embedded", "embedded, rebalance: {refine_s: 9}")
+    (problem,) = staged(resolve(load(tmp_path, more)))
+    assert problem.fatal and "there is none: QoE: D_" in str(problem)
+
+
 def test_without_stages_nothing_is_said_of_them(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "model")
     plan = resolve(load(tmp_path, f"model: {model}"))

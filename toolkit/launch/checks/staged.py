@@ -13,10 +13,8 @@ KEY = "router.rebalance"
 
 
 def staged(plan: Plan) -> list[Problem]:
-    """Bounds that are to be refined without a QoE fit or without stages; a fit of which no batch
-    can be judged."""
-    from toolkit.policies.stages.qoe import Qoe
-
+    """Bounds that are to be refined without a QoE fit or without stages; a profile's fit by which
+    no batch can be judged, which is said."""
     config = (plan.router.config if plan.router else None) or {}
     given = config.get("rebalance")
     if given is None:
@@ -25,14 +23,29 @@ def staged(plan: Plan) -> list[Problem]:
     if given.get("refine_s") and "stages" not in config:
         mend = "set decode.stages, or remove it"
         problems.append(Problem(f"{KEY}.refine_s", "there are no stages to refine", mend))
-    qoe = given.get("qoe")
-    if qoe is None and given.get("refine_s"):
-        what = "bounds are found by a QoE fit, and there is none"
+    if given.get("qoe") is not None:
+        return problems
+    why = _unusable(plan)
+    if given.get("refine_s"):
+        what = f"bounds are found by a QoE fit, and there is none{why and f': {why}'}"
         mend = "set router.profile to a profile that has one, or give qoe: [D0, D1, D2, D3, D4]"
         problems.append(Problem(f"{KEY}.refine_s", what, mend))
-    if qoe is not None:
-        try:
-            Qoe(tuple(qoe))
-        except ValueError as error:
-            problems.append(Problem(f"{KEY}.qoe", str(error)))
+    elif why:
+        what = f"moves are weighed by KV tokens alone: {why}"
+        problems.append(Problem("router.profile", what, "leave it so", fatal=False))
     return problems
+
+
+def _unusable(plan: Plan) -> str:
+    """Why the fit of the plan's profile cannot be used; empty where there is no profile, or no
+    fit."""
+    from toolkit.policies.stages.qoe import Qoe
+
+    latency = plan.locality.profile.latency if plan.locality else None
+    if latency is None or latency.qoe is None:
+        return ""
+    try:
+        Qoe.of_profile(latency)
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -79,9 +79,9 @@ class Qoe:
             if value < 0:
                 raise ValueError(
                     f"QoE: {name} is {value:g}, below zero: by it a larger batch would be faster, "
-                    "and no stage could be planned. Use the fit that lets no term be negative "
-                    "(`qoe` of the profile, not `qoe_published`), or profile with more unlike "
-                    "lengths and batch sizes"
+                    "and no stage could be planned. Take `qoe` of a profile, not `qoe_published`; "
+                    "where `qoe` itself is below zero the profile is of an older version, which "
+                    "did not mind: measure it again"
                 )
 
     @classmethod

@@ -69,7 +69,7 @@ def test_a_profile_has_both_fits() -> None:
 
 
 def test_a_negative_term_is_refused_by_name_and_says_how_to_mend_it() -> None:
-    with pytest.raises(ValueError, match=r"D_3 is -2e-06, below zero.*Use the fit"):
+    with pytest.raises(ValueError, match=r"D_3 is -2e-06, below zero.*Take `qoe`"):
         Qoe.of_profile(Latency(qoe_published=_fit(1, 1, 1, -2e-6, 1)), published=True)
 
 
