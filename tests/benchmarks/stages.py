@@ -34,7 +34,7 @@ another benchmark).
 
 keys: ttft_ratio_rr, tpot_ratio_rr, throughput_ratio_rr, tail_ratio_rr, the same with _kv, and with
 _mixed and _at_rate of these arms against rr; cv_ratio (full / outgrown), cv_ratio_rr (full / rr);
-`plain`, `pd`: rates, heavy, `arms` (figures by rate), `ratios`, `layouts`, `none` (without penalty);
+`plain`, `pd`: rates, heavy, `arms` (by rate), `ratios`, `layouts`, `none` (without penalty);
 `verdicts`; plan_s, heuristic_gap_percent, `worst` (`tests.benchmarks.partition`,
 200 cases); level_simulated_spread_ratio, level_simulated_throughput_ratio.
 """

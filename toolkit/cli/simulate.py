@@ -126,10 +126,12 @@ def _show(outcome: Outcome, output: Path | None) -> None:
 
     from toolkit.report.terminal import console as made
     from toolkit.report.terminal import show
-    from toolkit.simulate.tables import by_class, class_ratios, figures, ratios
+    from toolkit.simulate.tables import by_class, class_ratios, figures, moves, ratios
 
     console = made()
     show(console, figures(outcome))
+    if outcome.moving:
+        show(console, moves(outcome))
     for table in by_class(outcome):
         show(console, table)
     if len(outcome.arms) > 1:

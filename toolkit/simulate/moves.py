@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from math import nan
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from toolkit.policies.stages.running import Why
 from toolkit.simulate.costs.base import CostModel
@@ -48,17 +48,16 @@ class MoveFigures:
     stall: Histogram = field(default_factory=Histogram)
 
     def result(self) -> dict[str, Any]:
-        """By name; times in seconds. Without a move it has no stall."""
-        found: dict[str, Any] = {
+        """By name; times in seconds, 0 without a move."""
+        stall = self.stall if self.stall.count else None
+        return {
             "moves": self.moves.total(),
-            "moved_tokens": self.tokens,
+            **{f"moves_{why}": self.moves[why] for why in get_args(Why)},
             "moves_given_up": self.given_up,
+            "moved_tokens": self.tokens,
+            "move_stall_mean": stall.mean if stall else 0.0,
+            **{f"move_stall_p{p}": stall.percentile(p) if stall else 0.0 for p in (50, 99)},
         }
-        found |= {f"moves_{why}": count for why, count in sorted(self.moves.items())}
-        if self.stall.count:
-            found["move_stall_mean"] = self.stall.mean
-            found |= {f"move_stall_p{p}": self.stall.percentile(p) for p in (50, 99)}
-        return found
 
 
 class Told(Protocol):

@@ -257,6 +257,18 @@ FIGURES = (
     ("requests", "requests", 1.0),
 )
 
+MOVE_FIGURES = (
+    ("requests moved", "moves", 1.0),
+    ("of these as they outgrew their stage", "moves_outgrown", 1.0),
+    ("for their rank's load", "moves_overload", 1.0),
+    ("for even loads", "moves_level", 1.0),
+    ("for their rank's KV limit", "moves_kv_limit", 1.0),
+    ("moves given up", "moves_given_up", 1.0),
+    ("KV tokens moved", "moved_tokens", 1.0),
+    ("stall of a move, mean", "move_stall_mean", 1e3),
+    ("stall of a move, p99", "move_stall_p99", 1e3),
+)
+
 CLASS_FIGURES = (
     *FIGURES[:8],
     ("answer mean", "e2e_mean", 1e3),
@@ -269,7 +281,7 @@ CLASS_FIGURES = (
 def _figures(outcome: Outcome) -> str:
     rows = [
         [title, *(number(outcome.median(arm, key) * by, 4) for arm in range(len(outcome.arms)))]
-        for title, key, by in FIGURES
+        for title, key, by in (*FIGURES, *(MOVE_FIGURES if outcome.moving else ()))
     ]
     seeds = len(outcome.figures[0])
     caption = f"Medians of {seeds} seed{'' if seeds == 1 else 's'}; times in milliseconds."

@@ -54,6 +54,11 @@ class Outcome:
         runs = [each for figures in self.figures for each in figures]
         return [name for name in CLASSES if all(f"{name}.requests" in each for each in runs)]
 
+    @property
+    def moving(self) -> bool:
+        """Whether requests may move."""
+        return all("moves" in each for figures in self.figures for each in figures)
+
     def median(self, arm: int, name: str) -> float:
         return statistics.median(each[name] for each in self.figures[arm])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.simulate.recorder import EFFORT, URGENT
@@ -51,6 +51,17 @@ CLASS_RATIOS = (
     ("whole answer mean", "e2e_mean"),
     ("within SLO", "good_share"),
 )
+MOVED = (
+    ("moves", "moves", 1, 0),
+    ("outgrown", "moves_outgrown", 1, 0),
+    ("overload", "moves_overload", 1, 0),
+    ("level", "moves_level", 1, 0),
+    ("KV limit", "moves_kv_limit", 1, 0),
+    ("given up", "moves_given_up", 1, 0),
+    ("KV tokens", "moved_tokens", 1, 0),
+    ("stall mean", "move_stall_mean", 1e3, 1),
+    ("p99", "move_stall_p99", 1e3, 1),
+)
 NAMES = {URGENT: "latency-sensitive", EFFORT: "best-effort"}
 
 
@@ -59,11 +70,25 @@ def figures(outcome: Outcome) -> Table:
     from rich.table import Table
 
     table = Table(title="simulated (times in ms)", title_justify="left")
+    return _filled(table, outcome, SHOWN)
+
+
+def moves(outcome: Outcome) -> Table:
+    """One line a policy: requests that moved between decode ranks, by reason; times in ms."""
+    from rich.table import Table
+
+    table = Table(title="requests that moved (times in ms)", title_justify="left")
+    return _filled(table, outcome, MOVED)
+
+
+def _filled(
+    table: Table, outcome: Outcome, columns: Sequence[tuple[str, str, float, int]]
+) -> Table:
     table.add_column("policy")
-    for title, *_ in SHOWN:
+    for title, *_ in columns:
         table.add_column(title, justify="right")
     for arm, name in enumerate(outcome.arms):
-        cells = [f"{outcome.median(arm, key) * by:.{digits}f}" for _, key, by, digits in SHOWN]
+        cells = [f"{outcome.median(arm, key) * by:.{digits}f}" for _, key, by, digits in columns]
         table.add_row(name, *cells)
     return table
 

@@ -3,21 +3,29 @@ makes it."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
 from tests.kernels import examples
+from tests.unit.html_page import Page
 from tests.unit.simulate.fleets import COST, fleet, plain, requests
+from toolkit.cli.main import app
+from toolkit.launch.deployment import Deployment
 from toolkit.resources import profiles_dir
+from toolkit.router.rebalance import Rebalance
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, RouterFleet, WorkerFleet
 from toolkit.simulate.loop import Loop
+from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.plain import PlainRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation
@@ -303,3 +311,65 @@ def test_stages_say_how_many_workers_there_are() -> None:
         DecodeFleet(stages=STAGES, replicas=4)
     with pytest.raises(ValidationError, match="leave its upto out"):
         DecodeFleet(stages=STAGES[:2])
+
+
+def test_a_file_says_who_moves_when_and_how() -> None:
+    def described(**router: Any) -> Fleet:
+        sizes = {"kv_tokens": 20_000, "max_running": 16}
+        decode = {"stages": [{"upto": 200}, {}], **sizes}
+        body = {"name": "x", "decode": decode, "router": router}
+        return fleet_of(Deployment.model_validate(body))
+
+    made = described(rebalance={"over": 0.5, "every_s": 1.0}, moves="replay")
+    assert made.rebalance is not None and made.rebalance.knobs.over == 0.5
+    assert made.router.moves == "replay" and described(moves="auto").router.moves == "direct"
+    still = described(rebalance=False)
+    simulation = Simulation(still, COST, requests(60, 10.0))
+    assert still.decode.layout is not None and simulation.run().ended == 60
+    assert simulation.moves is None and not simulation.move_figures
+
+
+def test_bounds_follow_the_lengths_that_run() -> None:
+    """All are short: the first stage's bound comes down to share them out."""
+    model = Rebalance(qoe=(0.01, 1e-4, 0.0, 0.0, 1e-6), mixed=1e-5, refine_s=0.5)
+    stages = ({"upto": 4000, "replicas": 1}, {"replicas": 1})
+    made = Fleet(
+        decode=DecodeFleet(stages=stages),
+        router=RouterFleet(decode_policy="kv_shortest_queue", rebalance=model),
+    )
+    kept: list[Request] = []
+
+    def asked() -> Iterator[Request]:
+        for request in requests(200, 20.0, **LONG):
+            kept.append(request)
+            yield request
+
+    simulation = Simulation(made, COST, asked())
+    to_its_end(simulation)
+    nothing_is_left(kept, simulation)
+    assert simulation.router.stages is not None and simulation.moves is not None
+    assert simulation.router.stages.layout.bounds[0] < 2000
+    assert simulation.moves.figures.moves["outgrown"] > 10
+
+
+STAGED = """name: staged
+decode:
+  stages: [{upto: 300, replicas: 2}, {}]
+  kv_tokens: 40000
+  max_running: 32
+"""
+
+
+def test_the_command_says_what_moved(tmp_path: Path) -> None:
+    (tmp_path / "staged.yaml").write_text(STAGED)
+    (tmp_path / "cost.yaml").write_text(COST.model_dump_json())
+    given = ["--cost", str(tmp_path / "cost.yaml"), "--rate", "5", "--seconds", "20"]
+    output, report = tmp_path / "out.json", tmp_path / "report.html"
+    written = ["--seeds", "1", "--output", str(output), "--report", str(report)]
+    done = CliRunner().invoke(app, ["simulate", str(tmp_path / "staged.yaml"), *given, *written])
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(output.read_text()).values()
+    assert found[0]["moves"] >= found[0]["moves_outgrown"] > 10
+    assert found[0]["moved_tokens"] > 3000 and 0 < found[0]["move_stall_mean"] < 0.1
+    assert "requests that moved" in done.output
+    assert "stall of a move" in " ".join(Page(report.read_text()).words)
