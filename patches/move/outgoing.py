@@ -39,6 +39,8 @@ answered a moment ago; who is dead by then gets nothing that anybody would read.
 LOOK_S = 0.0005
 QUIET = 3
 """Tokens before the cut in which nothing more is sent."""
+REST = 256
+"""Tokens beside those that are late that may be sent while the client waits."""
 AT_A_TIME = 8
 """Moves from one rank; the router's bound is lower."""
 
@@ -179,7 +181,7 @@ def advance(scheduler: Any) -> None:
 def _go_on(scheduler: Any, move: Outgoing, ready: bool) -> None:
     if move.row < 0 and ready and not _open(scheduler, move):
         return
-    if move.due and not ready:
+    if move.due and (not ready or _much_left(scheduler, move)):
         move.sender.abort()
         where = "the target had not said where it is to go"
         _end(scheduler, move, "late", where if move.row < 0 else "the KV was still on its way")
@@ -187,6 +189,13 @@ def _go_on(scheduler: Any, move: Outgoing, ready: bool) -> None:
         _cut(scheduler, move)
     elif move.row >= 0:
         _send_some(scheduler, move)
+
+
+def _much_left(scheduler: Any, move: Outgoing) -> bool:
+    """Whether the target has said only just now where the KV is to go: all would be sent while the
+    client waits."""
+    left = move.pages - move.sent
+    return left * _page_size(scheduler) > move.order.late + REST
 
 
 def _open(scheduler: Any, move: Outgoing) -> bool:
