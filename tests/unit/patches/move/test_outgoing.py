@@ -1,0 +1,24 @@
+"""`outgoing_cases` in a process that SGLang can be imported in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.sglang_python import run_python
+
+CASES = Path(__file__).with_name("outgoing_cases.py")
+CODE = f"""
+import sys
+from patches.stubs import CPU_STUBS, declare_torchvision_operators
+sys.path.insert(0, str(CPU_STUBS))
+library = declare_torchvision_operators()
+import sglang.srt.disaggregation.utils
+import pytest
+sys.exit(pytest.main([{str(CASES)!r}, "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider"]))
+"""
+
+
+def test_a_move_step_by_step() -> None:
+    ended = run_python(CODE)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
+    assert " passed" in ended.stdout
