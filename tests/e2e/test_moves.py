@@ -20,10 +20,10 @@ from toolkit.launch.running import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-TOKENS = 120
+TOKENS = 160
 TEXTS = [prompt.text for prompt in load_prompts()[::17]][:8]
 LOAD_TOKENS = 150
-MOVES = 3
+MOVES = 2
 
 
 def generate(text: str, **sampling: Any) -> tuple[str, dict[str, Any]]:
