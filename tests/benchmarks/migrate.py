@@ -208,7 +208,12 @@ async def rolling_part(up: Running) -> dict[str, Any]:
     load = Load(up, bodies(32, 200))
     await load.learn()
     running = asyncio.ensure_future(load.run())
-    await asyncio.sleep(1.0)
+
+    async def full() -> bool:
+        rows = (await state(up.router_url))["workers"]
+        return all(row["inflight"] >= 4 for row in rows if row["role"] == "decode")
+
+    await calls.until(full, "every decode worker has some of them")
     begin, moved = time.monotonic(), 0
     load.gap_s = 0.0
     operator = Operator(to_stop(str(up.run_dir)))

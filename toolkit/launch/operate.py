@@ -123,7 +123,7 @@ class Operator:
         done: Callable[[dict[str, Any], dict[str, Any]], bool],
     ) -> None:
         before = {row["name"]: row for row in self._rows(worker)}
-        orders.give(self._folder, Order(what, worker))
+        orders.give(self._run_id, Order(what, worker))
         deadline = time.monotonic() + UP_S
         while not all(done(row, before[row["name"]]) for row in self._rows(worker)):
             self._wait(deadline, f"{worker} was told to {what}")

@@ -1,7 +1,8 @@
 """Orders to a running launcher about one of its workers: `toolkit drain --stop`, `toolkit restart`.
 
-They go through a named pipe in the run folder, which only its user can open, as lines of JSON. What
-comes of them is in state.json: the worker's status, and the process id of its next life.
+They go to a Unix socket that has the run's id for a name and no file: datagrams of JSON. The kernel
+says whose process has sent one, and only its own user's are obeyed. What comes of them is in
+state.json: the worker's status, and the process id of its next life.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from pathlib import Path
+import socket
+import struct
 from typing import Literal, NamedTuple
 
 from toolkit.launch.errors import LaunchError, Problem
 
-PIPE = "orders"
-LONGEST = 512
-"""Bytes of a line: what is shorter than PIPE_BUF comes in one piece."""
+LONGEST = 1024
+"""Bytes of an order."""
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group."""
 
 What = Literal["stop", "start", "restart"]
 WHATS: tuple[What, ...] = ("stop", "start", "restart")
@@ -30,66 +33,65 @@ class Order(NamedTuple):
 
 
 class Orders:
-    """The launcher's end. Without a pipe (the folder cannot hold one) there are no orders."""
+    """The launcher's end."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / PIPE
-        self._fd = -1
-        self._rest = b""
-
-    def begin(self) -> bool:
-        """Make the pipe. False: there is none, and `fileno` must not be asked for."""
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
-            os.mkfifo(self._path, 0o600)
-            # For writing too: with no writer left, a pipe would be at its end for ever.
-            self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        return self._fd >= 0
+    def __init__(self, run_id: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.bind(_name(run_id))
 
     def fileno(self) -> int:
         """Readable when there are some."""
-        return self._fd
+        return self._socket.fileno()
 
     def read(self) -> list[Order]:
-        """All that have come. What is none is passed over: only this user can write there."""
-        data = self._rest
+        """All that have come. What is none, or of another user, is passed over."""
+        found = []
         with contextlib.suppress(BlockingIOError):
-            while piece := os.read(self._fd, 4096):
-                data += piece
-        *lines, self._rest = data.split(b"\n")
-        return [order for order in map(_order, lines) if order is not None]
+            while True:
+                space = socket.CMSG_SPACE(_CREDENTIALS.size)
+                data, told, _, _ = self._socket.recvmsg(LONGEST, space)
+                order = _order(data) if _user(told) == os.getuid() else None
+                if order is not None:
+                    found.append(order)
+        return found
 
     def close(self) -> None:
         """No more of them."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            with contextlib.suppress(OSError):
-                self._path.unlink()
+        self._socket.close()
 
 
-def _order(line: bytes) -> Order | None:
+def give(run_id: str, order: Order) -> None:
+    """Give an order to the launcher of a run. LaunchError: nobody takes it."""
+    data = json.dumps({"do": order.what, "worker": order.worker}).encode()
+    assert len(data) <= LONGEST
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+        try:
+            out.sendto(data, _name(run_id))
+        except OSError as error:
+            what = f"its launcher takes no orders: {error.strerror}"
+            mend = "it may have ended, or be of an older release: toolkit status shows what lives"
+            raise LaunchError([Problem(f"run {run_id}", what, mend)]) from error
+
+
+def _name(run_id: str) -> str:
+    return f"\0toolkit.orders.{run_id}"
+
+
+def _user(told: list[tuple[int, int, bytes]]) -> int | None:
+    for level, kind, data in told:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            return int(_CREDENTIALS.unpack(data[: _CREDENTIALS.size])[1])
+    return None
+
+
+def _order(data: bytes) -> Order | None:
     try:
-        told = json.loads(line)
+        told = json.loads(data)
     except ValueError:
         return None
     if not isinstance(told, dict) or told.get("do") not in WHATS:
         return None
     worker = told.get("worker")
     return Order(told["do"], worker) if isinstance(worker, str) else None
-
-
-def give(folder: Path, order: Order) -> None:
-    """Give an order to the launcher of a run. LaunchError: nobody takes it."""
-    line = json.dumps({"do": order.what, "worker": order.worker}).encode() + b"\n"
-    assert len(line) <= LONGEST
-    try:
-        fd = os.open(folder / PIPE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        what = f"its launcher takes no orders: {error.strerror}"
-        mend = "it may have ended, or be of an older release: toolkit status shows what lives"
-        raise LaunchError([Problem(str(folder / PIPE), what, mend)]) from error
-    try:
-        os.write(fd, line)
-    finally:
-        os.close(fd)

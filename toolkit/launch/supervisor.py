@@ -67,7 +67,7 @@ class Supervisor:
         self._files = RunFiles(self.run_dir, contents.fixed(plan), self._announcer.event)
         self._selector = selectors.DefaultSelector()
         self._background = Background()
-        self._orders = Orders(self.run_dir)
+        self._orders: Orders | None = None
         self._fleet: Processes | None = None
         self._stops = 0
         self._now = False
@@ -105,8 +105,8 @@ class Supervisor:
 
     def _supervise(self, folder: Path) -> None:
         self._selector.register(self._background, selectors.EVENT_READ, self._background.deliver)
-        if self._orders.begin():
-            self._selector.register(self._orders, selectors.EVENT_READ, self._obey)
+        self._orders = Orders(self.run_id)
+        self._selector.register(self._orders, selectors.EVENT_READ, self._obey)
         self._deadline = time.monotonic() + limit(self.phase, self.plan.timeouts)
         keys.hold(self.plan, self.worker_key)
         self._fleet = Processes(
@@ -146,6 +146,7 @@ class Supervisor:
             key.data()
 
     def _obey(self) -> None:
+        assert self._orders is not None
         for order in self._orders.read():
             if self.phase is Phase.READY:
                 self.fleet.order(order)
@@ -241,7 +242,8 @@ class Supervisor:
     def _close(self) -> None:
         self._close_front()
         self._announcer.close()
-        self._orders.close()
+        if self._orders is not None:
+            self._orders.close()
         self._selector.close()
         self._background.close()
         self.settled.set()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-import stat
+import socket
+import subprocess
+import sys
 
 import pytest
 
 from tests.unit.launch.runs import Events, until
 from tests.unit.launch.stand_ins import two_workers
 from toolkit.launch import orders
+from toolkit.launch.command import source_root
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.operate import Operator
-from toolkit.launch.orders import PIPE, Order
+from toolkit.launch.orders import Order, Orders
 from toolkit.launch.running import running
 from toolkit.launch.runs import Run
 from toolkit.launch.state import read_state
@@ -35,7 +38,7 @@ def test_a_worker_is_restarted_and_it_is_no_death(up):
     name, other = (worker.name for worker in deployment.workers)
     for count in range(1, 6):  # far more often than it may die
         before = row(deployment, name)
-        orders.give(deployment.run_dir, Order("restart", name))
+        orders.give(deployment.supervisor.run_id, Order("restart", name))
         deployment.wait_ready(name, before["restarts"] + 1, 30)
         after = row(deployment, name)
         assert after["pid"] != before["pid"] and after["restarts"] == before["restarts"] + 1
@@ -48,35 +51,47 @@ def test_a_worker_is_restarted_and_it_is_no_death(up):
 def test_a_worker_that_is_stopped_stays_so_until_it_is_started(up):
     deployment, events = up
     name = deployment.workers[1].name
-    orders.give(deployment.run_dir, Order("stop", name))
+    orders.give(deployment.supervisor.run_id, Order("stop", name))
     until(lambda: row(deployment, name)["status"] == "stopped")
     assert row(deployment, name)["pid"] is None
     assert read_state(deployment.run_dir)["phase"] == "ready"
-    orders.give(deployment.run_dir, Order("start", name))
+    orders.give(deployment.supervisor.run_id, Order("start", name))
     deployment.wait_ready(name)
     pid = row(deployment, name)["pid"]
-    orders.give(deployment.run_dir, Order("start", name))  # it runs: nothing to do
-    orders.give(deployment.run_dir, Order("stop", "nobody"))
+    orders.give(deployment.supervisor.run_id, Order("start", name))  # it runs: nothing to do
+    orders.give(deployment.supervisor.run_id, Order("stop", "nobody"))
     events.wait_for("order to stop nobody: there is no such worker now")
     assert row(deployment, name)["pid"] == pid
 
 
-def test_only_its_user_can_write_and_what_is_no_order_is_passed_over(up):
+def test_what_is_no_order_is_passed_over(up):
     deployment, events = up
-    pipe = deployment.run_dir / PIPE
-    assert stat.S_IMODE(pipe.stat().st_mode) == 0o600
-    fd = os.open(pipe, os.O_WRONLY)
-    os.write(fd, b'junk\n[1]\n{"do": "explode", "worker": "w"}\n{"do": "stop"}\n\xff\n')
-    os.write(fd, b'{"do": "stop", "wor')
-    os.write(fd, b'ker": "in two pieces"}\n')
-    os.close(fd)
-    events.wait_for("order to stop in two pieces: there is no such worker now")
+    junk = (b"junk", b"[1]", b'{"do": "explode", "worker": "w"}', b'{"do": "stop"}', b"\xff", b"")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+        for data in junk:
+            out.sendto(data, f"\0toolkit.orders.{deployment.supervisor.run_id}")
+    orders.give(deployment.supervisor.run_id, Order("stop", "the last one"))
+    events.wait_for("order to stop the last one: there is no such worker now")
 
 
-def test_orders_need_a_launcher_and_a_router(up, tmp_path):
+@pytest.mark.skipif(os.getuid() != 0, reason="takes root to be somebody else")
+def test_another_user_is_not_heard():
+    own = Orders("a-run-of-root")
+    code = (
+        "import os, sys; sys.path.insert(0, sys.argv[1]);"
+        "from toolkit.launch.orders import Order, give;"
+        "os.setuid(65534); give('a-run-of-root', Order('stop', 'w'))"
+    )
+    for switch, heard in ((code, []), (code.replace("os.setuid(65534);", ""), ["w"])):
+        subprocess.run([sys.executable, "-c", switch, str(source_root())], check=True)
+        assert [order.worker for order in own.read()] == heard
+    own.close()
+
+
+def test_orders_need_a_launcher_and_a_router(up):
     deployment, _ = up
     with pytest.raises(LaunchError, match="takes no orders"):
-        orders.give(tmp_path, Order("stop", "w"))
+        orders.give("none", Order("stop", "w"))
     state = read_state(deployment.run_dir)
     with pytest.raises(LaunchError, match="no router that takes orders"):
         Operator(Run(deployment.run_dir, state, 0.0))
@@ -86,7 +101,9 @@ def test_orders_need_a_launcher_and_a_router(up, tmp_path):
         Operator(Run(deployment.run_dir, {**state, "start_ticks": 1}, 0.0))
 
 
-def test_the_pipe_goes_with_the_launcher(tmp_path):
-    with running(two_workers(), tmp_path):
-        assert (tmp_path / PIPE).exists()
-    assert not (tmp_path / PIPE).exists()
+def test_nobody_takes_orders_when_the_launcher_has_ended(tmp_path):
+    with running(two_workers(), tmp_path) as deployment:
+        run_id = deployment.supervisor.run_id
+        orders.give(run_id, Order("start", deployment.workers[0].name))
+    with pytest.raises(LaunchError, match="takes no orders"):
+        orders.give(run_id, Order("stop", "w"))

@@ -10,6 +10,8 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
+from toolkit.router.config import RouterConfig
+from toolkit.router.known_workers import KnownWorkers
 
 CHAT = "/v1/chat/completions"
 ARGS = ["--resume", "--token-ms", "4"]
@@ -109,6 +111,22 @@ def test_drains_of_two_workers_at_a_time_lose_nothing():
             await all_said(tasks)
 
     run(check())
+
+
+def test_a_worker_or_one_of_its_ranks_is_named():
+    prefill = {"name": "p", "role": "prefill", "url": "http://h:1", "bootstrap_port": 1}
+    decode = {"name": "d", "role": "decode", "url": "http://h:2", "dp_size": 2}
+    known = KnownWorkers(RouterConfig.model_validate({"workers": [prefill, decode]}))
+
+    def names(name: str) -> list[str]:
+        return [rank.name for rank in known.ranks_named(name)]
+
+    assert (names("d"), names("d:1"), names("p")) == (["d:0", "d:1"], ["d:1"], ["p"])
+    assert names("p:0") == ["p"]
+    for wrong in ("", "d:2", "d:-1", "d:x", "x", "x:0", ":0"):
+        assert names(wrong) == []
+    known.hold(known.ranks_named("d:1"))
+    assert [rank.held for rank in known.side("decode")] == [False, True]
 
 
 @pytest.mark.parametrize(
