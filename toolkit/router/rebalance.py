@@ -33,7 +33,8 @@ class Rebalance(BaseModel):
         default=0.25, description="share above its stage's mean from which a rank hands on"
     )
     band: Positive = Field(
-        default=0.1, description="the same above the mean of all, where there are no stages"
+        default=0.05,
+        description="the same about the mean of all, above and below, where there are no stages",
     )
     at_once: int = Field(default=3, ge=1, le=3, description="moves of one rank at a time")
     reserve: Natural = Field(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from toolkit.policies.stages.floor import Book, Quality, gain_s, winner
 from toolkit.policies.stages.layout import Layout
+from toolkit.policies.stages.levelling import offers, uneven
 from toolkit.policies.stages.running import Instance, Move, Running, Why
 
 __all__ = ["Counters", "Instance", "Knobs", "Layout", "Move", "Mover", "Running", "Why"]
@@ -28,7 +29,7 @@ class Knobs:
     reasons for which a move has to pay. ValueError: one that cannot be."""
 
     over: float = 0.25
-    band: float = 0.1
+    band: float = 0.05
     at_once: int = 3
     reserve: int = 512
     patience: int = 4
@@ -86,8 +87,9 @@ class Mover:
     asker of the target. With `quality` (Q^B, seconds by output token, summed over a batch) it has
     to win more by it over the tokens left than `cost_s(length)`, its price in seconds, as well.
 
-    Without a layout: all instances are one stage, `level` in the place of overload (above
-    (1 + `band`) x the mean), and the lightest instance with room gets it, as STAR does.
+    Without a layout all instances are one stage, with `level` in the place of overload: those above
+    (1 + `band`) x the mean hand on, as STAR's do, and those above the mean fill others up that are
+    below (1 - `band`) x (*ours*: what ends leaves holes). The lightest instance with room gets it.
 
     State: who asked in vain, and who came from where lately. Degraded: a held instance is in no
     mean; without `tokens_per_s` one with anything on its way starts last. Source: CascadeInfer,
@@ -171,14 +173,14 @@ class Mover:
     def _too_much(
         self, floor: Sequence[Book], book: Book, asked: set[int]
     ) -> list[tuple[int, Running]]:
-        """What an instance above its threshold offers: as many as it may move, largest first."""
-        mean = self._mean(floor, book)
-        if book.load <= self._threshold(mean):
+        """What an instance offers for its load: as many as it may move, largest first."""
+        mean, knobs = self._mean(floor, book), self.knobs
+        if book.load <= mean * (1 + (knobs.over if self.layout else 0.0)):
             return []
-        left = sorted(
-            (e for e in book.movable() if e[0] not in asked and self._worth(e[1])),
-            key=lambda e: -e[1].length,
-        )
+        movable = [e for e in book.movable() if e[0] not in asked and self._worth(e[1])]
+        if self.layout is None:
+            return offers(floor, book, movable, knobs.band, knobs.at_once)
+        left = sorted(movable, key=lambda e: -e[1].length)
         excess = book.load - mean
         offered: list[tuple[int, Running]] = []
         for place, request in left:
@@ -198,9 +200,6 @@ class Mover:
         """KV tokens of an instance of its stage, of those that get requests; its own if none."""
         loads = [b.load for b in floor if b.open and self._stage(b) == self._stage(book)]
         return sum(loads) / len(loads) if loads else float(book.load)
-
-    def _threshold(self, mean: float) -> float:
-        return mean * (1 + (self.knobs.over if self.layout else self.knobs.band))
 
     def _in_order(self, asks: Iterable[_Ask]) -> list[_Ask]:
         def order(ask: _Ask) -> tuple[int, int, int, int]:
@@ -227,7 +226,9 @@ class Mover:
             target = min(bids, key=lambda book: (book.load, book.place))
         else:
             target = winner(bids)
-        if why in self.knobs.checked and not self._pays(floor, ask, target):
+        if why in ("overload", "level") and not self._evens(floor, ask, target):
+            return "no_gain"
+        if not self._pays(ask, target):
             return "no_gain"
         source.give(place)
         target.take(request)
@@ -259,16 +260,24 @@ class Mover:
                 return found
         return []
 
-    def _pays(self, floor: Sequence[Book], ask: _Ask, target: Book) -> bool:
+    def _evens(self, floor: Sequence[Book], ask: _Ask, target: Book) -> bool:
+        """Whether a move for load lowers the larger of the two, makes no asker of the target, and
+        is still called for after what this look has agreed already."""
+        source, _, request, why = ask
+        after = target.load + request.length
+        if after >= source.load:
+            return False
+        mean, knobs = self._mean(floor, source), self.knobs
+        if why == "level":
+            asks = uneven(source.load, target.load, mean, knobs.band)
+            return asks and after <= mean * (1 + knobs.band)
+        threshold = mean * (1 + knobs.over)
+        return after <= threshold < source.load
+
+    def _pays(self, ask: _Ask, target: Book) -> bool:
+        """By the QoE model, where there is one."""
         source, place, request, why = ask
-        if why in ("overload", "level"):
-            if target.load + request.length >= source.load:
-                return False
-            mean = self._mean(floor, source)
-            threshold = self._threshold(mean)
-            if source.load <= threshold or target.load + request.length > threshold:
-                return False
-        if self._quality is None:
+        if self._quality is None or why not in self.knobs.checked:
             return True
         tokens = self.knobs.horizon if request.left is None else request.left
         cost = self._cost_s(request.length) if self._cost_s else 0.0

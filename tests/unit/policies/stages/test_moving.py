@@ -180,6 +180,39 @@ def test_without_stages_the_lightest_levels_with_the_heaviest() -> None:
     assert mover.counters.moves == {"level": len(moves)}
 
 
+def test_a_hole_is_filled_by_those_above_the_mean_though_none_is_far_above() -> None:
+    floor = [
+        holding(0, [30, 270]),
+        holding(1, [20, 290]),
+        holding(2, [100, 140]),
+        holding(3, [300]),
+    ]
+    moves = Mover(None, Knobs(band=0.1)).decide(floor)
+    assert [(move.request, move.target) for move in moves] == [((1, 0), 2)]
+    assert not Mover(None, Knobs(band=0.2)).decide(floor)
+
+
+def test_what_is_handed_on_is_at_most_half_of_what_lies_between() -> None:
+    floor = [holding(0, [30, 60, 140]), holding(1, [100])]  # 60 is less than half of 130, 140 more
+    moves = Mover(None, Knobs(band=0.05)).decide(floor)
+    assert [move.request for move in moves] == [(0, 1)]
+    assert [each.load for each in ended(floor, moves)] == [170, 160]
+
+
+def test_the_smallest_goes_where_none_is_small_enough_and_both_get_lighter() -> None:
+    floor = [holding(0, [60, 90]), holding(1, [70])]
+    assert not Mover(None, Knobs(band=0.1)).decide(floor)  # 130 would be above the band
+    moves = Mover(None, Knobs(band=0.2)).decide(floor)
+    assert [move.request for move in moves] == [(0, 0)]
+    assert [each.load for each in ended(floor, moves)] == [90, 130]
+
+
+def test_moves_for_load_keep_their_rule_where_none_has_to_pay() -> None:
+    knobs = Knobs(checked=frozenset())
+    assert not Mover(ONE, knobs).decide([holding(0, [100, 100]), holding(1, [90])])
+    assert not Mover(None, knobs).decide([holding(0, [100]), holding(1, [])])
+
+
 def test_requests_with_too_little_left_do_not_move_for_their_load() -> None:
     short = tuple(Running(i, 100, left=i) for i in range(8))
     floor = [Instance(0, 0, short, free_tokens=9999), holding(1, [])]
