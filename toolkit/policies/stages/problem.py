@@ -203,10 +203,12 @@ class Problem:
         """Of the same stages. ValueError: they cannot keep up."""
         quality, even = self.quality(cuts, replicas), self.quality([self._last], [self.instances])
         if quality >= NEVER:
+            most = self.instances / float(self._slope[0, -1])
             raise ValueError(
                 f"by its QoE model {self.instances} instances cannot keep up with "
                 f"{self.tokens_per_s:,.0f} output tokens/s of these lengths, however they are "
-                "shared out: plan for less, or for a number of requests in flight"
+                f"shared out: they must be fewer than {most:,.0f}. Plan for less, or for a number "
+                "of requests in flight"
             )
         bounds = [self.crowd.bounds[b - 1] for b in cuts[:-1]]
         weight = self.tokens_per_s or self.crowd.in_flight
