@@ -155,10 +155,10 @@ def test_a_bad_line_is_named(folder: Path, tmp_path: Path) -> None:
     assert code == 1 and "bad.txt:2: '3 x' is not PROMPT OUTPUT" in said.replace(" .", ".")
 
 
-def test_a_profile_without_latency_says_so(lengths: Path) -> None:
+def test_the_shipped_profile_with_a_negative_term_says_what_to_do(lengths: Path) -> None:
     words = ("--lengths", lengths, "--instances", 2, "--in-flight", 2)
     code, said = _run(profiles_dir() / "embedded", *words)
-    assert code == 1 and "fit" in said
+    assert code == 1 and "below zero" in said and "measure it again" in said
 
 
 def test_negative_terms_are_refused(tmp_path: Path, lengths: Path) -> None:
