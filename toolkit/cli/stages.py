@@ -137,7 +137,11 @@ class Target:
             return cls(instances)
         if instances is not None:
             raise ToolkitError("--deployment says how many decode ranks there are: no --instances")
-        return cls(_ranks(find_deployment(deployment)), find_file(deployment))
+        file = find_file(deployment)
+        made = cls(_ranks(find_deployment(deployment)), file)
+        if into is not None and _moves(file, into):
+            raise ToolkitError(f"{file} has relative paths: write --into a file in its own folder")
+        return made
 
     def write(self, found: Partition, into: Path) -> None:
         """LaunchError: the copy would be no good deployment; nothing is written then."""
@@ -155,6 +159,15 @@ class Target:
             draft.unlink(missing_ok=True)
         write_whole(into, text, 0o644)
         typer.echo(f"written: {into}  (toolkit launch {into})")
+
+
+def _moves(file: Path, into: Path) -> bool:
+    """Whether the file would mean something else where the copy is to be."""
+    from toolkit.launch.yaml_lines import read_document
+    from toolkit.plan.plain_data import moved, normal
+
+    document = normal(read_document(file)[0])
+    return moved(document, file.parent, into.parent) != document
 
 
 def _ranks(deployment: Deployment) -> int:

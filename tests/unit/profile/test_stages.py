@@ -72,6 +72,20 @@ def test_it_prints_stages_and_writes_them_into_a_copy(
     assert code == 1 and "is there already" in said
 
 
+def test_a_copy_with_relative_paths_stays_in_its_folder(
+    folder: Path, lengths: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "other").mkdir()
+    file = tmp_path / "mine.yaml"
+    file.write_text(DEPLOYMENT + "model: weights\n")
+    words = (folder, "--lengths", lengths, "--deployment", file, "--in-flight", 200)
+    code, said = _run(*words, "--into", tmp_path / "other" / "staged.yaml")
+    assert code == 1 and "in its own folder" in said
+    code, said = _run(*words, "--into", tmp_path / "staged.yaml")
+    assert code == 0, said
+
+
 def test_where_stages_do_not_pay_it_says_so_and_writes_nothing(
     folder: Path, tmp_path: Path
 ) -> None:
