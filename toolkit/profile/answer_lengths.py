@@ -47,7 +47,7 @@ def ask_live(router: str, key: str | None = None) -> list[tuple[int, int]]:
     if status != 200:
         raise LengthsError(f"{url} answers {status or 'nothing'}: is this our router, and its key?")
     try:
-        found = [(int(prompt), int(length)) for prompt, length in json.loads(body)["lengths"]]
+        found = [(int(prompt), int(length)) for prompt, length, *_ in json.loads(body)["lengths"]]
     except (ValueError, KeyError, TypeError) as error:
         raise LengthsError(
             f"{url} says no lengths: it is not our router, or an older one"

@@ -56,7 +56,7 @@ class Views:
         return web.Response(status=503, text=why, headers={"Retry-After": "2"})
 
     async def workers(self, request: web.Request) -> web.Response:
-        """With `?lengths=1` also (prompt, KV tokens) of every request that decodes."""
+        """With `?lengths=1` also (prompt, KV tokens, rank) of every request that decodes."""
         router = self._r
         now = monotonic()
         return _json(
@@ -246,9 +246,12 @@ class Views:
             return _error(error.status, error.message)
 
 
-def _lengths(router: Router) -> list[tuple[int, int]]:
-    found = router.dispatcher.moves.all()
-    return [(live.length - live.generated, live.length) for live in found if live.rank is not None]
+def _lengths(router: Router) -> list[tuple[int, int, str]]:
+    return [
+        (live.length - live.generated, live.length, live.rank.name)
+        for live in router.dispatcher.moves.all()
+        if live.rank is not None
+    ]
 
 
 def _figures(dispatcher: Dispatcher) -> dict[str, Any]:
