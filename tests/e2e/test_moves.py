@@ -7,6 +7,8 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -94,6 +96,16 @@ class Streams:
         return await stream, count
 
 
+@asynccontextmanager
+async def moving(deployment: Running, by: str) -> AsyncIterator[None]:
+    """While requests move in this way."""
+    await calls.switch(deployment.router_url, moves=by)
+    try:
+        yield
+    finally:
+        await calls.switch(deployment.router_url, moves="auto")
+
+
 def _take(said: dict[str, Any], event: dict[str, Any]) -> None:
     assert "error" not in event, event
     if "meta_info" in event:
@@ -120,21 +132,22 @@ def stop_kind(whole: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return generate(TEXTS[1], **PENALTIES, stop=[stop])
 
 
-def test_streams_of_every_kind_move_and_say_the_same(deployment: Running) -> None:
+@pytest.mark.parametrize("by", ["auto", "replay"])
+def test_streams_of_every_kind_move_and_say_the_same(deployment: Running, by: str) -> None:
     restarts = [worker.restarts for worker in deployment.workers]
 
     async def main() -> None:
-        async with calls.session() as http:
+        async with moving(deployment, by), calls.session() as http:
             streams = Streams(deployment, http)
             first = await state(streams.url)
             kinds = dict(KINDS)
             names = list(kinds)
-            calm = await asyncio.gather(*(streams.said(kinds[n], f"calm-{n}") for n in names))
+            calm = await asyncio.gather(*(streams.said(kinds[n], f"calm-{by}-{n}") for n in names))
             alone = dict(zip(names, calm, strict=True))
             kinds["stop"] = stop_kind(alone["penalties"])
             alone["stop"] = await streams.said(kinds["stop"], "calm-stop")
             assert alone["stop"]["reason"]["type"] == "stop"
-            got = await asyncio.gather(*(streams.moved(kinds[n], f"moved-{n}") for n in kinds))
+            got = await asyncio.gather(*(streams.moved(kinds[n], f"moved-{by}-{n}") for n in kinds))
             moves = {name: count for name, (_, count) in zip(kinds, got, strict=True)}
             print("moves:", moves)
             for name, (said, _) in zip(kinds, got, strict=True):

@@ -511,6 +511,23 @@ def lone() -> Any:
     loop.close()
 
 
+def test_the_kind_of_moves_is_switched_while_running():
+    async def check() -> None:
+        async with cluster() as router:
+            for by, status in (("replay", 200), ("direct", 200), ("auto", 200), ("magic", 400)):
+                answered, raw = await post(router, "/admin/policy", {"moves": by}, admin=True)
+                assert answered == status, raw
+                now = (await router.state())["moves"]["kind"]
+                assert now == (by if status == 200 else "auto")
+            await post(router, "/admin/policy", {"moves": "direct"}, admin=True)
+            async with streaming(router) as (_, task):  # these stand-ins cannot
+                (move,) = (await migrate(router, rid="r"))["moves"]
+                assert move["outcome"] == "kept" and "move_order" in move["reason"]
+                await task
+
+    run(check())
+
+
 def test_only_the_admin_may_move_requests():
     async def check() -> None:
         async with cluster(decodes=1) as router:
