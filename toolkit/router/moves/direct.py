@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 SENDS, TAKES = "move_order", "move_incoming"
 LATE = 16
 """Steps of the source in which a target can mostly say where the KV is to go, and most of it can be
-sent. Where it could not, the next move from there has twice as many."""
+sent. Where it could not, the next move from there has twice as many, and later ones fewer again."""
 CUT_S = 30.0
 """So long the source has for the tokens up to the cut; it may be at other work in between."""
 TAKEN_S = 2.0
@@ -97,6 +97,8 @@ class Direct:
             transfer.close()
         if transfer.state == "late":
             self._late[source] = min(MAX_LATE, 2 * late)
+        elif how == "taken":
+            self._late[source] = max(LATE, late - late // 8)
         if transfer.state == "unable":
             self._unable[source] = (source.worker.hello, transfer.reason)
         if how == "kept":
