@@ -28,15 +28,13 @@ are under `plain` and `pd`. `tail`: p95 of normalized latency, whole answer divi
 paper's pipeline of four stages of four (6.5; bounds 256, 512, 1,024) at the least rate of plain:
 `full`, `outgrown` (nobody moves for load) and `rr` (the same, and round robin inside a stage).
 
-`level`: the pd fleet without stages, policy `level`: the spread of KV tokens and tokens a second
-with rebalancing and without (`level_simulated_`; `level_spread_ratio` is of real workers, from
-another benchmark).
+Moves without stages: `level_moves`; on real workers: `stages_live`.
 
 keys: ttft_ratio_rr, tpot_ratio_rr, throughput_ratio_rr, tail_ratio_rr, the same with _kv, and with
 _mixed and _at_rate of these arms against rr; cv_ratio (full / outgrown), cv_ratio_rr (full / rr);
 `plain`, `pd`: rates, heavy, `arms` (by rate), `ratios`, `layouts`, `none` (without penalty);
 `verdicts`; plan_s, heuristic_gap_percent, `worst` (`tests.benchmarks.partition`,
-200 cases); level_simulated_spread_ratio, level_simulated_throughput_ratio.
+200 cases).
 """
 
 from __future__ import annotations
@@ -159,8 +157,6 @@ def fleet(case: Case) -> Fleet:
     sizes = {"slots": llama.SLOTS, "kv_tokens": llama.KV_TOKENS} | laid
     queue = "kv_shortest_queue" if plain else "pooled@kv_shortest_queue"
     policy = "round_robin" if case.arm.startswith("rr") else queue
-    if case.arm.startswith("level"):
-        policy = "level"
     router = RouterFleet(decode_policy=policy, rebalance=rebalance(case))
     if plain:
         return Fleet(worker=WorkerFleet(chunk=llama.CHUNK, **sizes), router=router)
@@ -169,8 +165,8 @@ def fleet(case: Case) -> Fleet:
 
 
 def rebalance(case: Case) -> Rebalance | None:
-    """Who moves: in all arms with stages, and in `level+moves`."""
-    if case.arm in ("rr", "kv", "level"):
+    """Who moves, in all arms with stages."""
+    if case.arm in ("rr", "kv"):
         return None
     mixed = llama.cost(case.penalty).decode.mixed if case.arm in ARMS[3:] else 0.0
     return Rebalance(
@@ -209,7 +205,6 @@ def played(case: Case) -> dict[str, Any]:
         "ttft_p95": percentile([r.ttft for r in counted], 95),
         "tpot_p95": percentile([r.tpot for r in counted if r.output > 1], 95),
         "e2e_p99": result["e2e_p99"],
-        "kv_spread": result["kv_spread"],
         "moves": simulation.move_figures.get("moves", 0),
         "move_stall_mean": simulation.move_figures.get("move_stall_mean", 0.0),
         "requests": len(counted),
@@ -339,7 +334,6 @@ def main() -> None:
             result.keys[mode] = found
             samples += sum(run["requests"] for run in (*runs.values(), *without.values()))
             show(mode, penalty, found)
-        levels = play(pool, cases("pd", penalty, ("level", "level+moves"), rates["pd"][:1]))
         fours = play(pool, cases("plain", penalty, BALANCED, rates["plain"][:1]))
 
     def paired(played: dict[Case, dict[str, Any]], ours: str, other: str, key: str) -> Pair:
@@ -362,8 +356,6 @@ def main() -> None:
     }
     pairs["cv_ratio"] = paired(fours, "full", "outgrown", "cv")
     pairs["cv_ratio_rr"] = paired(fours, "full", "rr_inside", "cv")
-    for name, key in (("spread", "kv_spread"), ("throughput", "throughput")):
-        pairs[f"level_simulated_{name}_ratio"] = paired(levels, "level+moves", "level", key)
     for name, pair in pairs.items():
         result.keys |= {
             name: pair["value"],
