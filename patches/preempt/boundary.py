@@ -304,8 +304,11 @@ def _pause(scheduler: Any, running: Effort, done: int) -> None:
     step_log.LOG.begin_anew()
     with _put_back(scheduler, running):
         last = None
-        while _more(scheduler, running, began, last):
-            batch = _urgent_batch(scheduler, last)
+        while True:
+            half = last is not None and scheduler.chunked_req is not None
+            fresh = _may_begin(scheduler, running, began)
+            # Of one that has begun the rest follows, by itself once the time is used up.
+            batch = _urgent_batch(scheduler, last, fresh) if half or fresh else None
             if batch is None:
                 break
             _run(scheduler, batch)
@@ -321,9 +324,8 @@ def _pause(scheduler: Any, running: Effort, done: int) -> None:
         paused.seconds += stood
 
 
-def _more(scheduler: Any, running: Effort, began: float, last: Any) -> bool:
-    if last is not None and scheduler.chunked_req is not None:
-        return True  # of one that has begun the rest follows
+def _may_begin(scheduler: Any, running: Effort, began: float) -> bool:
+    """Whether one more of those in a hurry may begin in this pause."""
     if not any(map(in_a_hurry, scheduler.waiting_queue)):
         return False
 
@@ -334,9 +336,11 @@ def _more(scheduler: Any, running: Effort, began: float, last: Any) -> bool:
     return _agreed(scheduler, says)
 
 
-def _urgent_batch(scheduler: Any, last: Any) -> Any:
-    """The next batch of those in a hurry, None when none of them finds room."""
-    with only(scheduler, [req for req in scheduler.waiting_queue if in_a_hurry(req)]):
+def _urgent_batch(scheduler: Any, last: Any, fresh: bool) -> Any:
+    """The next batch of those in a hurry, None when none of them finds room. `fresh`: those too
+    that have not begun."""
+    these = [req for req in scheduler.waiting_queue if in_a_hurry(req)] if fresh else []
+    with only(scheduler, these):
         if scheduler.disaggregation_mode.value == "prefill":
             plan = scheduler.get_next_disagg_prefill_batch_to_run(
                 running_batch=scheduler.running_batch, last_batch=last

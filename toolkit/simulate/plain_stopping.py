@@ -103,8 +103,7 @@ class StoppingGroup(PlainGroup):
                 return
             sliced.stop(now)
             self._was_full, rank.full = rank.full, False
-        half = any(map(in_a_hurry, rank.prompts.halves))  # of who has begun the rest follows
-        self._beside = self._pass_of(rank, in_a_hurry) if half or sliced.stays(now) else []
+        self._beside = self._pass_of(rank, sliced.wanted(rank.prompts.halves, now))
         if self._beside:
             shape = [(new, before) for _, new, before in self._beside]
             self._start(1, self.cost.prefill_s(shape), 0.0)

@@ -14,6 +14,7 @@ from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.fleet import Stopping
 from toolkit.simulate.prompt_queue import Part
 from toolkit.simulate.request import Request
+from toolkit.simulate.standing import in_a_hurry
 
 
 def stops(stopping: Stopping | None) -> bool:
@@ -123,6 +124,14 @@ class SlicedPass:
         assert self.stopped_at is not None
         since = now - self.stopped_at
         return all(self.preemption.bounds.may_go_on(p, since) for p in self._paused())
+
+    def wanted(self, halves: Sequence[Request], now: float) -> Callable[[Request], bool]:
+        """Who goes first, standing still: those in a hurry, and once the time is used up only the
+        rest of who has begun."""
+        if self.stays(now):
+            return in_a_hurry
+        begun = {id(each) for each in halves}
+        return lambda request: in_a_hurry(request) and id(request) in begun
 
     def resume(self, now: float) -> None:
         """It goes on."""

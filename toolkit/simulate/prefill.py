@@ -157,8 +157,7 @@ class PrefillWorker:
 
     def _beside(self, stopped: SlicedPass) -> None:
         """A stopped pass: the next batch of those in a hurry, or it goes on."""
-        half = any(map(in_a_hurry, self.prompts.halves))  # of who has begun the rest follows
-        parts = self._next(in_a_hurry) if half or stopped.stays(self.events.now) else []
+        parts = self._next(stopped.wanted(self.prompts.halves, self.events.now))
         if parts:
             self._run(parts)
             return
