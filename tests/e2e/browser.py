@@ -24,6 +24,8 @@ NAMES = (
     "chrome",
 )
 PACKAGE = "chromium-headless-shell"  # Debian's
+PATIENCE_S = 240.0
+"""It is read from disk, and starts, beside workers that take every core."""
 
 
 def find() -> str | None:
@@ -54,7 +56,7 @@ class Page:
         while data:
             data = data[os.write(self.to_browser, data) :]
         while True:
-            answer = self._message(time.monotonic() + 60)
+            answer = self._message(time.monotonic() + PATIENCE_S)
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
@@ -73,7 +75,7 @@ class Page:
         went = self.call("Page.navigate", url=path.resolve().as_uri())
         if "errorText" in went:
             raise RuntimeError(f"{path}: {went['errorText']}")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(self._message(deadline))
 
