@@ -89,6 +89,25 @@ def test_a_source_that_does_not_send_goes_on_itself(how):
     run(check())
 
 
+@pytest.mark.parametrize("how", ["refused", "unable", "late", "failed", "cut_fail", "404"])
+def test_another_kind_follows_only_where_the_source_is_not_able(how):
+    """A target that does not answer gets nothing by replay either: its client would wait for it."""
+
+    async def check() -> None:
+        async with cluster(config={"moves": "auto"}) as router:
+            async with streaming(router, on_move=how, on_take="hang") as (where, task):
+                (move,) = (await migrate(router, rid="r", to=other(where)))["moves"]
+                by_replay = how in ("refused", "unable", "404")
+                assert move["outcome"] == ("moved" if by_replay else "kept"), move
+                assert move.get("kind", "") == ("replay" if by_replay else "") or not by_replay
+                _, raw = await task
+            check_text(CHAT, raw)
+            state = await router.until(idle)
+            assert (state["resumed"], state["retried"]) == (0, 0)
+
+    run(check())
+
+
 @pytest.mark.parametrize("how", ["refuse", "die", "error", "die_late"])
 def test_without_its_target_the_source_goes_on(how):
     async def check() -> None:

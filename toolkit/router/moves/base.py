@@ -30,6 +30,8 @@ class Outcome:
     - `ended`: it came to its end before it could be moved
     - `lost`: its client got an error in place of the rest, `reason`
 
+    `other_kind`: of one that is kept: it is the source that cannot, so another kind of move may do
+    it; where the target is at fault none can.
     `stall_s`: from the last event that the client had of the source to the first one after it.
     `tokens`: of KV that the target had to get.
     """
@@ -40,6 +42,7 @@ class Outcome:
     stall_s: float = 0.0
     tokens: int = 0
     kind: str = ""
+    other_kind: bool = False
 
 
 class GoOn(Exception):
@@ -75,12 +78,20 @@ class Move:
         self.stalled_at = relay.sent_at
         relay.on_news = self.live.gone_on
 
-    def end(self, how: How, reason: str = "", to: str = "", stall_s: float = 0.0) -> None:
+    def end(
+        self,
+        how: How,
+        reason: str = "",
+        to: str = "",
+        stall_s: float = 0.0,
+        other_kind: bool = False,
+    ) -> None:
         """Once; what comes later does not count."""
         self.drop_booking()
         if not self.done.done():
             tokens = self.tokens if how == "moved" else 0
-            self.done.set_result(Outcome(how, reason, to, stall_s, tokens, self.kind.name))
+            name = self.kind.name
+            self.done.set_result(Outcome(how, reason, to, stall_s, tokens, name, other_kind))
 
     def take_booking(self) -> Booking | None:
         """The place on the target, which is the caller's from now on. None: there is none, or its

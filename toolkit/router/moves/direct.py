@@ -103,7 +103,7 @@ class Direct:
             self._unable[source] = (source.worker.hello, transfer.reason)
         if how == "kept":
             live.move = None
-            move.end("kept", transfer.reason)
+            move.end("kept", transfer.reason, other_kind=transfer.unable)
 
 
 class _Transfer:
@@ -125,6 +125,8 @@ class _Transfer:
         self._heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.state = ""
         self.reason = ""
+        self.unable = False
+        """It is the source that cannot."""
         self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._taken = False
 
@@ -200,8 +202,10 @@ class _Transfer:
                 watched.remove(source.done)
                 deadline = min(deadline, monotonic() + DEAD_S)
             if order.done.done() and order.status != 202 and not self.state:
+                self.unable = True
                 return self._keep(f"{self._from.rank.name} {self._end_of(order)}")
-            if self.state in ("unable", "refused", "late", "failed", "gone"):
+            self.unable = self.state in ("unable", "refused")
+            if self.unable or self.state in ("late", "failed", "gone"):
                 return self._keep(self.reason or self.state)
             if self._told.done():
                 self._told = asyncio.get_running_loop().create_future()

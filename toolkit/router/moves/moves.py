@@ -120,8 +120,8 @@ class Moves:
         """Move a request to `target`, of several to the one that has the most KV free, or (None) to
         whom the decode policy takes among all others.
 
-        Waits while three are under way from its rank, or to the target. A kind that did not get it
-        there is followed by the next best one. Raises nothing.
+        Waits while three are under way from its rank, or to the target. A kind that the source is
+        not able to is followed by the next best one. Raises nothing.
         """
         source = live.rank
         reason = self.why_not(live)
@@ -144,7 +144,7 @@ class Moves:
                     if reason is None:
                         move = self._begin(live, source, chosen, why, kind)
                         outcome = await asyncio.shield(move.done)
-                        if outcome.how != "kept":
+                        if outcome.how != "kept" or not outcome.other_kind:
                             return outcome
                         reason = outcome.reason
                     reasons.append(reason)
