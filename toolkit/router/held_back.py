@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from toolkit.router.resume import split_events
 
 _COMMENT = b": "
@@ -9,12 +11,13 @@ _COMMENT = b": "
 
 class HeldBack:
     """Lets events through as long as they bring `left` tokens at most; holds the first that would
-    bring more, and all behind it."""
+    bring more, and all behind it. `on_first` is told of the first that it holds."""
 
-    __slots__ = ("_left", "events")
+    __slots__ = ("_left", "_on_first", "events")
 
-    def __init__(self, left: int) -> None:
+    def __init__(self, left: int, on_first: Callable[[], None] = lambda: None) -> None:
         self._left = left
+        self._on_first = on_first
         self.events: list[bytes] = []
 
     def take(self, data: bytes) -> bytes:
@@ -25,6 +28,8 @@ class HeldBack:
             if event[:2] == _COMMENT:
                 self._left -= event[1 : event.find(b"\n")].count(b" ")
             if self.events or self._left < 0:
+                if not self.events:
+                    self._on_first()
                 self.events.append(event)
             else:
                 passed.append(event)

@@ -22,6 +22,7 @@ from tests.unit.router.test_moves import (
     streaming,
 )
 from toolkit.router.held_back import HeldBack
+from toolkit.router.moves.direct import CUT_S
 from toolkit.router.resume import split_events
 
 ARGS = ["--resume", "--moves", "--token-ms", "4"]
@@ -120,6 +121,24 @@ def test_without_its_target_the_source_goes_on(how):
             check_text(CHAT, raw)
             state = await router.until(lambda s: place(s) == [])
             assert (state["resumed"], state["retried"]) == (0, 0)
+
+    run(check())
+
+
+def test_a_source_that_never_says_anything_holds_its_client_up_for_a_moment_only():
+    """As one that has put the request aside just then, and goes on with it later."""
+
+    async def check() -> None:
+        async with cluster() as router:
+            extra = {"on_move": "deaf", "on_take": "hang"}
+            async with streaming(router, tokens=1200, **extra) as (where, task):
+                begun = asyncio.get_running_loop().time()
+                (move,) = (await migrate(router, rid="r", to=other(where)))["moves"]
+                assert asyncio.get_running_loop().time() - begun < CUT_S / 3
+                assert (move["outcome"], move["reason"]) == ("kept", "it took too long")
+                _, raw = await task
+            check_text(CHAT, raw, 1200)
+            await router.until(idle)
 
     run(check())
 

@@ -48,7 +48,8 @@ sent. Where it could not, the next move from there has twice as many, and later 
 CUT_S = 30.0
 """So long the source has for the tokens up to the cut; it may be at other work in between."""
 TAKEN_S = 2.0
-"""So long the target has for its first token after the cut; then the source goes on."""
+"""So long the target has for its first token after the cut, and the source to say that there is one
+once it has generated more than the client is to have; then the source goes on."""
 DEAD_S = 1.0
 """The same where the source has died after the cut: then another worker goes on."""
 End = Literal["taken", "kept", "over"]
@@ -128,12 +129,13 @@ class _Transfer:
         self.unable = False
         """It is the source that cannot."""
         self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._taken = False
 
     async def run(self) -> End:
         source, relay = self._from.rank.worker, self._relay
         source.on_moving[self._from.rid] = self._moving
-        relay.hold_back(self._count + 1)
+        relay.hold_back(self._count + 1, self._hold)
         booking = self._move.take_booking()
         if booking is None:
             return self._keep(f"{self._move.target.name} takes nothing now")
@@ -166,6 +168,11 @@ class _Transfer:
         apart = Apart(self._rid, len(ids), self._feed)
         self._to = self._legs.post(target, body, live.view(), decode=True, late=True, apart=apart)
 
+    def _hold(self) -> None:
+        """The client waits from now on."""
+        if not self._held.done():
+            self._held.set_result(None)
+
     def _moving(self, news: Moving) -> None:
         self.state, self.reason = news.state, news.reason
         if not self._told.done():
@@ -184,7 +191,7 @@ class _Transfer:
         assert self._to is not None and self._order is not None
         source, target, order = self._from.call, self._to.call, self._order
         deadline = monotonic() + CUT_S
-        watched: list[asyncio.Future[Any]] = [source.done, target.done, self._heard]
+        watched: list[asyncio.Future[Any]] = [source.done, target.done, self._heard, self._held]
         while True:
             ordered = () if order.done.done() else (order.done,)
             waiting = (*watched, self._told, *ordered)
@@ -207,6 +214,10 @@ class _Transfer:
             self.unable = self.state in ("unable", "refused")
             if self.unable or self.state in ("late", "failed", "gone"):
                 return self._keep(self.reason or self.state)
+            if self._held.done() and self._held in watched:
+                # A source that is past the cut and has said nothing of it says nothing more.
+                watched.remove(self._held)
+                deadline = min(deadline, monotonic() + TAKEN_S)
             if self._told.done():
                 self._told = asyncio.get_running_loop().create_future()
                 if self.state == "cut":
