@@ -168,11 +168,6 @@ class Relay:
             self.pause()
 
     @property
-    def has_left(self) -> bool:
-        """Since `leave`: the worker has let go of it."""
-        return self._departure is not None and self._departure.left
-
-    @property
     def is_over(self) -> bool:
         """Since `leave`: it has come to its own end."""
         return self._departure is not None and self._departure.over

@@ -1,12 +1,11 @@
-"""Stages for a trace's lengths, or for those that are live."""
+"""Stages for a trace's lengths, and when not to use them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from toolkit.policies.stages.crowd import of_answers, of_live
-from toolkit.policies.stages.layout import Layout
+from toolkit.policies.stages.crowd import of_answers
 from toolkit.policies.stages.partition import FREE, Partition, Problem, exact, heuristic
 from toolkit.policies.stages.qoe import Qoe
 
@@ -35,42 +34,6 @@ def plan_stages(
     crowd = of_answers(answers, in_flight)
     problem = Problem(crowd, instances, qoe, move_s, mixed, most_stages, tokens_per_s)
     return METHODS[method](problem)
-
-
-def plan_live(
-    live: Sequence[tuple[int, int]],
-    instances: int,
-    qoe: Qoe,
-    move_s: Callable[[int], float] = FREE,
-    mixed: float | None = None,
-    most_stages: int | None = None,
-    method: Method = "exact",
-) -> Partition:
-    """The same for the (prompt, KV tokens) of all requests that decode now."""
-    return METHODS[method](Problem(of_live(live), instances, qoe, move_s, mixed, most_stages))
-
-
-def stages_for(
-    answers: Sequence[tuple[int, int]],
-    instances: int,
-    qoe: Qoe,
-    in_flight: float = 1.0,
-    move_s: Callable[[int], float] = FREE,
-    mixed: float | None = None,
-    most_stages: int | None = None,
-    tokens_per_s: float = 0.0,
-) -> Layout:
-    """The layout of `plan_stages`."""
-    return plan_stages(
-        answers,
-        instances,
-        qoe,
-        in_flight,
-        move_s,
-        mixed,
-        most_stages,
-        tokens_per_s=tokens_per_s,
-    ).layout
 
 
 def against(found: Partition, qoe: Qoe, error: float = 0.0) -> str:

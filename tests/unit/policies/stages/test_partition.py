@@ -12,7 +12,7 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from toolkit.policies.stages.crowd import of_answers
+from toolkit.policies.stages.crowd import of_answers, of_live
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.partition import (
     FREE,
@@ -24,7 +24,7 @@ from toolkit.policies.stages.partition import (
 )
 from toolkit.policies.stages.problem import NEVER
 from toolkit.policies.stages.qoe import Qoe
-from toolkit.policies.stages.staging import plan_live, plan_stages, stages_for
+from toolkit.policies.stages.staging import plan_stages
 
 
 def _problem(seed: int, **more: object) -> Problem:
@@ -224,10 +224,13 @@ def test_a_penalty_for_mixed_lengths_makes_stages_worth_more() -> None:
 
 def test_both_ways_and_live_lengths_agree_on_two_kinds() -> None:
     qoe = Qoe((0.005, 1e-5, 0, 0, 1e-7))
-    layout = stages_for(LONG, 4, qoe, 100.0)
+    layout = plan_stages(LONG, 4, qoe, 100.0).layout
     assert plan_stages(LONG, 4, qoe, 100.0, method="heuristic").layout == layout
     live = [(i, i + o // 2) for i, o in LONG]
-    assert plan_live(live, 4, qoe).layout.stages[-1].replicas == layout.stages[-1].replicas
+    assert (
+        exact(Problem(of_live(live), 4, qoe)).layout.stages[-1].replicas
+        == layout.stages[-1].replicas
+    )
 
 
 def test_sixteen_instances_and_128k_are_planned_in_no_time() -> None:
