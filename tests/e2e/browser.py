@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -24,7 +25,7 @@ NAMES = (
     "chrome",
 )
 PACKAGE = "chromium-headless-shell"  # Debian's
-PATIENCE_S = 240.0
+PATIENCE_S = 60.0
 """It is read from disk, and starts, beside workers that take every core."""
 
 
@@ -41,6 +42,7 @@ class Page:
     process: subprocess.Popen[bytes]
     to_browser: int
     from_browser: int
+    log: Path
     session: str = ""
     events: list[dict[str, Any]] = field(default_factory=list)
     _number: int = 0
@@ -116,7 +118,8 @@ class Page:
             ready, _, _ = select.select([self.from_browser], [], [], deadline - time.monotonic())
             data = os.read(self.from_browser, 1 << 20) if ready else b""
             if not data:
-                raise RuntimeError(f"the browser is silent (exit {self.process.poll()})")
+                said = self.log.read_bytes()[-2000:].decode(errors="replace")
+                raise RuntimeError(f"the browser is silent (exit {self.process.poll()}): {said}")
             self._rest += data
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)
@@ -139,19 +142,20 @@ def browser(program: str, folder: Path) -> Iterator[Page]:
         command.insert(1, "--disable-dev-shm-usage")  # containers often have 64 MiB there
 
     def place_pipes() -> None:
-        # The protocol speaks on 3 and 4; go by way of high numbers, since ours may be those.
-        high_in, high_out = (os.dup2(f, n) for f, n in ((theirs_in, 60), (theirs_out, 61)))
-        os.dup2(high_in, 3)
-        os.dup2(high_out, 4)
+        # The protocol speaks on 3 and 4; go by way of free numbers, since ours may be those.
+        free = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs_in, theirs_out)]
+        os.dup2(free[0], 3)
+        os.dup2(free[1], 4)
 
-    with (folder / "browser.log").open("wb") as log:
+    log_path = folder / "browser.log"
+    with log_path.open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, close_fds=False,
             preexec_fn=place_pipes, start_new_session=True,
         )  # fmt: skip
     os.close(theirs_in)
     os.close(theirs_out)
-    page = Page(process, ours_out, ours_in)
+    page = Page(process, ours_out, ours_in, log_path)
     try:
         target = page.call("Target.createTarget", url="about:blank")["targetId"]
         attached = page.call("Target.attachToTarget", targetId=target, flatten=True)

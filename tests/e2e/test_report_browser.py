@@ -55,15 +55,36 @@ LOOK = """(() => {
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
-    program = browser.find()
-    if program is None:
+def program() -> str:
+    found = browser.find()
+    if found is None:
         words = f"no browser here: apt-get install {browser.PACKAGE}, or set TOOLKIT_BROWSER"
         if os.environ.get("CI"):
             pytest.fail(words)
         pytest.skip(words)
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
     with browser.browser(program, tmp_path_factory.mktemp("browser")) as opened:
         yield opened
+
+
+@pytest.mark.parametrize("number", (58, 59, 60))
+def test_the_browser_hears_us_whatever_the_numbers_of_its_pipes(
+    program: str, tmp_path: Path, number: int
+) -> None:
+    """Other tests of the process leave files open; one number used to make the browser deaf."""
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while held[-1] < number - 1:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        with browser.browser(program, tmp_path) as opened:
+            assert opened.evaluate("1 + 1") == 2
+    finally:
+        for each in held:
+            os.close(each)
 
 
 @pytest.fixture(scope="module")
