@@ -26,8 +26,9 @@ def register() -> None:
     try:
         base.install(chosen)
     except base.PatchError as error:
-        base.refuse(str(error))
+        base.refuse(f"SGLang {environment.release()} does not fit: {error}")
     except Exception as error:
         # SGLang's loader would log this and start without the patches.
-        base.refuse(f"applying the patches failed: {type(error).__name__}: {error}")
+        what = f"{type(error).__name__}: {error}"
+        base.refuse(f"SGLang {environment.release()}: applying the patches failed: {what}")
     environment.applied(tuple(patch.name for patch in chosen), everywhere)

@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -52,10 +52,25 @@ class Hook:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """What a patch hooks and calls in some releases of SGLang only; `name` says in which.
+
+    Which one fits is found out by what the installed SGLang looks like, not by its version: a
+    build from its main branch, or a distributor's, has the version of one release and the
+    functions of the next.
+    """
+
+    name: str
+    hooks: tuple[Hook, ...] = ()
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Patch:
     """A named set of hooks, with the reason for them.
 
-    `requires` lists the symbols that the patch calls without hooking them. `attach` is for what
+    `requires` lists the symbols that the patch calls without hooking them. `variants`: of these the
+    first that fits the installed SGLang is put in, too, and one must. `attach` is for what
     is no wrapping (a new HTTP route, a missing attribute); it runs after the hooks. With a
     `variable` the patch is only for workers in whose environment that is set.
     """
@@ -65,13 +80,14 @@ class Patch:
     processes: frozenset[Process]
     hooks: tuple[Hook, ...] = ()
     requires: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = ()
     attach: Callable[[], None] | None = None
     cpu_only: bool = False
     variable: str = ""
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """Every dotted SGLang name that this patch depends on."""
+        """Every dotted SGLang name that this patch depends on in all releases."""
         return tuple(hook.target for hook in self.hooks) + self.requires
 
 
@@ -108,8 +124,9 @@ def resolve(symbol: str) -> Any:
         raise PatchError(f"{symbol} does not exist in the installed SGLang ({error})") from error
 
 
-def check_contract(patch: Patch) -> None:
-    """Check that every symbol exists and every hooked function takes what the patch expects.
+def check_contract(patch: Patch | Variant) -> None:
+    """Check that every symbol exists and every hooked function takes what the patch expects;
+    `fitting` looks at a patch's variants.
 
     Raises:
         PatchError: names the symbol and what differs.
@@ -125,8 +142,49 @@ def check_contract(patch: Patch) -> None:
             )
 
 
-def install(patches: Sequence[Patch]) -> None:
-    """Apply `patches` through SGLang's own hook registry and verify each of them.
+def fitting(patch: Patch) -> tuple[Patch, str]:
+    """The patch with the hooks of the variant that fits the installed SGLang, and this one's name;
+    the name is empty where the patch is the same in all releases.
+
+    Raises:
+        PatchError: a symbol that all releases have is gone, or no variant fits; each one's reason.
+    """
+    check_contract(patch)
+    problems = []
+    for variant in patch.variants:
+        try:
+            check_contract(variant)
+        except PatchError as error:
+            problems.append(f"{variant.name}: {error}")
+            continue
+        hooks, requires = patch.hooks + variant.hooks, patch.requires + variant.requires
+        return replace(patch, hooks=hooks, requires=requires, variants=()), variant.name
+    if problems:
+        raise PatchError(f"none of its variants fits ({'; '.join(problems)})")
+    return patch, ""
+
+
+def fitted(patches: Sequence[Patch]) -> tuple[list[Patch], dict[str, str]]:
+    """Each as `fitting` has it, and by its name which variant that is, where it has several.
+
+    Raises:
+        PatchError: the first patch that does not fit, by name.
+    """
+    found, chosen = [], {}
+    for patch in patches:
+        try:
+            fits, variant = fitting(patch)
+        except PatchError as error:
+            raise PatchError(f"patch {patch.name}: {error}") from error
+        found.append(fits)
+        if variant:
+            chosen[patch.name] = variant
+    return found, chosen
+
+
+def install(patches: Sequence[Patch]) -> dict[str, str]:
+    """Apply `patches` through SGLang's own hook registry and verify each of them. Returns which
+    variant was taken of those that have several, by the patch's name.
 
     Raises:
         PatchError: the first patch that does not fit, by name.
@@ -134,11 +192,8 @@ def install(patches: Sequence[Patch]) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     hooked = []
+    patches, chosen = fitted(patches)
     for patch in patches:
-        try:
-            check_contract(patch)
-        except PatchError as error:
-            raise PatchError(f"patch {patch.name}: {error}") from error
         for hook in patch.hooks:
             hooked.append(resolve(hook.target))
             HookRegistry.register(hook.target, hook.around, HookType.AROUND)
@@ -150,6 +205,7 @@ def install(patches: Sequence[Patch]) -> None:
                 raise PatchError(f"patch {patch.name}: SGLang did not apply its hook {hook.target}")
         if patch.attach is not None:
             patch.attach()
+    return chosen
 
 
 def refuse(reason: str) -> NoReturn:

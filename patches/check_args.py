@@ -16,13 +16,14 @@ import sys
 from typing import Any
 
 RESOLVED_FIELDS = (
-    "page_size", "dtype", "kv_cache_dtype", "tp_size", "dp_size", "ep_size",
-    "enable_dp_attention", "context_length", "max_total_tokens", "max_running_requests",
-    "chunked_prefill_size", "served_model_name", "disaggregation_mode",
-    "disaggregation_transfer_backend", "attention_backend", "optimistic_prefill_attempts",
+    "page_size", "dtype", "kv_cache_dtype", "tp_size", "ep_size", "context_length",
+    "max_total_tokens", "max_running_requests", "chunked_prefill_size", "served_model_name",
+    "disaggregation_mode", "disaggregation_transfer_backend", "attention_backend",
+    "optimistic_prefill_attempts",
     "enable_return_routed_experts", "enable_two_batch_overlap", "moe_a2a_backend",
     "moe_runner_backend", "disable_radix_cache", "speculative_algorithm",
-    "ep_num_redundant_experts", "enable_eplb", "init_expert_location", "watchdog_timeout",
+    "enable_decoder_swa_bounded_replay", "ep_num_redundant_experts", "enable_eplb",
+    "init_expert_location", "watchdog_timeout",
 )  # fmt: skip
 
 
@@ -55,15 +56,20 @@ def check(argv: list[str]) -> dict[str, Any]:
 
 
 def resolved(server_args: Any) -> dict[str, Any]:
-    """What SGLang made of the flags, plain: RESOLVED_FIELDS; `prefill_cuda_graph`, the backend or
-    "disabled"; `only_sliding_window`, whether every layer's KV is in the sliding-window pool.
-    `server_args` must have been resolved."""
+    """What SGLang made of the flags, plain: RESOLVED_FIELDS; `dp_size` and `enable_dp_attention`,
+    see `patches.dp.layout`; `prefill_cuda_graph`, the backend or "disabled"; `only_sliding_window`,
+    whether every layer's KV is in the sliding-window pool. `server_args` must have been resolved.
+    """
     from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
+
+    from patches.dp import layout
 
     view = resolving_view(server_args)
     model = model_config_of(server_args)
     graphs = view.cuda_graph_config
     return {name: _plain(getattr(view, name, None)) for name in RESOLVED_FIELDS} | {
+        "dp_size": layout.ranks(view),
+        "enable_dp_attention": layout.together(view),
         "prefill_cuda_graph": graphs and graphs.prefill.backend,
         "only_sliding_window": model.is_hybrid_swa and model.full_attention_layer_ids == [],
     }

@@ -23,6 +23,16 @@ def on_cpu() -> bool:
     return os.environ.get(DEVICE_VARIABLE) == "cpu"
 
 
+def release() -> str:
+    """The installed SGLang's version, as its package says it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("sglang")
+    except PackageNotFoundError:
+        return "of an unknown version"
+
+
 def installed() -> tuple[str, ...]:
     """Names of the patches that this process runs with; empty before `patches.register`."""
     return _installed

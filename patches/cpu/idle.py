@@ -20,6 +20,7 @@ import time
 from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.dp import layout
 from patches.pd.early_send import all_parked
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -35,9 +36,11 @@ _SINCE = "toolkit_waiting_since"
 
 
 def _on_idle(original: Any, scheduler: Any) -> None:
+    from sglang.srt.runtime_context import get_parallel
+
     original(scheduler)
     poller = getattr(scheduler.idle_sleeper, "poller", None)
-    if poller is None and not scheduler.enable_dp_attention:
+    if poller is None and not layout.together(get_parallel()):
         return  # a rank that follows another one's requests
     idle = scheduler.is_fully_idle()
     if scheduler.last_batch is not None or (idle and poller is not None):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from patches.base import Hook, Patch, Process, refuse
+from patches.dp import layout
 from patches.dp.balancer import Balancer
 from patches.dp.hold import Released
 from patches.dp.loads import reserved_tokens
@@ -74,7 +75,7 @@ def _locality(mode: str, ranks: int) -> DpLocality | None:
     folder = os.environ.get(DP_PROFILE_VARIABLE)
     if not folder or mode != "decode" or not by_signature(chosen()):
         return None
-    if get_parallel().enable_dp_attention:
+    if layout.together(get_parallel()):
         log.warning(
             "the %d DP ranks share their experts (DP attention): locality decides nothing here, %s "
             "chooses by what else it looks at, and no request waits for its signature",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from patches.base import refuse
+from patches.dp import layout
 from toolkit.contract.variables import DP_POLICY_VARIABLE, DP_PROFILE_VARIABLE
 from toolkit.policies.dp_method import SGLANGS, by_signature, check_method
 
@@ -68,7 +69,9 @@ def take_method(argv: Sequence[str], profile: bool = True) -> tuple[list[str], s
 
 def check_server(server_args: Any, name: str) -> None:
     """Whether a server with these (resolved) flags can use the policy. ValueError: why not."""
-    if server_args.dp_size < 2:
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    if layout.ranks(resolving_view(server_args)) < 2:
         raise ValueError(
             f"{FLAG} {name} chooses among DP ranks, and this worker has one: "
             "add --dp 2 or more, or leave it out"

@@ -11,6 +11,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from patches.pd import host_receive
+
 
 def obstacle(scheduler: Any) -> str:
     """Why this rank cannot send what it runs elsewhere; empty if it can."""
@@ -32,12 +34,12 @@ def obstacle(scheduler: Any) -> str:
         or parallel.attn_dcp_size > 1,
         "KV that is kept elsewhere, too": scheduler.enable_hisparse
         or scheduler.enable_decode_hicache
-        or disagg.disaggregation_decode_host_receive_threshold > 0
+        or host_receive.on(scheduler)
         or disagg.disaggregation_decode_enable_offload_kvcache,
         "a prefix cache on decode": disagg.disaggregation_decode_enable_radix_cache,
         "staging buffers": scheduler.disagg_decode_prealloc_queue.enable_staging,
-        "checksums of KV": disagg.disaggregation_enable_kv_checksum,
-        "roles that change": disagg.enable_pd_role_switch,
+        "checksums of KV": getattr(disagg, "disaggregation_enable_kv_checksum", False),
+        "roles that change": getattr(disagg, "enable_pd_role_switch", False),
     }
     return ", ".join(reason for reason, there in reasons.items() if there)
 

@@ -19,6 +19,7 @@ its move; one that ends while they leave (a matter of milliseconds) keeps its KV
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from dataclasses import dataclass, field
@@ -132,19 +133,26 @@ def begin(scheduler: Any, order: MoveOrder) -> None:
         _tell(scheduler, req, Moving(order.rid, "refused", order.room, reason))
         return
     from sglang.srt.disaggregation.utils import KVClassType, get_kv_class
-    from sglang.srt.runtime_context import get_parallel
 
-    parallel = get_parallel()
     kind: Any = get_kv_class(scheduler.transfer_backend, KVClassType.SENDER)
     sender = kind(
         mgr=RANK.manager,
         bootstrap_addr=f"{RANK.manager.bootstrap_host}:{RANK.manager.bootstrap_port}",
         bootstrap_room=order.room,
-        dest_tp_ranks=[parallel.tp_rank],
-        pp_rank=parallel.pp_rank,
         req_has_disagg_prefill_dp_rank=True,
+        **_of_older_releases(kind),
     )
     RANK.moves[order.rid] = Outgoing(req, order, sender, time.perf_counter())
+
+
+def _of_older_releases(kind: Any) -> dict[str, Any]:
+    """Arguments of a sender that it had up to 0.5.21; nobody reads them."""
+    from sglang.srt.runtime_context import get_parallel
+
+    if "dest_tp_ranks" not in inspect.signature(kind).parameters:
+        return {}
+    parallel = get_parallel()
+    return {"dest_tp_ranks": [parallel.tp_rank], "pp_rank": parallel.pp_rank}
 
 
 def _refusal(req: Any, order: MoveOrder) -> str:
@@ -330,10 +338,10 @@ def _before_queue(original: Any, scheduler: Any) -> None:
     original(scheduler)
 
 
-def _release(original: Any, req: Any, tree_cache: Any, is_insert: bool = True) -> None:
+def _release(original: Any, req: Any, tree_cache: Any, *args: Any, **kwargs: Any) -> None:
     if RANK.moves:
         leave(RANK.scheduler, req)
-    original(req, tree_cache, is_insert)
+    original(req, tree_cache, *args, **kwargs)
 
 
 PATCH = Patch(
@@ -354,7 +362,7 @@ PATCH = Patch(
         Hook(
             "sglang.srt.mem_cache.common.release_kv_cache",
             _release,
-            ("req", "tree_cache", "is_insert"),
+            ("req", "tree_cache"),
         ),
     ),
     requires=(

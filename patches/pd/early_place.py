@@ -24,6 +24,7 @@ from typing import Any
 
 from patches.base import Hook, Patch, Process
 from patches.environment import on_cpu
+from patches.pd import host_receive
 from toolkit.contract.variables import EARLY_PLACE_VARIABLE
 
 log = logging.getLogger("toolkit.decode")
@@ -61,7 +62,7 @@ def obstacle(scheduler: Any) -> str:
         or parallel.attn_cp_size > 1,
         "the model takes more than text": scheduler.model_config.is_multimodal,
         "a hierarchical cache on decode": scheduler.enable_decode_hicache
-        or disagg.disaggregation_decode_host_receive_threshold > 0,
+        or host_receive.on(scheduler),
         "it is told to look less often": disagg.disaggregation_decode_polling_interval > 1
         or receiver.recv_skipper is not None,
         "its requests come in another way": receiver.input_blocker is not None

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from patches.base import EITHER, Hook, Patch
+from patches.base import EITHER, Hook, Patch, Variant
 from patches.pd.kv_transfer import mark_first_send
 from patches.pd.late_binding import newly_finished
 
@@ -58,12 +58,27 @@ def _park_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> No
             continue
         scheduler.disagg_metadata_buffers.set_buf(req)
         pool, allocator = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
-        end = min(req.extend_range.end, len(req.origin_input_ids))
+        end = min(_computed(req), len(req.origin_input_ids))
         slots = pool.req_to_token[req.kv.req_pool_idx, :end]
         slots = allocator.translate_kv_indices_for_transfer(slots).cpu()
         parked = Parked(req, scheduler.disagg_prefill_bootstrap_queue, slots, allocator.page_size)
         with _lock:
             _parked[req.bootstrap_room] = parked
+
+
+def _writes_through(scheduler: Any) -> bool:
+    from sglang.srt.disaggregation import prefill
+
+    writes = getattr(prefill, "_uses_write_through_cache", None)
+    if writes is not None:
+        return bool(writes(scheduler.tree_cache))
+    # 0.5.20: a prompt that waits for its decode worker is in no tree either way.
+    return bool(getattr(scheduler.tree_cache, "cache_controller", None))
+
+
+def _computed(req: Any) -> int:
+    """Tokens up to the end of the chunk that has just run; from 0.5.22 on it is a plain number."""
+    return int(req.extend_end if hasattr(req, "extend_end") else req.extend_range.end)
 
 
 def _eligible(scheduler: Any, req: Any) -> bool:
@@ -76,8 +91,8 @@ def _eligible(scheduler: Any, req: Any) -> bool:
         and req.metadata_buffer_index >= 0
         and not sender.kv_mgr.kv_args.state_types
         and not scheduler.enable_staging
-        and scheduler.kv_checksum_computer is None
-        and not prefill._uses_write_through_cache(scheduler.tree_cache)
+        and getattr(scheduler, "kv_checksum_computer", None) is None
+        and not _writes_through(scheduler)
         and not prefill.should_force_retry(req)
     )
 
@@ -113,16 +128,22 @@ def _take(room: int) -> Parked | None:
     """Who is parked for this room, from now on this thread's to send."""
     with _lock:
         parked = _parked.get(room)
-        if parked is None or parked.req.disagg_kv_sender.get_max_transfer_tokens() is not None:
+        if parked is None or _in_pieces(parked.req.disagg_kv_sender):
             return None
         setattr(parked.req, _SENT, True)
         return _parked.pop(room)
 
 
+def _in_pieces(sender: Any) -> bool:
+    """Whether it sends no more than so many tokens at a time (DCP; not yet in 0.5.20)."""
+    most = getattr(sender, "get_max_transfer_tokens", None)
+    return most is not None and most() is not None
+
+
 def _send(parked: Parked) -> None:
     """What SGLang's `finalize_bootstrap` and `_send_kv_chunk` do, but for `pending_bootstrap`: that
     changes in the scheduler, in the same round on all ranks."""
-    from sglang.srt.mem_cache.common import kv_to_page_indices
+    from sglang.srt.mem_cache.common import kv_to_page_indices, kv_to_page_num
 
     req = parked.req
     sender = req.disagg_kv_sender
@@ -130,7 +151,8 @@ def _send(parked: Parked) -> None:
     skipped = sender.pop_decode_prefix_len()
     req.disagg_decode_prefix_len = skipped
     req.start_send_idx = len(parked.slots)
-    sender.init(parked.queue._num_pages_to_send(req, skipped), req.metadata_buffer_index)
+    pages = kv_to_page_num(len(req.origin_input_ids) - skipped, parked.page_size)
+    sender.init(pages, req.metadata_buffer_index)
     slots = parked.slots[skipped:]
     mark_first_send(req)
     sender.send(kv_to_page_indices(slots, parked.page_size), [], num_kv_tokens=len(slots))
@@ -174,18 +196,27 @@ PATCH = Patch(
         Hook(f"{MIXIN}.send_kv_chunk", _send_once, ("self", "req", "last_chunk")),
     ),
     requires=(
-        f"{MIXIN}._send_kv_chunk",
         f"{MIXIN}.process_disagg_prefill_inflight_queue",
         f"{QUEUE}.finalize_bootstrap",
-        f"{QUEUE}._num_pages_to_send",
         f"{MOONCAKE}.send",
         f"{MOONCAKE}.init",
         f"{MOONCAKE}.pop_decode_prefix_len",
-        f"{MOONCAKE}.get_max_transfer_tokens",
         f"{MANAGER}.record_failure",
-        "sglang.srt.disaggregation.prefill._uses_write_through_cache",
         "sglang.srt.disaggregation.prefill.should_force_retry",
         "sglang.srt.disaggregation.utils.MetadataBuffers.set_buf",
         "sglang.srt.mem_cache.common.kv_to_page_indices",
+        "sglang.srt.mem_cache.common.kv_to_page_num",
+    ),
+    variants=(
+        Variant(
+            "from 0.5.21",
+            requires=(
+                f"{MIXIN}._send_kv_chunk",
+                f"{QUEUE}._num_pages_to_send",
+                f"{MOONCAKE}.get_max_transfer_tokens",
+                "sglang.srt.disaggregation.prefill._uses_write_through_cache",
+            ),
+        ),
+        Variant("0.5.20", requires=(f"{MIXIN}.send_kv_chunk",)),
     ),
 )

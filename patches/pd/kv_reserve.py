@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from patches.base import EITHER, Hook, Patch
+from patches.base import EITHER, Hook, Patch, Variant
 
 QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
@@ -35,16 +35,45 @@ def _within(queue: Any, tokens: int, prefix: int = 0) -> int:
     return min(tokens, int(queue.max_total_num_tokens) - prefix)
 
 
+def _let_in(original: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
+    """0.5.20 adds the reserve and the answer's length where nothing can be hooked: while it looks,
+    both are no more than the pool has left beside the longest prompt that waits."""
+    if queue.scheduler.enable_hisparse:
+        return original(queue, *args, **kwargs)
+    pool, reserve = int(queue.max_total_num_tokens), queue.num_reserved_decode_tokens
+    longest = max((_length(each.req) for each in queue.queue), default=0)
+    wanted = {each.req: each.req.sampling_params.max_new_tokens for each in queue.queue}
+    try:
+        queue.num_reserved_decode_tokens = max(0, min(reserve, pool - longest))
+        for req, most in wanted.items():
+            req.sampling_params.max_new_tokens = max(0, min(most, pool - _length(req)))
+        return original(queue, *args, **kwargs)
+    finally:
+        queue.num_reserved_decode_tokens = reserve
+        for req, most in wanted.items():
+            req.sampling_params.max_new_tokens = most
+
+
+def _length(req: Any) -> int:
+    return len(req.origin_input_ids) + max(len(req.output_ids) - 1, 0)
+
+
 PATCH = Patch(
     name="kv_reserve",
     why="a prompt nearly as long as the KV pool blocks a decode worker for ever",
     processes=EITHER,
-    hooks=(
-        Hook(
-            f"{QUEUE}._required_admission_tokens",
-            _to_get_in,
-            ("self", "req", "allocated_tokens", "prefix_len", "retractable_tokens"),
+    hooks=(Hook(f"{QUEUE}._prealloc_required_tokens", _to_come_back, ("self", "req")),),
+    variants=(
+        Variant(
+            "from 0.5.21",
+            hooks=(
+                Hook(
+                    f"{QUEUE}._required_admission_tokens",
+                    _to_get_in,
+                    ("self", "req", "allocated_tokens", "prefix_len", "retractable_tokens"),
+                ),
+            ),
         ),
-        Hook(f"{QUEUE}._prealloc_required_tokens", _to_come_back, ("self", "req")),
+        Variant("0.5.20", hooks=(Hook(f"{QUEUE}.pop_preallocated", _let_in, ("self",)),)),
     ),
 )

@@ -15,6 +15,7 @@ listed.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, PatchError
@@ -39,7 +40,6 @@ def _keep_its_prompt(original: Any, queue: Any, req: Any, *args: Any, **kwargs: 
 def _finish_at_once(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
     from sglang.srt.disaggregation.prefill import maybe_release_metadata_buffer
     from sglang.srt.mem_cache.base_prefix_cache import CacheRequestOutcome
-    from sglang.srt.mem_cache.common import release_kv_cache
     from sglang.srt.runtime_context import get_parallel
 
     done = [req for req in newly_finished(original, scheduler, batch, result) if alone(req)]
@@ -49,12 +49,21 @@ def _finish_at_once(original: Any, scheduler: Any, batch: Any, result: Any) -> N
         scheduler.disagg_prefill_inflight_queue.remove(req)
         req.pending_bootstrap = False
         req.update_finish_state()  # on a prefill worker one token is the most that it may have
-        release_kv_cache(req, scheduler.tree_cache)
+        _release(req, scheduler.tree_cache)
         scheduler.tree_cache.finish(req.cache_request_handle, CacheRequestOutcome.SUCCESS)
         req.time_stats.set_completion_time()
     scheduler.output_streamer.stream_output(done, any(req.return_logprob for req in done))
     for req in done:
         maybe_release_metadata_buffer(req, scheduler.req_to_metadata_buffer_idx_allocator)
+
+
+def _release(req: Any, tree_cache: Any) -> None:
+    """Give its KV back, and leave its prompt in the cache."""
+    from sglang.srt.mem_cache.common import release_kv_cache
+
+    # From 0.5.22 on it has to be said.
+    said = "checkpoint" in inspect.signature(release_kv_cache).parameters
+    release_kv_cache(req, tree_cache, **({"checkpoint": True} if said else {}))
 
 
 def _check_host() -> None:

@@ -29,10 +29,11 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from patches.base import EITHER, Hook, Patch, PatchError, refuse
+from patches.base import EITHER, Hook, Patch, PatchError, Variant, refuse
 from patches.pd.waiting_order import WaitingOrder, arrived
 from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.contract.waiting import Waiting
@@ -155,17 +156,28 @@ def _shortest_first(
         return
     cache = policy.tree_cache
     if not getattr(cache, "disable", True) and not cache.supports_fast_match_prefix():
-        from sglang.srt.managers.schedule_policy import match_prefix_for_req
-
+        match = _prefix_match(cache)
         # To match a streaming session's request is to take over the session's KV.
         order.match(
             [req for req in waiting_queue if getattr(req, "session", None) is None],
             processed_tokens,
-            lambda req: match_prefix_for_req(cache, req, include_req=True),
+            match,
         )
     sign = -policy.priority_sign if policy.enable_priority_scheduling else 0
     order.sort(waiting_queue, STATE.clock, sign)
     _say(order, len(waiting_queue))
+
+
+def _prefix_match(cache: Any) -> Callable[[Any], object]:
+    """How SGLang finds what of a request's prompt is cached; it moved in 0.5.22."""
+    from sglang.srt.managers import schedule_policy
+
+    older = getattr(schedule_policy, "match_prefix_for_req", None)
+    if older is not None:
+        return lambda req: older(cache, req, include_req=True)
+    from sglang.srt.mem_cache.common import match_kv_cache
+
+    return lambda req: match_kv_cache(req, cache)
 
 
 def _share_out_buffers(original: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
@@ -224,9 +236,14 @@ PATCH = Patch(
         ),
     ),
     requires=(
-        "sglang.srt.managers.schedule_policy.match_prefix_for_req",
         "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.supports_fast_match_prefix",
         "sglang.srt.runtime_context.get_parallel",
         "sglang.srt.disaggregation.utils.ReqToMetadataIdxAllocator.available_size",
+    ),
+    variants=(
+        Variant("from 0.5.22", requires=("sglang.srt.mem_cache.common.match_kv_cache",)),
+        Variant(
+            "to 0.5.21", requires=("sglang.srt.managers.schedule_policy.match_prefix_for_req",)
+        ),
     ),
 )

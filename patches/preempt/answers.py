@@ -25,6 +25,7 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.classes import best_effort, in_a_hurry
+from patches.pd import host_receive
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PAUSE_VARIABLE
 
@@ -80,7 +81,7 @@ def obstacle(scheduler: Any) -> str:
         "no backup of KV (--disaggregation-decode-retraction-backup none)": (
             disagg.disaggregation_decode_retraction_backup == "none"
         ),
-        "KV comes to host memory first": disagg.disaggregation_decode_host_receive_threshold > 0,
+        "KV comes to host memory first": host_receive.on(scheduler),
         "speculative decoding": not scheduler.spec_algorithm.is_none(),
         "sparse attention with KV in host memory": scheduler.enable_hisparse,
         "its model keeps a recurrent state": uses_ssm_state(scheduler.model_config),

@@ -38,6 +38,7 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.classes import best_effort, in_a_hurry
+from patches.dp import layout
 from patches.environment import on_cpu
 from patches.experts import signature
 from patches.preempt.admission import only
@@ -115,7 +116,7 @@ def obstacle(scheduler: Any) -> str:
 
     parallel, receiver = get_parallel(), scheduler.request_receiver
     reasons = {
-        "with DP attention all ranks take each step together": parallel.enable_dp_attention,
+        "with DP attention all ranks take each step together": layout.together(parallel),
         "pipeline stages": parallel.pp_size > 1,
         "context parallelism": parallel.attn_cp_size > 1,
         "sliding-window KV": scheduler.is_hybrid_swa,
@@ -363,7 +364,7 @@ def _run(scheduler: Any, batch: Any) -> None:
         scheduler.process_disagg_prefill_inflight_queue()
         return
     chunked = [] if scheduler.chunked_req is None else [scheduler.chunked_req]
-    batch.filter_batch(chunked_req_to_exclude=chunked)
+    batch.filter_batch(chunked)
     if batch.is_empty():
         return
     if scheduler.running_batch.is_empty():

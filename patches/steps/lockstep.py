@@ -22,6 +22,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from patches.base import Hook, Patch, Process
+from patches.dp import layout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,8 +72,8 @@ def group_size() -> int:
 
     parallel = get_parallel()
     # `moe_dp_size` copies of the experts would be groups of their own.
-    alone = not parallel.enable_dp_attention or parallel.moe_dp_size > 1
-    return 1 if alone or get_global_experts_capturer() is None else int(parallel.dp_size)
+    alone = not layout.together(parallel) or parallel.moe_dp_size > 1
+    return 1 if alone or get_global_experts_capturer() is None else layout.ranks(parallel)
 
 
 def packed(used: list[NDArray[np.bool_] | None]) -> NDArray[np.uint8]:

@@ -19,6 +19,7 @@ from threading import Lock
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
+from patches.dp import layout
 from patches.dp.controller_process import missing_patches
 from patches.dp.loads import reserved_tokens
 from patches.environment import expected, installed
@@ -100,10 +101,10 @@ HUB = EventHub(_busy, _loads)
 def _silent_ranks() -> list[int]:
     """DP ranks that have not published a snapshot since they started."""
     manager = _manager()
-    ranks = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args).dp_size
+    view = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args)
     # SGLang's writers make each slot with a snapshot of time 0 when they start.
     told = {each.dp_rank for each in manager.load_snapshot_reader.read_all() if each.timestamp}
-    return [rank for rank in range(ranks) if rank not in told]
+    return [rank for rank in range(layout.ranks(view)) if rank not in told]
 
 
 def _hello() -> Hello:
@@ -124,8 +125,8 @@ def _hello() -> Hello:
         dtype=str(manager.model_config.dtype).removeprefix("torch."),
         tp_size=resolved.tp_size,
         transfer=resolved.disaggregation_transfer_backend,
-        dp_size=resolved.dp_size,
-        dp_attention=bool(resolved.enable_dp_attention),
+        dp_size=layout.ranks(resolved),
+        dp_attention=layout.together(resolved),
         model=manager.served_model_name,
         model_path=manager.model_config.model_path,
         fingerprint=_fingerprint(manager.model_config.model_path),
@@ -207,7 +208,8 @@ def _describe_scheduler(original: Any, scheduler: Any) -> dict[str, Any]:
 
 def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
     """The schedulers have reported ready: go on only if they run with the same patches."""
-    dp = state.tokenizer_manager.server_args.dp_size > 1
+    view = resolve("sglang.srt.arg_groups.overrides.resolving_view")
+    dp = layout.ranks(view(state.tokenizer_manager.server_args)) > 1
     wanted = expected(Process.SCHEDULER)
     # A DP controller forwards only what it knows of its schedulers' reports; their processes
     # were checked by `patches.worker` before they imported anything.

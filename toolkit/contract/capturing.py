@@ -40,6 +40,11 @@ def worker_problems(resolved: Mapping[str, Any]) -> list[Problem]:
         what = "captured experts would be wrong: every layer of this model has a sliding window, "
         what += "so that a slot gets another token before its request has ended"
         problems.append(Problem("disable-hybrid-swa-memory", what, f"set it to true{_OR}"))
+    if mode != "decode" and resolved.get("enable_decoder_swa_bounded_replay"):
+        # On by itself for DeepSeek-V4.1 from SGLang 0.5.23 on.
+        what = "captured experts would be wrong: the last layers see the end of a prompt only"
+        mend = f"set no-enable-decoder-swa-bounded-replay to true{_OR}"
+        problems.append(Problem("enable-decoder-swa-bounded-replay", what, mend))
     runner = resolved["moe_runner_backend"]
     if runner in BYPASS:
         what = f"{runner} may choose experts inside its kernel: then none are captured, all "

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from toolkit.doctor.finding import Finding, judged
 from toolkit.setup import lockfile, verify
+from toolkit.setup.releases import PROVEN
 
-SGLANG_PROVEN = "0.5.21"
 _SHOWN = 6
 
 
@@ -43,11 +43,11 @@ def packages(count: int, differing: list[str], cuda: bool) -> Finding:
 
 def sglang(found: str | None) -> Finding:
     """Patches hook SGLang's insides: another release is refused where a hook does not fit."""
-    mend = f"python3 -m toolkit.setup (CPU) or pip install .[cuda] brings {SGLANG_PROVEN}"
+    mend = "python3 -m toolkit.setup (CPU) or pip install .[cuda] brings one of them"
     if found is None:
         return Finding("SGLang", "missing", "not installed", mend)
-    what = f"{found}, the patches are proven with {SGLANG_PROVEN}"
-    return judged("SGLang", found == SGLANG_PROVEN, what, mend, "note")
+    what = f"{found}, the patches are proven with {', '.join(PROVEN)}"
+    return judged("SGLang", found in PROVEN, what, mend, "note")
 
 
 def torch(found: str | None) -> Finding:

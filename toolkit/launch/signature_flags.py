@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from toolkit.launch.plan import Plan, WorkerPlan
 
 RECORD = "enable-return-routed-experts"
+HIERARCHICAL = ("enable-hierarchical-cache", "enable-hicache")
+"""Two names of one flag, the second one from SGLang 0.5.23 on."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def recording(plan: Plan) -> list[Problem]:
         *_rules(flags),
         *_exchange(worker, flags),
     ]
-    if "enable-hierarchical-cache" in flags:
+    if not flags.keys().isdisjoint(HIERARCHICAL):
         what = "what comes back from host memory has no experts: such prompts are routed by load"
         mend = "raise prefill.kv_tokens, so that fewer prompts come back from there"
         problems.append(Problem("prefill.args.enable-hierarchical-cache", what, mend, fatal=False))

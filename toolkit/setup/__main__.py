@@ -6,9 +6,10 @@ import argparse
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import List, Optional
 
-from toolkit.setup import checks, environment, layout, libraries, say, testing
+from toolkit.setup import checks, environment, layout, libraries, releases, say, testing
 
 _DESCRIPTION = """\
 Sets the project up in .venv (quick the second time), then:
@@ -29,6 +30,9 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     )
     parser.add_argument("action", nargs="?", choices=["demo", "test"], help="see above")
     parser.add_argument("--check", action="store_true", help="only say what is missing here")
+    parser.add_argument(
+        "--sglang", metavar="RELEASE", help="with that release, fetched beside the pinned one"
+    )
     parser.add_argument("--unit-only", action="store_true", help="test: no real workers")
     scope = parser.add_mutually_exclusive_group()
     for name, told in ((testing.FAST, "test: without SGLang"), (testing.FULL, "test: everything")):
@@ -80,16 +84,26 @@ def main(arguments: List[str]) -> int:
         return check(place)
     try:
         environment.ensure(place)
+        release = releases.ensure(place, options.sglang) if options.sglang else None
     except say.SetupError as error:
         say.problem(str(error))
         return 1
     if options.action == "test":
-        return testing.run(place, options.unit_only, options.extra, options.scope)
+        return testing.run(place, options.unit_only, options.extra, options.scope, release)
     if options.action == "demo":
         command = [str(place.python), "-m", "toolkit", "demo", *options.extra]
         sys.stdout.flush()
-        os.execve(command[0], command, layout.tool_environment())
+        variables = {**layout.tool_environment(), **releases.environment(release)}
+        os.execve(command[0], command, variables)
+    if release is not None:
+        tell(place, release)
     return 0
+
+
+def tell(place: layout.Layout, release: Path) -> None:
+    """How to use a release that was fetched."""
+    say.line(f"SGLang {release.name} is at {release}. Any command runs with it so:")
+    say.line(f"  PYTHONPATH={release} {place.venv}/bin/toolkit launch ...")
 
 
 if __name__ == "__main__":

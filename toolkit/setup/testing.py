@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import List, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from toolkit.setup import libraries, say, timings
 from toolkit.setup.layout import Layout, tool_environment
@@ -97,8 +97,15 @@ def _other_kernels(
     return [("numeric tests under other kernels", command)]
 
 
-def run(layout: Layout, unit_only: bool, extra: Sequence[str], scope: str = DEFAULT) -> int:
-    """Run all steps and say where the time went. Returns the exit status."""
+def run(
+    layout: Layout,
+    unit_only: bool,
+    extra: Sequence[str],
+    scope: str = DEFAULT,
+    release: Optional[Path] = None,
+) -> int:
+    """Run all steps, with the SGLang in folder `release` if there is one, and say where the time
+    went. Returns the exit status."""
     if not unit_only and scope != FAST:
         libraries.ensure_browser()
     with tempfile.TemporaryDirectory(prefix="toolkit-tests-") as folder:
@@ -106,6 +113,8 @@ def run(layout: Layout, unit_only: bool, extra: Sequence[str], scope: str = DEFA
         # Tests that the user names all run, however long they take.
         chosen = FULL if _paths(layout, extra) else scope
         environment = {**tool_environment(), timings.RECORD: str(record), SCOPE: chosen}
+        if release is not None:
+            environment["PYTHONPATH"] = str(release)
         took: List[Tuple[str, float]] = []
         failed = _run_all(layout, unit_only, extra, scope, environment, took)
         timings.tell(record, took)

@@ -25,7 +25,8 @@ if sys.argv[1] == "their walk":
 importer = sys.modules["importer"] = types.ModuleType("importer")
 importer.mine = base.resolve("sglang.srt.entrypoints.engine._set_envs_and_config")
 patches.register()
-hooks = {base.resolve(hook.target): hook.target for patch in registry.ALL for hook in patch.hooks}
+fitted, _ = base.fitted(registry.ALL)
+hooks = {base.resolve(hook.target): hook.target for patch in fitted for hook in patch.hooks}
 places = sorted(
     (hooks[value], module.__name__, name)
     for module in list(sys.modules.values())

@@ -1,0 +1,1 @@
+"""The patches against every supported release of SGLang: contracts, smoke, what a release moved."""

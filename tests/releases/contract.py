@@ -1,0 +1,66 @@
+"""Does the SGLang that is importable here have what the patches hook and call?
+
+`report()` prints a line for each symbol of each patch, from a process in which SGLang can be
+imported; `read` takes the lines apart in another one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+
+from patches.base import PatchError, check_contract, fitting
+from patches.registry import ALL
+
+VARIANT = "(its variants)"
+"""Stands for the hooks that differ from release to release: that one of them fits."""
+_MARK = "contract: "
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one symbol of one patch; `problem` is empty where it is as the patch expects. `variant`:
+    which one fits, of a patch that has several."""
+
+    patch: str
+    symbol: str
+    problem: str = ""
+    variant: str = ""
+
+
+def verdicts() -> Iterable[Verdict]:
+    """Of every symbol of every patch, with SGLang imported into this process."""
+    for patch in ALL:
+        for symbol in patch.symbols:
+            hooks = tuple(hook for hook in patch.hooks if hook.target == symbol)
+            only = replace(patch, hooks=hooks, requires=() if hooks else (symbol,), variants=())
+            try:
+                check_contract(only)
+                yield Verdict(patch.name, symbol)
+            except PatchError as error:
+                yield Verdict(patch.name, symbol, str(error))
+        try:
+            _, variant = fitting(replace(patch, hooks=(), requires=()))
+            yield Verdict(patch.name, VARIANT, variant=variant)
+        except PatchError as error:
+            yield Verdict(patch.name, VARIANT, str(error))
+
+
+def report() -> None:
+    """Print them."""
+    for verdict in verdicts():
+        print(_MARK + json.dumps(asdict(verdict)))
+
+
+def read(printed: str) -> list[Verdict]:
+    """What `report` has printed, among whatever SGLang prints when it is imported."""
+    lines = (line for line in printed.splitlines() if line.startswith(_MARK))
+    return [Verdict(**json.loads(line.removeprefix(_MARK))) for line in lines]
+
+
+if __name__ == "__main__":
+    from patches.stubs import put_on_path
+
+    put_on_path()
+    report()

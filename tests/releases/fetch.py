@@ -1,0 +1,50 @@
+"""Supported releases of SGLang on this machine: where each lies, and its contract's verdicts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.releases.contract import Verdict, read
+from tests.releases.source import Source
+from tests.sglang_python import CPU_ENVIRONMENT, PROJECT
+from toolkit.setup import layout, releases
+
+PATIENCE_S = 300.0
+
+
+def place(release: str) -> Path:
+    """The folder that holds its `sglang`, fetched if need be."""
+    where = layout.here()
+    found = releases.ensure(where, release)
+    return where.site_packages if found is None else found
+
+
+def source(release: str) -> Source:
+    """Its source."""
+    return Source(place(release))
+
+
+def contract(release: str) -> list[Verdict]:
+    """Verdicts on every symbol of every patch, from a process that imports that release.
+
+    RuntimeError: it could not be imported.
+    """
+    path = os.pathsep.join([str(place(release)), str(PROJECT)])
+    # It keeps what it compiles: half of the time of the first import.
+    own = {"PYTHONPATH": path, "TOOLKIT_PATCHES": "0"}
+    environment = layout.tool_environment() | CPU_ENVIRONMENT | own
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.releases.contract"],
+        env=environment,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"SGLang {release} cannot be imported: {done.stderr[-2000:]}")
+    return read(done.stdout)
