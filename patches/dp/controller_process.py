@@ -1,7 +1,8 @@
 """The DP controller's process gets its patches too.
 
-SGLang 0.5.21 loads plugins in the main process and in every scheduler, not in the process between
-them that a server with several DP ranks has; and hooks do not cross a spawn. So the function that
+Up to 0.5.21 SGLang loads plugins in the main process and in every scheduler, not in the process
+between them that a server with several DP ranks has (later releases find them loaded); and hooks do
+not cross a spawn. So the function that
 this process runs is replaced by `run`: by a plain assignment, since what `HookRegistry` wraps is
 pickled under the original's name, and the child would run the original. `run` refuses when the
 patches did not apply, and puts their names into what the controller reports when it is ready
@@ -22,7 +23,7 @@ FUNCTION = "run_data_parallel_controller_process"
 ORIGINAL = f"sglang.srt.managers.data_parallel_controller.{FUNCTION}"
 STARTER = f"{ENGINE}.Engine._launch_scheduler_processes"
 REPORT = "toolkit_controller_patches"
-PARAMETERS = ("server_args", "port_args", "pipe_writer", "run_scheduler_process_func")
+PARAMETERS = ("server_args", "port_args", "pipe_writer")
 
 
 class ReportingPipe:
@@ -36,9 +37,7 @@ class ReportingPipe:
         self._pipe.send(report | {REPORT: self._names})
 
 
-def run(
-    server_args: Any, port_args: Any, pipe_writer: Any, run_scheduler_process_func: Any
-) -> None:
+def run(server_args: Any, port_args: Any, pipe_writer: Any, *others: Any, **named: Any) -> None:
     """Load the plugins, then be SGLang's DP controller."""
     enter(Process.CONTROLLER)
     from sglang.srt.plugins import load_plugins
@@ -49,7 +48,7 @@ def run(
     if missing := _lacking(installed()):
         refuse(f"the DP controller runs without the patches {', '.join(sorted(missing))}")
     pipe = ReportingPipe(pipe_writer, installed())
-    resolve(ORIGINAL)(server_args, port_args, pipe, run_scheduler_process_func)
+    resolve(ORIGINAL)(server_args, port_args, pipe, *others, **named)
 
 
 def missing_patches(scheduler_info: dict[str, Any]) -> frozenset[str]:
@@ -63,7 +62,7 @@ def _lacking(names: Iterable[str]) -> frozenset[str]:
 
 def _replace() -> None:
     found = tuple(inspect.signature(resolve(ORIGINAL)).parameters)
-    if found != PARAMETERS:
+    if found[: len(PARAMETERS)] != PARAMETERS:
         raise PatchError(
             f"patch controller_process: {ORIGINAL} takes ({', '.join(found)}), "
             f"the patch was written for ({', '.join(PARAMETERS)})"
@@ -75,7 +74,7 @@ def _replace() -> None:
 
 PATCH = Patch(
     name="controller_process",
-    why="SGLang 0.5.21 loads no plugins where the DP rank of a request is chosen",
+    why="the DP rank of a request is chosen in a process that must have the patches too",
     processes=frozenset({Process.MAIN}),
     requires=(f"{ENGINE}.{FUNCTION}", STARTER, ORIGINAL),
     attach=_replace,

@@ -12,15 +12,20 @@ from typing import Any
 
 def ranks(config: Any) -> int:
     """DP ranks by resolved flags (`resolving_view`) or by `get_parallel()`."""
-    from sglang.srt import runtime_context
-
-    counted = getattr(runtime_context, "num_dp_ranks_of", None)
-    return int(config.dp_size if counted is None else counted(config))
+    return int(_asked(config, "num_dp_ranks", "dp_size"))
 
 
 def together(config: Any) -> bool:
     """Whether they are DP-attention ranks, which share their experts and wait for each other."""
+    return bool(_asked(config, "attn_dp_enabled", "enable_dp_attention"))
+
+
+def _asked(config: Any, name: str, older: str) -> Any:
+    """`get_parallel()` has the newer name; resolved flags are counted by a function named alike."""
     from sglang.srt import runtime_context
 
-    enabled = getattr(runtime_context, "attn_dp_enabled_of", None)
-    return bool(config.enable_dp_attention if enabled is None else enabled(config))
+    counted = getattr(runtime_context, f"{name}_of", None)
+    if counted is None:
+        return getattr(config, older)
+    known = getattr(config, name, None)
+    return counted(config) if known is None else known

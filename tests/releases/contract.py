@@ -7,14 +7,16 @@ imported; `read` takes the lines apart in another one.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
-from patches.base import PatchError, check_contract, fitting
+from patches.base import PatchError, Process, check_contract, enter, fitting, install
 from patches.registry import ALL
 
 VARIANT = "(its variants)"
 """Stands for the hooks that differ from release to release: that one of them fits."""
+ALL_TOGETHER = "(all together)"
 _MARK = "contract: "
 
 
@@ -47,9 +49,36 @@ def verdicts() -> Iterable[Verdict]:
             yield Verdict(patch.name, VARIANT, str(error))
 
 
+def installed() -> Iterable[Verdict]:
+    """Of each kind of process of a CPU worker: can all of its patches be put in together? Each is
+    tried in a fork."""
+    for process in Process:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(writer, _install(process).encode()[:60_000])
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as told:
+            problem = told.read()
+        os.waitpid(child, 0)
+        yield Verdict(ALL_TOGETHER, process, problem)
+
+
+def _install(process: Process) -> str:
+    enter(process)
+    # Patches that a launcher asks for by these say nothing of SGLang without them.
+    os.environ |= {"TOOLKIT_WORKER_KEY": "key", "SGLANG_HOST_IP": "127.0.0.1"}
+    try:
+        install([patch for patch in ALL if process in patch.processes])
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def report() -> None:
     """Print them."""
-    for verdict in verdicts():
+    for verdict in (*verdicts(), *installed()):
         print(_MARK + json.dumps(asdict(verdict)))
 
 

@@ -29,8 +29,6 @@ KNOWN = {
     "enable_host_receive": "from 0.5.21 on: host_receive asks whether it is there",
     "extend_end": "from 0.5.22 on: early_send asks whether it is there",
     "match_kv_cache": "from 0.5.22 on: waiting_queue asks which it is",
-    "num_dp_ranks_of": "from 0.5.22 on: dp/layout asks whether it is there",
-    "attn_dp_enabled_of": "from 0.5.22 on: dp/layout asks whether it is there",
     "checkpoint": "from 0.5.22 on: prefill_only looks whether release_kv_cache takes it",
 }
 """Names that some supported releases lack, and how the code gets on without them."""

@@ -10,7 +10,7 @@ import pytest
 
 from patches.base import REFUSED_EXIT_CODE, Patch, Process
 from patches.registry import ALL, patches_for
-from tests.releases.contract import VARIANT, read
+from tests.releases.contract import ALL_TOGETHER, VARIANT, read
 from tests.sglang_python import CPU_ENVIRONMENT, PROJECT, run_python
 
 SYMBOLS = [(patch.name, symbol) for patch in ALL for symbol in (*patch.symbols, VARIANT)]
@@ -28,7 +28,10 @@ def contract_report() -> dict[tuple[str, str], str]:
     """The verdict on every symbol, from one process."""
     finished = run_python(CONTRACT)
     assert finished.returncode == 0, finished.stderr[-2000:]
-    return {(each.patch, each.symbol): each.problem for each in read(finished.stdout)}
+    found = {(each.patch, each.symbol): each.problem for each in read(finished.stdout)}
+    whole = {symbol: problem for (name, symbol), problem in found.items() if name == ALL_TOGETHER}
+    assert whole == dict.fromkeys(Process, "")
+    return found
 
 
 @pytest.mark.parametrize(("name", "symbol"), SYMBOLS)
