@@ -13,6 +13,9 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from patches.registry import ALL
+
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -257,6 +260,39 @@ def _value(value: Any) -> str:
     return str(value)
 
 
+def releases() -> str:
+    """What is proven of each SGLang release, by patch, from the newest records of `window`."""
+    found = [each["figures"] for each in records() if each["benchmark"] == "window"]
+    contracts: dict[str, Any] = {}
+    tests: dict[str, dict[str, Any]] = {}
+    for figures_ in found:
+        contracts |= figures_.get("contracts", {})
+        for release, kinds in figures_.get("tests", {}).items():
+            tests.setdefault(release, {}).update(kinds)
+    names = sorted(contracts)
+    rows = []
+    for patch in ALL:
+        cells = [_fits(contracts[release], patch.name) for release in names]
+        rows.append((f"`{patch.name}`", *cells))
+    for kind in ("smoke", "whole"):
+        cells = [_ran(tests.get(release, {}).get(kind)) for release in names]
+        rows.append((f"**{kind}**", *cells))
+    return "\n".join(_table(("", *names), rows))
+
+
+def _fits(contract: dict[str, Any], name: str) -> str:
+    broken = [each for each in contract["problems"] if each.startswith(f"{name}:")]
+    return broken[0] if broken else contract["variant"].get(name, "fits")
+
+
+def _ran(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "not run"
+    failed = found["failed"]
+    said = f"{found['passed']} passed"
+    return f"{said}, {len(failed)} failed ({'; '.join(failed)})" if failed else said
+
+
 def results() -> str:
     """Every recorded result, a section for each benchmark."""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -279,5 +315,6 @@ def results() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results
+    "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
+    "releases": releases,
 }  # fmt: skip

@@ -33,10 +33,10 @@ KNOWN = {
 }
 """Names that some supported releases lack, and how the code gets on without them."""
 
-NOT_SGLANGS = frozenset(
-    "POSSESSIVE_REPEAT STATE _generated _reserve _side _stamp eventfd_read eventfd_write locality "
-    "readline residents set_inheritable tally".split()
-)
+NOT_SGLANGS = {
+    *("POSSESSIVE_REPEAT", "STATE", "_generated", "_reserve", "_side", "_stamp", "eventfd_read"),
+    *("eventfd_write", "locality", "readline", "residents", "set_inheritable", "tally"),
+}
 """Our own names, or Python's, that stand in some releases by chance."""
 
 
