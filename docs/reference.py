@@ -15,7 +15,6 @@ from pydantic.fields import FieldInfo
 
 from patches.registry import ALL
 
-
 ROOT = Path(__file__).resolve().parents[1]
 
 
