@@ -23,6 +23,8 @@ RESOLVED_FIELDS = (
     "enable_return_routed_experts", "enable_two_batch_overlap", "moe_a2a_backend",
     "moe_runner_backend", "disable_radix_cache", "speculative_algorithm",
     "ep_num_redundant_experts", "enable_eplb", "init_expert_location", "watchdog_timeout",
+    "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker",
+    "radix_cache_backend",
 )  # fmt: skip
 
 
