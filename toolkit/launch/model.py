@@ -12,6 +12,10 @@ from toolkit.launch.errors import LaunchError, Problem
 
 ALL_MOE = ("mixtral", "gpt_oss", "olmoe", "minimax_m2")
 """Model types of which every layer has experts, without a word of it in the config."""
+STATE = (
+    "linear_num_value_heads", "linear_attn_config", "mamba_d_state", "mamba_num_heads", "ssm_cfg",
+)  # fmt: skip
+"""Keys that only configurations of linear attention have: Qwen3-Next, Kimi Linear, Mamba."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
@@ -31,6 +35,22 @@ class ModelFacts:
     def is_mla(self) -> bool:
         """Multi-head latent attention: KV is one latent row, equal on every TP rank."""
         return bool(self._text.get("kv_lora_rank"))
+
+    @property
+    def model_class(self) -> str:
+        """As SGLang names it; `model_type` where the config does not tell."""
+        named = self.config.get("architectures") or [self.config.get("model_type", "this model")]
+        return str(named[0])
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether layers of linear attention keep a state of a request beside the KV of its tokens
+        (Qwen3-Next, Qwen3.5, Mamba hybrids)."""
+        text = self._text
+        kinds = text.get("layer_types") or text.get("layers_block_type") or ()
+        return any(kind in ("linear_attention", "mamba") for kind in kinds) or any(
+            text.get(key) for key in STATE
+        )
 
     @property
     def weight_item(self) -> int:

@@ -24,5 +24,6 @@ def test_experts_and_layers_are_read(of: Architecture, nested: bool) -> None:
     assert found.moe_layers == len(of.moe_layers)
     assert expert_count(SimpleNamespace(**of.config)) == of.experts
     assert found.is_mla == (of.name == "deepseek-v3")
+    assert found.keeps_state == (of.name == "qwen3-next")
     row = 32 + 16 if found.is_mla else 2 * 2 * 32
     assert found.kv_bytes_per_token(4) == 4 * row * 4
