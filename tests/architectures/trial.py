@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -214,6 +215,7 @@ class Trial:
         """Streams that move from one decode worker to the other say what they say undisturbed; how
         many went straight there, how many by a replay."""
         kinds = {"direct": 0, "replay": 0}
+        reasons = Counter[str]()
         ids = prompts(self._of)[2]
         url = self._up.router_url
         async with calls.session() as http:
@@ -224,27 +226,29 @@ class Trial:
                     self._up.admin_url + "/admin/policy", json={"moves": how}
                 ) as answer:
                     assert answer.status == 200, await answer.text()
-                answer_ids, moved = await self._moving(http, ids, f"{self._of.name}-{how}")
+                answer_ids, told = await self._moving(http, ids, f"{self._of.name}-{how}")
                 assert answer_ids == calm.ids, f"a moved stream ({how}) said something else"
-                for kind in moved:
-                    kinds[kind] += 1
+                for move in told:
+                    if move["outcome"] == "moved":
+                        kinds[move["kind"]] += 1
+                    elif "reason" in move:
+                        reasons[move["reason"]] += 1
             await http.post(self._up.admin_url + "/admin/policy", json={"moves": "auto"})
-        assert sum(kinds.values()), "nothing moved"
+        assert sum(kinds.values()), f"nothing moved: {dict(reasons)}"
         return kinds
 
     async def _moving(
         self, http: aiohttp.ClientSession, ids: list[int], rid: str
-    ) -> tuple[list[int], list[str]]:
+    ) -> tuple[list[int], list[dict[str, Any]]]:
         body = {**calls.greedy(ids, LONG_TOKENS, stream=True), "rid": rid}
         seen: list[int] = [0]
         count = lambda tokens: seen.__setitem__(0, tokens)  # noqa: E731
         task = asyncio.create_task(calls.generate(http, self._up.router_url, body, count))
-        moved: list[str] = []
+        told: list[dict[str, Any]] = []
         while not task.done():
             if seen[0] >= 4:
-                told = await migrate(http, self._up, rid=rid)
-                moved += [move["kind"] for move in told if move["outcome"] == "moved"]
+                told += await migrate(http, self._up, rid=rid)
             await asyncio.sleep(0.02)
         answer = await task
         assert answer.error == "", answer.error
-        return answer.ids, moved
+        return answer.ids, told
