@@ -313,7 +313,46 @@ def results() -> str:
     return "\n".join(lines)
 
 
+def gpu_steps() -> str:
+    """The steps of `python -m tests.gpu`."""
+    from tests.gpu.plan import STEPS
+
+    rows = [
+        (f"`{step.name}`", step.shows, f"{step.estimate_s} s", ", ".join(step.groups))
+        for step in STEPS
+    ]
+    return "\n".join(_table(("step", "what it shows", "guess", "parcels"), rows))
+
+
+def gpu_lines() -> str:
+    """Lines that only a GPU runs, and the steps that reach them."""
+    from tests.gpu.lines import table
+
+    rows = [
+        (f"`{line.file}`", f"`{line.text}`", line.does, ", ".join(line.step) or "none")
+        for line in table()
+    ]
+    return "\n".join(_table(("file", "line", "what it does", "steps"), rows))
+
+
+def gpu_results() -> str:
+    """What `results/gpu/` holds of runs on a GPU; says so where it holds nothing."""
+    files = sorted((ROOT / "results" / "gpu").glob("*.json"))
+    rows = []
+    for told in (json.loads(file.read_text()) for file in files):
+        if told["tiny"] or told["device"]["kind"] == "cpu":
+            continue
+        origin = f"{told['device'].get('name', '')}, SGLang {told['versions'].get('sglang')}"
+        shown = told["error"].strip().splitlines()[-1:] if told["error"] else []
+        for what, text in figures(told["figures"]) if not shown else [("", shown[0])]:
+            rows.append((f"`{told['step']}`", told["status"], what, text, origin))
+    if not rows:
+        return "None of the steps has been run on a GPU yet."
+    return "\n".join(_table(("step", "status", "what", "figures", "from"), rows))
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
     "releases": releases,
+    "gpu_steps": gpu_steps, "gpu_lines": gpu_lines, "gpu_results": gpu_results,
 }  # fmt: skip

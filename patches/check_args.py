@@ -24,6 +24,8 @@ RESOLVED_FIELDS = (
     "moe_runner_backend", "disable_radix_cache", "speculative_algorithm",
     "enable_decoder_swa_bounded_replay", "ep_num_redundant_experts", "enable_eplb",
     "init_expert_location", "watchdog_timeout",
+    "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker",
+    "radix_cache_backend",
 )  # fmt: skip
 
 

@@ -7,17 +7,21 @@ import os
 from patches.base import Patch, Process
 from patches.cpu import (
     attention,
+    attention_sinks,
     background,
     device_module,
     expert_parallel,
     expert_remap,
     host_indices,
     host_memory,
+    host_transfer,
     idle,
+    input_weights,
+    latent_attention,
     template,
 )
 from patches.dp import controller, controller_process, load_count, progress, watch
-from patches.experts import capture, signature
+from patches.experts import capture, layer_numbers, signature
 from patches.http import (
     message_sockets,
     output_ids,
@@ -58,12 +62,16 @@ ALL: tuple[Patch, ...] = (
     template.PATCH,
     host_memory.PATCH,
     host_indices.PATCH,
+    host_transfer.PATCH,
     idle.PATCH,
     background.PATCH,
     device_module.PATCH,
     expert_remap.PATCH,
     expert_parallel.PATCH,
     attention.PATCH,
+    attention_sinks.PATCH,
+    latent_attention.PATCH,
+    input_weights.PATCH,
     event_stream.PATCH,
     event_stream.SCHEDULER_PATCH,
     output_ids.PATCH,
@@ -78,6 +86,7 @@ ALL: tuple[Patch, ...] = (
     early_send.PATCH,
     early_place.PATCH,
     capture.PATCH,
+    layer_numbers.PATCH,
     lockstep.PATCH,
     step_log.PATCH,
     step_log.CPU_PATCH,

@@ -120,6 +120,7 @@ def obstacle(scheduler: Any) -> str:
         "pipeline stages": parallel.pp_size > 1,
         "context parallelism": parallel.attn_cp_size > 1,
         "sliding-window KV": scheduler.is_hybrid_swa,
+        "the model keeps a state beside the KV of its tokens": scheduler.is_hybrid_ssm,
         "the overlap scheduler launches a whole prompt ahead": scheduler.enable_overlap,
         "speculative decoding": not scheduler.spec_algorithm.is_none(),
         "adapters (LoRA)": scheduler.enable_lora,
@@ -154,9 +155,14 @@ def look_between_layers(scheduler: Any, asked: Preempting) -> None:
     STATE.layers = len(layers)
     for index, layer in enumerate(layers):
         if index % asked.slice == 0 or STATE.experts:
-            layer.register_forward_pre_hook(
-                lambda _layer, given, done=index: _before(done, given, done % asked.slice == 0)
-            )
+            layer.register_forward_pre_hook(_hook(index, asked.slice), with_kwargs=True)
+
+
+def _hook(done: int, every: int) -> Callable[..., None]:
+    def before(_layer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        _before(done, (*given, *named.values()), done % every == 0)
+
+    return before
 
 
 def _note_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,14 @@ SCATTERED = ("deepep", "deepep_v2")
 (state_capturer/routed_experts.py)."""
 BYPASS = ("triton_kernel", "flashinfer_trtllm", "flashinfer_mxfp4", "experimental_sgl_trtllm")
 """--moe-runner-backend: kernels that may choose the experts themselves (layers/moe/topk.py)."""
+_WITHOUT = "brings KV back without telling which experts it was computed with"
+STORES = {
+    "enable_lmcache": _WITHOUT,
+    "enable_flexkv": _WITHOUT,
+    "enable_unified_cache_external_linker": _WITHOUT,
+    "radix_cache_backend": "may bring KV back that was computed elsewhere",
+}
+"""mem_cache/registry.py: every cache that fills slots otherwise than HiCacheController.load."""
 
 _OR = "; or leave out router.profile and capture_experts"
 
@@ -56,7 +64,12 @@ def worker_problems(resolved: Mapping[str, Any]) -> list[Problem]:
 
 def _prompts(resolved: Mapping[str, Any]) -> list[Problem]:
     """What goes wrong in forwards of prompts only."""
-    problems = []
+    mend = f"use enable-hierarchical-cache, whose returning KV is recognised, or leave it out{_OR}"
+    problems = [
+        Problem(field.replace("_", "-"), f"captured experts would be wrong: it {why}", mend)
+        for field, why in STORES.items()
+        if resolved.get(field)
+    ]
     if resolved["chunked_prefill_size"] <= 0:
         # state_capturer/routed_experts.py: the buffer has the rows of a chunk or of a decode batch.
         what = "chunked prefill is off: a prompt longer than the capturer's buffer ends the worker"

@@ -10,6 +10,12 @@ from typing import Any
 from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError, Problem
 
+ALL_MOE = ("mixtral", "gpt_oss", "olmoe", "minimax_m2")
+"""Model types of which every layer has experts, without a word of it in the config."""
+STATE = (
+    "linear_num_value_heads", "linear_attn_config", "mamba_d_state", "mamba_num_heads", "ssm_cfg",
+)  # fmt: skip
+"""Keys that only configurations of linear attention have: Qwen3-Next, Kimi Linear, Mamba."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
@@ -28,7 +34,23 @@ class ModelFacts:
     @property
     def is_mla(self) -> bool:
         """Multi-head latent attention: KV is one latent row, equal on every TP rank."""
-        return bool(self.config.get("kv_lora_rank"))
+        return bool(self._text.get("kv_lora_rank"))
+
+    @property
+    def model_class(self) -> str:
+        """As SGLang names it; `model_type` where the config does not tell."""
+        named = self.config.get("architectures") or [self.config.get("model_type", "this model")]
+        return str(named[0])
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether layers of linear attention keep a state of a request beside the KV of its tokens
+        (Qwen3-Next, Qwen3.5, Mamba hybrids)."""
+        text = self._text
+        kinds = text.get("layer_types") or text.get("layers_block_type") or ()
+        return any(kind in ("linear_attention", "mamba") for kind in kinds) or any(
+            text.get(key) for key in STATE
+        )
 
     @property
     def weight_item(self) -> int:
@@ -73,19 +95,22 @@ class ModelFacts:
             first, step = text["first_k_dense_replace"] or 0, text.get("moe_layer_freq") or 1
             if isinstance(step, int):
                 return sum(i >= first and i % step == 0 for i in range(count))
+        if every := text.get("interleave_moe_layer_step"):  # Llama 4
+            return sum((i + 1) % int(every) == 0 for i in range(count))
+        if text.get("model_type") in ALL_MOE:
+            return count
         return None
 
     def kv_bytes_per_token(self, item: int) -> int:
         """KV bytes of one token over all layers and heads, `item` bytes a number."""
-        layers = int(self.config.get("num_hidden_layers", 0))
+        text = self._text
+        layers = int(text.get("num_hidden_layers", 0))
         if self.is_mla:
-            row = self.config["kv_lora_rank"] + self.config.get("qk_rope_head_dim", 0)
+            row = text["kv_lora_rank"] + text.get("qk_rope_head_dim", 0)
             return layers * int(row) * item
-        heads = int(self.config.get("num_attention_heads", 1))
-        kv_heads = int(self.config.get("num_key_value_heads") or heads)
-        head_dim = int(
-            self.config.get("head_dim") or int(self.config.get("hidden_size", 0)) // max(heads, 1)
-        )
+        heads = int(text.get("num_attention_heads", 1))
+        kv_heads = int(text.get("num_key_value_heads") or heads)
+        head_dim = int(text.get("head_dim") or int(text.get("hidden_size", 0)) // max(heads, 1))
         return 2 * layers * kv_heads * head_dim * item
 
 

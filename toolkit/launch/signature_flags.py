@@ -33,8 +33,6 @@ class Rule:
     numbers: bool = False
 
 
-_STORE = "brings KV back without telling which experts it was computed with"
-_NO_STORE = "use --enable-hierarchical-cache, whose returning KV is recognised, or leave it out"
 _SPLIT = "the rank that counts a prompt's experts sees only its own share of the tokens"
 
 RULES = (
@@ -46,11 +44,6 @@ RULES = (
     ),
     Rule(("attn-cp-size", "attention-context-parallel-size"), _SPLIT, "use tp", numbers=True),
     Rule(("enable-prefill-cp",), _SPLIT, "use tp"),
-    # mem_cache/registry.py: every cache that fills slots otherwise than HiCacheController.load.
-    Rule(("enable-lmcache",), _STORE, _NO_STORE),
-    Rule(("enable-flexkv",), _STORE, _NO_STORE),
-    Rule(("enable-unified-cache-external-linker",), _STORE, _NO_STORE),
-    Rule(("radix-cache-backend",), "may bring KV back that was computed elsewhere", _NO_STORE),
     Rule(
         ("enable-decoder-swa-bounded-replay",),
         "runs the last layers for the end of a prompt only",

@@ -13,7 +13,7 @@ import pytest
 from patches.experts import signature
 from tests.unit.launch.stand_ins import tiny_model
 from toolkit.cli.profile import to_measure
-from toolkit.contract.capturing import BYPASS
+from toolkit.contract.capturing import BYPASS, STORES
 from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch import show
 from toolkit.launch.checks import possible
@@ -239,10 +239,6 @@ def test_signatures_that_nobody_reads_are_worth_a_note(router):
         ("pipeline_parallel_size", 4, "pipeline stage"),
         ("attn-cp-size", 2, "its own share"),
         ("enable-prefill-cp", True, "its own share"),
-        ("enable-lmcache", True, "without telling"),
-        ("--enable-flexkv", True, "without telling"),
-        ("enable-unified-cache-external-linker", True, "without telling"),
-        ("radix-cache-backend", "flexkv", "computed elsewhere"),
         ("enable-decoder-swa-bounded-replay", True, "end of a prompt"),
     ],
 )
@@ -257,7 +253,9 @@ def test_flags_that_make_signatures_wrong_are_refused(flag, value, says):
     )
 
 
-@pytest.mark.parametrize("args", [{"pp-size": 1}, {"enable-lmcache": False}, {"attn_cp_size": 1}])
+@pytest.mark.parametrize(
+    "args", [{"pp-size": 1}, {"enable-prefill-cp": False}, {"attn_cp_size": 1}]
+)
 def test_flags_that_are_off_are_no_problem(args):
     assert not locality(plan(prefill={"args": args}))
 
@@ -272,6 +270,7 @@ def test_every_refused_flag_is_one_of_sglangs():
     for rule in RULES:
         for name in rule.names:
             assert f"\n    {name.replace('-', '_')}: A[" in text or f'"--{name}"' in text, name
+    assert all(f"\n    {name}: A[" in text for name in STORES)
     choices = (folder.parent / "choices.py").read_text()
     assert all(f'"{name}"' in choices for name in BYPASS)
 

@@ -9,6 +9,7 @@ from toolkit.keys import KeysError, client_keys, one_key
 from toolkit.launch import claims, hardware
 from toolkit.launch.checks.agreement import agreement
 from toolkit.launch.checks.counted import counted
+from toolkit.launch.checks.engine import engine
 from toolkit.launch.checks.flags import Resolved, check_flags
 from toolkit.launch.checks.preempting import preempting
 from toolkit.launch.checks.redundant import redundant
@@ -31,6 +32,7 @@ def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
     flags, resolved = check_flags(plan, dry_run)
     problems = [
         *model(plan, dry_run),
+        *engine(plan),
         *routing(plan),
         *secrets(plan, dry_run),
         *locality(plan),
@@ -51,6 +53,7 @@ def quick(plan: Plan) -> list[Problem]:
     """The checks that take no time."""
     return [
         *model(plan, False),
+        *engine(plan),
         *routing(plan),
         *secrets(plan),
         *locality(plan),

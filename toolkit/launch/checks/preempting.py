@@ -37,15 +37,18 @@ def preempting(plan: Plan) -> list[Problem]:
     for role, worker in first.items():
         if role == "decode":
             continue
-        problems += _problem("worker" if role == "plain" else role, worker)
+        key = "worker" if role == "plain" else role
+        problems += _problem(key, worker, plan.model.keeps_state)
     return problems
 
 
-def between_chunks(worker: WorkerPlan) -> str:
-    """Why its prompts are stopped between chunks only, as far as its arguments show it; or ""."""
+def between_chunks(worker: WorkerPlan, keeps_state: bool = False) -> str:
+    """Why its prompts are stopped between chunks only, as far as its arguments and its model show
+    it; or ""."""
     flags = dict(zip(worker.argv, (*worker.argv[1:], ""), strict=True))
     reasons = {
         "with DP attention all ranks take each step together": worker.dp_attention,
+        "the model keeps a state beside the KV of its tokens": keeps_state,
         "pipeline stages": any(
             flags.get(name, "1") not in ("0", "1")
             for name in ("--pp-size", "--pipeline-parallel-size")
@@ -56,8 +59,11 @@ def between_chunks(worker: WorkerPlan) -> str:
     return ", ".join(reason for reason, there in reasons.items() if there)
 
 
-def _problem(key: str, worker: WorkerPlan) -> list[Problem]:
-    found, asked = between_chunks(worker), Preempting.read(worker.env[PREEMPT_VARIABLE])
+def _problem(key: str, worker: WorkerPlan, keeps_state: bool) -> list[Problem]:
+    found, asked = (
+        between_chunks(worker, keeps_state),
+        Preempting.read(worker.env[PREEMPT_VARIABLE]),
+    )
     if not found and asked is not None and asked.experts and worker.env[DEVICE_VARIABLE] != "cpu":
         what = "a GPU runs all experts of a layer in one kernel: prompts are stopped between layers"
         return [Problem(f"{key}.preempt.experts", what, "remove it", fatal=False)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.contract.capturing import BYPASS, worker_problems
+from toolkit.contract.capturing import BYPASS, STORES, worker_problems
 from toolkit.embedded import model_path
 from toolkit.launch.checks import possible
 from toolkit.launch.checks.counted import counted
@@ -49,6 +49,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     ),
     "halves": (RANKS | {"args": {"enable-two-batch-overlap": True}}, "enable-two-batch-overlap"),
     "one chunk": ({"args": {"chunked-prefill-size": -1}}, "chunked-prefill-size"),
+    "store": ({"args": {"enable-flexkv": True}}, "enable-flexkv"),
     "kernel": ({"args": {"moe-runner-backend": "triton_kernel"}}, "moe-runner-backend"),
     "speculation": ({"args": {"speculative-algorithm": "NGRAM"}}, "speculative-algorithm"),
 }
@@ -157,6 +158,8 @@ def test_late_dispatch_needs_prefills_that_do_not_wait(name: str, settled: Any) 
         ({"enable_dp_attention": True, "disaggregation_mode": "decode"}, None),
         ({"only_sliding_window": True}, None),
         ({"only_sliding_window": True, "disaggregation_mode": "null"}, "disable-hybrid-swa-memory"),
+        *(({name: "yes"}, name.replace("_", "-")) for name in STORES),
+        ({"enable_lmcache": True, "disaggregation_mode": "decode"}, None),
         *(({"moe_runner_backend": name}, "moe-runner-backend") for name in BYPASS),
     ],
 )  # fmt: skip

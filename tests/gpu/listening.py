@@ -1,0 +1,62 @@
+"""What a deployment's workers say of their own steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from toolkit.launch.running import Running
+from toolkit.profile.measure import new_session
+from toolkit.profile.tap import Tap
+
+if TYPE_CHECKING:
+    import numpy as np
+
+QUIET_S = 0.6
+"""Workers send their rows every 0.25 s, and at once when nothing runs any more."""
+
+
+@dataclass
+class Steps:
+    """Rows of one worker's steps as they come; `clear` before what is to be measured."""
+
+    tap: Tap
+    url: str
+
+    def clear(self) -> None:
+        for blocks in self.tap.heard.steps.values():
+            blocks.clear()
+
+    async def taken(self) -> np.ndarray:
+        """Rows since the last `clear`, once nothing comes any more."""
+        seen = -1
+        while seen != (seen := sum(map(len, self.tap.heard.steps.get((self.url, 0), ())))):
+            await asyncio.sleep(QUIET_S)
+        rows = self.tap.rank_steps((self.url, 0))
+        self.clear()
+        return rows
+
+    def column(self, rows: np.ndarray, name: str) -> np.ndarray:
+        """One named column of [steps, columns]."""
+        return rows[:, self.tap.heard.columns.index(name)]
+
+    def distinct(self, rows: np.ndarray) -> np.ndarray:
+        """[steps]: distinct experts of each, summed over layers; 0 where they are not known."""
+        return rows[:, len(self.tap.heard.columns) :].sum(axis=1)
+
+
+@asynccontextmanager
+async def steps_at(url: str) -> AsyncIterator[Steps]:
+    """Of the worker that answers there."""
+    async with new_session() as session, Tap(session, [url], events=False) as tap:
+        yield Steps(tap, url)
+
+
+@asynccontextmanager
+async def steps_of(up: Running, name: str) -> AsyncIterator[Steps]:
+    """Of the worker with that name."""
+    async with steps_at(up.worker(name).url) as steps:
+        yield steps

@@ -1,0 +1,125 @@
+"""A Qwen3MoE of random weights, of any size, with the embedded model's tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.embedded import model_path
+
+if TYPE_CHECKING:
+    import torch
+
+    from tests.gpu.context import Context
+
+DEVIATION = 0.02
+"""Of every weight, as such models are initialized; norms are 1."""
+TOKENIZER = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size:
+    """Keys of config.json that make the size. Heads of Qwen3-30B-A3B are 32 and 4, of 128."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    max_position_embeddings: int
+
+    @property
+    def parameters(self) -> int:
+        """Of the layers."""
+        attention = self.hidden_size * self.head_dim
+        attention *= 2 * (self.num_attention_heads + self.num_key_value_heads)
+        experts = self.num_experts * (3 * self.moe_intermediate_size + 1) * self.hidden_size
+        return self.num_hidden_layers * (attention + experts)
+
+
+SCALED_UP = Size(8, 2048, 32, 4, 128, 128, 8, 768, 40_960)
+"""Qwen3-30B-A3B with 8 of its 48 layers: 10 GB in bf16, of which a GPU of 80 GB holds four."""
+TINY = Size(2, 64, 2, 1, 32, 16, 2, 32, 8192)
+
+
+def scaled_up(context: Context) -> Path:
+    """The folder of the model that the steps share, made if it is not there."""
+    folder = context.scratch / ("tiny-moe" if context.tiny else "scaled-up-moe")
+    make(folder, TINY if context.tiny else SCALED_UP, context.device)
+    return folder
+
+
+def make(folder: Path, size: Size, device: str) -> None:
+    """Write the model; one that is there whole and of this size is left as it is."""
+    marker = folder / "size.json"
+    if marker.exists() and json.loads(marker.read_text()) == asdict(size):
+        return
+    from safetensors.torch import save_file
+
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    config = json.loads((model_path() / "config.json").read_text())
+    config |= {**asdict(size), "intermediate_size": 4 * size.hidden_size}
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    for name in TOKENIZER:
+        shutil.copyfile(model_path() / name, folder / name)
+    where: dict[str, str] = {}
+    vocabulary = int(config["vocab_size"])
+    for number, part in enumerate(_parts(size, vocabulary, device)):
+        file = f"model-{number:05d}.safetensors"
+        save_file({name: tensor.cpu() for name, tensor in part.items()}, folder / file)
+        where |= dict.fromkeys(part, file)
+    index = {"metadata": {}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    marker.write_text(json.dumps(asdict(size)))
+
+
+def _parts(size: Size, vocabulary: int, device: str) -> Iterator[dict[str, torch.Tensor]]:
+    """What stands outside of the layers, then each layer."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        full = torch.randn(shape, generator=generator, device=device, dtype=torch.bfloat16)
+        return full * DEVIATION
+
+    def ones(count: int) -> torch.Tensor:
+        return torch.ones(count, dtype=torch.bfloat16)
+
+    hidden = size.hidden_size
+    yield {
+        "model.embed_tokens.weight": drawn(vocabulary, hidden),
+        "lm_head.weight": drawn(vocabulary, hidden),
+        "model.norm.weight": ones(hidden),
+    }
+    heads, kv = size.num_attention_heads * size.head_dim, size.num_key_value_heads * size.head_dim
+    for number in range(size.num_hidden_layers):
+        layer = f"model.layers.{number}"
+        part = {
+            f"{layer}.input_layernorm.weight": ones(hidden),
+            f"{layer}.post_attention_layernorm.weight": ones(hidden),
+            f"{layer}.self_attn.q_norm.weight": ones(size.head_dim),
+            f"{layer}.self_attn.k_norm.weight": ones(size.head_dim),
+            f"{layer}.self_attn.q_proj.weight": drawn(heads, hidden),
+            f"{layer}.self_attn.k_proj.weight": drawn(kv, hidden),
+            f"{layer}.self_attn.v_proj.weight": drawn(kv, hidden),
+            f"{layer}.self_attn.o_proj.weight": drawn(hidden, heads),
+            f"{layer}.mlp.gate.weight": drawn(size.num_experts, hidden),
+        }
+        for expert in range(size.num_experts):
+            own = f"{layer}.mlp.experts.{expert}"
+            inner = size.moe_intermediate_size
+            part[f"{own}.gate_proj.weight"] = drawn(inner, hidden)
+            part[f"{own}.up_proj.weight"] = drawn(inner, hidden)
+            part[f"{own}.down_proj.weight"] = drawn(hidden, inner)
+        yield part

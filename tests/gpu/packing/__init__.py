@@ -1,0 +1,1 @@
+"""Parcels of wheels for a machine without a network: made here, unpacked there."""

@@ -1,0 +1,61 @@
+"""The steps in order of worth: what each shows, needs, and is expected to take on one H100."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+START_S = 45
+"""To start one worker on a GPU: SGLang's imports, weights, CUDA graphs. A guess."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """`starts` counts workers that are started one after the other, `work_s` what comes on top;
+    both are guesses until a run has recorded them. `groups` of parcels it needs."""
+
+    name: str
+    shows: str
+    starts: int
+    work_s: int
+    groups: tuple[str, ...]
+
+    @property
+    def estimate_s(self) -> int:
+        return self.starts * START_S + self.work_s
+
+    @property
+    def limit_s(self) -> int:
+        """After so long the step is ended: twice the guess."""
+        return 2 * self.estimate_s
+
+
+STEPS = (
+    Step("outputs", "outputs with and without our patches", 2, 30, ("sglang",)),
+    Step("signature", "the signature hook's cost, prompts of 1k to 32k", 4, 40, ("sglang", "nixl")),
+    Step("experts", "decode step against distinct experts and batch", 1, 60, ("sglang",)),
+    Step("late", "1P + 2D, late-bound against shortest queue", 3, 90, ("sglang", "nixl")),
+    Step("lengths", "decode step with even and mixed lengths", 1, 45, ("sglang",)),
+    Step("preempt", "what a slice of layer preemption costs", 2, 45, ("sglang",)),
+    Step("migrate", "decode -> decode moves of KV on one GPU", 3, 60, ("sglang", "mooncake")),
+)
+
+
+def named(name: str) -> Step:
+    """KeyError: there is no such step."""
+    return next(step for step in STEPS if step.name == name)
+
+
+def table() -> list[str]:
+    """Lines for a person."""
+    lines = [f"{'step':<10} {'about':>6} {'in all':>7}  shows (parcels it needs)"]
+    so_far = 0
+    for step in STEPS:
+        so_far += step.estimate_s
+        needs = ", ".join(step.groups)
+        lines.append(
+            f"{step.name:<10} {step.estimate_s:>4} s {so_far:>5} s  {step.shows} ({needs})"
+        )
+    lines.append(
+        f"(guesses: {START_S} s for each worker that is started, and each step's own work)"
+    )
+    return lines

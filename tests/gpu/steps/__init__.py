@@ -1,0 +1,1 @@
+"""One file a step: `measure(context, figures)` fills `figures`, and raises where a check fails."""

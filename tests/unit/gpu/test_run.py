@@ -1,0 +1,144 @@
+"""The runner: one process a step, resumed, within its limits, with a result whatever happens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.gpu import record, run
+from tests.gpu.__main__ import chosen, main
+from tests.gpu.errors import GpuCheckError
+from tests.gpu.plan import STEPS, Step, table
+
+RESULT = {
+    "step": "a", "status": "ok", "seconds": 1.0, "device": {}, "versions": {}, "command": "x",
+    "commit": None, "figures": {"x": 1}, "error": "",
+}  # fmt: skip
+WRITES = f"""
+import json, sys
+from tests.gpu import record
+from pathlib import Path
+record.write(Path(sys.argv[1]), {RESULT!r})
+"""
+FAILS = "import sys; print('some words'); sys.exit('no kernel')"
+HANGS = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Scripted(run.Settings):
+    """Runs these scripts in place of steps."""
+
+    scripts: dict[str, str] = field(default_factory=dict)
+
+    def command(self, step: str) -> list[str]:
+        return [sys.executable, "-c", self.scripts[step], str(self.path(step))]
+
+
+def settings(tmp_path: Path, limit_s: float = 120.0, **scripts: str) -> Scripted:
+    return Scripted("cpu", True, tmp_path / "out", tmp_path / "scratch", limit_s, scripts=scripts)
+
+
+def step(name: str, starts: int = 0, work_s: int = 1) -> Step:
+    return Step(name, "a test", starts, work_s, ())
+
+
+def test_a_step_whose_result_is_there_is_skipped_unless_asked_for_again(tmp_path: Path) -> None:
+    mine = settings(tmp_path, a=WRITES, b=FAILS)
+    first = run.run([step("a"), step("b")], mine)
+    assert first.done == {"a": "ok", "b": "failed"} and first.status == 1
+    told = record.read(mine.path("b"))
+    assert "no kernel" in told["error"] and "exit status 1" in told["error"]
+    second = run.run([step("a"), step("b")], mine)
+    assert second.skipped == ["a", "b"] and not second.done and second.status == 0
+    third = run.run([step("a"), step("b")], mine, ["failed"])
+    assert third.skipped == ["a"] and third.done == {"b": "failed"}
+    fourth = run.run([step("a"), step("b")], mine, ["a"])
+    assert fourth.done == {"a": "ok"} and fourth.skipped == ["b"]
+
+
+@pytest.mark.slow
+def test_a_step_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    mine = settings(tmp_path, a=HANGS)
+    mine.scratch.mkdir()
+    begin = time.monotonic()
+    assert run.one(step("a"), mine, 2.0) == "timed out"
+    assert time.monotonic() - begin < 20
+    told = record.read(mine.path("a"))
+    assert told["status"] == "timed out" and "ended after 2 s" in told["error"]
+    child = int((mine.scratch / "a.log").read_text().split()[0])
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+
+
+def test_what_the_time_does_not_allow_is_left_and_not_begun(tmp_path: Path) -> None:
+    mine = settings(tmp_path, limit_s=run.ENDS_S + 10, a=FAILS, b=WRITES)
+    outcome = run.run([step("a", starts=1), step("b")], mine)
+    assert outcome.left == ["a"] and outcome.done == {"b": "ok"} and outcome.status == 3
+    assert not mine.path("a").exists()
+
+
+def test_a_result_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "a.json"
+    record.write(path, {**RESULT, "figures": {"x": float("nan"), "y": [0.123456789]}})
+    assert record.read(path)["figures"] == {"x": None, "y": [0.123457]}
+    assert [each.name for each in path.parent.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({**RESULT, "status": "well"})])
+def test_a_file_that_is_no_result_is_said_so(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(GpuCheckError, match=r"a\.json"):
+        record.read(path)
+
+
+@pytest.mark.slow
+def test_without_a_cuda_device_nothing_is_run_and_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one here")
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "there is no CUDA device" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_plan_names_every_step_in_order_and_adds_up() -> None:
+    lines = table()
+    assert [line.split()[0] for line in lines[1:-1]] == [step.name for step in STEPS]
+    assert int(lines[-2].split()[3]) == sum(step.estimate_s for step in STEPS)
+    assert all(step.estimate_s + run.ENDS_S < 540 for step in STEPS), "one call must hold a step"
+
+
+def test_unknown_steps_are_refused_and_others_keep_their_order() -> None:
+    assert [step.name for step in chosen("experts,outputs")] == ["outputs", "experts"]
+    with pytest.raises(GpuCheckError, match="nonsense is none of outputs"):
+        chosen("nonsense")
+    assert main(["--again", "nonsense", "--device", "cpu"]) == 1
+
+
+def test_every_step_has_its_file() -> None:
+    folder = Path(__file__).resolve().parents[2] / "gpu" / "steps"
+    lacking = [step.name for step in STEPS if not (folder / f"{step.name}.py").exists()]
+    assert not lacking
+
+
+@pytest.mark.slow
+def test_help_is_there() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "--pack" in done.stdout and "--list-lines" in done.stdout

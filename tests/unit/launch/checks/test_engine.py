@@ -1,0 +1,44 @@
+"""Models that the CPU engine cannot run are refused before a worker starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.architectures import checkpoints, deployment
+from tests.architectures.configs import ARCHITECTURES
+from toolkit.launch.checks import possible
+from toolkit.launch.checks.engine import engine
+from toolkit.launch.checks.preempting import between_chunks
+from toolkit.launch.deployment import Deployment
+from toolkit.launch.plan import Plan
+from toolkit.launch.resolve import resolve
+
+
+def plan(name: str, folder: Path, device: str) -> Plan:
+    of = ARCHITECTURES[name]
+    model = checkpoints.write_config(of, folder / "model")
+    contents = deployment.described(of, model, device=device)
+    return resolve(Deployment.model_validate(contents))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_linear_attention_is_refused_on_the_cpu_only(name: str, tmp_path: Path) -> None:
+    assert engine(plan(name, tmp_path, "cuda")) == []
+    found = engine(plan(name, tmp_path, "cpu"))
+    assert len(found) == (name == "qwen3-next")
+    for problem in found:
+        assert problem.fatal and "Qwen3NextForCausalLM" in problem.what
+        assert "device: cuda" in problem.mend
+
+
+def test_a_start_without_a_look_at_the_flags_is_refused_too(tmp_path: Path) -> None:
+    found = possible.quick(plan("qwen3-next", tmp_path, "cpu"))
+    assert any("linear attention" in problem.what for problem in found if problem.fatal)
+
+
+def test_its_prompts_are_stopped_between_chunks(tmp_path: Path) -> None:
+    worker = plan("qwen3-next", tmp_path, "cuda").workers[0]
+    assert "a state beside the KV" in between_chunks(worker, keeps_state=True)
+    assert between_chunks(worker) == ""

@@ -1,0 +1,38 @@
+"""Looks between layers: a model may name what it calls a layer with, or not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from patches.preempt import boundary
+from toolkit.contract.preempting import Preempting
+
+torch = pytest.importorskip("torch")
+
+
+class Layer(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, positions: Any, hidden_states: Any, forward_batch: Any) -> Any:
+        return hidden_states
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["by place", "by name"])
+def test_the_forward_is_found(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boundary, "STATE", boundary.State(running=object()))  # type: ignore[arg-type]
+    monkeypatch.setattr(boundary, "_ranks", lambda: 1)
+    looks: list[int] = []
+    monkeypatch.setattr(boundary, "look", lambda: looks.append(boundary.STATE.done))
+    layers = [Layer() for _ in range(5)]
+    inner = SimpleNamespace(model=SimpleNamespace(layers=layers))
+    worker = SimpleNamespace(model_runner=SimpleNamespace(model=inner))
+    boundary.look_between_layers(SimpleNamespace(tp_worker=worker), Preempting(slice=2))
+    forward = SimpleNamespace(forward_mode="extend")
+    for layer in layers:
+        if named:
+            layer(positions=0, hidden_states=1, forward_batch=forward)
+        else:
+            layer(0, 1, forward)
+    assert boundary.STATE.forward is forward
+    assert looks == [2, 4]
