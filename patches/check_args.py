@@ -34,7 +34,7 @@ def check(argv: list[str]) -> dict[str, Any]:
     that it resolved."""
     from sglang.srt.server_args import prepare_server_args
 
-    from patches.dp import method
+    from patches.dp import layout, method
 
     said = io.StringIO()
     try:
@@ -46,7 +46,7 @@ def check(argv: list[str]) -> dict[str, Any]:
             server_args.resolve_once()
             server_args.check_server_args()
             if policy is not None:
-                method.check_server(server_args, policy)
+                method.check_server(server_args, policy, layout.of_server(server_args))
             found = resolved(server_args)
     except SystemExit:
         # argparse prints the usage, then one line `prog: error: ...`.

@@ -15,6 +15,13 @@ def ranks(config: Any) -> int:
     return int(_asked(config, "num_dp_ranks", "dp_size"))
 
 
+def of_server(server_args: Any) -> int:
+    """DP ranks of a server with these flags."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    return ranks(resolving_view(server_args))
+
+
 def together(config: Any) -> bool:
     """Whether they are DP-attention ranks, which share their experts and wait for each other."""
     return bool(_asked(config, "attn_dp_enabled", "enable_dp_attention"))

@@ -67,11 +67,10 @@ def take_method(argv: Sequence[str], profile: bool = True) -> tuple[list[str], s
     return flags, name
 
 
-def check_server(server_args: Any, name: str) -> None:
-    """Whether a server with these (resolved) flags can use the policy. ValueError: why not."""
-    from sglang.srt.arg_groups.overrides import resolving_view
-
-    if layout.ranks(resolving_view(server_args)) < 2:
+def check_server(server_args: Any, name: str, ranks: int) -> None:
+    """Whether a server with these (resolved) flags and DP ranks can use the policy. ValueError: why
+    not."""
+    if ranks < 2:
         raise ValueError(
             f"{FLAG} {name} chooses among DP ranks, and this worker has one: "
             "add --dp 2 or more, or leave it out"
@@ -120,7 +119,7 @@ def check_worker(server_args: Any) -> None:
     if name is None:
         return
     try:
-        check_server(server_args, name)
+        check_server(server_args, name, layout.of_server(server_args))
         if by_signature(name):
             check_profile(os.environ[DP_PROFILE_VARIABLE])
     except ValueError as error:

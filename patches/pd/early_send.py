@@ -41,7 +41,6 @@ class Parked:
     where in the KV pool they lie, locked until the transfer has ended."""
 
     req: Any
-    queue: Any
     slots: Any
     page_size: int
 
@@ -61,7 +60,7 @@ def _park_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> No
         end = min(_computed(req), len(req.origin_input_ids))
         slots = pool.req_to_token[req.kv.req_pool_idx, :end]
         slots = allocator.translate_kv_indices_for_transfer(slots).cpu()
-        parked = Parked(req, scheduler.disagg_prefill_bootstrap_queue, slots, allocator.page_size)
+        parked = Parked(req, slots, allocator.page_size)
         with _lock:
             _parked[req.bootstrap_room] = parked
 
@@ -151,7 +150,7 @@ def _send(parked: Parked) -> None:
     skipped = sender.pop_decode_prefix_len()
     req.disagg_decode_prefix_len = skipped
     req.start_send_idx = len(parked.slots)
-    pages = kv_to_page_num(len(req.origin_input_ids) - skipped, parked.page_size)
+    pages = kv_to_page_num(len(parked.slots) - skipped, parked.page_size)
     sender.init(pages, req.metadata_buffer_index)
     slots = parked.slots[skipped:]
     mark_first_send(req)

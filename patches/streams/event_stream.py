@@ -101,10 +101,9 @@ HUB = EventHub(_busy, _loads)
 def _silent_ranks() -> list[int]:
     """DP ranks that have not published a snapshot since they started."""
     manager = _manager()
-    view = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args)
     # SGLang's writers make each slot with a snapshot of time 0 when they start.
     told = {each.dp_rank for each in manager.load_snapshot_reader.read_all() if each.timestamp}
-    return [rank for rank in range(layout.ranks(view)) if rank not in told]
+    return [rank for rank in range(layout.of_server(manager.server_args)) if rank not in told]
 
 
 def _hello() -> Hello:
@@ -208,8 +207,7 @@ def _describe_scheduler(original: Any, scheduler: Any) -> dict[str, Any]:
 
 def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
     """The schedulers have reported ready: go on only if they run with the same patches."""
-    view = resolve("sglang.srt.arg_groups.overrides.resolving_view")
-    dp = layout.ranks(view(state.tokenizer_manager.server_args)) > 1
+    dp = layout.of_server(state.tokenizer_manager.server_args) > 1
     wanted = expected(Process.SCHEDULER)
     # A DP controller forwards only what it knows of its schedulers' reports; their processes
     # were checked by `patches.worker` before they imported anything.

@@ -15,6 +15,7 @@ declare_torchvision_operators()
 import zmq
 from sglang.srt.managers.scheduler_components.idle_sleeper import IdleSleeper
 from patches.cpu import idle
+from patches.dp import layout
 from patches.pd import early_send
 
 context = zmq.Context()
@@ -26,7 +27,8 @@ inflight, waiting, bootstrap = [], [], SimpleNamespace(queue=[])
 housekeeping = []
 
 def rounds(count, fully_idle, sleeper, last_batch=None, scheduler=None, together=False):
-    scheduler = scheduler or SimpleNamespace(idle_sleeper=sleeper, enable_dp_attention=together)
+    scheduler = scheduler or SimpleNamespace(idle_sleeper=sleeper)
+    layout.together = lambda parallel: together
     scheduler.disagg_prefill_inflight_queue = inflight
     scheduler.waiting_queue, scheduler.disagg_prefill_bootstrap_queue = waiting, bootstrap
     scheduler.is_fully_idle, scheduler.last_batch = lambda: fully_idle, last_batch
@@ -55,7 +57,7 @@ bootstrap.queue = []
 del early_send._parked[2]
 found["one is sent"] = rounds(10, False, sleeper) < 0.1
 idle.PAUSE_MS, idle.AWAKE_S = 20_000, 3600.0
-busy = SimpleNamespace(idle_sleeper=sleeper, enable_dp_attention=False)
+busy = SimpleNamespace(idle_sleeper=sleeper)
 rounds(1, False, sleeper, "a batch", busy)
 found["just computed"] = rounds(100, False, sleeper, None, busy) < 10
 idle.AWAKE_S = 0.0

@@ -73,7 +73,6 @@ def test_a_policy_of_the_other_side() -> None:
 
 def server(**changed: Any) -> SimpleNamespace:
     known: dict[str, Any] = {
-        "dp_size": 2,
         "load_balance_method": "total_tokens",
         "disaggregation_mode": "null",
         "tokenizer_worker_num": 1,
@@ -82,15 +81,15 @@ def server(**changed: Any) -> SimpleNamespace:
 
 
 def test_a_server_that_can_use_it() -> None:
-    check_server(server(), "brh")
-    check_server(server(disaggregation_mode="prefill"), "gimbal")
-    check_server(server(disaggregation_mode="decode", tokenizer_worker_num=2), "br0")
+    check_server(server(), "brh", 2)
+    check_server(server(disaggregation_mode="prefill"), "gimbal", 2)
+    check_server(server(disaggregation_mode="decode", tokenizer_worker_num=2), "br0", 2)
 
 
 @pytest.mark.parametrize(
     ("name", "changed", "said"),
     [
-        ("br0", {"dp_size": 1}, "this worker has one: add --dp 2"),
+        ("br0", {"ranks": 1}, "this worker has one: add --dp 2"),
         ("br0", {"load_balance_method": "round_robin"}, f"{DP_POLICY_VARIABLE}=br0 needs"),
         ("br0", {"disaggregation_mode": "prefill"}, "unknown prefill policy"),
         ("brh", {"tokenizer_worker_num": 2}, "use br0, or --tokenizer-worker-num 1"),
@@ -100,7 +99,8 @@ def test_a_server_that_can_use_it() -> None:
 )
 def test_a_server_that_cannot(name: str, changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError) as error:
-        check_server(server(**changed), name)
+        ranks = changed.pop("ranks", 2)
+        check_server(server(**changed), name, ranks)
     assert said in str(error.value)
 
 

@@ -38,9 +38,8 @@ def park(room, **sender):
         disagg_kv_sender=Sender(**sender),
         time_stats=SimpleNamespace(set_bootstrap_done_time=lambda: None),
     )
-    queue = SimpleNamespace(_num_pages_to_send=lambda req, skipped: (10 - skipped + 1) // 2)
     slots = torch.arange(20, 30, dtype=torch.int64)
-    early_send._parked[room] = early_send.Parked(req, queue, slots, 2)
+    early_send._parked[room] = early_send.Parked(req, slots, 2)
     return req
 
 def hear(room, status=KVPoll.WaitingForInput):
