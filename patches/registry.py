@@ -22,12 +22,14 @@ from patches.cpu import (
 from patches.dp import controller, controller_process, load_count, progress, watch
 from patches.experts import capture, layer_numbers, signature
 from patches.http import (
+    message_answers,
     message_sockets,
     output_ids,
     private_logs,
     private_ports,
     request_answers,
     request_guard,
+    router_fields,
     worker_key,
 )
 from patches.move import incoming, order, outgoing
@@ -110,9 +112,13 @@ ALL: tuple[Patch, ...] = (
     answers.PATCH,
     *sent_time.PATCHES,
     batch_trace.PATCH,
+    # Around what looks at these fields.
+    router_fields.PATCH,
     # Last, so around what the others hook: what they raise is caught as well.
     request_guard.PATCH,
     request_answers.PATCH,
+    # Around the one before: it hears of mistakes as that tells them.
+    message_answers.PATCH,
 )
 
 

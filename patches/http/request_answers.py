@@ -134,6 +134,11 @@ PATCH = Patch(
             _convert,
             ("self", "request"),
         ),
+        Hook(
+            f"{_OPENAI}.serving_responses.OpenAIServingResponses._make_request",
+            _convert_async,
+            ("self", "request"),
+        ),
     ),
     requires=(APP,),
     attach=_prepare_main,

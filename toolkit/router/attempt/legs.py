@@ -114,7 +114,10 @@ class Legs:
     def body(self) -> dict[str, Any]:
         """What a worker that prefills and decodes both is sent."""
         key = self._d.known_workers.worker_key
-        return {**ticket_body(self._single, self.rid, key), "rid": self.rid}
+        body = {**ticket_body(self._single, self.rid, key), "rid": self.rid}
+        if self._single.endpoint == "responses":
+            body["request_id"] = self.rid
+        return body
 
     def prefill_only_body(self, prefill: Rank) -> dict[str, Any]:
         """What a prefill worker is sent that no decode worker will ask for the KV."""
