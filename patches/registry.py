@@ -17,6 +17,7 @@ from patches.cpu import (
     idle,
     input_weights,
     latent_attention,
+    lora,
     template,
 )
 from patches.dp import controller, controller_process, load_count, progress, watch
@@ -66,6 +67,7 @@ ALL: tuple[Patch, ...] = (
     idle.PATCH,
     background.PATCH,
     device_module.PATCH,
+    lora.PATCH,
     expert_remap.PATCH,
     expert_parallel.PATCH,
     attention.PATCH,
