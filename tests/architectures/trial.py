@@ -49,10 +49,15 @@ def plain_answers(architecture: Architecture, model: Path, folder: Path) -> list
     bodies = [calls.greedy(ids, TOKENS, stream=False) for ids in prompts(architecture)]
     with worker(*name, *flags, log=folder / "plain.log") as url:
         answers = calls.run(calls.all_of(url, bodies, concurrency=1))
-    assert [answer.error for answer in answers] == [""] * len(bodies)
+    _no_errors(answers)
     said = [answer.ids for answer in answers]
     assert len({tuple(ids) for ids in said}) == len(said), "equal answers prove nothing"
     return said
+
+
+def _no_errors(answers: list[calls.Answer]) -> None:
+    errors = [answer.error for answer in answers if answer.error]
+    assert not errors, f"{len(errors)} of {len(answers)} went wrong: {errors[0]}"
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,7 @@ class Trial:
         bodies = [calls.greedy(ids, TOKENS, stream=True) for ids in prompts(self._of)]
         for at_once in (1, len(bodies)):
             answers = await calls.all_of(self._up.router_url, bodies, at_once)
-            assert [answer.error for answer in answers] == [""] * len(bodies)
+            _no_errors(answers)
             assert [answer.ids for answer in answers] == self._plain
 
     async def signatures(self) -> None:
