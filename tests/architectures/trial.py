@@ -60,6 +60,10 @@ def _no_errors(answers: list[calls.Answer]) -> None:
     assert not errors, f"{len(errors)} of {len(answers)} went wrong: {errors[0]}"
 
 
+class Refused(Exception):
+    """The toolkit does not do it with this model, and says why."""
+
+
 @dataclass(frozen=True)
 class Finished:
     """One request: its answer, its signature's counts [layers, experts] and what its workers
@@ -218,7 +222,10 @@ class Trial:
 
     async def moved(self) -> dict[str, int]:
         """Streams that move from one decode worker to the other say what they say undisturbed; how
-        many went straight there, how many by a replay."""
+        many went straight there, how many by a replay.
+
+        Refused: none can, for the reason that the router gives.
+        """
         kinds = {"direct": 0, "replay": 0}
         reasons = Counter[str]()
         ids = prompts(self._of)[2]
@@ -239,6 +246,9 @@ class Trial:
                     elif "reason" in move:
                         reasons[move["reason"]] += 1
             await http.post(self._up.admin_url + "/admin/policy", json={"moves": "auto"})
+        stays = [reason for reason in reasons if "does not move" in reason]
+        if stays and not sum(kinds.values()):
+            raise Refused(stays[0])
         assert sum(kinds.values()), f"nothing moved: {dict(reasons)}"
         return kinds
 
