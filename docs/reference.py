@@ -300,9 +300,9 @@ def gpu_lines() -> str:
     return "\n".join(_table(("file", "line", "what it does", "steps"), rows))
 
 
-def gpu_results() -> str:
-    """What `results/gpu/` holds of runs on a GPU; says so where it holds nothing."""
-    files = sorted((ROOT / "results" / "gpu").glob("*.json"))
+def gpu_results(folder: Path = ROOT / "results" / "gpu") -> str:
+    """What a folder holds of runs on a GPU; says so where it holds nothing."""
+    files = sorted(folder.glob("*.json"))
     rows = []
     for told in (json.loads(file.read_text()) for file in files):
         if told["tiny"] or told["device"]["kind"] == "cpu":
