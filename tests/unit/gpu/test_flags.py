@@ -11,6 +11,7 @@ import pytest
 from tests.gpu import model
 from tests.gpu.context import Context
 from tests.gpu.steps import experts, late, lengths, migrate, outputs, preempt, signature
+from toolkit.contract.capturing import worker_problems
 from toolkit.launch.checks.flags import _ask as ask
 from toolkit.launch.deployment import Deployment
 from toolkit.launch.resolve import resolve
@@ -43,6 +44,13 @@ def test_sglang_takes_the_flags_of_every_step(
     assert complaint is None
     assert {n: a["error"] for n, a in answers.items() if not a["ok"]} == {}
     assert len(answers) == len(lines)
+    refused = {
+        name: problem.what
+        for name, answer in answers.items()
+        for problem in worker_problems(answer["resolved"])
+        if problem.fatal and answer["resolved"]["enable_return_routed_experts"]
+    }
+    assert refused == {}
     flags = [(line["name"], line["argv"]) for line in lines]
     on, off = (answers[f"preempt-{side}/worker-0"]["resolved"] for side in ("on", "off"))
     assert all("--disable-overlap-schedule" in argv for name, argv in flags if "preempt" in name)
