@@ -126,7 +126,12 @@ def keys() -> str:
             )
             for key in entries
         ]
-        lines += [f"## {title}", "", *_table(("key", "type", "default", "meaning"), rows), ""]
+        lines += [
+            f"## {title}",
+            "",
+            *md_table(("key", "type", "default", "meaning"), rows),
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -134,7 +139,7 @@ def _last(path: str, head: str) -> str:
     return path.removeprefix(f"{head}.") if head else path
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def md_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     cells = [tuple(_cell(cell) for cell in row) for row in rows]
     lines = [head, tuple("---" for _ in head), *cells]
     return ["| " + " | ".join(line) + " |" for line in lines]
@@ -195,7 +200,7 @@ def cli() -> str:
             for o in options
         ]
         if rows:
-            lines += [*_table(("option", "type", "default", "meaning"), rows), ""]
+            lines += [*md_table(("option", "type", "default", "meaning"), rows), ""]
     return "\n".join(lines)
 
 
@@ -274,7 +279,12 @@ def results() -> str:
             for what, text in figures(entry["figures"]):
                 rows.append((what or entry.get("what", ""), text, *told))
                 told = ("as above", "")
-        lines += [f"## {name}", "", *_table(("what", "result", "command", "from"), rows), ""]
+        lines += [
+            f"## {name}",
+            "",
+            *md_table(("what", "result", "command", "from"), rows),
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -286,7 +296,7 @@ def gpu_steps() -> str:
         (f"`{step.name}`", step.shows, f"{step.estimate_s} s", ", ".join(step.groups))
         for step in STEPS
     ]
-    return "\n".join(_table(("step", "what it shows", "guess", "parcels"), rows))
+    return "\n".join(md_table(("step", "what it shows", "guess", "parcels"), rows))
 
 
 def gpu_lines() -> str:
@@ -297,7 +307,7 @@ def gpu_lines() -> str:
         (f"`{line.file}`", f"`{line.text}`", line.does, ", ".join(line.step) or "none")
         for line in table()
     ]
-    return "\n".join(_table(("file", "line", "what it does", "steps"), rows))
+    return "\n".join(md_table(("file", "line", "what it does", "steps"), rows))
 
 
 def gpu_results(folder: Path = ROOT / "results" / "gpu") -> str:
@@ -313,10 +323,25 @@ def gpu_results(folder: Path = ROOT / "results" / "gpu") -> str:
             rows.append((f"`{told['step']}`", told["status"], what, text, origin))
     if not rows:
         return "None of the steps has been run on a GPU yet."
-    return "\n".join(_table(("step", "status", "what", "figures", "from"), rows))
+    return "\n".join(md_table(("step", "status", "what", "figures", "from"), rows))
+
+
+def needed() -> str:
+    """The patches that a worker cannot do without."""
+    from docs import patch_tables
+
+    return patch_tables.needed()
+
+
+def ablation() -> str:
+    """What patches bring that can be left out."""
+    from docs import patch_tables
+
+    return patch_tables.ablation()
 
 
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
     "gpu_steps": gpu_steps, "gpu_lines": gpu_lines, "gpu_results": gpu_results,
+    "needed": needed, "ablation": ablation,
 }  # fmt: skip

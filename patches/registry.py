@@ -32,6 +32,7 @@ from patches.http import (
     router_fields,
     worker_key,
 )
+from patches.leaving_out import left_out
 from patches.move import incoming, order, outgoing
 from patches.pd import (
     chunk_yield,
@@ -52,6 +53,7 @@ from patches.preempt import admission, answers, boundary
 from patches.preempt import experts as preempt_experts
 from patches.steps import batch_trace, lockstep, sent_time, step_log
 from patches.streams import event_stream, expert_stream
+from toolkit.contract.variables import WITHOUT_VARIABLE
 
 ALL: tuple[Patch, ...] = (
     worker_key.PATCH,
@@ -69,6 +71,7 @@ ALL: tuple[Patch, ...] = (
     lora.PATCH,
     expert_remap.PATCH,
     expert_parallel.PATCH,
+    attention.PADDING_PATCH,
     attention.PATCH,
     attention_sinks.PATCH,
     latent_attention.PATCH,
@@ -123,11 +126,17 @@ ALL: tuple[Patch, ...] = (
 
 
 def patches_for(process: Process, *, on_cpu: bool) -> tuple[Patch, ...]:
-    """The patches of one process, in the order in which they are applied."""
+    """The patches of one process, in the order in which they are applied.
+
+    Raises:
+        PatchError: this worker is to do without one that it needs.
+    """
+    without = left_out(ALL, os.environ.get(WITHOUT_VARIABLE, ""))
     return tuple(
         patch
         for patch in ALL
         if process in patch.processes
+        and patch.name not in without
         and (on_cpu or not patch.cpu_only)
         and (not patch.variable or os.environ.get(patch.variable))
     )
