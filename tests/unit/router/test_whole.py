@@ -25,8 +25,8 @@ def test_plain_workers_get_them_without_what_is_the_router_s() -> None:
                 status, answer = await post(cluster, path, body)
                 said = json.loads(answer)
                 assert (status, said["path"]) == (200, path)
-                rid = said["body"].pop("rid")
-                assert len(rid) == 32
+                if path == "/v1/messages/count_tokens":
+                    assert len(said["body"].pop("rid")) == 32
                 assert said["body"] == {
                     k: v for k, v in body.items() if k not in ("bootstrap_room", "toolkit")
                 }

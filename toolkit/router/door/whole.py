@@ -27,7 +27,7 @@ _TOKEN = "belongs to overrides of embeddings"
 _MODEL = Field("model", str, "workers check the name", rule=MODEL)
 _PERSON = (
     Field("user", str | None, "a person, for policies that route by it", rule=rules.NAME),
-    Field("rid", Any, "anything; the router makes its own for workers"),
+    Field("rid", Any, "SGLang wants one for each input, and the router has none", DROP),
     Field("priority", int | None, "one client could always go before all others", DROP,
           allow="priority", rule=rules.integer(-rules.INT64, rules.INT64 - 1)),
 )  # fmt: skip
