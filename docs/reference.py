@@ -128,7 +128,12 @@ def keys() -> str:
             )
             for key in entries
         ]
-        lines += [f"## {title}", "", *_table(("key", "type", "default", "meaning"), rows), ""]
+        lines += [
+            f"## {title}",
+            "",
+            *md_table(("key", "type", "default", "meaning"), rows),
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -136,7 +141,7 @@ def _last(path: str, head: str) -> str:
     return path.removeprefix(f"{head}.") if head else path
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def md_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     cells = [tuple(_cell(cell) for cell in row) for row in rows]
     lines = [head, tuple("---" for _ in head), *cells]
     return ["| " + " | ".join(line) + " |" for line in lines]
@@ -197,7 +202,7 @@ def cli() -> str:
             for o in options
         ]
         if rows:
-            lines += [*_table(("option", "type", "default", "meaning"), rows), ""]
+            lines += [*md_table(("option", "type", "default", "meaning"), rows), ""]
     return "\n".join(lines)
 
 
@@ -309,7 +314,12 @@ def results() -> str:
             for what, text in figures(entry["figures"]):
                 rows.append((what or entry.get("what", ""), text, *told))
                 told = ("as above", "")
-        lines += [f"## {name}", "", *_table(("what", "result", "command", "from"), rows), ""]
+        lines += [
+            f"## {name}",
+            "",
+            *md_table(("what", "result", "command", "from"), rows),
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -321,7 +331,7 @@ def gpu_steps() -> str:
         (f"`{step.name}`", step.shows, f"{step.estimate_s} s", ", ".join(step.groups))
         for step in STEPS
     ]
-    return "\n".join(_table(("step", "what it shows", "guess", "parcels"), rows))
+    return "\n".join(md_table(("step", "what it shows", "guess", "parcels"), rows))
 
 
 def gpu_lines() -> str:
@@ -332,12 +342,12 @@ def gpu_lines() -> str:
         (f"`{line.file}`", f"`{line.text}`", line.does, ", ".join(line.step) or "none")
         for line in table()
     ]
-    return "\n".join(_table(("file", "line", "what it does", "steps"), rows))
+    return "\n".join(md_table(("file", "line", "what it does", "steps"), rows))
 
 
-def gpu_results() -> str:
-    """What `results/gpu/` holds of runs on a GPU; says so where it holds nothing."""
-    files = sorted((ROOT / "results" / "gpu").glob("*.json"))
+def gpu_results(folder: Path = ROOT / "results" / "gpu") -> str:
+    """What a folder holds of runs on a GPU; says so where it holds nothing."""
+    files = sorted(folder.glob("*.json"))
     rows = []
     for told in (json.loads(file.read_text()) for file in files):
         if told["tiny"] or told["device"]["kind"] == "cpu":
@@ -348,11 +358,26 @@ def gpu_results() -> str:
             rows.append((f"`{told['step']}`", told["status"], what, text, origin))
     if not rows:
         return "None of the steps has been run on a GPU yet."
-    return "\n".join(_table(("step", "status", "what", "figures", "from"), rows))
+    return "\n".join(md_table(("step", "status", "what", "figures", "from"), rows))
+
+
+def needed() -> str:
+    """The patches that a worker cannot do without."""
+    from docs import patch_tables
+
+    return patch_tables.needed()
+
+
+def ablation() -> str:
+    """What patches bring that can be left out."""
+    from docs import patch_tables
+
+    return patch_tables.ablation()
 
 
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
     "releases": releases,
     "gpu_steps": gpu_steps, "gpu_lines": gpu_lines, "gpu_results": gpu_results,
+    "needed": needed, "ablation": ablation,
 }  # fmt: skip

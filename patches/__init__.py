@@ -18,12 +18,12 @@ def register() -> None:
     from patches.registry import patches_for
 
     on_cpu = environment.on_cpu()
-    chosen = patches_for(base.current_process(), on_cpu=on_cpu)
-    everywhere = {
-        process: frozenset(patch.name for patch in patches_for(process, on_cpu=on_cpu))
-        for process in base.Process
-    }
     try:
+        chosen = patches_for(base.current_process(), on_cpu=on_cpu)
+        everywhere = {
+            process: frozenset(patch.name for patch in patches_for(process, on_cpu=on_cpu))
+            for process in base.Process
+        }
         base.install(chosen)
     except base.PatchError as error:
         base.refuse(f"SGLang {environment.release()} does not fit: {error}")

@@ -72,7 +72,9 @@ class Patch:
     `requires` lists the symbols that the patch calls without hooking them. `variants`: of these the
     first that fits the installed SGLang is put in, too, and one must. `attach` is for what
     is no wrapping (a new HTTP route, a missing attribute); it runs after the hooks. With a
-    `variable` the patch is only for workers in whose environment that is set.
+    `variable` the patch is only for workers in whose environment that is set. `gain`: what it makes
+    faster or cheaper, of one without which nothing is wrong: it can be left out
+    (`patches.leaving_out`). `needs`: names of others that must be there with it.
     """
 
     name: str
@@ -84,6 +86,8 @@ class Patch:
     attach: Callable[[], None] | None = None
     cpu_only: bool = False
     variable: str = ""
+    gain: str = ""
+    needs: tuple[str, ...] = ()
 
     @property
     def symbols(self) -> tuple[str, ...]:

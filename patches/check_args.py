@@ -81,6 +81,22 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
 
 
+def check_away(argv: list[str]) -> dict[str, Any]:
+    """The same of flags for CUDA on a machine without it. What SGLang refuses for that alone (the
+    state cache of Qwen3-Next asserts that there is CUDA) is asked again as if there were."""
+    answer = check(argv)
+    if answer["ok"]:
+        return answer
+    from sglang.srt import runtime_context
+
+    override = getattr(runtime_context, "override_platform", None)
+    if override is None:
+        return answer
+    with override(is_cuda=True):
+        again = check(argv)
+    return again if again["ok"] else answer
+
+
 def _without_gpu() -> bool:
     import torch
 
@@ -102,8 +118,9 @@ def main() -> None:
         # SGLang decides once per process, at import, whether it is on CPU.
         sys.exit(f"ask about one device a call, not {', '.join(sorted(devices))}")
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1" if devices == {"cpu"} else "0"
+    ask = check_away if devices == {"cuda"} and _without_gpu() else check
     for question in questions:
-        print(json.dumps({"name": question["name"], **check(question["argv"])}), file=answers)
+        print(json.dumps({"name": question["name"], **ask(question["argv"])}), file=answers)
         answers.flush()
 
 

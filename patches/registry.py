@@ -16,21 +16,24 @@ from patches.cpu import (
     host_memory,
     host_transfer,
     idle,
-    input_weights,
     latent_attention,
+    lora,
     template,
 )
 from patches.dp import controller, controller_process, load_count, progress, watch
 from patches.experts import capture, layer_numbers, signature
 from patches.http import (
+    message_answers,
     message_sockets,
     output_ids,
     private_logs,
     private_ports,
     request_answers,
     request_guard,
+    router_fields,
     worker_key,
 )
+from patches.leaving_out import left_out
 from patches.move import incoming, order, outgoing
 from patches.pd import (
     chunk_yield,
@@ -51,6 +54,7 @@ from patches.preempt import admission, answers, boundary
 from patches.preempt import experts as preempt_experts
 from patches.steps import batch_trace, lockstep, sent_time, step_log
 from patches.streams import event_stream, expert_stream
+from toolkit.contract.variables import WITHOUT_VARIABLE
 
 ALL: tuple[Patch, ...] = (
     worker_key.PATCH,
@@ -66,12 +70,13 @@ ALL: tuple[Patch, ...] = (
     idle.PATCH,
     background.PATCH,
     device_module.PATCH,
+    lora.PATCH,
     expert_remap.PATCH,
     expert_parallel.PATCH,
+    attention.PADDING_PATCH,
     attention.PATCH,
     attention_sinks.PATCH,
     latent_attention.PATCH,
-    input_weights.PATCH,
     event_stream.PATCH,
     event_stream.SCHEDULER_PATCH,
     output_ids.PATCH,
@@ -112,18 +117,28 @@ ALL: tuple[Patch, ...] = (
     answers.PATCH,
     *sent_time.PATCHES,
     batch_trace.PATCH,
+    # Around what looks at these fields.
+    router_fields.PATCH,
     # Last, so around what the others hook: what they raise is caught as well.
     request_guard.PATCH,
     request_answers.PATCH,
+    # Around the one before: it hears of mistakes as that tells them.
+    message_answers.PATCH,
 )
 
 
 def patches_for(process: Process, *, on_cpu: bool) -> tuple[Patch, ...]:
-    """The patches of one process, in the order in which they are applied."""
+    """The patches of one process, in the order in which they are applied.
+
+    Raises:
+        PatchError: this worker is to do without one that it needs.
+    """
+    without = left_out(ALL, os.environ.get(WITHOUT_VARIABLE, ""))
     return tuple(
         patch
         for patch in ALL
         if process in patch.processes
+        and patch.name not in without
         and (on_cpu or not patch.cpu_only)
         and (not patch.variable or os.environ.get(patch.variable))
     )

@@ -24,13 +24,16 @@ def declare_torchvision_operators() -> None:
     """Declare the two operators that importing torchvision needs; once a process.
 
     PyPI's torchvision is a CUDA build; beside a CPU build of torch its C extension does not load,
-    and `torchvision/_meta_registrations.py` fails on the undefined `torchvision::nms`.
+    and `torchvision/_meta_registrations.py` fails on the undefined `torchvision::nms`. Beside a
+    CUDA build the extension loads, GPU or not, and a second declaration would end the process.
     """
     global _torchvision_library
     if _torchvision_library is not None:
         return
     import torch
 
+    if torch.version.cuda is not None:
+        return
     library = torch.library.Library("torchvision", "FRAGMENT")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -41,6 +41,7 @@ def _start_zmq_threads() -> None:
 PATCH = Patch(
     name="cpu_background",
     why="what serves a worker must not queue behind model steps on the same core",
+    gain="what serves a worker goes before model steps, on a CPU",
     processes=frozenset({Process.SCHEDULER}),
     hooks=(Hook("sglang.srt.managers.scheduler.dispatch_event_loop", _step_back, ("scheduler",)),),
     requires=("sglang.srt.disaggregation.common.conn.CommonKVReceiver._ctx",),

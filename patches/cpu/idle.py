@@ -56,6 +56,7 @@ def _on_idle(original: Any, scheduler: Any) -> None:
 PATCH = Patch(
     name="cpu_idle",
     why="schedulers that compute nothing keep a core busy",
+    gain="a core for whoever computes, on a CPU",
     processes=frozenset({Process.SCHEDULER}),
     hooks=(Hook(f"{SCHEDULER}.on_idle", _on_idle, ("self",)),),
     requires=(SLEEPER, f"{SCHEDULER}.init_idle_sleeper", f"{SCHEDULER}.is_fully_idle"),

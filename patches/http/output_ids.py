@@ -24,7 +24,9 @@ from toolkit.contract.headers import IDS
 from toolkit.contract.prefill_only import HOST
 
 HEADER = IDS.encode()
-PATHS = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})
+PATHS = frozenset(
+    {"/generate", "/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"}
+)
 APP = "sglang.srt.entrypoints.http_server.app"
 
 

@@ -41,6 +41,8 @@ def _check_tokenized(original: Any, manager: Any, obj: Any, *args: Any, **kwargs
     except MISTAKES as error:
         raise as_mistake(error) from error
     if type(tokenized).__name__ == "TokenizedGenerateReqInput":
+        if not manager.is_generation:  # its scheduler would die of the first token
+            raise RequestError("This model embeds and does not generate: use /v1/embeddings.")
         reason = wrong(tokenized, limits_of(manager.model_config))
         if reason is not None:
             raise RequestError(reason)
@@ -132,6 +134,11 @@ PATCH = Patch(
         Hook(
             f"{_OPENAI}.serving_completions.OpenAIServingCompletion._convert_to_internal_request",
             _convert,
+            ("self", "request"),
+        ),
+        Hook(
+            f"{_OPENAI}.serving_responses.OpenAIServingResponses._make_request",
+            _convert_async,
             ("self", "request"),
         ),
     ),

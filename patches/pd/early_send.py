@@ -183,6 +183,8 @@ def _send_once(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: An
 PATCH = Patch(
     name="early_send",
     why="a late-bound request's KV waits for the end of the forward that runs",
+    gain="a finished prompt's KV leaves at once",
+    needs=("late_binding", "kv_transfer"),
     processes=EITHER,
     hooks=(
         Hook(

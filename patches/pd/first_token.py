@@ -89,6 +89,8 @@ def _never_again(original: Any, scheduler: Any, req: Any) -> None:
 PATCH = Patch(
     name="first_token",
     why="the first token is there long before a decode worker can repeat it",
+    gain="TTFT of streams",
+    needs=("late_binding", "output_ids", "resume"),
     processes=EITHER,
     hooks=(
         Hook(

@@ -76,6 +76,7 @@ def _check_host() -> None:
 PATCH = Patch(
     name=prefill_only.PATCH,
     why="a request for one token has all it asks for when its prefill has run",
+    gain="requests for one token",
     processes=EITHER,
     hooks=(
         Hook(

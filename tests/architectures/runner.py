@@ -12,7 +12,7 @@ from typing import Any
 from tests.architectures import checkpoints, deployment, hicache
 from tests.architectures.configs import Architecture
 from tests.architectures.reference import Reference
-from tests.architectures.trial import Trial, plain_answers
+from tests.architectures.trial import Refused, Trial, plain_answers
 from tests.e2e import calls
 from toolkit.launch.errors import Problem
 
@@ -86,6 +86,8 @@ def attempt(part: Callable[[], Any]) -> tuple[str, Any]:
     try:
         gave = part()
         return YES, calls.run(gave) if inspect.iscoroutine(gave) else gave
+    except Refused as error:
+        return f"{REFUSED}{error}", None
     except Exception as error:
         traceback.print_exc()
         return f"{FAILED}{type(error).__name__}: {error}"[:300], None

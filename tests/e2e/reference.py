@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,13 @@ class Reference:
         del library
         self._model = Qwen3MoeForCausalLM.from_pretrained(model_path(), dtype=torch.float32).eval()
         self._greedy: dict[tuple[int, ...], list[int]] = {}
+
+    def add(self, name: str, change: Any) -> None:
+        """Add a tensor to the weight of the module of this name."""
+        import torch
+
+        with torch.no_grad():
+            self._model.get_submodule(name).weight += change
 
     def experts(self, ids: Sequence[int]) -> np.ndarray:
         """What each token is routed to: [tokens, layers, k], ascending in k."""

@@ -81,6 +81,10 @@ def make(folder: Path, size: Size, device: str) -> None:
     index = {"metadata": {}, "weight_map": where}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     marker.write_text(json.dumps(asdict(size)))
+    if device != "cpu":  # or the workers would not get the memory of this process's drafts
+        import torch
+
+        torch.get_device_module(device).empty_cache()
 
 
 def _parts(size: Size, vocabulary: int, device: str) -> Iterator[dict[str, torch.Tensor]]:

@@ -31,7 +31,7 @@ class Step:
 
 STEPS = (
     Step("outputs", "outputs with and without our patches", 2, 30, ("sglang",)),
-    Step("signature", "the signature hook's cost, prompts of 1k to 32k", 4, 40, ("sglang", "nixl")),
+    Step("signature", "the signature hook's cost, prompts of 1k to 32k", 2, 60, ("sglang", "nixl")),
     Step("experts", "decode step against distinct experts and batch", 1, 60, ("sglang",)),
     Step("late", "1P + 2D, late-bound against shortest queue", 3, 90, ("sglang", "nixl")),
     Step("lengths", "decode step with even and mixed lengths", 1, 45, ("sglang",)),

@@ -44,6 +44,8 @@ from tests.standin.streams import STREAMS, late_of, prompt_of, resumed_ids, seed
 from toolkit.contract import VERSION, events, headers, prefill_only, run_id
 from toolkit.contract.paths import EVENTS, MOVE
 
+WHOLE = ("/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/classify", "/v1/messages/count_tokens")
+"""Endpoints whose body comes back."""
 HEAD_STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
@@ -265,6 +267,8 @@ class Protocol(asyncio.Protocol):
             self.json({}, 200 if known else 400)
         elif path == "/v1/loads":
             self.json({"loads": []})
+        elif path in WHOLE:
+            self.json({"path": path, "body": orjson.loads(bytes(self.body))})
         else:
             await self.generate()
 

@@ -2,6 +2,8 @@
 
 PATCHES_VARIABLE = "TOOLKIT_PATCHES"
 """1: the toolkit started this worker, so that it is to run with `patches`."""
+WITHOUT_VARIABLE = "TOOLKIT_WITHOUT"
+"""Names of patches with commas between that a worker is to do without (`patches.leaving_out`)."""
 DEVICE_VARIABLE = "TOOLKIT_DEVICE"
 """What the worker computes on: `cpu`, `cuda`."""
 RUN_ID_VARIABLE = "TOOLKIT_RUN_ID"

@@ -6,13 +6,14 @@ Only what the file itself sets is looked at: a default never offends, nor does a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
+from toolkit.router.door.limits import MEDIA, NO_MEDIA
 
 OURS = ("toolkit",)
 SGLANGS = ("sglang",)
@@ -118,6 +119,11 @@ def plain_problem(key: str, kind: str) -> str:
         return "mode plain has one policy, a flag: set router.args: {policy: NAME} instead"
     mend = ROUTER.get(key, Rule(EVERY)).plain
     return mend and f"mode plain has no prefill workers apart: {mend}"
+
+
+def media_problem(allow: Iterable[str], pd: bool) -> str:
+    """What to do about media where prefill and decode are apart; empty where there are none."""
+    return NO_MEDIA if pd and not MEDIA.isdisjoint(allow) else ""
 
 
 def pool_problem(policy: str | None, pd: bool, dispatch: str | None) -> str:

@@ -426,6 +426,7 @@ class Deployment(_Strict):
             acting.refuse({key: acting.plain_problem(key, router.kind) for key in keys})
         pd, policy = info.data.get("mode") != "plain", router.decode_policy
         acting.refuse({"decode_policy": acting.pool_problem(policy, pd, router.dispatch)})
+        acting.refuse({"allow": acting.media_problem(router.allow, pd)})
         return router
 
     @field_validator("base_port")

@@ -17,6 +17,7 @@ from toolkit.launch import keys
 from toolkit.launch.plan import Plan
 
 PROMPT = "The capital of France is"
+EMBEDDINGS = "/v1/embeddings"
 TOKENS = 4
 
 
@@ -76,6 +77,7 @@ def api_key(plan: Plan) -> str | None:
 
 def generate(plan: Plan, timeout: float) -> list[float]:
     """Generate through the whole path, once per worker of the larger side (at most 8 times).
+    Workers that embed are asked for an embedding.
 
     Returns the seconds each took. Raises NotReady with what was answered instead.
     """
@@ -87,12 +89,20 @@ def generate(plan: Plan, timeout: float) -> list[float]:
     for _ in range(min(max(sides), 8)):
         begin = time.monotonic()
         if plan.router:
-            status, answer = post(f"{plan.router.url}/generate", _body(), timeout, api_key(plan))
+            path, body = _asked(plan)
+            status, answer = post(f"{plan.router.url}{path}", body, timeout, api_key(plan))
         else:
             status, answer = _without_router(plan, timeout)
-        _check(status, answer)
+        _check(_asked(plan)[0], status, answer)
         times.append(time.monotonic() - begin)
     return times
+
+
+def _asked(plan: Plan) -> tuple[str, dict[str, Any]]:
+    """Which endpoint shows that its workers can do what they are for, and with what."""
+    if any("--is-embedding" in worker.argv for worker in plan.workers):
+        return EMBEDDINGS, {"model": "any", "input": PROMPT}
+    return "/generate", _body()
 
 
 def _body() -> dict[str, Any]:
@@ -104,7 +114,8 @@ def _without_router(plan: Plan, timeout: float) -> tuple[int, bytes]:
     """Do a router's job once: the same body, with one room, to a prefill and a decode worker."""
     heads = [w for w in plan.workers if w.url]
     if plan.mode == "plain":
-        return post(f"{heads[0].url}/generate", _body(), timeout)
+        path, asked = _asked(plan)
+        return post(f"{heads[0].url}{path}", asked, timeout)
     prefill = next(w for w in heads if w.role == "prefill")
     decode = random.choice([w for w in heads if w.role == "decode"])
     body = _body() | {
@@ -119,16 +130,20 @@ def _without_router(plan: Plan, timeout: float) -> tuple[int, bytes]:
     return post(f"{decode.url}/generate", body, timeout)
 
 
-def _check(status: int, answer: bytes) -> None:
+def _check(path: str, status: int, answer: bytes) -> None:
     shown = answer[:300].decode("utf-8", "replace").strip()
     if status != 200:
-        raise NotReady(f"/generate answered {status or 'nothing'}: {shown}")
+        raise NotReady(f"{path} answered {status or 'nothing'}: {shown}")
     try:
-        tokens = json.loads(answer)["meta_info"]["completion_tokens"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise NotReady(f"/generate answered no usable JSON: {shown}") from error
+        found = json.loads(answer)
+        if path == EMBEDDINGS:
+            tokens = len(found["data"][0]["embedding"])
+        else:
+            tokens = found["meta_info"]["completion_tokens"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise NotReady(f"{path} answered no usable JSON: {shown}") from error
     if tokens < 1:
-        raise NotReady(f"/generate made no token: {shown}")
+        raise NotReady(f"{path} made nothing: {shown}")
 
 
 def _headers(key: str | None) -> dict[str, str]:

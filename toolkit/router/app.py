@@ -27,6 +27,7 @@ from toolkit.router.door import models
 from toolkit.router.drains import Drains
 from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
+from toolkit.router.grammars import closing
 from toolkit.router.guard import CALLER, Guard
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
@@ -36,7 +37,7 @@ from toolkit.router.quiet import where
 from toolkit.router.recording import Entry as Recorded
 from toolkit.router.recording import Recording
 from toolkit.router.relay import Relay
-from toolkit.router.request import CAPTURE, PATHS, Job
+from toolkit.router.request import CAPTURE, PATHS, WHOLE, Job
 from toolkit.router.silence import give_up_silent
 from toolkit.router.stages import Rebalancer
 
@@ -143,7 +144,7 @@ class Router:
         return await handler(request)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """The three generation endpoints."""
+        """Everything that runs on workers."""
         endpoint = PATHS[request.path]
         client = ClientStream(request)
         status = 500
@@ -181,7 +182,7 @@ class Router:
         self, error: ApiError, endpoint: str, client: ClientStream
     ) -> web.StreamResponse:
         if client.started or error.from_stream:
-            return await client.finish(error.event() + DONE)
+            return await client.finish(error.event(endpoint) + closing(endpoint))
         return web.Response(
             status=error.status,
             body=error.body(endpoint),
@@ -190,6 +191,8 @@ class Router:
         )
 
     async def _serve(self, request: web.Request, client: ClientStream) -> web.StreamResponse:
+        if self.config.disaggregated and PATHS[request.path] in WHOLE:
+            raise _apart(request.path)
         limit = self.config.max_body_mib * budget.MIB
         bodies.refuse(request, self.config, limit)
         self.admission.check()  # before anything of the body is read
@@ -334,6 +337,14 @@ async def _all(runs: Any) -> list[Any]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _apart(path: str) -> ApiError:
+    return ApiError(
+        404,
+        f"{path} is not served here: these workers prefill and decode apart. A deployment of "
+        "`mode: plain` whose workers have a model for it (SGLang's is-embedding, say) serves it.",
+    )
 
 
 def _aborted() -> ApiError:

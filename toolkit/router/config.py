@@ -23,7 +23,7 @@ from toolkit.policies import check_policy, follows_experts
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.policies.stages.layout import Layout
 from toolkit.router.classes import Classes
-from toolkit.router.door.limits import ALLOWABLE
+from toolkit.router.door.limits import ALLOWABLE, MEDIA, NO_MEDIA
 from toolkit.router.first_token import FirstTokenFrom
 from toolkit.router.rebalance import Rebalance
 
@@ -271,6 +271,8 @@ class RouterConfig(BaseModel):
                 "workers must be all 'plain', or at least one 'prefill' and one 'decode'; "
                 f"got roles {sorted(roles)}"
             )
+        if self.disaggregated and not MEDIA.isdisjoint(self.allow):
+            raise ValueError(f"allow: {NO_MEDIA}")
         return self
 
     @model_validator(mode="after")

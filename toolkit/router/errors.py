@@ -1,7 +1,8 @@
 """Errors that a client sees, in the shapes that SGLang gives them.
 
 Sources (SGLang 0.5.21): `ErrorResponse` in srt/entrypoints/openai/protocol.py (flat object for a
-refused OpenAI request), `_create_error_response` in srt/entrypoints/http_server.py (/generate).
+refused OpenAI request), `_create_error_response` in srt/entrypoints/http_server.py (/generate),
+its handlers of exceptions for /v1/messages (Anthropic's object) and /v1/responses (nested).
 """
 
 from __future__ import annotations
@@ -10,6 +11,21 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 import orjson
+
+MESSAGES = ("messages", "count_tokens")
+"""Endpoints whose errors have Anthropic's shape."""
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "request_timeout_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Any other is an `api_error`."""
 
 
 def _phrase(status: int) -> str:
@@ -52,12 +68,22 @@ class ApiError(Exception):
             return self.raw
         if endpoint == "generate":
             return orjson.dumps({"error": {"message": self.message}})
+        if endpoint in MESSAGES:
+            return orjson.dumps(self._of_messages())
+        if endpoint == "responses":
+            return orjson.dumps({"error": self._nested()})
         return orjson.dumps(self._flat())
 
-    def event(self) -> bytes:
+    def event(self, endpoint: str = "") -> bytes:
         """The SSE event for a stream that has begun; a worker's own error event goes as it is."""
         if self._event is not None:
             return self._event
+        if endpoint in MESSAGES:
+            return b"event: error\ndata: " + orjson.dumps(self._of_messages()) + b"\n\n"
+        if endpoint == "responses":
+            # OpenAI's own event, and what its client raises for.
+            told = {**self._nested(), "type": "error", "error": self._nested()}
+            return b"event: error\ndata: " + orjson.dumps(told) + b"\n\n"
         return b"data: " + orjson.dumps({"error": self._flat()}) + b"\n\n"
 
     def as_generate_event(self) -> ApiError:
@@ -90,6 +116,13 @@ class ApiError(Exception):
         if self.final:  # the `openai` client would send it again by itself, as any 5xx
             headers["x-should-retry"] = "false"
         return headers
+
+    def _nested(self) -> dict[str, Any]:
+        return {key: value for key, value in self._flat().items() if key != "object"}
+
+    def _of_messages(self) -> dict[str, Any]:
+        kind = ANTHROPIC_TYPES.get(self.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
 
     def _flat(self) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from toolkit.router import resumable
+from toolkit.router.door.adapters import names_adapter
 
 if TYPE_CHECKING:
     from toolkit.router.request import Single
@@ -68,6 +69,10 @@ def why_decode(single: Single, *, late: bool, told: bool, tickets: bool) -> str:
         return "no worker could go on from it"
     if single.resume_ids:
         return "the client has a first token"
+    if single.endpoint == "responses":
+        return "every event has a number and the random name of its item"
+    if names_adapter(body.get("model")):
+        return WAITS["lora_path"]
     if single.capture:
         return "its experts are kept, token by token"
     if (why := resumable.why_not(single)) is not None:

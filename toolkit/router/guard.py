@@ -23,6 +23,7 @@ ADMIN_DOOR = OPEN_PATHS | {
     "/admin/migrate",
 }
 """What the admin's own port answers: no generation, which would need no client key there."""
+ANTHROPIC_KEY = "x-api-key"
 CALLER = web.RequestKey("caller", Caller)
 _NOBODY = Caller()
 
@@ -51,7 +52,7 @@ class Guard:
 
     def refuse(self, request: web.Request) -> web.Response | None:
         """The answer that ends this request; None lets it in, with its caller under CALLER."""
-        caller = self._keys.caller(request.headers.get("Authorization", ""))
+        caller = self._keys.caller(_given(request))
         if self._at_admin_door(request):
             wrong = strange(request)
             if wrong is not None:
@@ -61,9 +62,9 @@ class Guard:
             if not self._keys.admin:
                 caller = Caller(admin=True)
             elif caller is None and request.path not in OPEN_PATHS:
-                return unauthorized()
+                return unauthorized(request)
         elif caller is None and self._keys.clients and request.path not in OPEN_PATHS:
-            return unauthorized()
+            return unauthorized(request)
         request[CALLER] = caller or _NOBODY
         return None
 
@@ -79,9 +80,9 @@ class Guard:
                 f"Without an admin key this answers {where}: set admin_key_env or admin_key_file"
                 + ("." if self._port else ", or admin_port."),
             )
-        if caller.name or "Authorization" in request.headers:
+        if caller.name or _given(request):
             return _error(403, "This needs the admin key.")
-        return unauthorized()
+        return unauthorized(request)
 
     def _at_admin_door(self, request: web.Request) -> bool:
         if not self._port:
@@ -109,11 +110,18 @@ def _host_of(header: str) -> str:
     return header.rpartition(":")[0] if ":" in header else header
 
 
-def unauthorized() -> web.Response:
+def _given(request: web.Request) -> str:
+    """The key that came along: OpenAI's clients send `Authorization`, Anthropic's `x-api-key`."""
+    return request.headers.get("Authorization", "") or request.headers.get(ANTHROPIC_KEY, "")
+
+
+def unauthorized(request: web.Request) -> web.Response:
     """No key, or one that is nobody's."""
-    return web.json_response(
-        {"error": "Unauthorized"}, status=401, headers={"WWW-Authenticate": "Bearer"}
-    )
+    body: dict[str, object] = {"error": "Unauthorized"}
+    if request.path.startswith("/v1/messages"):
+        message = "This needs a key, in header x-api-key or Authorization."
+        body = {"type": "error", "error": {"type": "authentication_error", "message": message}}
+    return web.json_response(body, status=401, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _error(status: int, message: str) -> web.Response:

@@ -11,8 +11,10 @@ LIMITS = {
     "chat": ("max_tokens", "max_completion_tokens"),
     "completions": ("max_tokens",),
     "generate": ("max_new_tokens",),
+    "messages": ("max_tokens",),
 }
-"""Which fields say how many tokens a client wants at most, by endpoint."""
+"""Which fields say how many tokens a client wants at most, by endpoint. /v1/responses is not here:
+SGLang takes 2 off its limit."""
 OF_DECODE = (
     "return_hidden_states",
     "return_indexer_topk",
@@ -34,7 +36,9 @@ def is_one(single: Single) -> bool:
     given: Any = body.get("sampling_params") if single.endpoint == "generate" else body
     if not isinstance(given, dict):
         return False
-    limits = [given[name] for name in LIMITS[single.endpoint] if given.get(name) is not None]
+    limits = [
+        given[name] for name in LIMITS.get(single.endpoint, ()) if given.get(name) is not None
+    ]
     if not limits or any(type(limit) is not int or limit != 1 for limit in limits):
         return False
     return not any(body.get(name) or given.get(name) for name in OF_DECODE)

@@ -19,7 +19,7 @@ _TEXT = 4 * 1024
 """Characters of a text from which it is packed."""
 _PROMPTS = frozenset(
     {"messages", "prompt", "text", "input_ids", "input_embeds", "tools", "image_data", "video_data",
-     "audio_data"}
+     "audio_data", "input", "system", "documents", "items"}
 )  # fmt: skip
 _LOOKED_AT = frozenset({"rid", "sampling_params", "custom_params", "stream_options"})
 """What the router itself changes or reads after parsing."""

@@ -15,7 +15,8 @@ from time import monotonic
 from typing import Any, Protocol
 
 from toolkit.router.departure import Departure
-from toolkit.router.failure import ABORT, ERROR, Failure, failure_of
+from toolkit.router.failure import Failure, failure_of
+from toolkit.router.grammars import ends, failures, is_over
 from toolkit.router.held_back import HeldBack
 from toolkit.router.merge import add_prompt_logprobs
 from toolkit.router.request import Single, public_id
@@ -24,7 +25,6 @@ from toolkit.router.upstream import Call
 
 EVENT_MAX = 32 * 2**20
 """Bytes of one SSE event; those of /generate hold all of the answer so far."""
-_DONE = b"data: [DONE]\n\n"
 
 
 class Output(Protocol):
@@ -59,7 +59,8 @@ class Relay:
         self._rename: tuple[bytes, bytes] | None = None
         self.paused = False
         """Its client is slow to read, so that nothing is read from the worker."""
-        self._check_abort = single.endpoint == "generate"
+        self._failures = failures(single.endpoint)
+        self._ends = ends(single.endpoint)
         self._replayed = 0
         self._cut: list[bytes] = []
         """The ids that this attempt has to repeat, as the client has them."""
@@ -221,9 +222,8 @@ class Relay:
             events = data[end + 1 :]
         if (
             b"\n\n: " in events
-            or ERROR in events
-            or (self._check_abort and ABORT in events)
             or self.failure is not None
+            or any(mark in events for mark in self._failures)
         ):
             for event in split_events(data):
                 self._one(event + b"\n\n")
@@ -255,7 +255,7 @@ class Relay:
         if not self._begun:
             self._begun = True
             self.first.set_result(None)
-        if events[-8:] == b"[DONE]\n\n":
+        if is_over(events, self._ends):
             self.ended = True
 
     def _one(self, data: bytes) -> None:

@@ -17,13 +17,26 @@ from toolkit.policies.base import RequestView
 from toolkit.router.errors import ApiError
 from toolkit.router.poison import Record
 
-Endpoint = Literal["chat", "completions", "generate"]
+Endpoint = Literal[
+    "chat", "completions", "generate", "messages", "responses", "count_tokens", "embeddings",
+    "rerank", "score", "classify",
+]  # fmt: skip
 
 PATHS: dict[str, Endpoint] = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completions",
     "/generate": "generate",
+    "/v1/messages": "messages",
+    "/v1/responses": "responses",
+    "/v1/messages/count_tokens": "count_tokens",
+    "/v1/embeddings": "embeddings",
+    "/v1/rerank": "rerank",
+    "/v1/score": "score",
+    "/v1/classify": "classify",
 }
+WHOLE: frozenset[str] = frozenset({"embeddings", "rerank", "score", "classify"})
+"""Endpoints that a worker answers by running a prompt and nothing else: no decode worker has a part
+in them, nor the patches of prefill and decode apart."""
 
 
 class Wanted(NamedTuple):

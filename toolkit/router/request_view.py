@@ -16,6 +16,17 @@ BYTES_PER_TOKEN = 4
 """A guess for texts, which the router cannot tokenize; the prefill's event has the true count."""
 HUGE = 2**40
 """No limit of tokens is that high."""
+OFF = 2
+"""Tokens that SGLang takes off the limit of /v1/responses."""
+_PROMPTS = {
+    "chat": "messages",
+    "completions": "prompt",
+    "messages": "messages",
+    "count_tokens": "messages",
+    "rerank": "documents",
+    "score": "items",
+}
+"""Fields that hold the prompt; `input` of all others."""
 MAX_LABEL = 64
 """Characters of a label that are looked at."""
 SALT = os.urandom(16)
@@ -31,21 +42,16 @@ def view_of(
     now: float,
 ) -> tuple[RequestView, int]:
     """And the bytes of the prompt, 0 where nobody wants to look at them."""
-    if endpoint == "chat":
-        prompt: Any = body.get("messages")
-    elif endpoint == "completions":
-        prompt = body.get("prompt")
-    else:
-        prompt = body.get("text") if body.get("text") is not None else body.get("input_ids")
+    prompt = _prompt(endpoint, body)
     digest = wanted.blocks or wanted.hashes
     if isinstance(prompt, str):
         size = len(prompt) // BYTES_PER_TOKEN + 1
         text = prompt.encode("utf-8", "surrogatepass") if digest else b""
-    elif isinstance(prompt, list) and endpoint != "chat":
+    elif isinstance(prompt, list) and endpoint in ("completions", "generate"):
         size, text = len(prompt), encode(prompt) if digest else b""
     elif isinstance(prompt, list):
         size = sum(_message_size(message) for message in prompt) // BYTES_PER_TOKEN + 1
-        text = json.dumps([body.get("tools"), prompt]).encode() if digest else b""
+        text = json.dumps([*_before(endpoint, body), prompt]).encode() if digest else b""
     else:
         size, text = 1, b""
     most, least = _limits(endpoint, body)
@@ -62,6 +68,19 @@ def view_of(
     return view, len(text)
 
 
+def _prompt(endpoint: Endpoint, body: dict[str, Any]) -> Any:
+    """The longest part of what the model reads: a text, ids or messages."""
+    if endpoint == "generate":
+        return body.get("text") if body.get("text") is not None else body.get("input_ids")
+    return body.get(_PROMPTS.get(endpoint, "input"))
+
+
+def _before(endpoint: Endpoint, body: dict[str, Any]) -> list[Any]:
+    """What a template puts before the messages."""
+    names = {"messages": ("tools", "system"), "responses": ("tools", "instructions")}
+    return [body.get(name) for name in names.get(endpoint, ("tools",))]
+
+
 def _limits(endpoint: Endpoint, body: dict[str, Any]) -> tuple[int, int]:
     """The most and the least tokens that it may generate, 0 where it does not say; of what is no
     such number a worker says what is wrong."""
@@ -70,6 +89,9 @@ def _limits(endpoint: Endpoint, body: dict[str, Any]) -> tuple[int, int]:
         if not isinstance(where, dict):
             return 0, 0
         most, least = where.get("max_new_tokens"), where.get("min_new_tokens")
+    elif endpoint == "responses":
+        where, most, least = body, body.get("max_output_tokens"), 0
+        most = most - OFF if type(most) is int else None
     else:
         where = body
         most = body.get("max_completion_tokens") if endpoint == "chat" else None

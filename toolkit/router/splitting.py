@@ -19,6 +19,7 @@ from toolkit.policies.support.user import user_of
 from toolkit.router import request_view
 from toolkit.router.door.check import check
 from toolkit.router.door.limits import Limits
+from toolkit.router.door.refusal import invalid
 from toolkit.router.errors import ApiError
 from toolkit.router.request import (
     NOTHING,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 DEEPEST = 200
 """Levels of JSON; orjson writes 254, Python and workers read some hundreds more."""
+SPLIT = frozenset({"chat", "completions", "generate"})
+"""Endpoints whose requests may ask for several answers."""
 _BATCHED = (
     "rid", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
     "image_data", "video_data", "audio_data", "lora_path", "custom_logit_processor",
@@ -76,16 +79,17 @@ def parse(
             that cannot work here.
     """
     endpoint = PATHS[path]
-    body, lax = _load(raw)
+    body, lax = _load(raw, endpoint)
     if not isinstance(body, dict):
-        raise _type_error(body)
+        raise _type_error(body, endpoint)
     if capture and "capture" not in allow:
         raise ApiError(
             400,
             f"{CAPTURE}: this deployment does not hand out experts; it does with "
             '`capture_experts: true` in its file (or "capture" in `allow` of a router\'s own).',
         )
-    kind = RequestClass.STANDARD if classes is None else classes.of(body, said_class, key)
+    named = _named(endpoint, body)
+    kind = RequestClass.STANDARD if classes is None else classes.of(named, said_class, key)
     body = check(endpoint, body, Limits(vocabulary, allow))
     if lax:
         _check_text(body)
@@ -102,7 +106,7 @@ def parse(
     options = body.get("stream_options")
     job = Job(
         endpoint=endpoint,
-        rid=_base_rid(body),
+        rid=_base_rid(endpoint, body),
         stream=stream,
         singles=[],
         merged=n > 1 or prompts is not None,
@@ -114,7 +118,9 @@ def parse(
         rid = job.rid if not job.merged else f"{job.rid}_{index}"
         if isinstance(body.get("rid"), list) and _usable(one.get("rid")):
             rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
-        user = user_of(one, routing_key, request_view.SALT) if wanted.users else None
+        user = None
+        if wanted.users:
+            user = user_of(_named(endpoint, one), routing_key, request_view.SALT)
         first = index % n == 0
         if first:  # all samples of a prompt look the same
             view, size = view_of(endpoint, one, wanted, label, user, now)
@@ -128,9 +134,9 @@ def parse(
     return job
 
 
-def _load(raw: bytes) -> tuple[Any, bool]:
+def _load(raw: bytes, endpoint: Endpoint) -> tuple[Any, bool]:
     """And True for what is not strictly JSON, yet read by SGLang."""
-    body, lax = _read(raw)
+    body, lax = _read(raw, endpoint)
     if raw.count(b"[") + raw.count(b"{") > DEEPEST and _too_deep(body):
         raise ApiError(400, f"The body is nested deeper than {DEEPEST} levels.")
     return body, lax
@@ -146,7 +152,7 @@ def _too_deep(body: Any) -> bool:
     return True
 
 
-def _read(raw: bytes) -> tuple[Any, bool]:
+def _read(raw: bytes, endpoint: Endpoint) -> tuple[Any, bool]:
     try:
         return orjson.loads(raw), False
     except orjson.JSONDecodeError:
@@ -164,7 +170,7 @@ def _read(raw: bytes) -> tuple[Any, bool]:
             "input": {},
             "ctx": {"error": reason},
         }
-        raise _validation_error(detail) from error
+        raise invalid([detail], endpoint) from error
 
 
 def _check_text(body: dict[str, Any]) -> None:
@@ -176,30 +182,26 @@ def _check_text(body: dict[str, Any]) -> None:
         raise ApiError(400, f"The body holds {half}, half of a surrogate pair.") from error
 
 
-def _validation_error(detail: dict[str, Any]) -> ApiError:
-    """FastAPI's list of errors, in the flat object that SGLang makes of it."""
-    flat = {
-        "object": "error",
-        "message": str([detail]),
-        "type": "Bad Request",
-        "param": None,
-        "code": 400,
+def _type_error(body: Any, endpoint: Endpoint) -> ApiError:
+    detail = {
+        "type": "model_attributes_type",
+        "loc": ("body",),
+        "msg": "Input should be a valid dictionary or object to extract fields from",
+        "input": body if isinstance(body, (int, float, bool, type(None))) else "...",
     }
-    return ApiError(400, str([detail]), raw=orjson.dumps(flat))
+    return invalid([detail], endpoint)
 
 
-def _type_error(body: Any) -> ApiError:
-    return _validation_error(
-        {
-            "type": "model_attributes_type",
-            "loc": ("body",),
-            "msg": "Input should be a valid dictionary or object to extract fields from",
-            "input": body if isinstance(body, (int, float, bool, type(None))) else "...",
-        }
-    )
+def _named(endpoint: Endpoint, body: dict[str, Any]) -> dict[str, Any]:
+    """A body that says in `user` whose it is, as Anthropic's do in `metadata.user_id`."""
+    told = body.get("metadata") if endpoint == "messages" else None
+    return {**body, "user": told.get("user_id")} if isinstance(told, dict) else body
 
 
-def _base_rid(body: dict[str, Any]) -> str:
+def _base_rid(endpoint: Endpoint, body: dict[str, Any]) -> str:
+    if endpoint == "responses":  # the answer's own id
+        rid = body.get("request_id")
+        return str(rid) if _usable(rid) else f"resp_{secrets.token_hex(16)}"
     rid = body.get("rid")
     return str(rid) if _usable(rid) else secrets.token_hex(16)
 
@@ -209,6 +211,8 @@ def _usable(rid: Any) -> bool:
 
 
 def _samples(endpoint: Endpoint, body: dict[str, Any]) -> int:
+    if endpoint not in SPLIT:
+        return 1
     where = body.get("sampling_params") if endpoint == "generate" else body
     first = where[0] if isinstance(where, list) and where else where
     if not isinstance(first, dict):
@@ -235,12 +239,12 @@ def _samples(endpoint: Endpoint, body: dict[str, Any]) -> int:
 
 def _prompts(endpoint: Endpoint, body: dict[str, Any]) -> list[Any] | None:
     """The prompts of a batch; None for a single prompt (or for what only a worker can judge)."""
-    if endpoint == "chat":
-        return None
     if endpoint == "completions":
         prompt = body.get("prompt")
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
             return prompt
+        return None
+    if endpoint != "generate":
         return None
     text, ids, embeds = body.get("text"), body.get("input_ids"), body.get("input_embeds")
     if text is not None:

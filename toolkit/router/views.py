@@ -9,7 +9,14 @@ import orjson
 from aiohttp import web
 
 from toolkit.policies import check_policy
-from toolkit.router import drains, identity, migrate, policy_figures, stage_figures
+from toolkit.router import (
+    drains,
+    identity,
+    kept_answers,
+    migrate,
+    policy_figures,
+    stage_figures,
+)
 from toolkit.router.config import MOVES_BY, why_not
 from toolkit.router.errors import ApiError
 from toolkit.router.events import fetch
@@ -39,6 +46,7 @@ def add_routes(app: web.Application, router: Router) -> None:
     for path in PROXIED:
         app.router.add_get(path, view.proxy)
     app.router.add_get("/v1/models/{model:.*}", view.proxy)
+    kept_answers.add_routes(app)
 
 
 class Views:

@@ -43,7 +43,8 @@ def described(context: Context) -> dict[str, Any]:
         "late",
         "pd",
         model=str(scaled_up(context)),
-        prefill=context.role(tokens, most),
+        # Both arms have the same prompts: the second one would find them cached.
+        prefill=context.role(tokens, most, args={"disable-radix-cache": True}),
         decode=context.role(tokens, most, replicas=2),
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from docs.reference import gpu_results
 from tests.gpu import record, run
 from tests.gpu.__main__ import chosen, main
 from tests.gpu.errors import GpuCheckError
@@ -134,6 +135,18 @@ def test_every_step_has_its_file() -> None:
     folder = Path(__file__).resolve().parents[2] / "gpu" / "steps"
     lacking = [step.name for step in STEPS if not (folder / f"{step.name}.py").exists()]
     assert not lacking
+
+
+def test_the_documents_show_what_ran_on_a_gpu_and_nothing_else(tmp_path: Path) -> None:
+    assert gpu_results(tmp_path) == "None of the steps has been run on a GPU yet."
+    of = {"tiny": False, "device": {"kind": "cuda", "name": "H100"}, "versions": {"sglang": "9.9"}}
+    record.write(tmp_path / "a.json", {**RESULT, **of, "figures": {"ratio": 1.25, "at": {"b": 2}}})
+    record.write(tmp_path / "b.json", {**RESULT, **of, "status": "failed", "error": "x\nno kernel"})
+    record.write(tmp_path / "c.json", {**RESULT, **of, "device": {"kind": "cpu"}})
+    record.write(tmp_path / "d.json", {**RESULT, **of, "tiny": True})
+    shown = gpu_results(tmp_path)
+    assert "ratio 1.25" in shown and "H100, SGLang 9.9" in shown and "no kernel" in shown
+    assert len(shown.splitlines()) == 2 + 3
 
 
 @pytest.mark.slow

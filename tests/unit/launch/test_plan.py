@@ -285,7 +285,8 @@ def test_what_clients_may_do_is_what_the_file_says(model):
 
     assert allowed() is None
     assert allowed(capture_experts=True) == ["capture"]
-    assert allowed(router={"allow": ["media", "priority"]}) == ["media", "priority"]
+    assert allowed(router={"allow": ["labels", "priority"]}) == ["labels", "priority"]
+    assert allowed(mode="plain", router={"allow": ["media"]}) == ["media"]
     assert allowed(decode={"args": {"enable_lora": True}}) == ["lora"]
     assert allowed(prefill={"args": {"--enable-custom-logit-processor": True}}) == [
         "logit_processor"
@@ -293,6 +294,8 @@ def test_what_clients_may_do_is_what_the_file_says(model):
     assert allowed(decode={"args": {"enable-lora": False}}) is None
     with pytest.raises(ValidationError, match="none of capture, hidden_states"):
         deployment(model, router={"allow": ["everything"]})
+    with pytest.raises(ValidationError, match="not proven right with prefill and decode apart"):
+        deployment(model, router={"allow": ["media"]})
 
 
 @pytest.mark.parametrize(("dispatch", "wait_s"), [("late", "60"), ("concurrent", None)])

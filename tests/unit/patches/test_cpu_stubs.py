@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patches import stubs
 from patches.stubs import CPU_STUBS
 
 
@@ -65,3 +66,13 @@ def test_kv_rows_move_even_where_source_and_target_overlap(kernel: ModuleType) -
 def test_a_missing_kernel_says_what_to_do(kernel: ModuleType) -> None:
     with pytest.raises(NotImplementedError, match=r"silu_and_mul.*device: cuda"):
         kernel.silu_and_mul(torch.ones(1))
+
+
+def test_operators_of_torchvision_are_left_to_it_beside_a_cuda_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It registers them itself there, and torch ends a process that has them twice."""
+    monkeypatch.setattr(stubs, "_torchvision_library", None)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    stubs.declare_torchvision_operators()
+    assert stubs._torchvision_library is None

@@ -26,7 +26,16 @@ BASES: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "hi"}]},
     "completions": {"prompt": "hi"},
     "generate": {"text": "hi"},
-}
+    "messages": {
+        "model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]
+    },
+    "count_tokens": {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+    "responses": {"input": "hi"},
+    "embeddings": {"input": "hi"},
+    "classify": {"input": "hi"},
+    "rerank": {"query": "hi", "documents": ["a"]},
+    "score": {},
+}  # fmt: skip
 
 
 def refused(endpoint: str, limits: Limits = LIMITS, **fields: Any) -> str:
@@ -116,6 +125,28 @@ def test_sampling_parameters_that_no_worker_sees(params: dict[str, Any], words: 
         ("chat", {"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "http://10.0.0.1/"}}]}]},
          "unsupported content type 'image_url'"),
+        ("chat", {"model": "base:adapter"}, "names a LoRA adapter"),
+        ("messages", {"model": "base:adapter"}, "names a LoRA adapter"),
+        ("responses", {"model": "base:adapter"}, "would answer with the model alone"),
+        ("responses", {"store": True}, "store: true is not taken from clients: workers keep no"),
+        ("responses", {"input": []}, "input cannot be an empty list"),
+        ("responses", {"background": True}, "background is not taken from clients"),
+        ("responses", {"previous_response_id": "resp_1"}, "previous_response_id is not taken"),
+        ("responses", {"conversation": "c"}, "send the whole conversation"),
+        ("responses", {"prompt": {"id": "p"}}, "SGLang has no stored prompts"),
+        ("responses", {"max_output_tokens": 1}, "max_output_tokens must be an integer from 2"),
+        ("responses", {"input": [{"role": "user", "content": [
+            {"type": "input_image", "image_url": "http://10.0.0.1/"}]}]},
+         "input holds input_image"),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [
+            {"type": "image", "source": {"type": "url", "url": "/etc/passwd"}}]}]}]},
+         "messages holds image"),
+        ("messages", {"tools": [{"name": "f", "input_schema": {"items": [[]] * 20_000}}]},
+         "tools[0].input_schema"),
+        ("messages", {"max_tokens": 0}, "max_tokens: Value error, max_tokens must be positive"),
+        ("embeddings", {"input": [{"image": "/etc/passwd"}]}, "input holds image"),
+        ("rerank", {"documents": [[{"type": "image_url", "image_url": {"url": "/etc/x"}}]]},
+         "documents holds image_url"),
         ("generate", {"sampling_params": [{"n": []}]}, "there is only one prompt"),
         ("generate", {"text": ["a"], "sampling_params": []}, "0 values for 1 prompts"),
         ("generate", {"text": []}, "cannot be an empty list"),
@@ -242,7 +273,12 @@ def test_a_deployment_can_allow() -> None:
         else:
             refused("generate", limits, image_data=[url])
             refused("chat", limits, **chat)
-    assert passed("chat", Limits(allow=frozenset({"lora"})), lora_path="a")["lora_path"] == "a"
+        block = {"type": "image", "source": {"type": "url", "url": url}}
+        talk = {"messages": [{"role": "user", "content": [block]}]}
+        (passed if good else refused)("messages", limits, **talk)
+    lora = Limits(allow=frozenset({"lora"}))
+    assert passed("chat", lora, lora_path="a")["lora_path"] == "a"
+    assert passed("messages", lora, model="base:a")["model"] == "base:a"
     assert "lora" in refused("chat", lora_path="a")
     assert passed("chat", Limits(allow=frozenset({"priority"})), priority=5)["priority"] == 5
     assert "priority" not in passed("chat", priority=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
 from pathlib import Path
@@ -43,6 +44,13 @@ def test_client_keys_open_no_admin_endpoint(tmp_path: Path):
                 assert (await post(cluster, PATH, bodies(2)[PATH], headers=bearer(key)))[0] == 200
             for wrong in ({}, bearer("key-of-alic"), bearer("alice: key-of-alice"), bearer("")):
                 assert (await post(cluster, PATH, bodies(2)[PATH], headers=wrong))[0] == 401
+            # Anthropic's clients have a header of their own for it, and read another error.
+            theirs = {"x-api-key": "key-of-bob"}
+            assert (await post(cluster, PATH, bodies(2)[PATH], headers=theirs))[0] == 200
+            status, said = await post(cluster, "/v1/messages", {}, headers={"x-api-key": "no"})
+            assert (status, json.loads(said)["error"]["type"]) == (401, "authentication_error")
+            status, said = await post(cluster, "/v1/messages", {}, headers=theirs)
+            assert (status, json.loads(said)["error"]["type"]) == (400, "invalid_request_error")
             everything = {"abort_all": True}
             for path in ADMIN:
                 assert (await post(cluster, path, {}, headers=bearer("key-of-bob")))[0] == 403, path

@@ -7,19 +7,31 @@ from typing import TYPE_CHECKING
 from toolkit.launch.errors import Problem
 
 if TYPE_CHECKING:
+    from toolkit.launch.model import ModelFacts
     from toolkit.launch.plan import Plan
+
+LLAMA4 = ("llama4", "llama4_text")
 
 
 def engine(plan: Plan) -> list[Problem]:
-    """A model that would end its workers on the CPU while they start.
-
-    SGLang 0.5.21 imports the kernels of linear attention from a CPU build of `sgl_kernel`
-    (srt/layers/attention/linear/gdn_backend.py:181), and PyPI has CUDA builds only.
-    """
-    if plan.device != "cpu" or not plan.model.keeps_state:
+    """A model that would end its workers on the CPU, or be served wrong there."""
+    why = on_cpu(plan.model) if plan.device == "cpu" else ""
+    if not why:
         return []
-    name = plan.model.model_class
-    what = f"SGLang's CPU engine cannot run {name}: its linear attention needs kernels"
-    what += " (sgl_kernel.mamba) that are on no package index for the CPU"
+    what = f"SGLang's CPU engine cannot run {plan.model.model_class}: {why}"
     mend = "use device: cuda (with --dry-run a machine without a GPU will do), or another model"
     return [Problem("model", what, mend)]
+
+
+def on_cpu(model: ModelFacts) -> str:
+    """Why SGLang 0.5.21 does not run it on a CPU without AMX, or ""; files are those of
+    `sglang/srt`."""
+    if model.keeps_state:
+        # layers/attention/linear/gdn_backend.py:181; PyPI has CUDA builds only.
+        why = "its linear attention needs kernels (sgl_kernel.mamba) that are on no package index"
+        return f"{why} for the CPU"
+    if model.config.get("model_type") in LLAMA4:
+        # models/llama4.py:333: what the rotary embedding returns is left unused, as CUDA's kernel
+        # works in place; fused_moe_native.py:68 raises for its experts.
+        return "it would leave out the rotary embedding, and has no way to weigh experts' input"
+    return ""

@@ -79,7 +79,12 @@ class Attempt:
     async def run(self) -> Answer | None:
         ok = moved = False
         try:
-            answer = await (self._split() if self._d.config.disaggregated else self._plain())
+            if not self._d.config.disaggregated:
+                answer = await self._whole("plain")
+            elif self._single.endpoint == "count_tokens":
+                answer = await self._whole("prefill")
+            else:
+                answer = await self._split()
             ok = True
             return answer
         except GoOn:
@@ -94,8 +99,9 @@ class Attempt:
         config = self._d.config
         return config.no_worker_wait_s if self._number == 0 else config.rerun_wait_s
 
-    async def _plain(self) -> Answer | None:
-        rank = self._booked() or await self._d.pick("plain", self._single, self._view, self._wait_s)
+    async def _whole(self, role: str) -> Answer | None:
+        """All of it on one worker."""
+        rank = self._booked() or await self._d.pick(role, self._single, self._view, self._wait_s)
         body = self._legs.body()
         set_rank(body, rank)
         self._timing.queue = monotonic() - self._arrived

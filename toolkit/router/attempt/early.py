@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from toolkit.contract.comments import LAST
 from toolkit.router.failure import failure_of
+from toolkit.router.grammars import progress_of
 from toolkit.router.relay import strip
 from toolkit.router.request import public_id
-from toolkit.router.resume import MISSHAPEN, Progress, parse_event, split_events
+from toolkit.router.resume import MISSHAPEN, parse_event, split_events
 
 if TYPE_CHECKING:
     from toolkit.router.failure import Failure
@@ -71,7 +72,7 @@ class Early:
 
 
 def _has_output(single: Single, events: list[bytes]) -> bool:
-    progress = Progress()
+    progress = progress_of(single.endpoint)
     for data in events:
         event = parse_event(data)
         if event is None:

@@ -13,7 +13,7 @@ from toolkit.router.booking import Booking
 from toolkit.router.leg import RID_BYTES, Apart, Leg, set_rank
 from toolkit.router.packed import segments
 from toolkit.router.rank import Rank
-from toolkit.router.request import Single, new_room, public_id, ticket_body
+from toolkit.router.request import WHOLE, Single, new_room, public_id, ticket_body
 from toolkit.router.upstream import Sink
 
 if TYPE_CHECKING:
@@ -114,7 +114,12 @@ class Legs:
     def body(self) -> dict[str, Any]:
         """What a worker that prefills and decodes both is sent."""
         key = self._d.known_workers.worker_key
-        return {**ticket_body(self._single, self.rid, key), "rid": self.rid}
+        if self._single.endpoint in WHOLE:  # SGLang wants as many ids as there are inputs, or none
+            return dict(self._single.body)
+        body = {**ticket_body(self._single, self.rid, key), "rid": self.rid}
+        if self._single.endpoint == "responses":
+            body["request_id"] = self.rid
+        return body
 
     def prefill_only_body(self, prefill: Rank) -> dict[str, Any]:
         """What a prefill worker is sent that no decode worker will ask for the KV."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.router.attempt.legs import Leg, Legs
 from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
+from toolkit.router.failure import ABOUT_KV
 from toolkit.router.request import Single
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ PROBE_S = 10.0
 """A worker on probation is well again when an answer has run for so long, or to its end."""
 FULL = frozenset({429, 503})
 """What a worker answers that has no room: another one may have."""
-_ABOUT_KV = re.compile(rb"\bKV|transfer|bootstrap", re.IGNORECASE)
+_INNER = re.compile(rb'"message":"(5\d\d): ([^"]*)')
+"""How SGLang's /v1/responses tells that its own server failed: a 400 with that in its message."""
+SCRUBBED = "Internal server error"
+"""What SGLang's /v1/messages says of every failure of its own."""
 
 
 class Verdicts:
@@ -76,6 +80,10 @@ class Verdicts:
         status, body = leg.call.status, self._legs.named(bytes(leg.call.body))
         after = 1 if status in FULL else None
         error = ApiError(status, f"answered {status}", raw=body, retry_after=after)
+        inner = _INNER.search(body) if self._single.endpoint == "responses" else None
+        if inner is not None:
+            status = int(inner[1])
+            error = ApiError(status, inner[2].decode(errors="replace"))
         if status < 500 and status not in FULL:
             self.prove(leg)
             return error
@@ -86,7 +94,10 @@ class Verdicts:
         if error.status in FULL:
             leg.rank.worker.record.full(monotonic())
             return self.retry(leg, reason, "busy", error)
-        about_kv = _ABOUT_KV.search(error.raw or error.message.encode())
+        said = error.message if error.raw is None else error.raw.decode(errors="replace")
+        about_kv = ABOUT_KV.search(said) is not None
+        if self._single.endpoint == "messages" and SCRUBBED in said:
+            about_kv = len(self._legs.all) > 1  # it may have been
         return self.retry(leg, reason, "transfer" if about_kv else "answer", error)
 
     def retry(self, leg: Leg, reason: str, kind: Reason, answer: ApiError | None = None) -> Retry:

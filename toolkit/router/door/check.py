@@ -66,7 +66,7 @@ def _validate(endpoint: str, good: dict[str, Any], limits: Limits) -> None:
     except ValidationError as error:
         if error.error_count() > MOST_ERRORS:
             raise refusal(f"{error.error_count()} values of the body have wrong types.") from None
-        raise invalid(_details(error)) from error
+        raise invalid(_details(error), endpoint) from error
     except OverflowError as error:
         raise refusal(f"A number is too large: {error}.") from error
     values = seen.__dict__

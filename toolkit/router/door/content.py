@@ -97,12 +97,17 @@ def _part(part: dict[str, Any], limits: Limits) -> str | None:
     if kind not in PARTS:
         return None
     if "media" not in limits.allow:
-        return f"Model only supports text input; received unsupported content type '{PARTS[kind]}'."
-    return None if kind == "input_audio" else _source(kind, part[kind]["url"], limits)
+        return (
+            f"Model only supports text input; received unsupported content type '{PARTS[kind]}'. "
+            "Media are for workers of mode: plain, with 'media' in `allow` of the deployment."
+        )
+    return None if kind == "input_audio" else wrong_source(kind, part[kind]["url"], limits)
 
 
 def _media(name: str, value: Any, limits: Limits) -> str | None:
-    return next((wrong for each in _leaves(value) if (wrong := _source(name, each, limits))), None)
+    return next(
+        (wrong for each in _leaves(value) if (wrong := wrong_source(name, each, limits))), None
+    )
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -115,7 +120,7 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield found
 
 
-def _source(name: str, value: Any, limits: Limits) -> str | None:
+def wrong_source(name: str, value: Any, limits: Limits) -> str | None:
     """A path would be opened and a URL fetched by a worker, inside the deployment's network."""
     if isinstance(value, str):
         if value.startswith("data:"):

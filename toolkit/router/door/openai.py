@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator
 
 from toolkit.router.door import content, guided, rules, sampling, shapes
+from toolkit.router.door.adapters import MODEL
 from toolkit.router.door.field import Field, table
 from toolkit.router.door.shared import CACHE, INSIDE, REFUSE, logit_processor, off
 from toolkit.router.door.stop_regex import STOP_REGEX
@@ -26,7 +27,7 @@ def _positive(value: int) -> int:
 SHARED: tuple[Field, ...] = (
     *INSIDE,
     *CACHE,
-    Field("model", str, "workers check the name", rule=rules.NAME),
+    Field("model", str, "workers check the name", rule=MODEL),
     Field("frequency_penalty", float, "sampling", rule=sampling.FREQUENCY),
     Field("presence_penalty", float, "sampling", rule=sampling.PRESENCE),
     Field("logit_bias", dict[str, float] | None, "indexes the logits", rule=rules.BIAS),

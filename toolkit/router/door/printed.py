@@ -10,7 +10,8 @@ from toolkit.router.door.field import Field, Policy
 from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.door.sampling import SAMPLING
 
-SHORT = {"chat": "chat", "completions": "text", "generate": "generate"}
+SHORT = {"completions": "text"}
+"""Of endpoints that go by another name in the table."""
 
 
 def document() -> str:
@@ -18,7 +19,7 @@ def document() -> str:
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for endpoint, fields in ENDPOINTS.items():
         for field in fields.values():
-            rows.setdefault(_row(field), []).append(SHORT[endpoint])
+            rows.setdefault(_row(field), []).append(SHORT.get(endpoint, endpoint))
     for field in SAMPLING.values():
         rows.setdefault(_row(field), []).append("sampling_params")
     lines = ["| `allow` | lets through |", "|---|---|"]

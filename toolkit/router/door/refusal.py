@@ -6,10 +6,12 @@ from typing import Any
 
 import orjson
 
-from toolkit.router.errors import ApiError
+from toolkit.router.errors import MESSAGES, ApiError
 
 SHOWN = 120
 """Characters of a wrong value that a message quotes."""
+QUOTED_MESSAGES = 500
+"""Characters of such a list at /v1/messages."""
 QUOTED = 4000
 """Characters of a value that a list of FastAPI's errors quotes."""
 
@@ -19,17 +21,21 @@ def refusal(message: str) -> ApiError:
     return ApiError(400, printable(message), "BadRequestError")
 
 
-def invalid(errors: list[Any]) -> ApiError:
-    """FastAPI's list of errors, in the flat object that SGLang makes of it.
+def invalid(errors: list[Any], endpoint: str) -> ApiError:
+    """FastAPI's list of errors, in what SGLang makes of it for this endpoint.
 
     A plain server puts its own paths and lines in front of the list; those are left out. Values
-    are quoted as there, except long ones.
+    are quoted as there, except long ones. Of /v1/messages it tells places and messages only.
     """
+    if endpoint in MESSAGES:
+        return ApiError(400, printable(_digest(errors)))
     details = [dict(error) for error in errors]
     for detail in details:
         if len(shown(detail.get("input"), QUOTED + 1)) > QUOTED:
             detail["input"] = "..."
     message = printable(str(details))
+    if endpoint == "responses":
+        return ApiError(400, message)
     flat = {
         "object": "error",
         "message": message,
@@ -38,6 +44,16 @@ def invalid(errors: list[Any]) -> ApiError:
         "code": 400,
     }
     return ApiError(400, message, raw=orjson.dumps(flat))
+
+
+def _digest(errors: list[Any]) -> str:
+    """`_anthropic_validation_message` of srt/entrypoints/http_server.py."""
+    parts = []
+    for error in errors:
+        where = ".".join(str(part) for part in error["loc"] if part != "body")
+        parts.append(f"{where}: {error['msg']}" if where else error["msg"])
+    text = "; ".join(parts)
+    return text if len(text) <= QUOTED_MESSAGES else text[:QUOTED_MESSAGES] + "…"
 
 
 def shown(value: Any, most: int = SHOWN) -> str:

@@ -93,6 +93,8 @@ class Live:
             return "it is being moved"
         if relay is None:
             return "its answer does not stream"
+        if single.endpoint in ("messages", "responses"):
+            return "the end of its stream would not say that it was moved"
         reason = resumable.why_not(single)
         if reason is not None:
             return f"no other worker can go on with it: {reason.removesuffix(' with it')}"

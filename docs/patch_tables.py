@@ -1,0 +1,50 @@
+"""The tables of patches in the documents: what each is for, and what those bring that can be left
+out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docs import reference
+
+
+def needed() -> str:
+    """The patches that a worker cannot do without, why, and where that is tested."""
+    from patches.registry import ALL
+    from tests.patch_tests import SHOWN
+
+    rows = [(f"`{p.name}`", p.why, f"`{SHOWN[p.name]}`") for p in ALL if not p.gain]
+    return "\n".join(reference.md_table(("patch", "without it", "tests"), rows))
+
+
+ABLATION = {
+    "ttft": "TTFT p50", "tpot": "TPOT p50", "one": "one token p50", "throughput": "throughput"
+}  # fmt: skip
+
+
+def ablation() -> str:
+    """What each patch that can be left out brings: the last record of `tests.benchmarks.ablation`
+    that has it."""
+    from patches.registry import ALL
+
+    found: dict[str, Any] = {}
+    for record in reference.records():
+        if record["benchmark"] == "ablation":
+            found |= {k: v for k, v in record["figures"].items() if isinstance(v, dict)}
+    rows = []
+    for patch in ALL:
+        if patch.gain:
+            figures = found.get(patch.name)
+            cells = [_told(figures, name) for name in ABLATION]
+            rows.append((f"`{patch.name}`", patch.gain, *cells))
+    return "\n".join(reference.md_table(("patch", "for", *ABLATION.values()), rows))
+
+
+def _told(figures: dict[str, Any] | None, name: str) -> str:
+    if figures is None:
+        return "not measured"
+    low, high = figures[f"{name}_low"], figures[f"{name}_high"]
+    if low is None:
+        return f"{figures[name]:.2f}, one pair"
+    told = "" if figures[f"{name}_told"] != "not told apart" else ", not told apart"
+    return f"{figures[name]:.2f} ({low:.2f} to {high:.2f}){told}"

@@ -1,0 +1,57 @@
+"""SGLang takes the flags of every step's GPU workers; asked of its own parser, without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gpu import model
+from tests.gpu.context import Context
+from tests.gpu.steps import experts, late, lengths, migrate, outputs, preempt, signature
+from toolkit.contract.capturing import worker_problems
+from toolkit.launch.checks.flags import _ask as ask
+from toolkit.launch.deployment import Deployment
+from toolkit.launch.resolve import resolve
+
+pytestmark = [pytest.mark.full, pytest.mark.sglang]
+
+
+def test_sglang_takes_the_flags_of_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    longest = model.SCALED_UP.max_position_embeddings
+    model.make(folder, replace(model.TINY, max_position_embeddings=longest), "cpu")
+    for module in (signature, experts, late, lengths, preempt, migrate):
+        monkeypatch.setattr(module, "scaled_up", lambda _context: folder)
+    cuda = Context("cuda", False, tmp_path)
+    every: list[dict[str, Any]] = [
+        outputs.described(cuda), experts.described(cuda), late.described(cuda),
+        lengths.described(cuda), migrate.described(cuda),
+        *(signature.described(cuda, side) for side in signature.SIDES),
+        *(preempt.described(cuda, side) for side in preempt.SIDES),
+    ]  # fmt: skip
+    lines = []
+    for described in every:
+        plan = resolve(Deployment.model_validate(described))
+        for worker in plan.workers:
+            name = f"{plan.name}/{worker.name}"
+            lines.append({"name": name, "argv": list(worker.argv), "device": "cuda"})
+    answers, complaint = ask(lines)
+    assert complaint is None
+    assert {n: a["error"] for n, a in answers.items() if not a["ok"]} == {}
+    assert len(answers) == len(lines)
+    refused = {
+        name: problem.what
+        for name, answer in answers.items()
+        for problem in worker_problems(answer["resolved"])
+        if problem.fatal and answer["resolved"]["enable_return_routed_experts"]
+    }
+    assert refused == {}
+    flags = [(line["name"], line["argv"]) for line in lines]
+    on, off = (answers[f"preempt-{side}/worker-0"]["resolved"] for side in ("on", "off"))
+    assert all("--disable-overlap-schedule" in argv for name, argv in flags if "preempt" in name)
+    assert on["prefill_cuda_graph"] == off["prefill_cuda_graph"] == "disabled"

@@ -1,0 +1,87 @@
+"""The table of /v1/responses (`ResponsesRequest`).
+
+Its nested parts are not copied here: a worker says what is wrong with one. What needs an answer
+that a server keeps is refused: workers do not share state, and the next request may go to another.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from toolkit.router.door import content, parts, rules, sampling
+from toolkit.router.door.adapters import BASE_MODEL
+from toolkit.router.door.field import Field, Rule, table
+from toolkit.router.door.guided import wrong_schema
+from toolkit.router.door.limits import Limits
+from toolkit.router.door.shared import CACHE, DROP, INSIDE, REFUSE
+
+_STATE = "workers keep no answers, and share none: send the whole conversation in `input`"
+_WORKER = "workers take it apart"
+_OTHERWISE = frozenset({"background", "priority", *(field.name for field in CACHE)})
+"""Whose types or fates differ here."""
+
+
+def _text(name: str, value: Any, limits: Limits) -> str | None:
+    form = value.get("format") if isinstance(value, dict) else None
+    schema = form.get("schema") if isinstance(form, dict) else None
+    return wrong_schema(f"{name}.format.schema", schema) if isinstance(schema, dict) else None
+
+
+def _kept(name: str, value: Any, limits: Limits) -> str | None:
+    return f"store: true is not taken from clients: {_STATE}, and no `store`." if value else None
+
+
+def _input(name: str, value: Any, limits: Limits) -> str | None:
+    if value == []:
+        return f"{name} cannot be an empty list."
+    return parts.INPUT.wrong(name, value, limits)
+
+
+NOT_KEPT = Rule("false", _kept)
+INPUT = Rule("not an empty list; media only where allowed", _input)
+RESPONSES = table(
+    *(field for field in INSIDE if field.name not in _OTHERWISE),
+    Field("priority", int, "one client could always go before all others", DROP,
+          allow="priority", rule=rules.integer(-rules.INT64, rules.INT64 - 1)),
+    Field("session_id", str | None, "names a conversation, for routing", rule=rules.NAME),
+    Field("extra_key", str | None, "keeps prefixes of the cache apart", rule=rules.NAME),
+    Field("cache_salt", str | None, "keeps prefixes of the cache apart", rule=rules.NAME),
+    Field("background", bool | None, _STATE, REFUSE, default=False),
+    Field("store", bool | None, "comes back in the answer", rule=NOT_KEPT),
+    Field("previous_response_id", str | None, _STATE, REFUSE),
+    Field("conversation", Any, _STATE, REFUSE),
+    Field("prompt", Any, "SGLang has no stored prompts: send the text in `input`", REFUSE),
+    Field("custom_params", Any, "SGLang reads none here", DROP),
+    Field("request_id", str, "the answer's id; the router makes its own for workers",
+          rule=rules.NAME),
+    Field("model", str | None, "workers check the name", rule=BASE_MODEL),
+    Field("input", Any, _WORKER, required=True, kept=True, rule=INPUT),
+    Field("instructions", str | None, "the prompt"),
+    Field("include", Any, "adds to the answer", kept=True),
+    Field("max_output_tokens", int | None, "SGLang takes 2 off it",
+          rule=rules.integer(2, rules.MAX_TOKENS)),
+    Field("max_tool_calls", int | None, "SGLang passes over it"),
+    Field("metadata", dict[str, Any] | None, "comes back in the answer"),
+    Field("parallel_tool_calls", bool | None, "guided output"),
+    Field("reasoning", Any, "effort goes into the template", kept=True),
+    Field("service_tier", Literal["auto", "default", "flex", "scale", "priority"],
+          "the class of a request"),
+    Field("stream", bool | None, "the router relays the stream"),
+    Field("temperature", float | None, "sampling", rule=sampling.TEMPERATURE),
+    Field("text", Any, "guided output", kept=True, rule=Rule("its schema: see sampling_params."
+          "json_schema", _text)),
+    Field("tool_choice", Any, "guided output", kept=True),
+    Field("tools", Any, "their schemas can guide output", kept=True, rule=parts.TOOLS),
+    Field("top_logprobs", int | None, "alternatives", rule=rules.TOP),
+    Field("top_p", float | None, "sampling", rule=sampling.TOP_P),
+    Field("truncation", Literal["auto", "disabled"] | None, "SGLang passes over it"),
+    Field("user", str | None, "a person, for policies that route by it", rule=rules.NAME),
+    Field("chat_template_kwargs", dict[str, Any] | None, "variables of the template, and nothing "
+          "else of what renders it", rule=content.TEMPLATE),
+    Field("frequency_penalty", float, "sampling", rule=sampling.FREQUENCY),
+    Field("presence_penalty", float, "sampling", rule=sampling.PRESENCE),
+    Field("stop", str | list[str] | None, "stop strings", rule=rules.STOP),
+    Field("top_k", int | None, "sampling", rule=sampling.TOP_K),
+    Field("min_p", float | None, "sampling", rule=sampling.MIN_P),
+    Field("repetition_penalty", float | None, "sampling", rule=sampling.REPETITION),
+)  # fmt: skip

@@ -1,0 +1,87 @@
+"""The tables of /v1/embeddings, /v1/rerank, /v1/score and /v1/classify, which workers of
+`mode: plain` answer where their model can."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+from pydantic import Field as Bounds
+
+from toolkit.router.door import parts, rules
+from toolkit.router.door.adapters import MODEL
+from toolkit.router.door.field import Field, table
+from toolkit.router.door.limits import MAX_TOKENS
+from toolkit.router.door.shared import DROP, REFUSE
+
+
+def _some(value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise ValueError("Value error, parameter top_n should be larger than 0.")
+    return value
+
+
+_WORKER = "workers take it apart"
+_OVERRIDES = "past the tokenizer: any numbers into the model"
+_TOKEN = "belongs to overrides of embeddings"
+_MODEL = Field("model", str, "workers check the name", rule=MODEL)
+_PERSON = (
+    Field("user", str | None, "a person, for policies that route by it", rule=rules.NAME),
+    Field("rid", Any, "SGLang wants one for each input, and the router has none", DROP),
+    Field("priority", int | None, "one client could always go before all others", DROP,
+          allow="priority", rule=rules.integer(-rules.INT64, rules.INT64 - 1)),
+)  # fmt: skip
+
+
+def _override(name: str) -> Field:
+    return Field(name, Any, _OVERRIDES, REFUSE)
+
+
+EMBEDDINGS = table(
+    _MODEL,
+    *_PERSON,
+    Field("input", Any, _WORKER, required=True, kept=True, rule=parts.EMBEDDED),
+    Field("encoding_format", str, "float or base64"),
+    Field("dimensions", int | None, "of models that can", rule=rules.integer(1, MAX_TOKENS)),
+    Field("lora_path", list[str | None] | str | None, "which adapters there are is the "
+          "deployment's business", REFUSE, allow="lora", rule=rules.NAMES),
+    Field("embed_override_token_id", int | None, _TOKEN, REFUSE),
+    _override("embed_overrides"),
+)  # fmt: skip
+CLASSIFY = table(
+    _MODEL,
+    *_PERSON,
+    Field("input", Any, _WORKER, required=True, kept=True),
+)
+RERANK = table(
+    Field("query", Any, _WORKER, required=True, kept=True, rule=parts.DOCUMENTS),
+    Field("documents", Any, _WORKER, required=True, kept=True, rule=parts.DOCUMENTS),
+    Field("instruct", str | None, "the prompt"),
+    Field(
+        "top_n",
+        Annotated[int | None, AfterValidator(_some)],
+        "of the answer",
+        rule=rules.integer(1, MAX_TOKENS),
+    ),
+    Field("return_documents", bool, "adds to the answer"),
+    Field("rid", Any, "SGLang names these itself", DROP),
+)
+SCORE = table(
+    _MODEL,
+    Field("query", Any, _WORKER, kept=True),
+    Field("items", Any, _WORKER, kept=True),
+    Field("label_token_ids", Any, "index the logits", kept=True),
+    Field("apply_softmax", bool, "of the answer"),
+    Field("temperature", Annotated[float, Bounds(gt=0, allow_inf_nan=False)], "of the answer",
+          rule=rules.number(0, 1e6, "above 0", "temperature must be a positive finite number, "
+          "got {}.", above=True)),
+    Field("return_token_logprobs", bool, "adds to the answer"),
+    Field("item_first", bool, "the prompt"),
+    Field("return_pooled_hidden_states", bool, "the model's inside, and large", REFUSE,
+          allow="hidden_states", default=False),
+    Field("score_extraction_token", str | None, "where in the prompt", rule=rules.NAME),
+    Field("embed_override_token_id", int | None, _TOKEN, REFUSE),
+    _override("query_embed_overrides"),
+    _override("item_embed_overrides"),
+    Field("rid", Any, "SGLang names these itself", DROP),
+)  # fmt: skip
