@@ -281,7 +281,7 @@ def releases() -> str:
     for kind in ("smoke", "whole"):
         cells = [_ran(tests.get(release, {}).get(kind)) for release in names]
         rows.append((f"**{kind}**", *cells))
-    return "\n".join(_table(("", *names), rows))
+    return "\n".join(md_table(("", *names), rows))
 
 
 def _fits(contract: dict[str, Any], name: str) -> str:

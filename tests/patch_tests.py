@@ -16,6 +16,7 @@ SHOWN: dict[str, str] = {
     "private_logs": f"{E2E}/test_private_logs.py",
     "template": f"{UNIT}/cpu/test_template.py",
     "cpu_host_memory": f"{E2E}/test_cpu_shims.py",
+    "cpu_host_indices": f"{UNIT}/cpu/test_host_indices.py",
     "cpu_host_transfer": f"{UNIT}/cpu/test_host_transfer.py",
     "cpu_lora": f"{E2E}/test_lora.py",
     "cpu_attention_sinks": f"{UNIT}/cpu/test_attention_sinks.py",

@@ -1,8 +1,8 @@
 """SGLang releases besides the pinned one, each in a folder that goes before it on the path.
 
-The pinned set (cpu.lock) is installed once. Of another release only SGLang itself is fetched: its
-own code runs on the same dependencies on the CPU, where nothing of what else differs between
-releases (kernels, CUDA) is used.
+The pinned set (cpu.lock) is installed once. Of another release SGLang itself is fetched, and what
+it cannot do without: its own code runs on the same dependencies on the CPU, where little of what
+else differs between releases (kernels, CUDA) is used.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from toolkit.setup.layout import Layout
 
 PROVEN = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
 """Releases that the patches are proven with, oldest first (docs/pages/releases.md says how far)."""
+
+BESIDE = {"0.5.23": ("openai==2.8.0",)}
+"""What a release needs that the pinned set does not have: its /v1/responses is off without."""
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+(\.\w+)?")
 
@@ -52,7 +55,8 @@ def ensure(layout: Layout, release: str) -> Optional[Path]:
     new = Path(tempfile.mkdtemp(dir=place.parent, prefix="new-"))
     try:
         with say.step(f"SGLang {release}, beside the pinned one"):
-            installer.install(layout, ["--no-deps", "--target", str(new), f"sglang=={release}"])
+            wanted = [f"sglang=={release}", *BESIDE.get(release, ())]
+            installer.install(layout, ["--no-deps", "--target", str(new), *wanted])
         if not place.is_dir():  # or somebody else was quicker
             new.rename(place)
     finally:

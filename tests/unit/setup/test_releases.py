@@ -27,8 +27,9 @@ def fetched(place: Layout, monkeypatch: pytest.MonkeyPatch, fails: bool = False)
     asked: list[str] = []
 
     def install(layout: Layout, arguments: Sequence[str]) -> None:
-        asked.append(arguments[-1])
-        target = Path(arguments[arguments.index("--target") + 1])
+        place = arguments.index("--target") + 1
+        asked.extend(arguments[place + 1 :])
+        target = Path(arguments[place])
         (target / "sglang").mkdir()
         if fails:
             raise say.SetupError("The download broke off.")
@@ -54,6 +55,8 @@ def test_another_one_is_fetched_once(place: Layout, monkeypatch: pytest.MonkeyPa
     assert found == releases.ensure(place, "0.5.22") == place.venv / "sglang" / "0.5.22"
     assert found is not None and (found / "sglang").is_dir()
     assert asked == ["sglang==0.5.22"]
+    releases.ensure(place, "0.5.23")
+    assert asked[1:] == ["sglang==0.5.23", *releases.BESIDE["0.5.23"]]
     monkeypatch.setenv("PYTHONPATH", "mine")
     assert releases.environment(found) == {"PYTHONPATH": f"{found}{os.pathsep}mine"}
 
