@@ -375,9 +375,17 @@ def ablation() -> str:
     return patch_tables.ablation()
 
 
+def tried(benchmark: str) -> str:
+    """What `python -m tests.architectures` recorded."""
+    from docs import models
+
+    return models.tried(benchmark)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
     "releases": releases,
     "gpu_steps": gpu_steps, "gpu_lines": gpu_lines, "gpu_results": gpu_results,
     "needed": needed, "ablation": ablation,
+    "architectures": lambda: tried("architectures"), "hicache": lambda: tried("hicache"),
 }  # fmt: skip

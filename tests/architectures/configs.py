@@ -62,7 +62,7 @@ _QWEN3_MOE = _config(
     decoder_sparse_step=1,
     head_dim=32,
     intermediate_size=256,
-    mlp_only_layers=[0],
+    mlp_only_layers=[],
     moe_intermediate_size=64,
     norm_topk_prob=True,
     num_experts=16,
@@ -222,7 +222,7 @@ back to it where a CPU has no AMX. `patches.cpu.attention_sinks` adds what is mi
 ARCHITECTURES: dict[str, Architecture] = {
     each.name: each
     for each in (
-        Architecture("qwen3-moe", _QWEN3_MOE, (1, 2, 3), 16, 4),
+        Architecture("qwen3-moe", _QWEN3_MOE, (0, 1, 2, 3), 16, 4),
         Architecture("deepseek-v3", _DEEPSEEK_V3, (1, 2, 3), 16, 4),
         Architecture("gpt-oss", _GPT_OSS, (0, 1, 2, 3), 16, 4, FALLS_BACK),
         Architecture("glm4-moe", _GLM4_MOE, (1, 2, 3), 16, 4),

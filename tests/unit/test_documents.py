@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from docs import reference
 from tests.benchmarks.shared.common import record
 from toolkit.launch.meanings import MEANINGS
@@ -69,6 +71,22 @@ def test_nested_figures_are_lines_of_their_own() -> None:
     assert list(reference.figures(found)) == [
         ("", "a 1, b 1; c 2"),
         ("pool.eldr", "p50 0.9 (0.8 to 1.0), p99 0.7"),
+    ]
+
+
+def test_what_was_tried_is_a_table_with_its_reasons_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = {"a": {"plain": "refused: no kernel", "PD": "-"}, "b": {"plain": "yes; note: slow"}}
+    later = {"a": {"plain": "refused: no kernel, not yet", "PD": "yes"}}
+    made = [{"benchmark": "tried", "figures": found} for found in (first, later)]
+    monkeypatch.setattr(reference, "records", lambda: made)
+    assert reference.tried("tried").splitlines() == [
+        "| architecture | plain | PD |",
+        "| --- | --- | --- |",
+        "| `a` | refused (1) | yes |",
+        "| `b` | yes (2) | - |",
+        "",
+        "1. no kernel, not yet",
+        "2. note: slow",
     ]
 
 

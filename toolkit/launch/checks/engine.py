@@ -14,7 +14,16 @@ LLAMA4 = ("llama4", "llama4_text")
 
 
 def engine(plan: Plan) -> list[Problem]:
-    """A model that would end its workers on the CPU, or be served wrong there."""
+    """A model that would end its workers, or be served wrong."""
+    config = plan.model.config
+    if config.get("model_type") == "qwen3_moe" and (
+        config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1
+    ):
+        # models/qwen3_moe.py:845: all layers have experts, those without keep random weights.
+        what = "SGLang 0.5.21 gives every layer of a Qwen3MoeForCausalLM experts; this config has"
+        what += " layers without, whose weights it would leave out without a word"
+        mend = "use another model: mlp_only_layers must be empty, decoder_sparse_step 1"
+        return [Problem("model", what, mend)]
     why = on_cpu(plan.model) if plan.device == "cpu" else ""
     if not why:
         return []

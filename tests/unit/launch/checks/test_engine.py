@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,17 @@ def test_what_the_cpu_engine_cannot_run_is_refused_there_only(name: str, tmp_pat
     for problem in found:
         assert problem.fatal and REFUSED[name] in problem.what
         assert "device: cuda" in problem.mend
+
+
+@pytest.mark.parametrize("change", [{"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}])
+def test_dense_layers_that_sglang_would_not_load_are_refused(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    made = plan("qwen3-moe", tmp_path, "cuda")
+    assert engine(made) == []
+    facts = replace(made.model, config=made.model.config | change)
+    (problem,) = engine(replace(made, model=facts))
+    assert problem.fatal and "without a word" in problem.what
 
 
 def test_a_start_without_a_look_at_the_flags_is_refused_too(tmp_path: Path) -> None:
