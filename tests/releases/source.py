@@ -62,7 +62,7 @@ def _parsed(file: Path, changed_ns: int) -> tuple[str, ast.Module]:
 def _inside(text: str, node: ast.AST, names: list[str]) -> str | None:
     """Of nested names in a module; the whole text for none."""
     for name in names:
-        body = getattr(node, "body", ())
+        body: list[ast.stmt] = getattr(node, "body", [])
         found = next((each for each in _statements(body) if name in _defines(each)), None)
         if found is None:
             return None
