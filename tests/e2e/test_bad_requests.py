@@ -59,19 +59,6 @@ CASES: list[tuple[str, Any]] = [
     (NATIVE, native(stop=["a"] * 40)),
     (NATIVE, native(beam_width=0)),
     (CHAT, chat(response_format={"type": "json_schema"})),
-    (
-        CHAT,
-        chat(
-            messages=[
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}}
-                    ],
-                }
-            ]
-        ),
-    ),
     (CHAT, chat(tool_choice="required")),
     (CHAT, chat(chat_template_kwargs={"chat_template": "x"})),
     (CHAT, chat(messages=[{"role": "nobody", "content": "a"}])),
