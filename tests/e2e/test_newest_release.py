@@ -1,7 +1,7 @@
 """A smoke test on the newest supported release of SGLang, where another one is installed.
 
 One prefill worker and a decode server of two DP-attention ranks: late binding, signatures, our
-policy in the DP controller, answers equal to the model's own.
+policy over the DP ranks, answers equal to the model's own.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ pytestmark = [
 
 def described() -> dict[str, Any]:
     role = {"kv_tokens": 8192, "max_running": 16}
-    ranks = {"tp": 2, "dp": 2, "dp_attention": True, "dp_policy": "br0"}
+    ranks = {"tp": 2, "dp": 2, "dp_attention": True}
     return {
         "name": "newest", "device": "cpu", "model": "embedded", "mode": "pd", "prefill": role,
-        "decode": {**role, **ranks}, "router": {"profile": "embedded"},
+        "decode": {**role, **ranks}, "router": {"profile": "embedded", "decode_policy": "br0"},
     }  # fmt: skip
 
 
