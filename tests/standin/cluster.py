@@ -21,6 +21,9 @@ from tests.ports import free_port
 from tests.preloading import Process
 from tests.standin import forking
 
+PATIENCE_S = 60.0
+"""Only a test that fails waits so long: a refit at nice 10 may take long on a full machine."""
+
 
 @dataclass
 class Standin:
@@ -177,7 +180,7 @@ class Cluster:
             raise RuntimeError(f"the router did not get ready:\n{self.log.read_text()}")
         await self.until(lambda state: all(w["healthy"] for w in state["workers"]))
 
-    async def until(self, condition: Any, seconds: float = 10.0) -> dict[str, Any]:
+    async def until(self, condition: Any, seconds: float = PATIENCE_S) -> dict[str, Any]:
         """Poll /workers until `condition(state)`; the state, or AssertionError with the last."""
         return await _poll(self.state, condition, seconds)
 
@@ -196,7 +199,7 @@ class Cluster:
         async with self.session.post(url, data=mode.encode()) as response:
             assert response.status == 200, f"{mode}: {response.status}"
 
-    async def until_stats(self, condition: Any, seconds: float = 10.0) -> None:
+    async def until_stats(self, condition: Any, seconds: float = PATIENCE_S) -> None:
         """As `until`, of every worker's `stats` by name: for what the router sends besides answers,
         which may come behind them."""
 

@@ -78,7 +78,7 @@ class Drains:
         begun = monotonic()
         emptying = _Emptying(self._moves, ranks)
         try:
-            while emptying.left and monotonic() - begun < deadline_s:
+            while emptying.busy and monotonic() - begun < deadline_s:
                 emptying.look()
                 await asyncio.sleep(LOOK_S)
         finally:
@@ -110,6 +110,11 @@ class _Emptying:
     def left(self) -> int:
         """Requests of ours that are there or on their way."""
         return sum(rank.inflight for rank in self._ranks)
+
+    @property
+    def busy(self) -> bool:
+        """A request leaves its rank a little before its move is known to be over."""
+        return bool(self.left) or any(not order.done() for order in self._orders.values())
 
     def look(self) -> None:
         now = monotonic()

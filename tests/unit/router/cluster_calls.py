@@ -13,7 +13,7 @@ PROMPT = [{"role": "user", "content": "hello"}]
 
 
 def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 90))
+    return asyncio.run(asyncio.wait_for(coroutine, 150))
 
 
 def expected(prompt: Any, count: int) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
 from toolkit.router.config import RouterConfig
+from toolkit.router.drains import LOOK_S, Drains
 from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.moves import Outcome
 
 CHAT = "/v1/chat/completions"
 ARGS = ["--resume", "--token-ms", "4"]
@@ -158,3 +160,30 @@ def lone() -> Any:
     yield lambda body: loop.run_until_complete(post(router, "/admin/drain", body, admin=True))
     loop.run_until_complete(router.__aexit__())
     loop.close()
+
+
+def test_a_move_that_ends_after_its_request_has_left_is_counted():
+    class Rank:
+        inflight = 1
+
+    class Moves:
+        def on(self, rank: Any) -> list[str]:
+            return ["a request"] * rank.inflight
+
+        def why_not(self, live: Any) -> None:
+            return None
+
+        async def move(self, live: Any, target: Any, why: str) -> Outcome:
+            await asyncio.sleep(0.01)
+            rank.inflight = 0
+            await asyncio.sleep(3 * LOOK_S)
+            return Outcome("moved")
+
+    class Known:
+        def hold(self, ranks: Any) -> None:
+            pass
+
+    rank: Any = Rank()
+    drains = Drains(cast(Any, Known()), cast(Any, Moves()))
+    told = asyncio.run(drains.drain([rank], 5.0))
+    assert (told["drained"], told["moved"], told["left"]) == (True, 1, 0)

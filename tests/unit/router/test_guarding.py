@@ -34,7 +34,7 @@ async def _beside_a_sick_decode(
         before = [(await cluster.stats(name))["posts"] for name in names]
         checked = await running
         posts = [(await cluster.stats(name))["posts"] for name in names]
-        await cluster.until(idle, 20.0)
+        await cluster.until(idle)
     return checked, [after - first for after, first in zip(posts, before, strict=True)]
 
 
@@ -142,7 +142,7 @@ def test_a_worker_s_nonsense_hurts_neither_the_router_nor_its_watch(role):
             assert text_of(PATH, raw) == expected("hello", 3)
             cluster.worker(f"{role}-0").kill()  # it is still watched
             await cluster.until(lambda s: not all(w["healthy"] for w in s["workers"]), 3.0)
-            await cluster.until(idle, 15.0)
+            await cluster.until(idle)
 
     run(check())
 

@@ -35,7 +35,7 @@ def test_a_storm_loses_and_changes_nothing():
             assert checked.lost == checked.wrong == 0, checked.why
             assert checked.good > 50
             assert all(storm.faults.values()), storm.faults
-            await cluster.until(idle, 20.0)
+            await cluster.until(idle)
 
     run(check())
 
@@ -55,6 +55,6 @@ def test_one_fault_of_each_kind_beside_streams(fault, role):
             checked = await running
             assert checked.lost == checked.wrong == 0, checked.why
             assert checked.good > 20
-            await cluster.until(idle, 20.0)
+            await cluster.until(idle)
 
     run(check())

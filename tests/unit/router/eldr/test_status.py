@@ -19,7 +19,7 @@ def test_one_line_says_what_became_of_the_requests(tmp_path):
             await traffic.many([0, 1, 2])
             await traffic.send(standin_signature=None)
             cluster.worker("decode-3").kill()
-            state = await cluster.until(lambda s: s["eldr"]["centroids"] == 3, 5.0)
+            state = await cluster.until(lambda s: s["eldr"]["centroids"] == 3)
             line = eldr_line(json.loads(json.dumps(state))["eldr"])
             assert line.startswith("eldr: 3 centroids, tau 0.1; 3 of 4 requests by signature (band")
             assert "1 by load: 1 no signature" in line
