@@ -27,6 +27,15 @@ def together(config: Any) -> bool:
     return bool(_asked(config, "attn_dp_enabled", "enable_dp_attention"))
 
 
+def rank(scheduler: Any) -> int:
+    """The DP rank that a scheduler is, 0 of a server that has one: SGLang 0.5.20 tells the
+    scheduler, later releases `get_parallel()`."""
+    from sglang.srt.runtime_context import get_parallel
+
+    told = getattr(scheduler, "ps", None) or get_parallel()
+    return int(told.dp_rank or 0)
+
+
 def _asked(config: Any, name: str, older: str) -> Any:
     """`get_parallel()` has the newer name; resolved flags are counted by a function named alike."""
     from sglang.srt import runtime_context

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.dp import layout
 from patches.experts.loaded_kv import on_load
 from patches.tickets import ticket_of
 from toolkit.contract.ticket import TicketError
@@ -78,14 +79,13 @@ def all_known(rows: Any) -> bool:
 
 
 def _send(scheduler: Any, req: Any, phase: str, start: int, rows: Any, whole: bool) -> None:
-    from sglang.srt.runtime_context import get_parallel
 
     # Only the rank that talks to the tokenizer has a socket; on the others this is a no-op.
     scheduler.ipc_channels.send_to_tokenizer.send_output(
         ExpertsCaptured(
             rid=capture_name(req),
             phase=phase,
-            dp_rank=get_parallel().dp_rank or 0,
+            dp_rank=layout.rank(scheduler),
             start=start,
             shape=rows.shape,
             ids=rows.tobytes(),

@@ -23,12 +23,14 @@ import time
 from typing import Any
 
 from patches.base import Hook, Patch, Process
-from patches.http.request_values import Limits, wrong
+from patches.http.request_values import REQUEST_FIELDS, SAMPLING_FIELDS, Limits, wrong
 from toolkit.contract.ticket import TicketError
 
 log = logging.getLogger(__name__)
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+_REQUEST = "sglang.srt.managers.io_struct.TokenizedGenerateReqInput"
+_SAMPLING = "sglang.srt.sampling.sampling_params.SamplingParams"
 
 MISTAKES = (
     TypeError,
@@ -183,5 +185,7 @@ PATCH = Patch(
         "sglang.srt.runtime_context.get_disagg",
         "sglang.srt.runtime_context.get_exec",
         "sglang.srt.sampling.custom_logit_processor.CustomLogitProcessor.from_str",
+        *(f"{_REQUEST}.{name}" for name in REQUEST_FIELDS),
+        *(f"{_SAMPLING}.{name}" for name in SAMPLING_FIELDS),
     ),
 )

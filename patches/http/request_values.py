@@ -31,6 +31,23 @@ MAX_GRAMMAR = 1 << 16
 MAX_DEPTH = 64
 """Of lists and objects in a JSON schema: the compiler recurses in C++."""
 MAX_ID = 512
+
+REQUEST_FIELDS = (
+    *("rid", "input_ids", "input_embeds", "mm_inputs", "sampling_params", "session_params"),
+    *("multi_item_delimiter_indices", "positional_embed_overrides", "custom_logit_processor"),
+    *("top_logprobs_num", "logprob_start_len", "token_ids_logprob", "routed_experts_start_len"),
+    *("bootstrap_host", "bootstrap_port", "bootstrap_room", "decode_tp_size"),
+    *("routed_dp_rank", "disagg_prefill_dp_rank", "priority"),
+)
+"""What is read of a `TokenizedGenerateReqInput`. A release that lacks one would have all its
+requests refused, so each is in the patch's contract."""
+SAMPLING_FIELDS = (
+    *("temperature", "top_p", "min_p", "top_k", "frequency_penalty", "presence_penalty"),
+    *("repetition_penalty", "max_new_tokens", "min_new_tokens", "n", "beam_width"),
+    *("stream_interval", "sampling_seed", "stop_token_ids", "stop_strs", "stop_regex_strs"),
+    *("logit_bias", "custom_params", "json_schema", "regex", "ebnf", "structural_tag"),
+)
+"""And of its `SamplingParams`."""
 """Characters of an id or key that comes with a request."""
 
 _NOT_TYPED = frozenset(
@@ -241,7 +258,7 @@ def _check_prompt(request: Any, limits: Limits) -> None:
     )
     length = len(ids or ())
     for name in ("multi_item_delimiter_indices", "token_indices_to_pool"):
-        for index in getattr(request, name) or ():
+        for index in getattr(request, name, None) or ():  # some came after 0.5.20
             _within(name, index, 0, length - 1)
 
 

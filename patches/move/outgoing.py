@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.dp import layout
 from patches.move.manager import obstacle, on_its_way, sending_manager
 from patches.move.order import MoveOrder
 from toolkit.contract.events import Moving
@@ -298,9 +299,8 @@ def _end(scheduler: Any, move: Outgoing, state: Any, reason: str = "") -> None:
 
 def _tell(scheduler: Any, req: Any, news: Moving) -> None:
     import msgspec
-    from sglang.srt.runtime_context import get_parallel
 
-    news = msgspec.structs.replace(news, dp_rank=get_parallel().dp_rank or 0)
+    news = msgspec.structs.replace(news, dp_rank=layout.rank(scheduler))
     # Only the rank that talks to the tokenizer has a socket; on the others this is a no-op.
     scheduler.ipc_channels.send_to_tokenizer.send_output(news, req)
 

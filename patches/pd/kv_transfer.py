@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.dp import layout
 from toolkit.contract.events import KvTransfer
 
 _MARK = "_toolkit_send_began"
@@ -30,7 +31,6 @@ def _mark_first_send(original: Any, scheduler: Any, req: Any, *args: Any, **kwar
 
 def _report_finished(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> list[Any]:
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
-    from sglang.srt.runtime_context import get_parallel
 
     done: list[Any] = original(scheduler, *args, **kwargs)
     now = time.perf_counter()
@@ -42,7 +42,7 @@ def _report_finished(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -
         scheduler.ipc_channels.send_to_tokenizer.send_output(
             KvTransfer(
                 rid=req.rid,
-                dp_rank=get_parallel().dp_rank or 0,
+                dp_rank=layout.rank(scheduler),
                 tokens=len(req.origin_input_ids),
                 bytes=int(moved or 0),
                 seconds=now - began,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.dp import layout
 from patches.experts.signature import take
 from toolkit.contract.events import PrefillDone
 
@@ -25,12 +26,11 @@ def newly_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> li
 
 
 def _announce_finished_prefills(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
-    from sglang.srt.runtime_context import get_parallel
 
     counted = take(result)
     finished = newly_finished(original, scheduler, batch, result)  # waits for the counts' copy
     signatures = counted.wire() if counted is not None else {}
-    dp_rank = get_parallel().dp_rank or 0
+    dp_rank = layout.rank(scheduler)
     for req in finished:
         # Only the rank that talks to the tokenizer has a socket; on the others this is a no-op.
         scheduler.ipc_channels.send_to_tokenizer.send_output(

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.dp import layout
 from patches.steps.lockstep import LOCKSTEP, GroupSteps, group_size, packed
 from patches.steps.request_times import finished_rows
 from patches.steps.stops import stops_of
@@ -225,11 +226,10 @@ def _log_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
 
 
 def _flush(scheduler: Any) -> None:
-    from sglang.srt.runtime_context import get_parallel
 
     if not LOG.rows:
         LOG.origin = time.monotonic()
-    block = LOG.take(get_parallel().dp_rank or 0, group_size())
+    block = LOG.take(layout.rank(scheduler), group_size())
     scheduler.ipc_channels.send_to_tokenizer.send_output(block)
 
 
