@@ -17,7 +17,7 @@ from typing import Dict, Optional
 from toolkit.setup import installer, lockfile, say
 from toolkit.setup.layout import Layout
 
-PROVEN = ("0.5.21", "0.5.22", "0.5.23")
+PROVEN = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
 """Releases that the patches are proven with, oldest first (docs/pages/releases.md says how far)."""
 
 BESIDE = {"0.5.23": ("openai==2.8.0",)}

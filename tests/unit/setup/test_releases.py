@@ -75,7 +75,7 @@ def test_a_release_that_nobody_has_tried_is_said(
 ) -> None:
     fetched(place, monkeypatch)
     releases.ensure(place, "0.9.9")
-    assert "careful: the patches are proven with SGLang 0.5.21" in capsys.readouterr().out
+    assert "careful: the patches are proven with SGLang 0.5.20" in capsys.readouterr().out
 
 
 def test_the_pinned_release_is_a_proven_one() -> None:
