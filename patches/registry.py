@@ -12,6 +12,7 @@ from patches.cpu import (
     device_module,
     expert_parallel,
     expert_remap,
+    group_scatter,
     host_indices,
     host_memory,
     host_transfer,
@@ -52,6 +53,8 @@ from patches.pd import (
 )
 from patches.preempt import admission, answers, boundary
 from patches.preempt import experts as preempt_experts
+from patches.relocate import dispatch_info, rank
+from patches.relocate import order as relocation_order
 from patches.steps import batch_trace, lockstep, sent_time, step_log
 from patches.streams import event_stream, expert_stream
 from toolkit.contract.variables import WITHOUT_VARIABLE
@@ -73,6 +76,8 @@ ALL: tuple[Patch, ...] = (
     lora.PATCH,
     expert_remap.PATCH,
     expert_parallel.PATCH,
+    group_scatter.PATCH,
+    dispatch_info.PATCH,
     attention.PADDING_PATCH,
     attention.PATCH,
     attention_sinks.PATCH,
@@ -102,6 +107,8 @@ ALL: tuple[Patch, ...] = (
     order.PATCH,
     outgoing.PATCH,
     incoming.PATCH,
+    relocation_order.PATCH,
+    rank.PATCH,
     prefill_restart.PATCH,
     rank_register.PATCH,
     controller_process.PATCH,

@@ -73,12 +73,13 @@ def main() -> None:
     from patches.dp import method
     from patches.experts import signature
     from patches.pd import waiting_queue
+    from patches.relocate import kept
     from patches.steps import speculative
 
     load_plugins()
     if not installed():
         refuse("SGLang loaded its plugins without applying the toolkit's patches")
-    server_args = prepare_server_args(method.adopt(sys.argv[1:]))
+    server_args = prepare_server_args(kept.adopt(method.adopt(sys.argv[1:])))
     method.check_worker(server_args)
     signature.check_worker(server_args)
     waiting_queue.check_worker(server_args)

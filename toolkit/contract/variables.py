@@ -31,6 +31,9 @@ PAUSE_VARIABLE = "TOOLKIT_PAUSE"
 MOVE_VARIABLE = "TOOLKIT_MOVE"
 """Set: a decode worker can send the KV of what it runs to another one (`patches.move`). It then has
 a KV bootstrap server, on `--disaggregation-bootstrap-port`."""
+RELOCATE_VARIABLE = "TOOLKIT_RELOCATE"
+"""Set: experts can be moved while the worker serves (`patches.relocate`). A path names the file
+that keeps the last complete map for the next start."""
 TRACE_VARIABLE = "TOOLKIT_BATCH_TRACE"
 """A file to which a scheduler writes what it ran when (`patches.steps.batch_trace`), with its pid
 behind the name; for tests and questions, as it grows without a bound."""

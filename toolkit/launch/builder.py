@@ -150,6 +150,7 @@ class PlanBuilder:
                         dispatch=self.dispatch,
                         signature_layers=layers,
                         profile=self.locality.folder if self.locality else "",
+                        kept=f"{RUN_DIR}/{base}.experts.json" if role.nodes == 1 else "1",
                     ),
                     local=node.host == self.local,
                 )

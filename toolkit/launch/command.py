@@ -20,6 +20,7 @@ from toolkit.contract.variables import (
     PATCHES_VARIABLE,
     PAUSE_VARIABLE,
     PREEMPT_VARIABLE,
+    RELOCATE_VARIABLE,
     WAITING_VARIABLE,
 )
 from toolkit.launch.deployment import Deployment, Role
@@ -129,6 +130,10 @@ def worker_flags(
     if role.preempt is not None and role_name != "decode":
         # Both would have launched the whole of a prompt before anybody looks.
         flags |= {"disable-overlap-schedule": True, "disable-prefill-cuda-graph": not cpu}
+    if role.relocate:
+        # With an all-to-all each rank takes the nearest replica; without, all must take the same.
+        scattered = str(role.args.get("moe-a2a-backend", "none")) != "none"
+        flags["ep-dispatch-algorithm"] = "static" if scattered else "dynamic"
     if role.dp_policy is not None:
         flags["load-balance-method"] = role.dp_policy
     if deployment.mode == "pd":
@@ -191,10 +196,11 @@ def worker_env(
     dispatch: str,
     signature_layers: tuple[int, ...] = (),
     profile: str = "",
+    kept: str = "1",
 ) -> dict[str, str]:
     """Variables set on top of the launcher's environment. `signature_layers`: the model's layers
     whose experts the worker is to record; `profile`: the folder of the profile by which its DP
-    controller reads what others have recorded."""
+    controller reads what others have recorded; `kept`: the file that keeps its expert map."""
     env = {PATCHES_VARIABLE: "1", DEVICE_VARIABLE: deployment.device, "SGLANG_HOST_IP": address}
     env |= python_env() | CRASH_ENV
     if signature_layers:
@@ -210,6 +216,8 @@ def worker_env(
         # Else every forward reads its batch from the same buffers: another one in its middle would
         # overwrite them.
         env["SGLANG_EAGER_INPUT_NO_COPY"] = "1"
+    if role.relocate:
+        env[RELOCATE_VARIABLE] = kept
     sends = role_name == "decode" and deployment.sends
     if sends:
         env[MOVE_VARIABLE] = "1"

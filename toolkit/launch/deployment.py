@@ -99,6 +99,9 @@ class Role(_Strict):
         default=False,
         description="decode ranks of one process each look at new requests while a step runs too",
     )
+    relocate: bool = Field(
+        default=False, description="its experts can be moved to other GPUs while it serves"
+    )
     waiting: Annotated[Waiting, BeforeValidator(from_yaml)] = Field(
         default=Waiting(order="fcfs"), description="in which order waiting prompts are prefilled"
     )

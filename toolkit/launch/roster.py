@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolkit.contract.variables import FRONT_VARIABLE as FRONT
@@ -26,7 +26,7 @@ def roster(
             url=w.url,
             health_url=w.health_url,
             command=w.command,
-            env={**temporary, **w.env},
+            env={**temporary, **_in(run_dir, w.env)},
             log=run_dir / f"{w.name}.log",
             after=w.after,
             without=keys.not_for_workers(plan),
@@ -53,3 +53,7 @@ def roster(
             )
         )
     return result
+
+
+def _in(run_dir: Path, env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value.replace(RUN_DIR, str(run_dir)) for name, value in env.items()}

@@ -125,6 +125,7 @@ def test_what_nobody_asked_for_is_not_in_a_worker(monkeypatch: pytest.MonkeyPatc
         ["preempt_admission", "preempt_boundary", "preempt_experts", "sent_time_preempt"],
         ["preempt_answers"],
         ["private_message_sockets", "private_ports"],
+        ["relocation_order", "relocation_rank"],
         ["worker_key", "worker_key_sent"],
     ]
     for variable, names in asked.items():

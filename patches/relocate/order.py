@@ -1,0 +1,232 @@
+"""The order to install other expert maps: `POST /toolkit/placement`, from HTTP to the schedulers.
+
+`GET` answers with the present map and its serial number. An order names the serial that it builds
+on, so of two that were made of the same map the second is refused. It goes the way of all control
+messages, so every rank takes it up between the same two steps.
+
+What is complete on every rank is written to the file that RELOCATE_VARIABLE names; a server that is
+started again begins with that map (`patches.relocate.kept`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from patches.base import Hook, Patch, Process, resolve
+from patches.dp import layout
+from patches.relocate import kept
+from toolkit.contract.paths import PLACEMENT
+from toolkit.contract.variables import RELOCATE_VARIABLE
+
+APP = "sglang.srt.entrypoints.http_server.app"
+log = logging.getLogger("toolkit.relocate")
+
+PATIENCE_S = 60.0
+"""For all ranks to answer. They answer after a step and the transfers of the order."""
+
+Row = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RelocationOrder:
+    """Install `rows` (by model layer, its physical-to-logical row [P]) over the map of this
+    `serial`; without rows only say what is there. Answered under `number`."""
+
+    number: int
+    serial: int = 0
+    rows: dict[int, Row] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Relocated:
+    """A rank's answer. `problem`: nothing was changed, and why.
+
+    rows: the whole map, where it was only asked for. seconds: for which the rank stood still.
+    bytes: of weights that came from other ranks.
+    """
+
+    number: int
+    dp_rank: int
+    problem: str = ""
+    serial: int = 0
+    rows: dict[int, Row] = field(default_factory=dict)
+    experts: int = 0
+    gpus: int = 0
+    gpus_per_node: int = 0
+    dispatch: str = ""
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+def read_order(body: Any) -> tuple[int, dict[int, Row]]:
+    """Serial and rows of a request's body.
+
+    Raises:
+        ValueError: says what is wrong with it.
+    """
+    if not isinstance(body, dict) or set(body) != {"serial", "layers"}:
+        raise ValueError('an order is {"serial": 3, "layers": {"0": [expert of each slot]}}')
+    serial, layers = body["serial"], body["layers"]
+    if type(serial) is not int:
+        raise ValueError("serial: of the map that the order builds on, as GET says it")
+    if not isinstance(layers, dict) or not layers:
+        raise ValueError("layers: by number of a layer, the expert of each of its slots")
+    rows = {}
+    for name, row in layers.items():
+        if not name.isdecimal() or len(name) > 6:
+            raise ValueError(f"layers: {name!r:.20} is no number of a layer")
+        if not isinstance(row, list) or not all(type(expert) is int for expert in row):
+            raise ValueError(f"layers: {name} must be a list of expert numbers")
+        rows[int(name)] = tuple(row)
+    return serial, rows
+
+
+class Desk:
+    """Sends orders to the schedulers, one at a time, and collects what the ranks say."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._lock = asyncio.Lock()
+        self._answers: asyncio.Queue[Relocated] = asyncio.Queue()
+
+    @property
+    def busy(self) -> bool:
+        return self._lock.locked()
+
+    def hear(self, answer: Relocated) -> None:
+        """Handler of the schedulers' message."""
+        self._answers.put_nowait(answer)
+
+    async def ask(self, serial: int = 0, rows: dict[int, Row] | None = None) -> list[Relocated]:
+        """One answer of each DP rank.
+
+        Raises:
+            TimeoutError: not all have answered; what they did is to be asked.
+        """
+        manager = resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
+        async with self._lock:
+            order = RelocationOrder(next(self._numbers), serial, rows or {})
+            manager.auto_create_handle_loop()  # what hears the answers, before any request too
+            manager._dispatch_to_scheduler(order)
+            answers: dict[int, Relocated] = {}
+            count = layout.of_server(manager.server_args)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(answers) < count:
+                    answer = await self._answers.get()
+                    if answer.number == order.number:
+                        answers[answer.dp_rank] = answer
+        return [answers[rank] for rank in sorted(answers)]
+
+
+DESK = Desk()
+
+
+async def present() -> tuple[int, dict[str, Any]]:
+    """Status and body of GET."""
+    try:
+        first, *rest = await DESK.ask()
+    except TimeoutError:
+        return 504, {"error": f"the ranks have not answered within {PATIENCE_S:g} s"}
+    if any(other.rows != first.rows for other in rest):
+        # Copies of the model have a map each; they get the same orders.
+        return 409, {"error": "the DP ranks have different maps: start the server again"}
+    return 200, {
+        "serial": first.serial,
+        "experts": first.experts,
+        "gpus": first.gpus,
+        "gpus_per_node": first.gpus_per_node,
+        "dispatch": first.dispatch,
+        "layers": {str(layer): list(row) for layer, row in first.rows.items()},
+        "obstacle": first.problem,
+    }
+
+
+async def install(body: Any) -> tuple[int, dict[str, Any]]:
+    """Status and body of POST."""
+    try:
+        serial, rows = read_order(body)
+    except ValueError as error:
+        return 400, {"error": str(error)}
+    if DESK.busy:
+        return 409, {"error": "another order is under way: ask for the map again, then order"}
+    try:
+        answers = await DESK.ask(serial, rows)
+    except TimeoutError:
+        return 504, {"error": f"the ranks have not answered within {PATIENCE_S:g} s: ask again"}
+    problems = sorted({answer.problem for answer in answers if answer.problem})
+    if problems:
+        return 409, {"error": "; ".join(problems), "serial": answers[0].serial}
+    changed: dict[str, Any] = {
+        "serial": answers[0].serial,
+        "seconds": max(answer.seconds for answer in answers),
+        "bytes": sum(answer.bytes for answer in answers),
+    }
+    try:
+        await _keep()
+    except OSError as error:
+        log.error("the map could not be kept for a restart: %s", error)
+        changed["kept"] = str(error)
+    return 200, changed
+
+
+async def _keep() -> None:
+    path = kept.place()
+    if path is not None:
+        first = (await DESK.ask())[0]
+        rows = [first.rows[layer] for layer in sorted(first.rows)]
+        await asyncio.to_thread(kept.write, path, rows)
+
+
+def _add_routes() -> None:
+    from fastapi import Request
+    from fastapi.responses import JSONResponse
+
+    async def show() -> JSONResponse:
+        status, body = await present()
+        return JSONResponse(body, status)
+
+    async def order(request: Request) -> JSONResponse:
+        try:
+            asked = await request.json()
+        except ValueError as error:
+            return JSONResponse({"error": f"the body is no JSON: {error}"}, 400)
+        status, body = await install(asked)
+        return JSONResponse(body, status)
+
+    # What FastAPI looks up by name in this module, the annotation would not be there.
+    order.__annotations__["request"] = Request
+    show.__annotations__.pop("return", None)
+    order.__annotations__.pop("return", None)
+    resolve(APP).add_api_route(PLACEMENT, show, methods=["GET"])
+    resolve(APP).add_api_route(PLACEMENT, order, methods=["POST"])
+
+
+def _pass_answers_on(original: Any, manager: Any) -> None:
+    original(manager)
+    manager._result_dispatcher += type(manager._result_dispatcher)([(Relocated, DESK.hear)])
+
+
+PATCH = Patch(
+    name="relocation_order",
+    why="experts move to where the traffic is while the worker serves",
+    processes=frozenset({Process.MAIN}),
+    variable=RELOCATE_VARIABLE,
+    hooks=(
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager.init_request_dispatcher",
+            _pass_answers_on,
+            ("self",),
+        ),
+    ),
+    requires=(
+        APP,
+        "sglang.srt.entrypoints.http_server.get_global_state",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._dispatch_to_scheduler",
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager.auto_create_handle_loop",
+    ),
+    attach=_add_routes,
+)

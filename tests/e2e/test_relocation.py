@@ -1,0 +1,193 @@
+"""Experts move between the ranks of a decode server while it answers; answers stay the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+import numpy as np
+import psutil
+import pytest
+
+from tests.e2e import calls
+from tests.e2e.deployments import deployed
+from tests.e2e.reference import Reference
+from toolkit.contract.paths import PLACEMENT
+from toolkit.launch.running import Running
+from toolkit.placement import Placement, Topology
+from toolkit.placement.relocation import steps
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+MOVES, TOKENS, MOST = 20, 48, 4
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    role = {"kv_tokens": 8192, "max_running": 16}
+    ranks = {"tp": 2, "dp": 2, "ep": 2, "dp_attention": True, "relocate": True}
+    described = {
+        "name": "relocation", "device": "cpu", "model": "embedded", "mode": "pd", "prefill": role,
+        "decode": {**role, **ranks, "args": {"ep-num-redundant-experts": 4}},
+        "router": {"decode_policy": "br0"},
+    }  # fmt: skip
+    with deployed(described, tmp_path_factory.mktemp("relocation")) as running:
+        yield running
+
+
+def decode(up: Running) -> str:
+    (url,) = [worker.url for worker in up.workers if worker.role == "decode"]
+    assert url is not None
+    return url
+
+
+async def call(url: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    async with calls.session() as http:
+        how = http.get(url + PLACEMENT) if body is None else http.post(url + PLACEMENT, json=body)
+        async with how as answer:
+            return answer.status, await answer.json()
+
+
+def placement(state: dict[str, Any]) -> Placement:
+    rows = [state["layers"][str(layer)] for layer in range(len(state["layers"]))]
+    return Placement(np.array(rows), state["experts"], state["gpus"])
+
+
+def shuffled(old: Placement, seed: int) -> Placement:
+    rng = np.random.default_rng(seed)
+    return Placement(rng.permuted(old.physical_to_logical, axis=1), old.experts, old.gpus)
+
+
+def order(state: dict[str, Any], rows: dict[int, tuple[int, ...]]) -> dict[str, Any]:
+    return {
+        "serial": state["serial"],
+        "layers": {str(layer): list(row) for layer, row in rows.items()},
+    }
+
+
+def test_answers_stay_the_same_while_experts_move(up: Running, reference: Reference) -> None:
+    prompts = [calls.prompt(f"relocation-{n}", 20 + 5 * n) for n in range(24)]
+    bodies = [calls.greedy(prompt, TOKENS, stream=n % 2 == 0) for n, prompt in enumerate(prompts)]
+    wanted = [reference.greedy(prompt, TOKENS) for prompt in prompts]
+
+    async def main() -> tuple[list[dict[str, Any]], list[list[calls.Answer]]]:
+        _, state = await call(decode(up))
+        assert (state["obstacle"], state["dispatch"], state["gpus"]) == ("", "dynamic", 2)
+        now = placement(state)
+        queue = steps(now, shuffled(now, 1), Topology(2), MOST)
+        assert len(queue) > MOVES
+        done: list[dict[str, Any]] = []
+        answers: list[list[calls.Answer]] = []
+        moving = True
+
+        async def load() -> None:
+            while moving or not answers:
+                answers.append(await calls.all_of(up.router_url, bodies, 8))
+
+        serving = asyncio.create_task(load())
+        await asyncio.sleep(0.5)
+        for step in queue[:MOVES]:
+            status, told = await call(decode(up), order(state, step.rows))
+            assert status == 200, told
+            done.append(told)
+            state["serial"] = told["serial"]
+            await asyncio.sleep(0.1)
+        moving = False
+        await serving
+        answers.append(await calls.all_of(up.router_url, bodies, 8))
+        _, after = await call(decode(up))
+        table = np.array(now.physical_to_logical)
+        for step in queue[:MOVES]:
+            for layer, row in step.rows.items():
+                table[layer] = row
+        assert (placement(after).physical_to_logical == table).all()
+        return done, answers
+
+    done, answers = calls.run(main())
+    for each in answers:
+        assert [answer.error for answer in each] == [""] * len(bodies)
+        assert [answer.ids for answer in each] == wanted
+    assert [told["serial"] for told in done] == list(range(1, MOVES + 1))
+    assert sum(told["bytes"] for told in done) > 0
+
+
+def test_wrong_orders_change_nothing_and_say_why(up: Running, reference: Reference) -> None:
+    async def main() -> list[tuple[int, str]]:
+        url = decode(up)
+        _, state = await call(url)
+        row = state["layers"]["1"]
+        wrong: list[Any] = [
+            [],
+            {"serial": state["serial"], "layers": {"one": row}},
+            {"serial": state["serial"], "layers": {"1": [*row[:-1], "x"]}},
+            {"serial": state["serial"], "layers": {"999": row}},
+            {"serial": state["serial"], "layers": {"1": row[:-2]}},
+            {"serial": state["serial"], "layers": {"0": row, "1": [row[0]] * len(row)}},
+            {"serial": state["serial"] - 1, "layers": {"1": row}},
+        ]
+        told = [await call(url, body) for body in wrong]
+        both = await asyncio.gather(*(call(url, order(state, {1: tuple(row)})) for _ in range(2)))
+        assert sorted(status for status, _ in both) == [200, 409]
+        _, after = await call(url)
+        assert after["layers"] == state["layers"]
+        return [(status, body["error"]) for status, body in told]
+
+    told = calls.run(main())
+    assert [status for status, _ in told] == [400, 400, 400, 409, 409, 409, 409]
+    for (_, error), expected in zip(
+        told,
+        ["an order is", "no number of a layer", "list of expert numbers", "has no experts here",
+         "slots, the order has", "needs a slot", "the order builds on"],
+        strict=True,
+    ):  # fmt: skip
+        assert expected in error
+    prompt = calls.prompt("after", 40)
+    (answer,) = calls.run(calls.all_of(up.router_url, [calls.greedy(prompt, 8, False)], 1))
+    assert answer.ids == reference.greedy(prompt, 8)
+
+
+def test_a_killed_server_comes_back_with_the_last_complete_map(
+    up: Running, reference: Reference
+) -> None:
+    async def main() -> tuple[list[list[int]], dict[str, Any]]:
+        url = decode(up)
+        _, state = await call(url)
+        now = placement(state)
+        first, second, *_ = steps(now, shuffled(now, 2), Topology(2), 60)
+        status, told = await call(url, order(state, first.rows))
+        assert status == 200, told
+        state["serial"] = told["serial"]
+        asked = asyncio.create_task(call(url, order(state, second.rows)))
+        await asyncio.sleep(0.002)
+        os.kill(scheduler(up), signal.SIGKILL)
+        with contextlib.suppress(aiohttp.ClientError):  # it may have been quicker
+            await asked
+        kept = json.loads((up.run_dir / "decode-0.experts.json").read_text())
+        for _ in range(600):
+            with contextlib.suppress(aiohttp.ClientError):
+                status, after = await call(url)
+                if status == 200:
+                    return kept["physical_to_logical_map"], after
+            await asyncio.sleep(0.2)
+        raise AssertionError("the decode server did not come back")
+
+    kept, after = calls.run(main())
+    assert after["serial"] == 0
+    assert placement(after).physical_to_logical.tolist() == kept
+    prompt = calls.prompt("again", 40)
+    (answer,) = calls.run(calls.all_of(up.router_url, [calls.greedy(prompt, 8, False)], 1))
+    assert answer.ids == reference.greedy(prompt, 8)
+
+
+def scheduler(up: Running) -> int:
+    """A scheduler of the decode server."""
+    pid = up.worker("decode-0").pid
+    assert pid is not None
+    children = psutil.Process(pid).children(recursive=True)
+    return next(each.pid for each in children if "scheduler" in " ".join(each.cmdline()))
