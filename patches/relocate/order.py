@@ -97,7 +97,7 @@ class Desk:
     def busy(self) -> bool:
         return self._lock.locked()
 
-    def hear(self, answer: Relocated) -> None:
+    def collect(self, answer: Relocated) -> None:
         """Handler of the schedulers' message."""
         self._answers.put_nowait(answer)
 
@@ -207,7 +207,7 @@ def _add_routes() -> None:
 
 def _pass_answers_on(original: Any, manager: Any) -> None:
     original(manager)
-    manager._result_dispatcher += type(manager._result_dispatcher)([(Relocated, DESK.hear)])
+    manager._result_dispatcher += type(manager._result_dispatcher)([(Relocated, DESK.collect)])
 
 
 PATCH = Patch(
