@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from toolkit.placement.alltoall import Sent, Wire, sent
 from toolkit.placement.base import Placement, from_gpus, from_sglang, load_placement
 from toolkit.placement.eplb import eplb
 from toolkit.placement.gimbal import gimbal
@@ -17,12 +18,14 @@ from toolkit.placement.traffic import Traffic, count
 __all__ = [
     "PLACEMENTS",
     "Placement",
+    "Sent",
     "Solution",
     "StepCost",
     "Topology",
     "Traffic",
     "Verdict",
     "Weights",
+    "Wire",
     "count",
     "eplb",
     "from_gpus",
@@ -36,6 +39,7 @@ __all__ = [
     "milp",
     "place",
     "placement_names",
+    "sent",
 ]
 
 Maker = Callable[[Traffic, Topology, int, int, float], Placement]

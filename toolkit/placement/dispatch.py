@@ -13,7 +13,7 @@ picks that tokens keep over all layers are listed one by one, equally likely:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, get_args
 
 import numpy as np
@@ -49,6 +49,23 @@ def picks(placement: Placement, topology: Topology, dispatch: Dispatch) -> Itera
         place = _places(placement)
         for home in range(topology.gpus):
             yield _nearest(place, counts, even, home, topology)
+
+
+def of_homes(
+    placement: Placement, topology: Topology, dispatch: Dispatch
+) -> Callable[[int], Shares]:
+    """Function of a home rank: the share [L, E, G] of its tokens' pairs that each GPU gets.
+
+    Raises ValueError as `picks`, and for `row`, where no token has a home.
+    """
+    if dispatch == "row":
+        raise ValueError("dispatch 'row' has no home ranks: give 'nearest' or 'random'")
+    counts = placement.replicas()
+    if dispatch == "random" or counts.max() == 1:
+        (even,) = picks(placement, topology, "random")
+        return lambda home: even
+    place, even = _places(placement), next(picks(placement, topology, "random"))
+    return lambda home: _nearest(place, counts, even, home, topology)
 
 
 def _places(placement: Placement) -> NDArray[np.int64]:
