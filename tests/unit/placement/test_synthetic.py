@@ -7,7 +7,14 @@ import pytest
 
 from tests.unit.placement.cases import routed
 from toolkit.placement import count
-from toolkit.placement.synthetic import Recipe, split, token_ids
+from toolkit.placement.synthetic import (
+    Recipe,
+    distinct_ratio,
+    families,
+    specialised,
+    split,
+    token_ids,
+)
 
 SMALL = {"layers": 3, "experts": 32, "top_k": 4, "families": 4, "topics": 3}
 
@@ -89,3 +96,48 @@ def test_many_tokens_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch):
     whole = count(ids, 6).affinity
     monkeypatch.setattr(importlib.import_module("toolkit.placement.traffic"), "CHUNK", 7)
     assert (count(ids, 6).affinity == whole).all()
+
+
+def test_a_token_keeps_to_its_best_groups():
+    free = Recipe(layers=2, experts=32, top_k=4)
+    limited = Recipe(layers=2, experts=32, top_k=4, groups=8, top_groups=2)
+    ids = token_ids(400, limited, 0)
+    reached = [len(set(row)) for row in (ids // 4).reshape(-1, 4).tolist()]
+    assert max(reached) == 2
+    assert all(len(set(row)) == 4 for row in ids.reshape(-1, 4).tolist())
+    # A limit that lets all groups in changes nothing.
+    everything = Recipe(layers=2, experts=32, top_k=4, groups=8, top_groups=8)
+    assert (token_ids(400, everything, 0) == token_ids(400, free, 0)).all()
+
+
+@pytest.mark.parametrize("wrong", [(5, 2), (32, 8), (8, 0), (8, 9), (16, 1)])
+def test_impossible_groups(wrong: tuple[int, int]):
+    with pytest.raises(ValueError, match="groups is impossible"):
+        Recipe(layers=2, experts=32, top_k=4, groups=wrong[0], top_groups=wrong[1])
+
+
+def test_families_are_those_of_the_ids():
+    recipe = Recipe(layers=1, experts=32, top_k=4, affinity=3, families=2, classes=1, document=5)
+    ids, family = token_ids(2001, recipe, 1), families(2001, recipe, 1)
+    assert family.shape == (2001,)
+    assert (family[:2000].reshape(-1, 5) == family[:2000:5, None]).all()
+    loads = [np.bincount(ids[family == each].ravel(), minlength=32) for each in range(2)]
+    assert np.minimum(*loads).sum() < 0.2 * np.maximum(*loads).sum()
+
+
+def test_distinct_ratio_counts_batches():
+    # Family 0 uses experts 0 and 1, family 1 experts 2 and 3: half of what a mixed batch does.
+    ids = np.array([[[0, 1]], [[2, 3]]] * 40, np.int16)
+    assert distinct_ratio(ids, np.arange(80) % 2) == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="give more tokens"):
+        distinct_ratio(ids[:30], np.arange(30) % 2)
+
+
+def test_specialised_is_as_alike_as_asked():
+    recipe = Recipe(layers=4, experts=64, top_k=4, families=4)
+    found = specialised(recipe, 0.8)
+    assert found.layers == 4
+    ids = token_ids(8000, found, 7)
+    assert distinct_ratio(ids, families(8000, found, 7)) == pytest.approx(0.8, abs=0.03)
+    with pytest.raises(ValueError, match="give one below 1"):
+        specialised(recipe, 1.5)
