@@ -33,6 +33,8 @@ Floats = NDArray[np.float32]
 
 FAMILY, TOPIC, CLASS, CHAIN = 6.5, 3.0, 5.0, 1.0
 """Strengths (logits) at affinity 1."""
+CHUNK = 4096
+"""Tokens whose races are run in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +105,26 @@ def token_ids(tokens: int, recipe: Recipe, seed: int) -> Ids:
             0,
         ) + TOPIC * _taste(topics, experts, experts // 5, rng)
         by_kind = CLASS * _taste(recipe.classes, experts, experts * 3 // 10, rng)
-        logits = (by_topic.astype(np.float32) * recipe.affinity)[topic]
-        logits += (by_kind * recipe.affinity)[kind]
         exponent = rng.uniform(recipe.zipf / 2, recipe.zipf)
-        logits -= np.float32(exponent) * np.log(rng.permutation(experts) + 1).astype(np.float32)
-        if layer:
-            used = np.zeros((tokens, experts), np.float32)
-            np.put_along_axis(used, ids[:, layer - 1].astype(np.intp), 1, axis=1)
-            logits += CHAIN * recipe.affinity * (used @ chain)
-        chain = _taste(experts, experts, max(2, experts // 32), rng)
-        race = rng.standard_exponential((tokens, experts), np.float32)
-        # In float64: the last bit of exp is the CPU's, and in float32 it would decide races.
-        finish = race * np.exp(-logits.astype(np.float64))
-        if recipe.groups:
-            _limit(finish, recipe)
-        # Sorted: which of the k come first in a partition is the CPU's, too.
-        ids[:, layer] = np.sort(np.argpartition(finish, k - 1, axis=1)[:, :k], axis=1)
+        rank = np.log(rng.permutation(experts) + 1).astype(np.float32)
+        before, chain = chain, _taste(experts, experts, max(2, experts // 32), rng)
+        for start in range(0, tokens, CHUNK):
+            rows = slice(start, start + CHUNK)
+            logits = (by_topic.astype(np.float32) * recipe.affinity)[topic[rows]]
+            logits += (by_kind * recipe.affinity)[kind[rows]]
+            logits -= np.float32(exponent) * rank
+            if layer:
+                used = np.zeros(logits.shape, np.float32)
+                np.put_along_axis(used, ids[rows, layer - 1].astype(np.intp), 1, axis=1)
+                logits += CHAIN * recipe.affinity * (used @ before)
+            race = rng.standard_exponential(logits.shape, np.float32)
+            # In float64: the last bit of exp is the CPU's, and in float32 it would decide races.
+            finish = race * np.exp(-logits.astype(np.float64))
+            if recipe.groups:
+                _limit(finish, recipe)
+            # Sorted: which of the k come first in a partition is the CPU's, too.
+            best = np.argpartition(finish, k - 1, axis=1)[:, :k]
+            ids[rows, layer] = np.sort(best, axis=1)
     return ids
 
 
