@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from toolkit.placement.alltoall import Sent, Wire, sent
 from toolkit.placement.base import Placement, from_gpus, from_sglang, load_placement
+from toolkit.placement.clusters import Laid, lay
 from toolkit.placement.eplb import eplb
 from toolkit.placement.gimbal import gimbal
 from toolkit.placement.joint import Weights, joint
@@ -17,6 +18,7 @@ from toolkit.placement.traffic import Traffic, count
 
 __all__ = [
     "PLACEMENTS",
+    "Laid",
     "Placement",
     "Sent",
     "Solution",
@@ -33,6 +35,7 @@ __all__ = [
     "gimbal",
     "joint",
     "judge",
+    "lay",
     "least_crossing",
     "linear",
     "load_placement",
