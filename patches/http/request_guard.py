@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _REQUEST = "sglang.srt.managers.io_struct.TokenizedGenerateReqInput"
+_PROCESSOR = (
+    "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
+)
 _SAMPLING = "sglang.srt.sampling.sampling_params.SamplingParams"
 
 MISTAKES = (
@@ -128,6 +131,19 @@ def _give_up_grammars(original: Any, manager: Any) -> Any:
     return original(manager)
 
 
+def _even_lists(original: Any, processor: Any, *, batch: Any, logits_output: Any) -> None:
+    """SGLang 0.5.20 has a bare list for whoever asked for no ids' log probabilities in a batch in
+    which somebody did, and calls a tensor's method on it."""
+    import torch
+
+    values = logits_output.next_token_token_ids_logprobs_val
+    if values:
+        logits_output.next_token_token_ids_logprobs_val = [
+            torch.tensor(each) if isinstance(each, list) else each for each in values
+        ]
+    original(processor, batch=batch, logits_output=logits_output)
+
+
 def _refuse_dead_grammars(original: Any, backend: Any, key: Any, *args: Any) -> Any:
     """A grammar that allows no first token (`root ::= root`) counts as one that does not compile;
     SGLang samples any token, which the grammar then refuses, and answers 500."""
@@ -164,6 +180,7 @@ PATCH = Patch(
         Hook(f"{_SCHEDULER}.handle_embedding_request", _take_in, ("self", "recv_req")),
         Hook(f"{_SCHEDULER}.abort_request", _survive, ("self", "recv_req")),
         Hook(f"{_SCHEDULER}.close_session", _survive, ("self", "recv_req")),
+        Hook(f"{_PROCESSOR}.move_logprobs_to_cpu", _even_lists, ("self", "batch", "logits_output")),
         Hook(
             "sglang.srt.constrained.grammar_manager.GrammarManager.get_ready_grammar_requests",
             _give_up_grammars,
