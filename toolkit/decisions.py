@@ -11,7 +11,7 @@ is another policy, or a process that was started again); each other one is what 
   `{"stepped": [[name, dp rank], tokens]}`, `{"ended": [rid, finished]}`, `{"lost": [name, dp
   rank]}`: what was in flight (`toolkit.policies.following`)
 - `{"centroids": {"rows": [...], "owner": [[group, row], ...]}, "residents": D}`: what ELDR got to
-  compare signatures with, null for nothing
+  compare signatures with, null for nothing; with `"maps": {server: {...}}` where it has any
 
 Policies have no clock and no other input, so whoever plays a recording on a fresh policy gets the
 same answers. Every home wraps its policies in `recorded` where it is asked to: the router by the
@@ -89,7 +89,10 @@ class Recorded(Policy):
             "rows": known.rows.tolist(),
             "owner": [[list(group), row] for group, row in known.owner.items()],
         }
-        self.write({"centroids": shown, "residents": residents and residents.dimensions})
+        line = {"centroids": shown, "residents": residents and residents.dimensions}
+        if self.locality.maps:
+            line["maps"] = {name: each.plain() for name, each in self.locality.maps.items()}
+        self.write(line)
 
 
 class RecordedRounds(Recorded, Assigner):

@@ -104,12 +104,15 @@ class Player:
         elif "lost" in line:
             told.lost(_pair(line["lost"]))
         else:
-            self._attach(line["centroids"], line["residents"])
+            self._attach(line["centroids"], line["residents"], line.get("maps", {}))
 
-    def _attach(self, known: dict[str, Any] | None, dimensions: int | None) -> None:
+    def _attach(
+        self, known: dict[str, Any] | None, dimensions: int | None, maps: dict[str, Any]
+    ) -> None:
         import numpy as np
 
         from toolkit.policies.eldr import Centroids
+        from toolkit.policies.support.expert_map import ExpertMap
         from toolkit.policies.support.residents import Residents
 
         locality = self.policy.locality
@@ -125,6 +128,7 @@ class Player:
             locality.residents = None
         elif locality.residents is None:
             locality.residents = Residents(dimensions)
+        locality.maps = {name: ExpertMap.of_plain(each) for name, each in maps.items()}
 
 
 def _pair(key: list[Any]) -> tuple[str, Any]:

@@ -212,7 +212,10 @@ def one_group(workers: Sequence[WorkerView]) -> bool:
     """Whether several ranks are healthy and all of them share their experts: then no place among
     them is better by experts than another."""
     healthy = [worker for worker in workers if worker.healthy]
-    return len(healthy) > 1 and all(each.group == healthy[0].group for each in healthy[1:])
+    if len(healthy) < 2 or not healthy[0].shares_experts:
+        return False
+    name = healthy[0].name
+    return all(each.name == name and each.shares_experts for each in healthy)
 
 
 def healthy_indices(workers: Sequence[WorkerView]) -> list[int]:

@@ -20,6 +20,7 @@ from toolkit.policies.base import (
     WorkerView,
     one_group,
 )
+from toolkit.policies.support.expert_map import ExpertMap
 from toolkit.policies.support.residents import Residents
 from toolkit.policies.support.rotation import Rotation
 
@@ -61,7 +62,8 @@ class Centroids:
 class Band(NamedTuple):
     """Who is near enough to a request: ranks, which make up `width` groups. `near`: the cosines by
     which, `own`: those with centroids alone, `best`: the highest less what crowding takes off.
-    Where nothing is known of that, `fallback` says why, and all are in it."""
+    Where nothing is known of that, `fallback` says why, and all are in it. `mapped`: ranks of a
+    server were told apart by its map, `unmapped`: why they were not, though there is one."""
 
     indices: list[int]
     reason: str
@@ -70,6 +72,8 @@ class Band(NamedTuple):
     best: float = 0.0
     fallback: str = ""
     width: int = 0
+    mapped: bool = False
+    unmapped: str = ""
 
 
 @dataclass
@@ -85,6 +89,8 @@ class Counters:
     moved: int = 0
     crowded: int = 0
     fallbacks: Counter[str] = field(default_factory=Counter)
+    mapped: int = 0
+    unmapped: Counter[str] = field(default_factory=Counter)
 
 
 def check_tau(tau: float | str) -> float:
@@ -111,7 +117,13 @@ class EldrPolicy(Policy):
     chosen.
     Workers (*ours*): ranks that share their experts (`group_of`) are one, with one centroid, their
     mean queue, and full when all of them are. They are as near as each other, so all of them are in
-    the band or none is, and the queue alone decides among them.
+    the band or none is, and the queue alone decides among them, or their map:
+    Map (*ours*): where `maps` says which experts of a server lie on which rank's GPUs and node, its
+    ranks in the band are narrowed to those with s_r >= max s_r - tau, s_r in [0, 1] the share of
+    the request's (token, expert) pairs that need not cross nodes, or in part GPUs (`ExpertMap`),
+    less what the rank is crowded, each rank for itself. A request uses in its decode what it used
+    in its prefill, so its attention belongs where its experts are. Of equal queues the rank with
+    the higher share. Ranks that meet at a barrier want equal loads, so tau is small.
     Crowded (*ours*): q times the mean queue of the ranks takes (q - 1) / (overload - 1) off s_k
     where q > 1, so that `overload` times the mean weighs as much as having nothing in common, and a
     worker whose slots are all taken is out of the question unless all are. Where clusters lie far
@@ -120,9 +132,11 @@ class EldrPolicy(Policy):
     Neither at tau = 0, which is the paper's locality only.
     Degraded: without a signature (a str in its place says why), without centroids, with a signature
     of another length, where no healthy worker has a centroid, or where all healthy ranks share
-    their experts, the shortest queue decides and `counters.fallbacks` says why.
+    their experts and no map tells them apart, the shortest queue decides and `counters.fallbacks`
+    says why. A map for another number of ranks or signatures of another length does not narrow
+    (`counters.unmapped`).
     Knobs: `tau` (0.1), `overload` (1.5; infinite: only a full worker is crowded), `centroids`
-    (swapped whole while running), `residents` (None: centroids alone).
+    (swapped whole while running), `residents` (None: centroids alone), `maps` (by server; none).
     Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing"; as published it is
     `eldr@paper`, as its authors' program has it `eldr@artifact`.
     """
@@ -144,9 +158,10 @@ class EldrPolicy(Policy):
         self.tau = check_tau(tau)
         self.overload = overload
         self.on_change: Callable[[], None] | None = None
-        """Called when centroids or residents were given to it; for who records it."""
+        """Called when centroids, residents or maps were given to it; for who records it."""
         self._centroids = centroids
         self._residents: Residents | None = None
+        self._maps: Mapping[str, ExpertMap] = {}
         self.counters = Counters()
         self.locality = self
         self._rotation = Rotation()
@@ -171,6 +186,17 @@ class EldrPolicy(Policy):
         if self.on_change is not None:
             self.on_change()
 
+    @property
+    def maps(self) -> Mapping[str, ExpertMap]:
+        """By server; swapped whole."""
+        return self._maps
+
+    @maps.setter
+    def maps(self, maps: Mapping[str, ExpertMap]) -> None:
+        self._maps = maps
+        if self.on_change is not None:
+            self.on_change()
+
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         queues = {i: worker.requests for i, worker in enumerate(workers) if worker.healthy}
         if not queues:
@@ -189,9 +215,12 @@ class EldrPolicy(Policy):
         """Who of the workers in `queues` (requests by index, at least one) is near enough."""
         found = self.cosines(workers, queues, signature)
         if isinstance(found, str):
-            return Band(list(queues), f"by load ({found})", fallback=found)
-        own, near = found
-        return self._within(workers, self._less_crowded(workers, queues, near), own, near)
+            band = Band(list(queues), f"by load ({found})", fallback=found)
+        else:
+            own, near = found
+            scores = self._less_crowded(workers, queues, near)
+            band = self._within(workers, scores, own, near)
+        return self._by_maps(workers, queues, band, signature) if self._maps else band
 
     def band_before_crowding(
         self,
@@ -202,9 +231,66 @@ class EldrPolicy(Policy):
         """The same of the workers `among`, for who waits for a slot in any case."""
         found = self.cosines(workers, among, signature)
         if isinstance(found, str):
-            return Band(list(among), found, fallback=found)
-        own, near = found
-        return self._within(workers, near, own, near)
+            band = Band(list(among), found, fallback=found)
+        else:
+            own, near = found
+            band = self._within(workers, near, own, near)
+        return self._by_maps(workers, None, band, signature) if self._maps else band
+
+    def indifferent(self, workers: Sequence[WorkerView]) -> bool:
+        """Whether all healthy ranks share their experts and no map tells them apart."""
+        if not one_group(workers):
+            return False
+        return not any(worker.healthy and worker.name in self._maps for worker in workers)
+
+    def _by_maps(
+        self,
+        workers: Sequence[WorkerView],
+        queues: dict[int, int] | None,
+        band: Band,
+        signature: np.ndarray | str | None,
+    ) -> Band:
+        """The band without the ranks that are farther from a request's experts than others of their
+        server by more than tau; without `queues` none is crowded."""
+        dropped: set[int] = set()
+        near = dict.fromkeys(band.indices, 0.0) if band.near is None else dict(band.near)
+        unmapped = ""
+        for ranks in _sharing(workers, band.indices):
+            known = self._maps.get(workers[ranks[0]].name)
+            if known is None or len(ranks) < 2:
+                continue
+            shares = self._shares(known, [workers[i].dp_rank for i in ranks], signature)
+            if isinstance(shares, str):
+                unmapped = shares
+                continue
+            scores = dict(zip(ranks, shares, strict=True))
+            for i, share in scores.items():
+                near[i] += share
+            if queues is not None and self.tau > 0:
+                scores = self._crowded(scores, queues, _full(workers, ranks))
+            least = max(scores.values()) - self.tau
+            dropped.update([i for i in ranks if scores.get(i, -math.inf) < least])
+            band = band._replace(mapped=True)
+        if not band.mapped:
+            return band._replace(unmapped=unmapped, fallback=unmapped or band.fallback)
+        left = [i for i in band.indices if i not in dropped]
+        reason = f"{len(left)} near ranks" if band.own is None else band.reason
+        return band._replace(indices=left, near=near, unmapped=unmapped, reason=reason)
+
+    def _shares(
+        self, known: ExpertMap, ranks: list[int], signature: np.ndarray | str | None
+    ) -> list[float] | str:
+        """Of these DP ranks, or why the map says nothing."""
+        usable = _told(signature, known.dimensions)
+        if isinstance(usable, str):
+            return usable
+        if max(ranks) >= known.ranks:
+            return "map of another size"
+        found = known.shares(usable)
+        if found is None:
+            return "empty signature"
+        shares: list[float] = found[ranks].tolist()
+        return shares
 
     def _within(
         self,
@@ -233,8 +319,12 @@ class EldrPolicy(Policy):
     def note(self, band: Band, chosen: int) -> None:
         """Count a decision that was made in this band."""
         counters, own, near = self.counters, band.own, band.near
+        counters.mapped += band.mapped
+        if band.unmapped:
+            counters.unmapped[band.unmapped] += 1
         if own is None or near is None:
-            counters.fallbacks[band.fallback] += 1
+            if not band.mapped:
+                counters.fallbacks[band.fallback] += 1
             return
         counters.located += 1
         counters.band += band.width
@@ -271,14 +361,20 @@ class EldrPolicy(Policy):
         """The scores of the workers that are not full."""
         if self.tau == 0:
             return near
-        mean = sum([queues[i] for i in near]) / len(near)
-        unit = max(mean, 1.0) * (self.overload - 1)
-        full = {i for i in near if workers[i].certain >= (workers[i].slots or math.inf)}
+        full = _full(workers, near)
         lengths: dict[int, float] = {i: queues[i] for i in near}
         for ranks in _sharing(workers, near):
             lengths |= dict.fromkeys(ranks, sum([queues[i] for i in ranks]) / len(ranks))
             if not full.issuperset(ranks):
                 full.difference_update(ranks)
+        return self._crowded(near, lengths, full)
+
+    def _crowded(
+        self, near: dict[int, float], lengths: Mapping[int, float], full: set[int]
+    ) -> dict[int, float]:
+        """`near` of those that are not full, less what their queues are longer than the mean."""
+        mean = sum([lengths[i] for i in near]) / len(near)
+        unit = max(mean, 1.0) * (self.overload - 1)
         fit = [i for i in near if i not in full] or near
         return {
             i: near[i] if lengths[i] <= mean else near[i] - (lengths[i] - mean) / unit for i in fit
@@ -286,18 +382,10 @@ class EldrPolicy(Policy):
 
     def _usable(self, signature: np.ndarray | str | None) -> np.ndarray | str:
         """The signature, or the reason why it says nothing of how near the workers are."""
-        import numpy as np
-
         known = self._centroids
         if known is None:
             return "no centroids"
-        if isinstance(signature, str):
-            return signature or "no signature"
-        if not isinstance(signature, np.ndarray):
-            return "no signature"
-        if signature.shape != known.rows.shape[1:]:
-            return "signature of another length"
-        return signature if signature.any() else "empty signature"
+        return _told(signature, known.rows.shape[1])
 
     def _similarities(self, groups: Mapping[int, Group], signature: np.ndarray) -> dict[int, float]:
         """Cosine with the centroid, by worker index, of those who have one."""
@@ -323,10 +411,31 @@ class EldrPolicy(Policy):
         return near
 
 
+def _told(signature: np.ndarray | str | None, dimensions: int) -> np.ndarray | str:
+    """A signature that says something, or in a few words why not."""
+    import numpy as np
+
+    if isinstance(signature, str):
+        return signature or "no signature"
+    if not isinstance(signature, np.ndarray):
+        return "no signature"
+    if signature.shape != (dimensions,):
+        return "signature of another length"
+    return signature if signature.any() else "empty signature"
+
+
+def _full(workers: Sequence[WorkerView], among: Iterable[int]) -> set[int]:
+    """Those whose slots are all taken."""
+    return {i for i in among if (slots := workers[i].slots) and workers[i].certain >= slots}
+
+
 def _sharing(workers: Sequence[WorkerView], among: Iterable[int]) -> Iterable[list[int]]:
-    """Those of `among` that share their experts, by their groups."""
-    groups: dict[Group, list[int]] = {}
+    """Those of `among` that share their experts, by their servers."""
+    servers: dict[str, list[int]] = {}
     for i in among:
-        if workers[i].shares_experts:
-            groups.setdefault(workers[i].group, []).append(i)
-    return groups.values()
+        worker = workers[i]
+        if worker.shares_experts:
+            if worker.name not in servers:
+                servers[worker.name] = []
+            servers[worker.name].append(i)
+    return servers.values()

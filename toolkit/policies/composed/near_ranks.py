@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.policies.base import RequestView, WorkerView, one_group
+from toolkit.policies.base import RequestView, WorkerView
 from toolkit.policies.eldr import Band, EldrPolicy
 
 
@@ -13,7 +13,7 @@ class NearRanks:
     `among`. Crowding is left out since who waits in a pool waits for a slot in any case. Signatures
     are looked at when they are asked about, once a round each. A request without one prefers every
     rank. A rank without a centroid is preferred by no other. Where all ranks share their experts
-    nobody prefers any (`indifferent`).
+    and no map tells them apart nobody prefers any (`indifferent`).
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class NearRanks:
         self._among = among
         self._waiting = waiting
         self._bands: dict[int, Band] = {}
-        self.indifferent = one_group(workers)
+        self.indifferent = locality.indifferent(workers)
 
     def __call__(self, g: int, request: int) -> bool:
         return self._among[g] in self._band(request).indices

@@ -66,7 +66,8 @@ class ComposedPolicy(Assigner):
        `read_ranks`); where there are none those that are not silent, else all.
     2. `eldr`: those in the locality band, s_k >= s* - tau (`EldrPolicy`). Ranks that share their
        experts are in it together or not at all, so among the ranks of one server with DP attention
-       the parts below decide alone.
+       the parts below decide alone; but where a map says what lies where (`EldrPolicy.maps`), only
+       those of its ranks are in it that are near enough to the request's experts.
     3. `br0`, `brh` or `level`: those with the best F (`Br0Policy`, `BrHPolicy`, `LevelPolicy`), of
        all healthy ranks, in the band or not: all of them wait. Without one: the shortest queues,
        of equal ones the nearest.
@@ -82,7 +83,7 @@ class ComposedPolicy(Assigner):
     as that policy alone; with `eldr` a rank first looks at those who wait whose band it is in,
     crowding aside, since they wait for it and not it for them (*ours*). Users then are only
     remembered: the rank is given, so there is no tie to break. Where all ranks share their experts
-    every round is one without `eldr`.
+    and no map tells them apart every round is one without `eldr`.
 
     Degraded: as the parts. Knobs: `parts` (`composed@filter+eldr+level+user`, the default; any of
     them can be left out, `composed@none`), those of `EldrPolicy` (`tau`, or `eldr@TAU`) and of the

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.policies.base import Group, Needs, WorkerView
-from toolkit.policies.eldr import Centroids, EldrPolicy
+from toolkit.policies.base import Group, Needs, WorkerView, one_group
+from toolkit.policies.eldr import Band, Centroids, EldrPolicy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,8 +20,8 @@ class PaperEldrPolicy(EldrPolicy):
 
     Not in it, though in `eldr`: a long queue makes nobody less near, a worker whose slots are all
     taken is not passed over, what runs on a worker does not make it nearer (`residents` may be
-    set, and are not looked at). `tau` of the router's configuration does not count either: the
-    paper's 0.1 holds unless the name says otherwise.
+    set, and are not looked at), and no map tells ranks of a server apart. `tau` of the router's
+    configuration does not count either: the paper's 0.1 holds unless the name says otherwise.
     Where the paper (as far as we have it) is silent, as in `eldr`: of equal queues the nearer
     worker, then who was chosen least recently; requests in flight are those of the last reading and
     those sent since; ranks that share their experts have one centroid.
@@ -45,3 +45,15 @@ class PaperEldrPolicy(EldrPolicy):
         self, groups: Mapping[int, Group], own: dict[int, float], signature: np.ndarray
     ) -> dict[int, float]:
         return own
+
+    def _by_maps(
+        self,
+        workers: Sequence[WorkerView],
+        queues: dict[int, int] | None,
+        band: Band,
+        signature: np.ndarray | str | None,
+    ) -> Band:
+        return band
+
+    def indifferent(self, workers: Sequence[WorkerView]) -> bool:
+        return one_group(workers)

@@ -10,6 +10,7 @@ from typing import Any
 from toolkit.contract.events import PrefillDone
 from toolkit.policies.base import Policy
 from toolkit.policies.eldr import Centroids, Counters, EldrPolicy
+from toolkit.policies.support.expert_map import ExpertMap
 from toolkit.policies.support.residents import Residents
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.router.config import ConfigError, RouterConfig
@@ -50,6 +51,7 @@ class Locality:
         self.counters = Counters()
         self.residents = Residents(known.space.dimensions)
         self.history = RefitHistory()
+        self._maps: dict[str, ExpertMap] = {}
         self._tau = config.tau
         self._policy: EldrPolicy | None = None
         self.reader = SignatureReader(known.profile, known.space)
@@ -113,7 +115,23 @@ class Locality:
         if self._policy is not None:
             self._policy.counters = self.counters
             self._policy.residents = self.residents
+            self._policy.maps = self._maps
             self._policy.centroids = self.serving
+
+    def place(self, server: str, found: ExpertMap | None) -> None:
+        """Where a server's experts lie from now on; None: nothing is known of it any more.
+
+        ValueError: a map for signatures of another length than the profile's.
+        """
+        if found is not None and found.dimensions != self.space.dimensions:
+            raise ValueError(
+                f"the map of {server} is for signatures of {found.dimensions} values, the profile "
+                f"has {self.space.dimensions}: it was made for another model or profile"
+            )
+        others = {name: known for name, known in self._maps.items() if name != server}
+        self._maps = others if found is None else others | {server: found}
+        if self._policy is not None:
+            self._policy.maps = self._maps
 
     def read(self, worker: str, event: PrefillDone) -> Sample | str:
         """The sample of a `prefill_done` event, or in a few words why there is none."""
@@ -157,6 +175,9 @@ class Locality:
             "moved": counters.moved,
             "crowded": counters.crowded,
             "fallbacks": dict(counters.fallbacks.most_common()),
+            "maps": sorted(self._maps),
+            "mapped": counters.mapped,
+            "unmapped": dict(counters.unmapped.most_common()),
             "fit": watch.fit,
             "expected": watch.expected if fit is not None else None,
             "workers_in_use": watch.workers,

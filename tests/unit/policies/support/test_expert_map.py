@@ -1,0 +1,35 @@
+"""Maps whose parts do not belong together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from toolkit.policies.support.expert_map import ExpertMap
+
+GOOD = {
+    "slots": np.array([[0, 1], [2, 3]]),
+    "own": np.ones((2, 2)),
+    "near": np.ones((2, 2)),
+    "pairs": np.ones(4),
+    "nodes": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"own": np.ones((2, 3))}, "all three must be"),
+        ({"slots": np.zeros(4, int)}, "all three must be"),
+        ({"nodes": 3}, "do not lie on 3 nodes"),
+        ({"nodes": 0}, "do not lie on 0 nodes"),
+        ({"pairs": np.ones((4, 1))}, "pairs have shape"),
+        ({"slots": np.array([[0, 1], [2, 4]])}, "outside 0..3"),
+        ({"near": -np.ones((2, 2))}, "near must be finite"),
+        ({"pairs": np.full(4, np.inf)}, "pairs must be finite"),
+    ],
+)
+def test_is_refused(change, message):
+    assert ExpertMap(**GOOD).ranks == 2
+    with pytest.raises(ValueError, match=message):
+        ExpertMap(**(GOOD | change))
