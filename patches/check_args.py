@@ -35,6 +35,7 @@ def check(argv: list[str]) -> dict[str, Any]:
     from sglang.srt.server_args import prepare_server_args
 
     from patches.dp import layout, method
+    from patches.flags import resolve_flags, understood
 
     said = io.StringIO()
     try:
@@ -42,8 +43,8 @@ def check(argv: list[str]) -> dict[str, Any]:
             flags, policy = method.take_method(
                 argv
             )  # the profile is in the environment of the worker
-            server_args = prepare_server_args(flags)
-            server_args.resolve_once()
+            server_args = prepare_server_args(understood(flags))
+            resolve_flags(server_args)
             server_args.check_server_args()
             if policy is not None:
                 method.check_server(server_args, policy, layout.of_server(server_args))
@@ -62,12 +63,11 @@ def resolved(server_args: Any) -> dict[str, Any]:
     see `patches.dp.layout`; `prefill_cuda_graph`, the backend or "disabled"; `only_sliding_window`,
     whether every layer's KV is in the sliding-window pool. `server_args` must have been resolved.
     """
-    from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
-
     from patches.dp import layout
+    from patches.flags import model_config, resolved_view
 
-    view = resolving_view(server_args)
-    model = model_config_of(server_args)
+    view = resolved_view(server_args)
+    model = model_config(server_args)
     graphs = view.cuda_graph_config
     return {name: _plain(getattr(view, name, None)) for name in RESOLVED_FIELDS} | {
         "dp_size": layout.ranks(view),

@@ -72,6 +72,7 @@ def main() -> None:
     from patches.base import refuse
     from patches.dp import method
     from patches.experts import signature
+    from patches.flags import understood
     from patches.pd import waiting_queue
     from patches.relocate import kept
     from patches.steps import speculative
@@ -79,7 +80,8 @@ def main() -> None:
     load_plugins()
     if not installed():
         refuse("SGLang loaded its plugins without applying the toolkit's patches")
-    server_args = prepare_server_args(kept.adopt(method.adopt(sys.argv[1:])))
+    flags = understood(kept.adopt(method.adopt(sys.argv[1:])))
+    server_args = prepare_server_args(flags)
     method.check_worker(server_args)
     signature.check_worker(server_args)
     waiting_queue.check_worker(server_args)

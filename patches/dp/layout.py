@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from patches.flags import resolved_view
+
 
 def ranks(config: Any) -> int:
-    """DP ranks by resolved flags (`resolving_view`) or by `get_parallel()`."""
+    """DP ranks by resolved flags (`patches.flags`) or by `get_parallel()`."""
     return int(_asked(config, "num_dp_ranks", "dp_size"))
 
 
 def of_server(server_args: Any) -> int:
     """DP ranks of a server with these flags."""
-    from sglang.srt.arg_groups.overrides import resolving_view
-
-    return ranks(resolving_view(server_args))
+    return ranks(resolved_view(server_args))
 
 
 def together(config: Any) -> bool:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from patches.base import Hook, Patch, Process
+from patches.base import Hook, Patch, Process, Variant
 from patches.dp.method import chosen
 
 SNAPSHOT = "sglang.srt.managers.load_snapshot"
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 _received = 0
 
@@ -35,8 +36,23 @@ def _count_received(original: Any, scheduler: Any, recv_reqs: Any) -> Any:
     global _received
     if chosen() is not None:
         # Health checks of a busy scheduler are dropped in there: they were received all the same.
-        _received += sum(len(scheduler._tokenized_requests(req)) for req in recv_reqs)
+        _received += sum(_requests_in(scheduler, each) for each in recv_reqs)
     return original(scheduler, recv_reqs)
+
+
+def _requests_in(scheduler: Any, received: Any) -> int:
+    """How many requests came in one message: none in an order (a flush, an abort)."""
+    found = getattr(scheduler, "_tokenized_requests", None)
+    if found is not None:
+        return len(found(received))
+    from sglang.srt.managers import io_struct  # 0.5.17
+
+    if isinstance(
+        received, (io_struct.TokenizedGenerateReqInput, io_struct.TokenizedEmbeddingReqInput)
+    ):
+        return 1
+    batches = (io_struct.BatchTokenizedGenerateReqInput, io_struct.BatchTokenizedEmbeddingReqInput)
+    return len(received) if isinstance(received, batches) else 0
 
 
 def _say_received(original: Any, inquirer: Any) -> Any:
@@ -61,7 +77,7 @@ PATCH = Patch(
     processes=frozenset({Process.SCHEDULER}),
     hooks=(
         Hook(
-            "sglang.srt.managers.scheduler.Scheduler.process_input_requests",
+            f"{SCHEDULER}.process_input_requests",
             _count_received,
             ("self", "recv_reqs"),
         ),
@@ -72,9 +88,16 @@ PATCH = Patch(
             ("self",),
         ),
     ),
-    requires=(
-        f"{SNAPSHOT}.LoadSnapshot",
-        "sglang.srt.managers.scheduler.Scheduler._tokenized_requests",
+    requires=(f"{SNAPSHOT}.LoadSnapshot",),
+    variants=(
+        Variant("from 0.5.20", requires=(f"{SCHEDULER}._tokenized_requests",)),
+        Variant(
+            "0.5.17",
+            requires=(
+                "sglang.srt.managers.io_struct.BatchTokenizedEmbeddingReqInput.__len__",
+                "sglang.srt.managers.io_struct.BatchTokenizedGenerateReqInput.__len__",
+            ),
+        ),
     ),
 )
 

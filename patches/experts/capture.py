@@ -20,6 +20,7 @@ from typing import Any
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
 from patches.experts.loaded_kv import on_load
+from patches.kv_row import kv_row
 from patches.tickets import ticket_of
 from toolkit.contract.ticket import TicketError
 
@@ -62,10 +63,11 @@ def captured_rows(req: Any, pool: Any, start: int, stop: int) -> Any:
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
     capturer = get_global_experts_capturer()
-    if capturer is None or req.kv is None or stop <= start:
+    row = kv_row(req)
+    if capturer is None or row is None or stop <= start:
         return None
     # get_topk gives rows up to seqlen - 1: the last token of a sequence has not been run.
-    rows = capturer.get_topk(req.kv.req_pool_idx, stop + 1, pool, start)
+    rows = capturer.get_topk(row, stop + 1, pool, start)
     return rows.numpy().astype(np.int16)
 
 

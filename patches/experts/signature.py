@@ -23,10 +23,12 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from patches.base import EITHER, Hook, Patch, PatchError, refuse
+from patches.base import EITHER, Hook, Patch, PatchError, Variant, refuse
 from patches.experts.loaded_kv import on_load
 from patches.experts.of_model import expert_count
 from patches.experts.signature_cache import SignatureCache
+from patches.flags import ASKED, WRITTEN
+from patches.kv_row import kv_row
 from patches.steps.step_log import CAPTURER
 from toolkit.contract.variables import LAYERS_VARIABLE
 
@@ -76,13 +78,12 @@ def check_worker(server_args: Any) -> None:
                 "deployment file, which sets both)"
             )
         return
-    from sglang.srt.arg_groups.overrides import model_config_of
-
     from patches.check_args import resolved
+    from patches.flags import model_config, resolve_flags
     from toolkit.contract.capturing import worker_problems
 
-    server_args.resolve_once()
-    count = model_config_of(server_args).hf_text_config.num_hidden_layers
+    resolve_flags(server_args)
+    count = model_config(server_args).hf_text_config.num_hidden_layers
     if layers and layers[-1] >= count:
         refuse(
             f"{LAYERS_VARIABLE} names layer {layers[-1]}, the model's are 0 to {count - 1}: "
@@ -233,7 +234,7 @@ def count_finished(state: State, forward_batch: Any) -> Counted | None:
     if not rows:
         return None
     table = batch.req_to_token_pool.req_to_token
-    counts = cache.count_each([table[req.kv.req_pool_idx, :length] for req, length in rows])
+    counts = cache.count_each([table[kv_row(req), :length] for req, length in rows])
     rids, lengths = [req.rid for req, _ in rows], [length for _, length in rows]
     return Counted(rids, lengths, counts)
 
@@ -273,10 +274,8 @@ PATCH = Patch(
     ),
     requires=(
         "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",
-        "sglang.srt.arg_groups.overrides.model_config_of",
-        "sglang.srt.arg_groups.overrides.resolving_view",
-        "sglang.srt.server_args.ServerArgs.resolve_once",
         "sglang.srt.runtime_context.get_parallel",
         "sglang.srt.managers.scheduler_components.ipc_channels.SchedulerIpcChannels.create",
     ),
+    variants=(Variant("from 0.5.20", requires=ASKED), Variant("0.5.17", requires=WRITTEN)),
 )

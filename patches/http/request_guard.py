@@ -22,7 +22,7 @@ import re
 import time
 from typing import Any
 
-from patches.base import Hook, Patch, Process
+from patches.base import Hook, Patch, Process, Variant
 from patches.http.request_values import REQUEST_FIELDS, SAMPLING_FIELDS, Limits, wrong
 from toolkit.contract.ticket import TicketError
 
@@ -204,5 +204,9 @@ PATCH = Patch(
         "sglang.srt.sampling.custom_logit_processor.CustomLogitProcessor.from_str",
         *(f"{_REQUEST}.{name}" for name in REQUEST_FIELDS),
         *(f"{_SAMPLING}.{name}" for name in SAMPLING_FIELDS),
+    ),
+    variants=(
+        Variant("from 0.5.20", requires=(f"{_SAMPLING}.beam_width",)),
+        Variant("0.5.17, without beams"),
     ),
 )

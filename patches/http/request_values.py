@@ -43,7 +43,7 @@ REQUEST_FIELDS = (
 requests refused, so each is in the patch's contract."""
 SAMPLING_FIELDS = (
     *("temperature", "top_p", "min_p", "top_k", "frequency_penalty", "presence_penalty"),
-    *("repetition_penalty", "max_new_tokens", "min_new_tokens", "n", "beam_width"),
+    *("repetition_penalty", "max_new_tokens", "min_new_tokens", "n"),
     *("stream_interval", "sampling_seed", "stop_token_ids", "stop_strs", "stop_regex_strs"),
     *("logit_bias", "custom_params", "json_schema", "regex", "ebnf", "structural_tag"),
 )
@@ -165,7 +165,7 @@ def _check_sampling(params: Any, limits: Limits) -> None:
     _within("max_new_tokens", params.max_new_tokens, 0, MAX_INT32)
     _within("min_new_tokens", params.min_new_tokens, 0, MAX_INT32)
     _within("n", params.n, 0, MAX_INT32)
-    _within("beam_width", params.beam_width, 1, 64)
+    _within("beam_width", getattr(params, "beam_width", 1), 1, 64)  # not in 0.5.17
     _within("stream_interval", params.stream_interval, 1, MAX_INT32)
     _within("sampling_seed", params.sampling_seed, -MAX_INT64 - 1, MAX_INT64)
     for token in params.stop_token_ids or ():

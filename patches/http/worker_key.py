@@ -18,10 +18,12 @@ import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from patches.base import EITHER, Hook, Patch, PatchError, Process, resolve
+from patches.base import EITHER, Hook, Patch, PatchError, Process, Variant, resolve
+from patches.flags import ASKED, WRITTEN, resolved_view
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 
 SERVER = "sglang.srt.entrypoints.http_server"
+WARM_UP = f"{SERVER}._send_disaggregation_warmup_requests"
 UNAUTHORIZED = b'{"error":"Unauthorized: this worker takes requests of its own run only"}'
 
 Scope = MutableMapping[str, Any]
@@ -93,6 +95,15 @@ def _with_key(original: Any, url: str, headers: dict[str, str], *rest: Any, **na
     return original(url, {**headers, **header()}, *rest, **named)
 
 
+def _with_key_too(original: Any, server_args: Any, *args: Any, **named: Any) -> Any:
+    """In 0.5.17 it is given the flags first."""
+
+    def bare(url: str, headers: dict[str, str], *rest: Any, **others: Any) -> Any:
+        return original(server_args, url, headers, *rest, **others)
+
+    return _with_key(bare, *args, **named)
+
+
 def _session_with_key(original: Any, manager: Any) -> Any:
     """A decode worker has a prefill worker compute a request once more."""
     session = original(manager)
@@ -131,7 +142,7 @@ def _refuse_other_doors(original: Any, server_args: Any, *args: Any, **named: An
     """Servers of SGLang's that are no ASGI application cannot be guarded: they do not start."""
     from patches.base import refuse
 
-    view = resolve("sglang.srt.arg_groups.overrides.resolving_view")(server_args)
+    view = resolved_view(server_args)
     other = {
         "--grpc-port": view.grpc_port is not None,
         "--tokenizer-worker-num": view.tokenizer_worker_num > 1,
@@ -148,11 +159,6 @@ PATCH = Patch(
     why="who reaches a worker's port could run, abort and read requests past the router",
     processes=frozenset({Process.MAIN}),
     hooks=(
-        Hook(
-            f"{SERVER}._send_disaggregation_warmup_requests",
-            _with_key,
-            ("url", "headers"),
-        ),
         Hook(f"{SERVER}.launch_server", _refuse_other_doors, ("server_args",)),
         Hook(
             "sglang.srt.utils.common.launch_dummy_health_check_server",
@@ -165,9 +171,19 @@ PATCH = Patch(
         f"{SERVER}.app.build_middleware_stack",
         f"{SERVER}.requests",
         f"{SERVER}._execute_server_warmup",
-        f"{SERVER}._freeze_gc_after_server_warmup",
-        "sglang.srt.arg_groups.overrides.resolving_view",
         "sglang.srt.environ.envs.SGLANG_RUST_SERVER",
+    ),
+    variants=(
+        Variant(
+            "from 0.5.20",
+            hooks=(Hook(WARM_UP, _with_key, ("url", "headers")),),
+            requires=(f"{SERVER}._freeze_gc_after_server_warmup", *ASKED),
+        ),
+        Variant(
+            "0.5.17",
+            hooks=(Hook(WARM_UP, _with_key_too, ("server_args", "url", "headers")),),
+            requires=WRITTEN,
+        ),
     ),
     attach=_guard_server,
     variable=WORKER_KEY_VARIABLE,

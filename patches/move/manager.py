@@ -76,7 +76,7 @@ def sending_manager(scheduler: Any) -> Any:
 def on_its_way(manager: Any, room: int) -> bool:
     """Whether something that was to be sent there has not been. What a sending thread has just
     taken from its queue and not counted yet is overlooked, for a moment."""
-    if manager._staging_outstanding.get(room, 0) > 0:
+    if getattr(manager, "_staging_outstanding", {}).get(room, 0) > 0:  # not in 0.5.17
         return True
     waiting = (chunk for queue in manager.transfer_queues for chunk in list(queue._buf))
     return any(chunk is not None and chunk.room == room for chunk in waiting)

@@ -77,9 +77,9 @@ def _pass_news_on(original: Any, manager: Any) -> None:
     manager._result_dispatcher += type(manager._result_dispatcher)([(Moving, HUB.publish)])
 
 
-def _serve_bootstrap(original: Any) -> Any:
+def _serve_bootstrap(original: Any, *flags: Any) -> Any:
     """SGLang has one on prefill workers: it tells who wants KV where the ranks are."""
-    server = original()
+    server = original(*flags)  # 0.5.17 is given them
     if server is not None:
         return server
     from sglang.srt.disaggregation.utils import KVClassType, TransferBackend, get_kv_class

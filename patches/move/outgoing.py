@@ -27,6 +27,7 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
+from patches.kv_row import kv_row, physical
 from patches.move.manager import obstacle, on_its_way, sending_manager
 from patches.move.order import MoveOrder
 from toolkit.contract.events import Moving
@@ -163,7 +164,8 @@ def _refusal(req: Any, order: MoveOrder) -> str:
         return f"{AT_A_TIME} requests are being moved"
     if len(req.output_ids) > order.count:
         return "it is past that token"
-    if req.return_logprob or req.beam_group is not None or req.multimodal_inputs is not None:
+    beams = getattr(req, "beam_group", None) is not None  # none in 0.5.17
+    if req.return_logprob or beams or req.multimodal_inputs is not None:
         return "only text without log probabilities or beams can be moved"
     return ""
 
@@ -257,8 +259,8 @@ def _send(scheduler: Any, move: Outgoing, upto: int) -> None:
     size, allocator = _page_size(scheduler), scheduler.token_to_kv_pool_allocator
     begin = move.skipped + move.sent * size
     end = min(move.skipped + upto * size, move.rows)
-    rows = scheduler.req_to_token_pool.req_to_token[move.req.kv.req_pool_idx, begin:end]
-    pages = kv_to_page_indices(allocator.translate_kv_indices_for_transfer(rows), size)
+    rows = scheduler.req_to_token_pool.req_to_token[kv_row(move.req), begin:end]
+    pages = kv_to_page_indices(physical(allocator, rows), size)
     move.sender.send(pages, num_kv_tokens=end - begin)
     move.sent = upto
 

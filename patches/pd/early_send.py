@@ -23,6 +23,7 @@ from threading import Lock
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Variant
+from patches.kv_row import kv_row, physical
 from patches.pd.kv_transfer import mark_first_send
 from patches.pd.late_binding import newly_finished
 
@@ -58,8 +59,8 @@ def _park_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> No
         scheduler.disagg_metadata_buffers.set_buf(req)
         pool, allocator = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
         end = min(_computed(req), len(req.origin_input_ids))
-        slots = pool.req_to_token[req.kv.req_pool_idx, :end]
-        slots = allocator.translate_kv_indices_for_transfer(slots).cpu()
+        slots = pool.req_to_token[kv_row(req), :end]
+        slots = physical(allocator, slots).cpu()
         parked = Parked(req, slots, allocator.page_size)
         with _lock:
             _parked[req.bootstrap_room] = parked
@@ -71,7 +72,7 @@ def _writes_through(scheduler: Any) -> bool:
     writes = getattr(prefill, "_uses_write_through_cache", None)
     if writes is not None:
         return bool(writes(scheduler.tree_cache))
-    # 0.5.20: a prompt that waits for its decode worker is in no tree either way.
+    # Before: a prompt that waits for its decode worker is in no tree either way.
     return bool(getattr(scheduler.tree_cache, "cache_controller", None))
 
 
@@ -175,7 +176,8 @@ def _find_sent(original: Any, scheduler: Any, req: Any, poll: Any) -> bool:
 
 def _send_once(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
     if getattr(req, _SENT, False):
-        scheduler.disagg_prefill_pending_chunk_rids.discard(req.rid)
+        # 0.5.17 has no such note.
+        getattr(scheduler, "disagg_prefill_pending_chunk_rids", set()).discard(req.rid)
     else:
         original(scheduler, req, *args, **kwargs)
 
@@ -218,6 +220,6 @@ PATCH = Patch(
                 "sglang.srt.disaggregation.prefill._uses_write_through_cache",
             ),
         ),
-        Variant("0.5.20", requires=(f"{MIXIN}.send_kv_chunk",)),
+        Variant("to 0.5.20", requires=(f"{MIXIN}.send_kv_chunk",)),
     ),
 )

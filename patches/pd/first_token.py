@@ -59,7 +59,7 @@ def held_back(scheduler: Any, req: Any) -> str:
         return "it is outside the vocabulary"
     if not scheduler.spec_algorithm.is_none() or get_parallel().pp_size > 1:
         return "not tried with speculative decoding or pipeline stages"
-    if req.beam_group is not None:
+    if getattr(req, "beam_group", None) is not None:  # no beams in 0.5.17
         return "a beam's token may be dropped"
     return "the request ends with it" if _ends(req) else ""
 

@@ -36,8 +36,8 @@ def _within(queue: Any, tokens: int, prefix: int = 0) -> int:
 
 
 def _let_in(original: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
-    """0.5.20 adds the reserve and the answer's length where nothing can be hooked: while it looks,
-    both are no more than the pool has left beside the longest prompt that waits."""
+    """Up to 0.5.20 SGLang adds the reserve and the answer's length where nothing can be hooked:
+    while it looks, both are no more than the pool has left beside the longest prompt that waits."""
     if queue.scheduler.enable_hisparse:
         return original(queue, *args, **kwargs)
     pool, reserve = int(queue.max_total_num_tokens), queue.num_reserved_decode_tokens
@@ -74,6 +74,6 @@ PATCH = Patch(
                 ),
             ),
         ),
-        Variant("0.5.20", hooks=(Hook(f"{QUEUE}.pop_preallocated", _let_in, ("self",)),)),
+        Variant("to 0.5.20", hooks=(Hook(f"{QUEUE}.pop_preallocated", _let_in, ("self",)),)),
     ),
 )

@@ -18,12 +18,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from patches.base import EITHER, Hook, Patch, PatchError
+from patches.base import EITHER, Hook, Patch, PatchError, Variant
 from patches.pd.late_binding import newly_finished
 from toolkit.contract import prefill_only
 
 MIXIN = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
 REQ = "sglang.srt.managers.schedule_batch.Req"
+CACHE = "sglang.srt.mem_cache.base_prefix_cache"
 
 
 def alone(req: Any) -> bool:
@@ -39,7 +40,6 @@ def _keep_its_prompt(original: Any, queue: Any, req: Any, *args: Any, **kwargs: 
 
 def _finish_at_once(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
     from sglang.srt.disaggregation.prefill import maybe_release_metadata_buffer
-    from sglang.srt.mem_cache.base_prefix_cache import CacheRequestOutcome
     from sglang.srt.runtime_context import get_parallel
 
     done = [req for req in newly_finished(original, scheduler, batch, result) if alone(req)]
@@ -50,7 +50,7 @@ def _finish_at_once(original: Any, scheduler: Any, batch: Any, result: Any) -> N
         req.pending_bootstrap = False
         req.update_finish_state()  # on a prefill worker one token is the most that it may have
         _release(req, scheduler.tree_cache)
-        scheduler.tree_cache.finish(req.cache_request_handle, CacheRequestOutcome.SUCCESS)
+        _tell_cache(req, scheduler.tree_cache)
         req.time_stats.set_completion_time()
     scheduler.output_streamer.stream_output(done, any(req.return_logprob for req in done))
     for req in done:
@@ -64,6 +64,15 @@ def _release(req: Any, tree_cache: Any) -> None:
     # From 0.5.22 on it has to be said.
     said = "checkpoint" in inspect.signature(release_kv_cache).parameters
     release_kv_cache(req, tree_cache, **({"checkpoint": True} if said else {}))
+
+
+def _tell_cache(req: Any, tree_cache: Any) -> None:
+    """That it has ended well; 0.5.17 tells its cache of those only that were aborted."""
+    from sglang.srt.mem_cache import base_prefix_cache
+
+    outcome = getattr(base_prefix_cache, "CacheRequestOutcome", None)
+    if outcome is not None:
+        tree_cache.finish(req.cache_request_handle, outcome.SUCCESS)
 
 
 def _check_host() -> None:
@@ -96,9 +105,15 @@ PATCH = Patch(
         "sglang.srt.disaggregation.utils.FAKE_BOOTSTRAP_HOST",
         "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
         ".stream_output",
-        "sglang.srt.mem_cache.base_prefix_cache.CacheRequestOutcome",
         "sglang.srt.mem_cache.common.release_kv_cache",
         "sglang.srt.runtime_context.get_parallel",
+    ),
+    variants=(
+        Variant("from 0.5.20", requires=(f"{CACHE}.CacheRequestOutcome",)),
+        Variant(
+            "0.5.17",
+            requires=("sglang.srt.mem_cache.hiradix_cache.HiRadixCache.release_aborted_request",),
+        ),
     ),
     attach=_check_host,
 )

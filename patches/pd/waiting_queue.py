@@ -26,6 +26,7 @@ Cost: 3 ms of CPU a round with 1,000 waiting, 1 ms while nothing is computed
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import time
@@ -33,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from patches.base import EITHER, Hook, Patch, PatchError, Variant, refuse
+from patches.base import EITHER, Hook, Patch, PatchError, Variant, refuse, resolve
 from patches.pd.waiting_order import WaitingOrder, arrived
 from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.contract.waiting import Waiting
@@ -41,6 +42,8 @@ from toolkit.policies.sjf import ShortestFirst
 
 log = logging.getLogger("toolkit.waiting")
 
+RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
+POLICY = "sglang.srt.managers.schedule_policy"
 TICK_MS = 20
 LOG_EVERY_MS = 60_000
 
@@ -85,6 +88,11 @@ def check_worker(server_args: Any) -> None:
         refuse(str(error))
     if chosen.order == "fcfs":
         return
+    if not _shares_clock():
+        refuse(
+            f"{WAITING_VARIABLE}: this release of SGLang sends no clock along with requests (from "
+            "0.5.20 on): leave it out"
+        )
     if server_args.disaggregation_mode == "decode":
         refuse(
             f"{WAITING_VARIABLE}: a decode worker prefills nothing: set it for prefill (or "
@@ -100,6 +108,11 @@ def check_worker(server_args: Any) -> None:
             f"{WAITING_VARIABLE} is unproven with --pp-size {server_args.pp_size}: leave one of "
             "them out"
         )
+
+
+def _shares_clock() -> bool:
+    parameters = inspect.signature(resolve(f"{RECEIVER}.recv_requests")).parameters
+    return "local_reqs" in parameters
 
 
 def _order() -> WaitingOrder | None:
@@ -208,42 +221,40 @@ def _say(order: WaitingOrder, waiting: int) -> None:
     )
 
 
+HOOKS = (
+    Hook(
+        f"{POLICY}.SchedulePolicy.calc_priority",
+        _shortest_first,
+        ("self", "waiting_queue", "running_batch", "processed_tokens"),
+    ),
+    Hook(f"{RECEIVER}.recv_requests", _share_clock, ("self", "local_reqs")),
+    Hook(
+        "sglang.srt.managers.scheduler.Scheduler._add_request_to_queue",
+        _note_arrival,
+        ("self", "req"),
+    ),
+    Hook(
+        "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.pop_bootstrapped",
+        _share_out_buffers,
+        ("self",),
+    ),
+)
+OLDER_MATCH = (f"{POLICY}.match_prefix_for_req",)
 PATCH = Patch(
     name="waiting_queue",
     why="short prompts wait for long ones, in the order of arrival",
     processes=EITHER,
-    hooks=(
-        Hook(
-            "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority",
-            _shortest_first,
-            ("self", "waiting_queue", "running_batch", "processed_tokens"),
-        ),
-        Hook(
-            "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
-            ".recv_requests",
-            _share_clock,
-            ("self", "local_reqs"),
-        ),
-        Hook(
-            "sglang.srt.managers.scheduler.Scheduler._add_request_to_queue",
-            _note_arrival,
-            ("self", "req"),
-        ),
-        Hook(
-            "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.pop_bootstrapped",
-            _share_out_buffers,
-            ("self",),
-        ),
-    ),
     requires=(
         "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.supports_fast_match_prefix",
         "sglang.srt.runtime_context.get_parallel",
         "sglang.srt.disaggregation.utils.ReqToMetadataIdxAllocator.available_size",
     ),
     variants=(
-        Variant("from 0.5.22", requires=("sglang.srt.mem_cache.common.match_kv_cache",)),
         Variant(
-            "to 0.5.21", requires=("sglang.srt.managers.schedule_policy.match_prefix_for_req",)
+            "from 0.5.22", hooks=HOOKS, requires=("sglang.srt.mem_cache.common.match_kv_cache",)
         ),
+        Variant("to 0.5.21", hooks=HOOKS, requires=OLDER_MATCH),
+        # `check_worker` refuses whoever asks for an order.
+        Variant("off in 0.5.17", requires=OLDER_MATCH),
     ),
 )

@@ -15,6 +15,7 @@ and the number of steps, never by clocks. There `seconds` are counted in steps o
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import time
@@ -23,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from patches.base import EITHER, Hook, Patch
+from patches.base import EITHER, Hook, Patch, Variant
 from patches.classes import best_effort, in_a_hurry
 from patches.pd import host_receive
 from toolkit.contract.preempting import Preempting
@@ -71,7 +72,6 @@ def _begin(original: Any, scheduler: Any) -> None:
 
 def obstacle(scheduler: Any) -> str:
     """Why answers cannot be paused here; empty if they can."""
-    from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
     disagg = get_disagg()
@@ -79,12 +79,12 @@ def obstacle(scheduler: Any) -> str:
         "it is no decode worker": scheduler.disaggregation_mode.value != "decode",
         "pipeline stages": get_parallel().pp_size > 1,
         "no backup of KV (--disaggregation-decode-retraction-backup none)": (
-            disagg.disaggregation_decode_retraction_backup == "none"
+            getattr(disagg, "disaggregation_decode_retraction_backup", "") == "none"
         ),
         "KV comes to host memory first": host_receive.on(scheduler),
         "speculative decoding": not scheduler.spec_algorithm.is_none(),
         "sparse attention with KV in host memory": scheduler.enable_hisparse,
-        "its model keeps a recurrent state": uses_ssm_state(scheduler.model_config),
+        "its model keeps a recurrent state": scheduler.is_hybrid_ssm,
     }
     return ", ".join(reason for reason, there in reasons.items() if there)
 
@@ -219,7 +219,12 @@ def _order(batch: Any, asked: Preempting, now: float) -> list[int]:
     def may(req: Any) -> bool:
         pause = _pause_of(req)
         within = pause.pauses < asked.pauses and pause.seconds < asked.seconds
-        return best_effort(req) and not req.finished() and req.beam_group is None and within
+        return (
+            best_effort(req)
+            and not req.finished()
+            and getattr(req, "beam_group", None) is None
+            and within
+        )
 
     places = [place for place, req in enumerate(batch.reqs) if may(req)]
     return sorted(places, key=lambda at: (len(batch.reqs[at].output_ids), at))
@@ -229,7 +234,7 @@ def _pause(scheduler: Any, batch: Any, victims: list[int], now: float) -> None:
     """As `update_running_batch` retracts: KV to the host, the request to the retracted ones."""
     stopped = [batch.reqs[place] for place in victims]
     keep = [place for place in range(len(batch.reqs)) if place not in set(victims)]
-    saved = {id(batch.reqs[at]): batch.release_req(at, len(keep)) for at in victims}
+    saved = {id(batch.reqs[at]): _put_aside(scheduler, batch, at, len(keep)) for at in victims}
     batch.filter_batch(keep_indices=keep)
     batch.batch_is_full = False
     for req in stopped:
@@ -240,6 +245,14 @@ def _pause(scheduler: Any, batch: Any, victims: list[int], now: float) -> None:
             scheduler._add_request_to_queue(req, is_retracted=True)
         else:
             _lost(scheduler, req)
+
+
+def _put_aside(scheduler: Any, batch: Any, place: int, kept: int) -> bool:
+    """Its KV to host memory; False where that has no room."""
+    if "server_args" not in inspect.signature(batch.release_req).parameters:
+        return bool(batch.release_req(place, kept))
+    batch.release_req(place, kept, scheduler.server_args)  # 0.5.17 asks for no room, it takes it
+    return True
 
 
 def _lost(scheduler: Any, req: Any) -> None:
@@ -267,15 +280,17 @@ PATCH = Patch(
         ),
     ),
     requires=(
-        f"{SCHEDULER}._make_abort_req",
         f"{SCHEDULER}.Scheduler._add_request_to_queue",
         f"{DECODE}.DecodePreallocQueue._allocatable_token_budgets",
         f"{DECODE}.DecodePreallocQueue._prealloc_required_tokens",
         "sglang.srt.managers.schedule_batch.FINISH_ABORT",
         "sglang.srt.managers.schedule_batch.ScheduleBatch.release_req",
         "sglang.srt.managers.schedule_batch.ScheduleBatch.filter_batch",
-        "sglang.srt.mem_cache.kv_cache_builder.uses_ssm_state",
         "sglang.srt.runtime_context.get_disagg",
         "sglang.srt.runtime_context.get_parallel",
+    ),
+    variants=(
+        Variant("from 0.5.20", requires=(f"{SCHEDULER}._make_abort_req",)),
+        Variant("0.5.17", requires=("sglang.srt.managers.schedule_batch.Req.offload_kv_cache",)),
     ),
 )

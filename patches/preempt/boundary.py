@@ -406,8 +406,8 @@ def _put_back(scheduler: Any, running: Effort) -> Iterator[None]:
         scheduler.tp_worker.model_runner.attn_backend.init_forward_metadata(forward)
 
 
-def _kept_first(original: Any, receiver: Any, local_reqs: Any = None) -> Any:
-    received = original(receiver, local_reqs)
+def _kept_first(original: Any, receiver: Any, *local_reqs: Any) -> Any:
+    received = original(receiver, *local_reqs)
     if not STATE.kept or STATE.running is not None:
         return received
     kept = list(STATE.kept)
@@ -425,7 +425,7 @@ PATCH = Patch(
     hooks=(
         Hook(f"{SCHEDULER}.dispatch_event_loop", _begin, ("scheduler",)),
         Hook(f"{SCHEDULER}.Scheduler.run_batch", _note_batch, ("self", "batch")),
-        Hook(f"{RECEIVER}.recv_requests", _kept_first, ("self", "local_reqs")),
+        Hook(f"{RECEIVER}.recv_requests", _kept_first, ("self",)),
     ),
     requires=(
         f"{SCHEDULER}.Scheduler.process_input_requests",

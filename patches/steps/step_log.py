@@ -88,6 +88,8 @@ class StepLog:
     previous_cpu: float = 0.0
     forwards: dict[int, Forward] = field(default_factory=dict)
     """On CPU: the forwards whose results have not been processed, by iteration."""
+    idle_at: float = 0.0
+    """When the scheduler last had nothing to do."""
     origin: float = 0.0
     steps: list[int] = field(default_factory=list)
     """Of the group, where there is one: the step of each row."""
@@ -160,7 +162,7 @@ def _remember_direct(
     output = original(capturer, forward_batch, *args, **kwargs)
     # Without overlap there is no output to finalize: the ids are in the host cache already.
     if output is None and capturer.host_cache.name == CAPTURER:
-        where = forward_batch.out_cache_loc_virtual
+        where = getattr(forward_batch, "out_cache_loc_virtual", None)  # not in 0.5.17
         where = forward_batch.out_cache_loc if where is None else where
         LOG.ids = capturer.host_cache.buffer[where.cpu()]
     return output
@@ -201,7 +203,7 @@ def _log_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
     end, cpu = (now, LOG.previous_cpu) if forward is None else (forward.end, forward.end_cpu)
     if live:
         stops = stops_of(batch)  # others ran meanwhile, and have rows of their own
-        own = batch.after_idle_gap or stops
+        own = _after_a_gap(batch) or stops
         seconds = end - (batch.launch_ts if own else LOG.previous_end)
         seconds -= sum(stop.seconds for stop in stops)
         since_cpu = LOG.previous_cpu
@@ -225,6 +227,12 @@ def _log_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
         _flush(scheduler)
 
 
+def _after_a_gap(batch: Any) -> bool:
+    """Whether nothing ran before it; 0.5.17 does not say so itself."""
+    told = getattr(batch, "after_idle_gap", None)
+    return LOG.previous_end < LOG.idle_at if told is None else bool(told)
+
+
 def _flush(scheduler: Any) -> None:
 
     if not LOG.rows:
@@ -235,6 +243,7 @@ def _flush(scheduler: Any) -> None:
 
 def _tell_the_rest(original: Any, scheduler: Any) -> None:
     """Nothing runs on any rank: the others' last steps wait for word that this one had none."""
+    LOG.idle_at = time.monotonic()
     if LOG.upto > LOG.told:
         _flush(scheduler)
     original(scheduler)

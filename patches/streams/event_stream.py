@@ -18,13 +18,14 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-from patches.base import EITHER, Hook, Patch, Process, refuse, resolve
+from patches.base import EITHER, Hook, Patch, PatchError, Process, Variant, refuse, resolve
 from patches.dp import layout
 from patches.dp.controller_process import missing_patches
 from patches.dp.loads import reserved_tokens
 from patches.environment import expected, installed
 from patches.experts.of_model import expert_count
 from patches.experts.signature import wanted_layers
+from patches.flags import ASKED, WRITTEN, resolved_view
 from patches.streams.event_hub import EventHub
 from toolkit.contract import VERSION, run_id
 from toolkit.contract.events import (
@@ -39,6 +40,12 @@ from toolkit.contract.events import (
 from toolkit.contract.paths import EVENTS
 
 APP = "sglang.srt.entrypoints.http_server.app"
+BUILDER = "sglang.srt.mem_cache.kv_cache_builder"
+RECURRENT = tuple(
+    f"{BUILDER}.{kind}_config"
+    for kind in ("hybrid_gdn", "mamba2", "kimi_linear", "hybrid_lightning")
+)
+"""What finds models that keep a state, in 0.5.17."""
 FAREWELL_S = 0.1
 """Time for the last event to leave before SGLang's crash handler blocks the event loop."""
 LOAD_FIELDS = {
@@ -111,7 +118,7 @@ def _hello() -> Hello:
 
     state = resolve("sglang.srt.entrypoints.http_server.get_global_state")()
     manager = state.tokenizer_manager
-    resolved = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args)
+    resolved = resolved_view(manager.server_args)
     snapshots = manager.load_snapshot_reader.read_all()
     return Hello(
         contract=VERSION,
@@ -146,11 +153,23 @@ def _hello() -> Hello:
 
 def _stays(model: Any) -> str:
     """Why another worker cannot go on with a request of this model; empty where it can."""
-    if resolve("sglang.srt.mem_cache.kv_cache_builder.uses_ssm_state")(model):
+    if _recurrent(model):
         return "its model keeps a recurrent state beside the KV, which does not move"
     if model.is_hybrid_swa:
         return "its model's sliding windows keep KV of their own, which does not move"
     return ""
+
+
+def _recurrent(model: Any) -> bool:
+    """Whether a model keeps a state beside its KV."""
+    try:
+        return bool(resolve(f"{BUILDER}.uses_ssm_state")(model))
+    except PatchError:  # 0.5.17 asks this in the middle of a long function
+        spec = resolve(f"{BUILDER}.linear_attn_model_spec")(model)
+        kinds = (resolve(name)(model) for name in RECURRENT)
+        return any(kind is not None for kind in kinds) or (
+            spec is not None and spec.uses_mamba_radix_cache
+        )
 
 
 @cache
@@ -217,7 +236,7 @@ def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
     if dp and (missing := missing_patches(state.scheduler_info)):
         refuse(f"the DP controller runs without the patches {', '.join(sorted(missing))}")
     manager = state.tokenizer_manager
-    serving = resolve("sglang.srt.arg_groups.overrides.resolving_view")(manager.server_args)
+    serving = resolved_view(manager.server_args)
     if serving.enable_http2 or serving.ssl_certfile:
         refuse("--enable-http2 and --ssl-certfile: events want a connection that can be taken over")
     manager.load_snapshot_reader = SharedReader(manager.load_snapshot_reader)
@@ -275,8 +294,10 @@ PATCH = Patch(
         f"{APP}.build_middleware_stack",
         "sglang.srt.entrypoints.http_server.get_global_state",
         "uvicorn.protocols.http.httptools_impl.RequestResponseCycle.send",
-        "sglang.srt.arg_groups.overrides.resolving_view",
-        "sglang.srt.mem_cache.kv_cache_builder.uses_ssm_state",
+    ),
+    variants=(
+        Variant("from 0.5.20", requires=(*ASKED, f"{BUILDER}.uses_ssm_state")),
+        Variant("0.5.17", requires=(*WRITTEN, f"{BUILDER}.linear_attn_model_spec", *RECURRENT)),
     ),
     attach=_add_route,
 )

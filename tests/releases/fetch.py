@@ -7,12 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.gpu.packing.wanted import SGLANG
 from tests.releases.contract import Verdict, read
 from tests.releases.source import Source
 from tests.sglang_python import CPU_ENVIRONMENT, PROJECT
 from toolkit.setup import layout, releases
+from toolkit.setup.releases import PROVEN
 
 PATIENCE_S = 300.0
+FITTED = (SGLANG, *PROVEN)
+"""Releases that every contract fits: the proven ones, and the one of the GPU checks. Oldest
+first."""
 
 
 def place(release: str) -> Path:

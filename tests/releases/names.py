@@ -29,11 +29,18 @@ KNOWN = {
     "enable_host_receive": "from 0.5.21 on: host_receive asks whether it is there",
     "extend_end": "from 0.5.22 on: early_send asks whether it is there",
     "match_kv_cache": "from 0.5.22 on: waiting_queue asks which it is",
+    "_make_abort_req": "not in 0.5.17, where answers never lack room to be paused",
+    "cache_request_handle": "not in 0.5.17: prefill_only asks whether outcomes are there",
+    "disagg_decode_prefix_len": "not in 0.5.17: written by early_send, and nobody reads it there",
+    "get_model_config": "in 0.5.17 only: flags asks which it is",
+    "rust_http_port": "not in 0.5.17: written by move, and nobody reads it there",
     "checkpoint": "from 0.5.22 on: prefill_only looks whether release_kv_cache takes it",
 }
 """Names that some supported releases lack, and how the code gets on without them."""
 
 NOT_SGLANGS = {
+    *("JoinedStr", "_exit", "defstruct", "index_add_", "pauses", "previous_end", "progressed"),
+    *("token_hex", "visit"),
     *("POSSESSIVE_REPEAT", "STATE", "_generated", "_reserve", "_side", "_stamp", "eventfd_read"),
     *("eventfd_write", "locality", "new_ones", "readline", "residents", "set_inheritable", "tally"),
 }

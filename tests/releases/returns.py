@@ -78,20 +78,19 @@ def recorded(release: str) -> dict[str, Shapes]:
 
 def main() -> None:
     """Write the file."""
-    from tests.releases.fetch import source
-    from toolkit.setup.releases import PROVEN
+    from tests.releases.fetch import FITTED, source
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--record", action="store_true", required=True)
     parser.parse_args()
-    found = {release: hooked(source(release)) for release in PROVEN}
+    found = {release: hooked(source(release)) for release in FITTED}
     lines = []
     for name in sorted(set().union(*found.values())):
         row = {release: each[name] for release, each in found.items() if name in each}
-        same = len(row) == len(PROVEN) and len(set(map(tuple, row.values()))) == 1
-        told = {EVERY: row[PROVEN[-1]]} if same else row
+        same = len(row) == len(FITTED) and len(set(map(tuple, row.values()))) == 1
+        told = {EVERY: row[FITTED[-1]]} if same else row
         lines.append(f"{json.dumps(name)}: {json.dumps(told)}")
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

@@ -10,33 +10,44 @@ from pathlib import Path
 import pytest
 
 from patches.base import PatchError
+from tests.gpu.packing.wanted import SGLANG
 from tests.releases import fetch, names, returns
+from tests.releases.fetch import FITTED
 from tests.releases.source import Source
 from tests.sglang_python import run_python
 from toolkit.setup.releases import PROVEN
 
+OLD = {
+    *("worker_key", "cpu_host_memory", "event_stream", "signature", "prefill_only", "load_count"),
+    *("preempt_answers", "request_guard"),
+}
+"""Patches that have a variant for 0.5.17 alone."""
+
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("release", [each for each in PROVEN if each != version("sglang")])
+@pytest.mark.parametrize("release", [each for each in FITTED if each != version("sglang")])
 def test_every_symbol_is_where_a_patch_expects_it(release: str) -> None:
     verdicts = fetch.contract(release)
     assert len(verdicts) > 300
     assert [each for each in verdicts if each.problem] == []
     variants = {each.patch: each.variant for each in verdicts if each.variant}
-    older = release in ("0.5.20", "0.5.21")
-    assert variants["waiting_queue"] == ("to 0.5.21" if older else "from 0.5.22")
-    assert variants["kv_reserve"] == ("0.5.20" if release == "0.5.20" else "from 0.5.21")
+    waiting = {SGLANG: "off in 0.5.17", "0.5.20": "to 0.5.21", "0.5.21": "to 0.5.21"}
+    assert variants["waiting_queue"] == waiting.get(release, "from 0.5.22")
+    single = release in (SGLANG, "0.5.20")
+    assert variants["kv_reserve"] == ("to 0.5.20" if single else "from 0.5.21")
+    old = {name for name, variant in variants.items() if variant.startswith("0.5.17")}
+    assert old == (OLD if release == SGLANG else set())
 
 
-@pytest.mark.parametrize("release", PROVEN)
+@pytest.mark.parametrize("release", FITTED)
 def test_names_that_it_lacks_are_looked_for_before_they_are_used(release: str) -> None:
     base = fetch.source(PROVEN[-1])
     for one, other in ((base, fetch.source(release)), (fetch.source(release), base)):
         assert set(names.vanished(one, other)) - set(names.KNOWN) == set()
 
 
-@pytest.mark.parametrize("release", PROVEN)
+@pytest.mark.parametrize("release", FITTED)
 def test_hooked_functions_return_what_they_returned(release: str) -> None:
     assert returns.hooked(fetch.source(release)) == returns.recorded(release)
 

@@ -249,7 +249,9 @@ def test_it_says_what_it_does_once_a_minute(
     assert "2 requests reached the age of 5 s, longest wait 6.0 s" in lines[0]
 
 
-def check(monkeypatch: pytest.MonkeyPatch, text: str, **flags: Any) -> str | None:
+def check(
+    monkeypatch: pytest.MonkeyPatch, text: str, shares: bool = True, **flags: Any
+) -> str | None:
     """What `check_worker` refuses with; None when it takes the worker."""
 
     class Refused(Exception):
@@ -259,6 +261,7 @@ def check(monkeypatch: pytest.MonkeyPatch, text: str, **flags: Any) -> str | Non
         raise Refused(reason)
 
     monkeypatch.setattr(waiting_queue, "refuse", refuse)
+    monkeypatch.setattr(waiting_queue, "_shares_clock", lambda: shares)
     monkeypatch.setenv("TOOLKIT_WAITING", text)
     usual = {"disaggregation_mode": "prefill", "schedule_policy": "fcfs", "pp_size": 1}
     try:
@@ -280,6 +283,8 @@ def test_workers_that_cannot_order_their_queue_are_refused(
     assert "--schedule-policy lpm" in str(check(monkeypatch, "sjf", schedule_policy="lpm"))
     assert "--pp-size 2" in str(check(monkeypatch, "sjf", pp_size=2))
     assert check(monkeypatch, "", schedule_policy="lpm", pp_size=2) is None
+    assert "from 0.5.20 on" in str(check(monkeypatch, "sjf:5", shares=False))
+    assert check(monkeypatch, "", shares=False) is None
 
 
 def test_what_the_scheduler_reads(monkeypatch: pytest.MonkeyPatch) -> None:

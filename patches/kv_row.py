@@ -1,0 +1,18 @@
+"""Where a request's KV is: its row of `req_to_token`, and the slots that stand there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def kv_row(req: Any) -> int | None:
+    """None for a request without KV. In SGLang 0.5.17 the request has it itself."""
+    older = req.kv is None or not hasattr(req.kv, "req_pool_idx")
+    return getattr(req, "req_pool_idx", None) if older else req.kv.req_pool_idx
+
+
+def physical(allocator: Any, slots: Any) -> Any:
+    """Slots of the pool, for a transfer, of those in `req_to_token`; int tensors [tokens]. They are
+    the same in SGLang 0.5.17, and later unless memory is unified."""
+    translate = getattr(allocator, "translate_kv_indices_for_transfer", None)
+    return slots if translate is None else translate(slots)
