@@ -19,7 +19,7 @@ ASKED = (
 )
 """What is called here from 0.5.20 on."""
 WRITTEN = (f"{SERVER_ARGS}.get_model_config",)
-"""And in 0.5.17."""
+"""And in 0.5.17; no later release has it, so a variant that wants it is for that one alone."""
 
 BACKUP = "--disaggregation-decode-retraction-backup"
 

@@ -23,6 +23,7 @@ import time
 from typing import Any
 
 from patches.base import Hook, Patch, Process, Variant
+from patches.flags import WRITTEN
 from patches.http.request_values import REQUEST_FIELDS, SAMPLING_FIELDS, Limits, wrong
 from toolkit.contract.ticket import TicketError
 
@@ -207,6 +208,6 @@ PATCH = Patch(
     ),
     variants=(
         Variant("from 0.5.20", requires=(f"{_SAMPLING}.beam_width",)),
-        Variant("0.5.17, without beams"),
+        Variant("0.5.17, without beams", requires=WRITTEN),
     ),
 )

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, PatchError, Variant, refuse, resolve
+from patches.flags import WRITTEN
 from patches.pd.waiting_order import WaitingOrder, arrived
 from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.contract.waiting import Waiting
@@ -255,6 +256,6 @@ PATCH = Patch(
         ),
         Variant("to 0.5.21", hooks=HOOKS, requires=OLDER_MATCH),
         # `check_worker` refuses whoever asks for an order.
-        Variant("off in 0.5.17", requires=OLDER_MATCH),
+        Variant("off in 0.5.17", requires=WRITTEN),
     ),
 )

@@ -1,8 +1,11 @@
-"""SGLang takes the flags of every step's GPU workers; asked of its own parser, without a GPU."""
+"""SGLang takes the flags of every step's GPU workers: asked of its own parser, without a GPU, in
+the pinned release and in that of the parcels."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,10 @@ import pytest
 
 from tests.gpu import model
 from tests.gpu.context import Context
+from tests.gpu.packing.wanted import SGLANG
 from tests.gpu.steps import experts, late, lengths, migrate, outputs, preempt, signature
+from tests.releases import fetch
+from tests.sglang_python import PROJECT
 from toolkit.contract.capturing import worker_problems
 from toolkit.launch.checks.flags import _ask as ask
 from toolkit.launch.deployment import Deployment
@@ -19,9 +25,12 @@ from toolkit.launch.resolve import resolve
 pytestmark = [pytest.mark.full, pytest.mark.sglang]
 
 
+@pytest.mark.parametrize("release", [version("sglang"), SGLANG])
 def test_sglang_takes_the_flags_of_every_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
 ) -> None:
+    path = os.pathsep.join([str(fetch.place(release)), str(PROJECT)])
+    monkeypatch.setenv("PYTHONPATH", path)
     folder = tmp_path / "model"
     longest = model.SCALED_UP.max_position_embeddings
     model.make(folder, replace(model.TINY, max_position_embeddings=longest), "cpu")
