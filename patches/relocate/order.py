@@ -45,7 +45,8 @@ class RelocationOrder:
 class Relocated:
     """A rank's answer. `problem`: nothing was changed, and why.
 
-    rows: the whole map, where it was only asked for. seconds: for which the rank stood still.
+    rows: the whole map, where it was only asked for; known: its layers that have experts, and
+    expert_bytes: what one of their experts weighs. seconds: for which the rank stood still.
     bytes: of weights that came from other ranks.
     """
 
@@ -54,7 +55,9 @@ class Relocated:
     problem: str = ""
     serial: int = 0
     rows: dict[int, Row] = field(default_factory=dict)
+    known: tuple[int, ...] = ()
     experts: int = 0
+    expert_bytes: int = 0
     gpus: int = 0
     gpus_per_node: int = 0
     dispatch: str = ""
@@ -137,6 +140,8 @@ async def present() -> tuple[int, dict[str, Any]]:
     return 200, {
         "serial": first.serial,
         "experts": first.experts,
+        "expert_bytes": first.expert_bytes,
+        "moe_layers": list(first.known),
         "gpus": first.gpus,
         "gpus_per_node": first.gpus_per_node,
         "dispatch": first.dispatch,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,7 @@ def obstacle(scheduler: Any) -> str:
     return ""
 
 
-def wrong(rows: dict[int, Row], known: list[int], slots: int, experts: int) -> str:
+def wrong(rows: dict[int, Row], known: Sequence[int], slots: int, experts: int) -> str:
     """What is wrong with the rows of an order; `known`: layers that have experts."""
     everyone = set(range(experts))
     for layer, row in sorted(rows.items()):
@@ -102,6 +103,8 @@ def _answer(scheduler: Any, order: RelocationOrder) -> Relocated:
     if metadata is None:
         return Relocated(number, dp_rank, problem)
     table = metadata.physical_to_logical_map_cpu
+    weights = getattr(scheduler.tp_worker.model_runner.model, WEIGHTS, {})
+    known = tuple(sorted(weights.keys()))
     if not order.rows:
         parallel = get_parallel()
         return Relocated(
@@ -110,16 +113,16 @@ def _answer(scheduler: Any, order: RelocationOrder) -> Relocated:
             problem,
             RANK.serial,
             {layer: tuple(row) for layer, row in enumerate(table.tolist())},
+            known,
             metadata.num_logical_experts,
+            _expert_bytes(weights[known[0]]) if known else 0,
             metadata.ep_size,
             metadata.ep_size // parallel.nnodes,
             str(get_exec().moe.ep_dispatch_algorithm),
         )
-    weights = getattr(scheduler.tp_worker.model_runner.model, WEIGHTS, {})
     if not problem and order.serial != RANK.serial:
         problem = f"the map is number {RANK.serial} by now, the order builds on {order.serial}"
     if not problem:
-        known = sorted(weights.keys())
         problem = wrong(order.rows, known, table.shape[1], metadata.num_logical_experts)
     if problem:
         return Relocated(number, dp_rank, problem, RANK.serial)
@@ -164,11 +167,15 @@ def _install(scheduler: Any, metadata: Any, weights: Any, rows: dict[int, Row]) 
             _write_tables(metadata, layer, row, parallel)
             held = {before[slot] for slot in own}
             new = {row[slot] for slot in own} - held
-            came += len(new) * sum(each[0].nbytes for each in tensors)
+            came += len(new) * _expert_bytes(tensors)
         device = buffers[0].device
         if device.type != "cpu":
             torch.get_device_module(device).current_stream().synchronize()
     return came
+
+
+def _expert_bytes(tensors: Any) -> int:
+    return sum(each[0].nbytes for each in tensors)
 
 
 def _write_tables(metadata: Any, layer: int, row: Row, parallel: Any) -> None:

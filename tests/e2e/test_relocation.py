@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from toolkit.contract.paths import PLACEMENT
+from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
 from toolkit.placement import Placement, Topology
 from toolkit.placement.relocation import steps
@@ -150,6 +152,61 @@ def test_wrong_orders_change_nothing_and_say_why(up: Running, reference: Referen
     prompt = calls.prompt("after", 40)
     (answer,) = calls.run(calls.all_of(up.router_url, [calls.greedy(prompt, 8, False)], 1))
     assert answer.ids == reference.greedy(prompt, 8)
+
+
+def test_the_relocator_moves_what_pays_and_then_rests(up: Running, reference: Reference) -> None:
+    """The busiest experts on one GPU are made even; traffic that stays then moves nothing."""
+    prompts = [calls.prompt(f"relocator-{n}", 40) for n in range(24)]
+    bodies = [calls.greedy(prompt, TOKENS, stream=True) for prompt in prompts]
+    wanted = [reference.greedy(prompt, TOKENS) for prompt in prompts]
+
+    async def main() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[calls.Answer]]:
+        url = decode(up)
+        _, state = await call(url)
+        layers = range(len(state["layers"]))
+        used = sum(reference.counts(out, layers) for out in wanted)
+        busiest = np.argsort(-np.asarray(used), axis=1)
+        half = len(state["layers"]["0"]) // 2
+        skewed = np.concatenate([busiest[:, :half], busiest[:, -half:]], axis=1).tolist()
+        status, _ = await call(url, order(state, {n: tuple(skewed[n]) for n in layers}))
+        assert status == 200
+        answers: list[calls.Answer] = []
+        watching = True
+
+        async def load() -> None:
+            while watching:
+                answers.extend(await calls.all_of(up.router_url, bodies, 8))
+
+        serving = asyncio.create_task(load())
+        try:
+            told = [await relocate(up, *more) for more in (("--dry-run",), (), ())]
+        finally:
+            watching = False
+            await serving
+        return told[0], told[1], told[2], answers
+
+    would, moved, rest, answers = calls.run(main())
+    assert would["outcome"] == "would move", would
+    assert moved["outcome"] == "moved", moved
+    assert moved["balance"][1] < moved["balance"][0] and moved["bytes"] > 0
+    assert rest["outcome"] == "stays", rest
+    assert [answer.error for answer in answers] == [""] * len(answers)
+    assert [answer.ids for answer in answers] == wanted * (len(answers) // len(wanted))
+
+
+async def relocate(up: Running, *more: str) -> dict[str, Any]:
+    """One decision of `toolkit relocate`."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "toolkit", "relocate", decode(up), "--once", "--share", "1"),
+        *("--tokens", "1152", "--every", "100000", *more),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {WORKER_KEY_VARIABLE: up.worker_key or ""},
+    )
+    out, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()[-2000:]
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
 
 
 def test_a_killed_server_comes_back_with_the_last_complete_map(

@@ -27,6 +27,7 @@ COMMANDS = {
     "drain": "toolkit.cli.drain:drain",
     "restart": "toolkit.cli.restart:restart",
     "migrate": "toolkit.cli.migrate:migrate",
+    "relocate": "toolkit.cli.relocate:relocate",
     "logs": "toolkit.cli.logs:logs",
     "doctor": "toolkit.cli.doctor:doctor",
     "bench": "toolkit.cli.bench:bench",

@@ -117,7 +117,7 @@ def worker_flags(
         # Policies need fresh load: SGLang's default publishes every 15 decode steps.
         "load-snapshot-publish-interval": 1,
     }
-    flags[RECORD] = deployment.capture_experts or record
+    flags[RECORD] = deployment.capture_experts or record or role.relocate
     if cpu:
         flags |= {"attention-backend": "torch_native", "dtype": "float32"}
         # An idle CPU scheduler polls a whole core. Under DP attention a sleeping one costs 2 s on

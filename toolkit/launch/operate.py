@@ -74,6 +74,14 @@ class Operator:
         names = [row["name"] for row in rows if role is None or row["role"] == role]
         return list(dict.fromkeys(names))
 
+    def url_of(self, worker: str) -> str:
+        """Where a worker answers."""
+        for row in self.table()["workers"]:
+            if row["name"] == worker:
+                return str(row["url"])
+        known = ", ".join(self.workers())
+        raise LaunchError([Problem(worker, "no worker of this run", f"name one of {known}")])
+
     def table(self) -> dict[str, Any]:
         """What the router says in GET /workers."""
         seen = readiness.ask(f"{self._url}/workers", key=self._key)

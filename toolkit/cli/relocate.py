@@ -1,0 +1,50 @@
+"""`toolkit relocate`."""
+
+from __future__ import annotations
+
+import typer
+
+from toolkit.cli.meant import RUN, operator
+
+
+def relocate(
+    worker: str = typer.Argument("decode-0", help="A worker with `relocate: true`, or its URL."),
+    kind: str = typer.Option("joint", help="joint, eplb, gimbal, milp, linear, gimbal@paper."),
+    every: int = typer.Option(3000, help="Decode steps between two decisions."),
+    tokens: int = typer.Option(8192, help="Sampled tokens that a decision takes."),
+    share: float = typer.Option(0.1, help="Share of the requests that is sampled."),
+    drift: float = typer.Option(0.05, help="How much less even than before wakes it sooner."),
+    expert_share: float = typer.Option(0.5, help="Of a decode step's time, that of its experts."),
+    stall_ms: float = typer.Option(0.0, help="Longest hold-up; 0: a step, or one expert's move."),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Say what it would do, and move nothing."
+    ),
+    once: bool = typer.Option(False, "--once", help="One decision, then end."),
+    port: int = typer.Option(0, help="Of its status, orders and metrics; 0: any."),
+    run: str = RUN,
+) -> None:
+    """Watch a server's traffic and move its experts when that saves more than it costs."""
+    import asyncio
+    import json
+    import logging
+
+    from toolkit.placement import placement_names
+    from toolkit.placement.online import PAPER, Settings
+    from toolkit.relocate.serve import serve
+
+    if kind not in (known := [*placement_names(), PAPER]):
+        raise typer.BadParameter(f"{kind!r} is none of {', '.join(known)}", param_hint="--kind")
+    if not 0 < share <= 1:
+        raise typer.BadParameter("above 0 and at most 1", param_hint="--share")
+    try:
+        settings = Settings(kind, every, tokens, max(tokens, 65536), drift, expert_share)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    url = worker if "://" in worker else operator(run).url_of(worker)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    asyncio.run(
+        serve(
+            url.rstrip("/"), settings, share=share, stall_s=stall_ms / 1000, dry_run=dry_run,
+            port=port, once=once, say=lambda told: print(json.dumps(told), flush=True),
+        )
+    )  # fmt: skip

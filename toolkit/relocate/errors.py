@@ -1,0 +1,9 @@
+"""What goes wrong while experts are moved."""
+
+from __future__ import annotations
+
+from toolkit.errors import ToolkitError
+
+
+class RelocationError(ToolkitError, RuntimeError):
+    """The server does not do what is asked; the message says why and what to do."""
