@@ -31,7 +31,11 @@ each prompt seen, second half judged), 4 nodes x 2 GPUs with 64 slots; fit on ha
 decision_ratio: p99 of one decision by map (24 nodes x 8 ranks, 384 slots) / of one by centroids (24
 workers), both 14,848 dimensions, alternating; map_p50_us, map_p99_us, eldr_p50_us, eldr_p99_us.
 
-tpot_ratio is null: the simulator's costs do not know what crosses yet.
+tpot_ratio: a decode step of DeepSeek-V3's shape at 128 requests a rank without two-batch overlap,
+kernels by their published speeds and all-to-all by DeepEP's table, charged to the slowest rank
+(`shared/node_step.py` has sources and what is missing); `tpot`: the same by requests a rank, with
+overlap, if nothing but these kernels took time (`_bare`), and of the slowest step (`_worst`).
+tpot_base_ms: base's step at 128.
 
 keys: traffic_ratio, traffic_bound, placement_ratio, locality_ratio, balance_ratio, tpot_ratio,
 solve_s; more: as above
@@ -82,7 +86,7 @@ def main() -> None:
     """Run the benchmark and print its line."""
     options = arguments(__doc__)
     result = Result()
-    layers, requests, seeds = (4, 1152, 1) if options.quick else (58, 4608, 2)
+    layers, requests, seeds = (4, 2304, 1) if options.quick else (58, 4608, 2)
     flat, grouped, unlike, dynamic = [], [], [], []
     alike, seconds, walls = [], [], []
     for seed in range(seeds):
@@ -93,19 +97,18 @@ def main() -> None:
         lay(load, FLAT, 32, seed)
         seconds.append(time.process_time() - used)
         walls.append(time.perf_counter() - start)
-        flat.append(arms(fitted, held, TAU, PER_RANK))
+        flat.append(arms(fitted, held, TAU, PER_RANK, timed=True))
         dynamic.append(arms(fitted, held, TAU, PER_RANK, SHORT, "random"))
         limited = replace(recipe, groups=8, top_groups=4)
         limited = specialised(limited, SPECIALISED)
         fitted, held, load, ratio = made(limited, GROUPED, 64, requests, seed)
         alike.append(ratio)
-        grouped.append(arms(fitted, held, TAU, PER_RANK))
+        grouped.append(arms(fitted, held, TAU, PER_RANK, timed=True))
         none = np.zeros((layers - 1, 256, 256))
         levelled = eplb(Traffic(load.sum(axis=0), none), GROUPED, 64)
         unlike.append(arms(replace(fitted, base=levelled), held, TAU, PER_RANK, SHORT))
     keys: dict[str, Any] = compared(flat)
     keys |= {
-        "tpot_ratio": None,
         "solve_s": float(np.median(seconds)),
         "solve_wall_s": float(np.median(walls)),
         "distinct_ratio": float(np.mean(alike)),
@@ -174,8 +177,25 @@ def compared(rounds: list[Arms]) -> dict[str, Any]:
     for what in ("across", "own", "balance", "step", "nodes"):
         for arm in ("base", "both"):
             keys[f"{what}_{arm}"] = float(np.mean([getattr(each[arm], what) for each in rounds]))
+    keys |= steps(rounds)
     keys["rank_spread"] = float(np.mean([each["both"].rank for each in rounds]))
     return keys
+
+
+def steps(rounds: list[Arms]) -> dict[str, Any]:
+    """What decode steps take, where they were timed."""
+    ours, base = ([each[arm].steps for each in rounds] for arm in ("both", "base"))
+    if not base[0]:
+        return {}
+    found: dict[str, float] = {}
+    for kind in base[0]:
+        for name, of in (("", np.mean), ("_worst", np.max)):
+            sides = ([float(of(each[kind])) for each in side] for side in (ours, base))
+            found[kind + name] = paired_ratio(*sides).value
+    main = ([float(np.mean(each["128"])) for each in side] for side in (ours, base))
+    keys: dict[str, Any] = paired_ratio(*main).keys("tpot_ratio")
+    base_ms = 1e3 * float(np.mean([np.mean(each["128"]) for each in base]))
+    return keys | {"tpot": found, "tpot_base_ms": base_ms}
 
 
 def other(count: int, topics: int, layers: int, requests: int) -> dict[str, float]:

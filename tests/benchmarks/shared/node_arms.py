@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from tests.benchmarks.shared.node_step import REST_S, step_s
 from toolkit.placement import Placement, Topology, Traffic, eplb, lay, sent
 from toolkit.placement.alltoall import ACROSS
 from toolkit.placement.clusters import Laid
@@ -137,7 +138,7 @@ class Crossing:
     """Of one arm: shares of (token, expert) pairs that cross nodes and that stay on their GPU;
     expert load max / mean over all tokens (`balance`) and over those of one step (`step`), means of
     layers; requests of the fullest rank / mean (`rank`); a token's nodes and copies that cross
-    where it is sent once a node (`nodes`, `copies`)."""
+    where it is sent once a node (`nodes`, `copies`); seconds of decode steps by kind (`steps`)."""
 
     across: float
     own: float
@@ -146,6 +147,7 @@ class Crossing:
     rank: float
     nodes: float
     copies: float
+    steps: dict[str, list[float]]
 
 
 def crossing(
@@ -155,6 +157,7 @@ def crossing(
     home: np.ndarray,
     rank: float,
     dispatch: Dispatch = "nearest",
+    timed: bool = False,
 ) -> Crossing:
     """Of requests at home on ranks `home` [N]; a step is one token of each."""
     homes_of = home[requests.owner]
@@ -177,7 +180,29 @@ def crossing(
         rank=rank,
         nodes=float(once.nodes.mean()),
         copies=float(once.copies[:, ACROSS].mean() / len(some)),
+        steps={} if not timed else seconds(placement, topology, requests, homes_of),
     )
+
+
+def seconds(
+    placement: Placement, topology: Topology, requests: Requests, homes_of: np.ndarray
+) -> dict[str, list[float]]:
+    """Of steps of 32 and 128 tokens a rank on average, with two-batch overlap and without; without
+    overlap also if the kernels were all (`_bare`). More tokens than requests are further tokens of
+    the same ones."""
+    order = np.argsort(requests.turn, kind="stable")
+    found: dict[str, list[float]] = {}
+    for size in (32, 128):
+        count = size * topology.gpus
+        for start in range(0, len(order) - count + 1, count):
+            now = order[start : start + count]
+            args = placement, topology, requests.ids[now], homes_of[now]
+            for name, overlap, rest_s in (
+                ("", False, REST_S), ("_overlap", True, REST_S), ("_bare", False, 0.0),
+            ):  # fmt: skip
+                each = step_s(*args, overlap=overlap, rest_s=rest_s)
+                found.setdefault(f"{size}{name}", []).append(each)
+    return found
 
 
 def _uneven(load: np.ndarray) -> float:
@@ -194,6 +219,7 @@ def arms(
     per_rank: int,
     names: tuple[str, ...] = ARMS,
     dispatch: Dispatch = "nearest",
+    timed: bool = False,
 ) -> dict[str, Crossing]:
     """base: EPLB with round robin; each part alone, both, and both without regard to balance."""
     laid, base, topology = fitted.laid.placement, fitted.base, fitted.topology
@@ -209,5 +235,5 @@ def arms(
     for name in names:
         placement, policy = plans[name]
         chosen, rank = homes(policy, fitted, held, per_rank)
-        found[name] = crossing(placement, topology, held, chosen, rank, dispatch)
+        found[name] = crossing(placement, topology, held, chosen, rank, dispatch, timed)
     return found
