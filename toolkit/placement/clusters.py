@@ -17,8 +17,10 @@ where homes leave no room, `alltoall.sent(...).load` shows what came out.
 1. Clusters to nodes by balanced k-means of what they use; then, in turns, experts for these homes
    (`nodes.py`) and homes for these experts (balanced assignment, as in ELDR's k-means). No turn
    loses pairs, load and the choice of replicas aside.
-2. Exchanges between nodes until their loads are level.
-3. Inside each node (`inside.py`): by load, heaviest first, then exchanges.
+2. In every layer what stays in a node is made more even over nodes (a layer waits for the GPU that
+   sends or receives most), then exchanges between nodes until their loads are level.
+3. Inside each node (`inside.py`): by load, heaviest first, then exchanges that keep loads and what
+   is received from other nodes level.
 
 Source: *ours*. Deterministic for a seed; no clock.
 """
@@ -88,8 +90,9 @@ def lay(
     layers = _layers(counts, home, topology, redundant)
     where = [layer.levelled(most) for layer, most in zip(layers, limit.tolist(), strict=True)]
     weight = np.stack([layer.busy(*at) for layer, at in zip(layers, where, strict=True)])
+    remote = weight - np.stack([layer.saved[at] for layer, at in zip(layers, where, strict=True)])
     expert, node = (np.stack(each) for each in zip(*where, strict=True))
-    expert, gpu, rank = inside(counts, home, expert, node, weight, topology, limit)
+    expert, gpu, rank = inside(counts, home, expert, node, weight, remote, topology, limit)
     return Laid(from_gpus(gpu, expert, counts.shape[2], topology.gpus), rank, topology)
 
 

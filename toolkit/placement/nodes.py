@@ -21,6 +21,8 @@ HEAVY = 0.7
 """Load of a replica above which its expert gets one more."""
 SPARE = 0.1
 """What a replica serves of other nodes' tokens, below which one more would not relieve it."""
+EVENINGS, MOST_WORTH = 6, 4.0
+"""Assignments by which `worth` is found, and its highest value."""
 TRIES = 4
 """At replicas that are not too heavy."""
 PASSES = ((3.0, False), (30.0, False), (300.0, True), (300.0, True))
@@ -39,6 +41,8 @@ class Nodes:
 
     least [E]: replicas at least; barred [E, N]: where an expert had better not lie, since one
     replica could not bear that node's own tokens. Both grow where replicas turn out too heavy.
+    worth [N]: of what stays in each node, more where little does: every layer waits for the GPU
+    that sends or receives most.
     """
 
     saved: Floats
@@ -46,10 +50,12 @@ class Nodes:
     redundant: int
     least: Ints = field(init=False)
     barred: NDArray[np.bool_] = field(init=False)
+    worth: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         self.least = np.ones(len(self.saved), np.int64)
         self.barred = self.saved > HEAVY
+        self.worth = np.ones(self.topology.nodes)
 
     def placed(self) -> tuple[Ints, Ints]:
         """(expert [P], node [P]) of replicas: the most load that stays in its node.
@@ -65,7 +71,12 @@ class Nodes:
         return expert, column.astype(np.int64) // slots
 
     def levelled(self, limit: float) -> tuple[Ints, Ints]:
-        """The same, no node much busier than the mean; `limit` of a GPU's load."""
+        """The same, no node much busier than the mean, and what stays in each more even; `limit` of
+        a GPU's load."""
+        for _ in range(EVENINGS):
+            stays = (self.saved * self.held(*self.placed())).sum(axis=0)
+            self.worth *= np.sqrt(stays.mean() / np.maximum(stays, 1e-9))
+            self.worth = np.clip(self.worth, 1 / MOST_WORTH, MOST_WORTH)
         for _ in range(TRIES):
             expert, node = self._exchanged(*self.placed(), limit)
             if not self._relieve(expert, node):
@@ -89,13 +100,14 @@ class Nodes:
         return np.asarray(remote)
 
     def _gain(self) -> Floats:
-        return np.where(self.barred, -self.saved.max(), self.saved)
+        valued = self.saved * self.worth
+        return np.where(self.barred, -valued.max(), valued)
 
     def _replicas(self) -> Ints:
         """[E]: replicas, first for load, then where one more saves most."""
         nodes = self.topology.nodes
         copies, total = self.least.copy(), self.saved.sum(axis=1)
-        order = -np.sort(-np.where(self.barred, 0, self.saved), axis=1)
+        order = -np.sort(-np.where(self.barred, 0, self.saved * self.worth), axis=1)
         rows = np.arange(len(total))
         for _ in range(self.redundant - int(copies.sum()) + len(copies)):
             each = np.round(total / copies, DIGITS)

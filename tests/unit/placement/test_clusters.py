@@ -137,10 +137,18 @@ def test_settle_lowers_load_before_it_gains():
     weight = np.array([[0.9, 0.8, 0.2, 0.1]])
     gain = np.zeros((1, 4, 2))
     gain[0, :2, 0] = 1  # both heavy ones would rather be together
-    gpu = settle(weight, gain, np.array([[0, 0, 1, 1]]), np.array([1.05]))
+    none = np.zeros((1, 4))
+    gpu = settle(weight, none, gain, np.array([[0, 0, 1, 1]]), np.array([1.05]), 1e4)
     assert gpu[0, 0] != gpu[0, 1]
-    free = settle(weight, gain, np.array([[0, 1, 0, 1]]), np.array([9.0]))
+    free = settle(weight, none, gain, np.array([[0, 1, 0, 1]]), np.array([9.0]), 1e4)
     assert free.tolist() == [[0, 0, 1, 1]]
+
+
+def test_settle_levels_what_comes_from_other_nodes():
+    weight = np.full((1, 4), 0.5)
+    remote = np.array([[0.4, 0.4, 0.1, 0.1]])
+    gpu = settle(weight, remote, np.zeros((1, 4, 2)), np.array([[0, 0, 1, 1]]), np.ones(1), 1e4)
+    assert gpu[0, 0] != gpu[0, 1]
 
 
 @pytest.mark.parametrize(
