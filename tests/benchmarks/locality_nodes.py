@@ -73,7 +73,7 @@ from toolkit.policies.eldr import Centroids, EldrPolicy
 from toolkit.signatures.space import SignatureSpace
 
 PROMPT, DECODE = 12, 4
-TAU, PER_RANK = 0.1, 16
+TAU, PER_RANK = 0.1, 32
 SPECIALISED = 0.785
 """Asked of the calibration, so that held-out tokens come out at 0.78 or less specialised."""
 FLAT = Topology(72, 8)
