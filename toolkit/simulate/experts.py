@@ -68,6 +68,8 @@ class Experts:
         chance = np.minimum(decode_counts.reshape(rows, -1) / tokens, SURE)
         self.absent: np.ndarray = np.log1p(-chance).astype(np.float32)
         self.gpus = 1
+        self.pairs: np.ndarray | None = None
+        """[N, L, G] float32 after `placed`: experts of a row's token that each GPU serves."""
         self.rows: tuple[int, ...] = tuple(range(self.layers))
         """Which hidden layers of the model those with experts are."""
         self.signatures: np.ndarray | None = None
@@ -110,6 +112,7 @@ class Experts:
         slots = placement.physical_to_logical[None]
         here = np.take_along_axis(chance / placement.replicas(), slots, axis=2)
         found = copy.copy(self)
+        found.pairs = here.reshape(*here.shape[:2], placement.gpus, -1).sum(axis=3)
         found.absent = np.log1p(-here.reshape(len(self), -1)).astype(np.float32)
         found.gpus = placement.gpus
         return found

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from toolkit.simulate.costs import minds_lengths
+from toolkit.simulate.costs import links_of, minds_lengths
 from toolkit.simulate.costs.base import CostModel
+from toolkit.simulate.crossing import crossing_of
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.experts import Experts, Mixture
 from toolkit.simulate.hops import seconds_of, steps_in
@@ -74,6 +75,8 @@ class Loop(ABC):
         self._mixture = None if experts is None else Mixture(experts)
         self._spread = experts is not None and experts.gpus > 1
         self._distinct = self._busiest = 0.0
+        self._crossing = crossing_of(experts, links_of(cost), len(self.ranks))
+        self._crossing_s = 0.0
         self._longest = Longest(self.ranks) if minds_lengths(cost) else None
         self._on_first, self._on_end = on_first, on_end
         self._agenda: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
@@ -171,6 +174,8 @@ class Loop(ABC):
         self.kv[rank.place] += request.prompt + generated - 1
         if self._mixture is not None and request.row >= 0:
             self._mixture.add(request.row)
+            if self._crossing is not None:
+                self._crossing.add(rank.place, request.row)
         if self._longest is not None:
             self._longest.add(rank, request)
         last = self.steps + request.output - generated
@@ -186,6 +191,8 @@ class Loop(ABC):
         self.kv[place] -= request.prompt + request.generated - 1 + self.steps - request.joined
         if self._mixture is not None and request.row >= 0:
             self._mixture.remove(request.row)
+            if self._crossing is not None:
+                self._crossing.remove(place, request.row)
 
     def _boundary(self) -> None:
         """A step has ended: count what was done, let go who is through, let in who is there."""
@@ -282,15 +289,17 @@ class Loop(ABC):
         """The step from now that makes the `ahead`-th token; `stepping`: 0 for who takes none."""
         requests = self.requests * stepping
         kv = (self.kv + ahead * self.requests) * stepping
-        if self._longest is None:
-            return self.cost.decode_s(requests, kv, self._busiest)
-        longest = (self._longest.now(self.steps) + ahead) * stepping
-        return self.cost.decode_s(requests, kv, self._busiest, longest)
+        longest = None
+        if self._longest is not None:
+            longest = (self._longest.now(self.steps) + ahead) * stepping
+        return self.cost.decode_s(requests, kv, self._busiest, longest) + self._crossing_s
 
     def _look_at_experts(self) -> None:
         if self._mixture is not None:
             self._distinct = self._mixture.distinct()
             self._busiest = self._mixture.busiest() if self._spread else self._distinct
+        if self._crossing is not None:
+            self._crossing_s = self._crossing.seconds()
 
     def _once_s(self) -> float:
         """Seconds of the next step that those after it do not take."""

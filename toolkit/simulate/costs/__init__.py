@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from toolkit.launch.yaml_lines import read_document
 from toolkit.resources import profiles_dir
+from toolkit.simulate.costs.links import Links
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import Machine
 
@@ -26,6 +27,12 @@ def per_slice_of(cost: CostModel) -> float:
     """Seconds that a look between two slices of a prefill takes; 0 where the model says nothing."""
     prefill = getattr(cost, "prefill", None)
     return float(getattr(prefill, "per_slice", 0.0))
+
+
+def links_of(cost: CostModel) -> Links | None:
+    """What crosses between GPUs takes, where the model says so."""
+    found = getattr(cost, "links", None)
+    return found if isinstance(found, Links) else None
 
 
 def minds_lengths(cost: CostModel) -> bool:

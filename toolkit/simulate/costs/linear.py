@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from toolkit.simulate.costs.links import DEEPEP_NAME, Links, deepep
 from toolkit.simulate.fleet import Machine
 
 if TYPE_CHECKING:
@@ -57,12 +58,20 @@ class Transfer(_Strict):
 
 
 class Linear(_Strict):
-    """A `CostModel` of coefficients, in seconds. `machine`: what workers lose beside each other."""
+    """A `CostModel` of coefficients, in seconds. `machine`: what workers lose beside each other.
+    `links`: what the all-to-all of experts that are placed on GPUs takes (`costs.links`), "deepep"
+    as DeepEP measured it; None: nothing."""
 
     decode: Decode
     prefill: Prefill
     transfer: Transfer = Transfer()
     machine: Machine = Machine()
+    links: Links | None = None
+
+    @field_validator("links", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        return deepep() if value == DEEPEP_NAME else value
 
     def decode_s(
         self,

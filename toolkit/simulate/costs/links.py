@@ -33,6 +33,7 @@ DEEPEP = (
 """DeepEP's low-latency kernels on H800 with one 400 Gb/s CX7 a GPU: 128 tokens a rank, top 8 of
 experts that lie evenly, 7,168 values, FP8 out, BF16 back; every (token, expert) pair is a copy.
 Source: github.com/deepseek-ai/DeepEP, docs/legacy.md, "Low-latency kernels with pure RDMA"."""
+DEEPEP_NAME = "deepep"
 COPIES, PER_NODE, HIDDEN = 128 * 8, 8, 7168
 
 
@@ -59,11 +60,13 @@ class Link(BaseModel):
 
 
 class Links(BaseModel):
-    """Both directions of every MoE layer. Copies that stay on their GPU cost nothing."""
+    """Both directions of every MoE layer, on nodes of so many GPUs. Copies that stay on their GPU
+    cost nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hidden: Annotated[int, Field(ge=1)] = HIDDEN
+    gpus_per_node: Annotated[int, Field(ge=1)] = PER_NODE
     dispatch: Link
     combine: Link
 

@@ -1,0 +1,109 @@
+"""All-to-all in simulated steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from toolkit.placement import Placement, Topology, linear, sent
+from toolkit.simulate.costs import links_of
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill
+from toolkit.simulate.costs.links import Link, Links, deepep
+from toolkit.simulate.crossing import Crossing, crossing_of
+from toolkit.simulate.errors import SimulateError
+from toolkit.simulate.experts import Experts
+from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
+from toolkit.simulate.request import Request
+from toolkit.simulate.simulation import Simulation
+
+LINK = Link(base=1.0, per_node_byte=1.0, per_byte=10.0, element_bytes=1.0)
+LINKS = Links(hidden=1, gpus_per_node=2, dispatch=LINK, combine=LINK)
+
+
+def certain(experts: list[list[int]], count: int = 8) -> Experts:
+    """Rows whose tokens always use the same experts, one layer."""
+    counts = np.zeros((len(experts), 1, count))
+    for row, used in enumerate(experts):
+        counts[row, 0, used] = 10
+    return Experts(counts, np.full(len(experts), 10))
+
+
+def test_it_is_what_the_placement_sends():
+    placement = Placement(np.array([[0, 1, 2, 3, 4, 5, 6, 7]]), 8, 4)
+    topology, used = Topology(4, 2), [[0, 1], [0, 7], [3, 4], [6, 7]]
+    crossing = Crossing(certain(used).placed(placement), LINKS, 4)
+    batch = [(0, 0), (0, 1), (1, 2), (3, 3), (2, 0)]
+    for rank, row in batch:
+        crossing.add(rank, row)
+    ids = np.array([[used[row]] for _, row in batch])
+    found = sent(placement, topology, ids, np.array([rank for rank, _ in batch]))
+    expected = LINKS.seconds(found.sent, found.received).sum()
+    assert crossing.seconds() == pytest.approx(expected, rel=1e-4)
+
+
+def test_who_leaves_takes_everything_along():
+    experts = Experts(np.random.default_rng(0).integers(0, 9, (5, 3, 8)), np.full(5, 10))
+    crossing = Crossing(experts.placed(linear(3, 8, Topology(4))), LINKS, 2)
+    idle = crossing.seconds()
+    assert idle == 6.0  # three layers, both directions: the base alone
+    for rank, row in ((0, 1), (1, 4), (0, 1)):
+        crossing.add(rank, row)
+    assert crossing.seconds() > idle
+    for rank, row in ((0, 1), (0, 1), (1, 4)):
+        crossing.remove(rank, row)
+    assert crossing.seconds() == idle
+
+
+def test_a_rank_s_own_gpus_cost_nothing():
+    crossing = Crossing(certain([[0, 1, 2, 3]]).placed(linear(1, 8, Topology(4))), LINKS, 2)
+    crossing.add(0, 0)  # ranks of two GPUs: experts 0 to 3 are its own
+    assert crossing.seconds() == 2.0
+    crossing.add(1, 0)
+    assert crossing.seconds() > 2.0
+
+
+def test_only_placed_experts_of_several_ranks_cross():
+    experts = certain([[0, 1]])
+    placed = experts.placed(linear(1, 8, Topology(4)))
+    assert crossing_of(None, LINKS, 4) is None
+    assert crossing_of(experts, LINKS, 4) is None
+    assert crossing_of(placed, None, 4) is None
+    assert crossing_of(placed, LINKS, 1) is None
+    assert crossing_of(placed, LINKS, 4) is not None
+    with pytest.raises(SimulateError, match="do not divide"):
+        crossing_of(placed, LINKS, 3)
+
+
+def cost(**more: object) -> Linear:
+    known = {"decode": Decode(base=0.01), "prefill": Prefill(base=0.01, per_token=0)}
+    return Linear.model_validate(known | more)
+
+
+def test_costs_name_their_links():
+    assert links_of(cost()) is None
+    assert links_of(cost(links="deepep")) == deepep()
+    assert links_of(cost(links=LINKS.model_dump())) == LINKS
+    with pytest.raises(ValidationError):
+        cost(links="infiniband")
+
+
+def tpot(experts: Experts, **more: object) -> float:
+    """Mean, of four requests at a time on four ranks."""
+    fleet = Fleet(
+        prefill=PrefillFleet(replicas=4),
+        decode=DecodeFleet(dp=4, dp_attention=True, slots=4, kv_tokens=100_000),
+        router=RouterFleet(decode_policy="round_robin"),
+    )
+    requests = [Request(n, 0.0, prompt=50, output=40, row=0) for n in range(4)]
+    result = Simulation(fleet, cost(**more), requests, experts, 0).run().result()
+    return float(result["tpot_mean"])
+
+
+def test_a_simulated_step_takes_longer_by_what_crosses():
+    experts = certain([[6, 7]]).placed(linear(1, 8, Topology(4)))
+    slow = Link(base=0.0, per_byte=0.001, element_bytes=1.0)
+    links = Links(hidden=1, gpus_per_node=2, dispatch=slow, combine=slow)
+    # GPU 3 receives both experts' pairs of the two ranks on the other node, both ways.
+    more = tpot(experts, links=links) - tpot(experts)
+    assert more == pytest.approx(2 * 0.001 * 4, rel=0.02)

@@ -1,0 +1,78 @@
+"""What the all-to-all of a group's steps takes, kept as its requests come and go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from toolkit.simulate.costs.links import Links
+from toolkit.simulate.errors import SimulateError
+from toolkit.simulate.experts import Experts
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BITS = 20
+"""Pairs are whole numbers of 2^-BITS: sums of them are exact and come back to where they were."""
+DIGITS = 12
+"""Of seconds."""
+
+
+class Crossing:
+    """R ranks with DP attention on G GPUs of one server, whose experts are `placed` on these.
+
+    A token of a request goes to GPU g for as many of its experts, on average, as lie there
+    (`Experts.pairs`); a rank's attention runs on its own G / R GPUs. Expected copies, one a (token,
+    expert) pair, dispatched and combined in every layer, each charged to its slowest GPU. In an
+    actual step chance makes the slowest one slower.
+    """
+
+    def __init__(self, experts: Experts, links: Links, ranks: int) -> None:
+        """SimulateError: the GPUs do not divide by the ranks, or into nodes."""
+        import numpy as np
+
+        assert experts.pairs is not None
+        self._pairs = experts.pairs
+        self._links = links
+        gpus, node = experts.gpus, min(links.gpus_per_node, experts.gpus)
+        if gpus % ranks or gpus % node:
+            raise SimulateError(
+                f"{gpus} GPUs of experts do not divide into {ranks} DP ranks and nodes of {node}: "
+                "give links another gpus_per_node, or the server another ep or dp"
+            )
+        own = gpus // ranks
+        home, gpu = np.arange(ranks)[:, None] * own, np.arange(gpus)
+        near = home // node == gpu // node
+        kind = np.where(home // own == gpu // own, 0, np.where(near, 1, 2))
+        self._kinds: np.ndarray = (kind[:, :, None] == np.arange(3)).astype(np.float64)
+        """[R, G, 3]: what going from rank to GPU is."""
+        self._own = own
+        self._on: np.ndarray = np.zeros((ranks, *experts.pairs.shape[1:]))
+        """[R, L, G], in whole numbers."""
+
+    def add(self, rank: int, row: int) -> None:
+        self._on[rank] += self._whole(row)
+
+    def remove(self, rank: int, row: int) -> None:
+        self._on[rank] -= self._whole(row)
+
+    def seconds(self) -> float:
+        """Of one step, all layers."""
+        import numpy as np
+
+        pairs = self._on * 2.0**-BITS
+        received = np.einsum("rlg,rgk->lgk", pairs, self._kinds)
+        sent = np.einsum("rlg,rgk->lrk", pairs, self._kinds) / self._own
+        each = self._links.seconds(np.repeat(sent, self._own, axis=1), received)
+        return round(float(each.sum()), DIGITS)
+
+    def _whole(self, row: int) -> np.ndarray:
+        import numpy as np
+
+        return np.rint(self._pairs[row] * np.float64(2.0**BITS))
+
+
+def crossing_of(experts: Experts | None, links: Links | None, ranks: int) -> Crossing | None:
+    """Where the cost model has links, and the experts of several ranks lie on several GPUs."""
+    if experts is None or links is None or experts.pairs is None or ranks < 2:
+        return None
+    return Crossing(experts, links, ranks) if experts.gpus > 1 else None
