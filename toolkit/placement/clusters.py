@@ -16,7 +16,8 @@ where homes leave no room, `alltoall.sent(...).load` shows what came out.
 
 1. Clusters to nodes by balanced k-means of what they use; then, in turns, experts for these homes
    (`nodes.py`) and homes for these experts (balanced assignment, as in ELDR's k-means). No turn
-   loses pairs, load and the choice of replicas aside.
+   loses pairs, load and the choice of replicas aside. Then nodes exchange clusters until none is
+   much worse off than others (`homes.py`).
 2. In every layer what stays in a node is made more even over nodes (a layer waits for the GPU that
    sends or receives most), then exchanges between nodes until their loads are level.
 3. Inside each node (`inside.py`): by load, heaviest first, then exchanges that keep loads and what
@@ -33,12 +34,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toolkit.placement.base import Placement, from_gpus
+from toolkit.placement.homes import evened, first, nearest
 from toolkit.placement.inside import inside
 from toolkit.placement.nodes import Nodes
 from toolkit.placement.replicas import items, pack, replicate
 from toolkit.placement.topology import Topology
-from toolkit.signatures.assignment import balanced_assignment
-from toolkit.signatures.clusters import balanced_kmeans
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -81,11 +81,13 @@ def lay(
     not divide.
     """
     counts = _checked(load, topology, redundant)
-    home = _first_homes(counts, topology.nodes, seed)
+    home = first(counts, topology.nodes, seed)
     for _ in range(TURNS):
         layers = _layers(counts, home, topology, redundant)
         held = np.stack([layer.held(*layer.placed()) for layer in layers])
-        home = _homes(counts, held, topology.nodes)
+        home = nearest(counts, held, topology.nodes)
+    slots = (counts.shape[2] + redundant) // topology.nodes
+    home = evened(counts, home, topology.nodes, slots)
     limit = (1 + slack) * _busiest(counts.sum(axis=0), topology, redundant)
     layers = _layers(counts, home, topology, redundant)
     where = [layer.levelled(most) for layer, most in zip(layers, limit.tolist(), strict=True)]
@@ -102,22 +104,6 @@ def _layers(counts: Floats, home: Ints, topology: Topology, redundant: int) -> l
     np.add.at(found, home, counts)
     mean = found.sum(axis=(0, 2))[:, None, None] / topology.gpus
     return [Nodes(saved, topology, redundant) for saved in found.transpose(1, 2, 0) / mean]
-
-
-def _first_homes(counts: Floats, nodes: int, seed: int) -> Ints:
-    """Home node of each cluster by what it uses more or less than others do."""
-    flat = counts.reshape(len(counts), -1)
-    shares = flat / flat.sum(axis=1, keepdims=True)
-    apart = shares - shares.mean(axis=0)
-    length = np.linalg.norm(apart, axis=1, keepdims=True)
-    unit = np.divide(apart, length, out=np.zeros_like(apart), where=length > 1e-12)
-    return balanced_kmeans(unit.astype(np.float32), nodes, seed).labels
-
-
-def _homes(counts: Floats, held: Floats, nodes: int) -> Ints:
-    """Home node of each cluster where `held` [L, E, N] says what lies on each."""
-    kept = counts.reshape(len(counts), -1) @ held.reshape(-1, nodes)
-    return balanced_assignment(-kept).labels
 
 
 def _busiest(total: Floats, topology: Topology, redundant: int) -> Floats:

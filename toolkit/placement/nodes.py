@@ -19,6 +19,8 @@ Ints = NDArray[np.int64]
 
 HEAVY = 0.7
 """Load of a replica above which its expert gets one more."""
+FAR = 0.42
+"""The same of what a replica serves of other nodes' tokens: its GPU would receive most."""
 SPARE = 0.1
 """What a replica serves of other nodes' tokens, below which one more would not relieve it."""
 EVENINGS, MOST_WORTH = 6, 4.0
@@ -135,7 +137,7 @@ class Nodes:
         held, load = self.held(expert, node), self.busy(expert, node)
         spare = self._remote(held)
         found = False
-        for place in np.flatnonzero(load > HEAVY).tolist():
+        for place in np.flatnonzero((load > HEAVY) | (spare[expert] > FAR)).tolist():
             which = int(expert[place])
             replicas = int(held[which].sum())
             more = replicas + 1 - int(self.least[which])
@@ -143,7 +145,7 @@ class Nodes:
             if spare[which] > SPARE and replicas < self.topology.nodes and 0 < more <= room:
                 found = True
                 self.least[which] += more
-            elif self.barred[which].sum() < self.topology.nodes - replicas:
+            elif load[place] > HEAVY and self.barred[which].sum() < self.topology.nodes - replicas:
                 found |= not self.barred[which, node[place]]
                 self.barred[which, node[place]] = True
         return found
