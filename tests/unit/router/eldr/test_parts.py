@@ -30,6 +30,7 @@ from toolkit.contract.events import Hello, NotAnEvent, Records, Steps
 from toolkit.contract.events import decode as decode_event
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.eldr import Centroids
+from toolkit.policies.support.expert_map import ExpertMap
 from toolkit.router.booking import Booking
 from toolkit.router.config import ConfigError, RouterConfig, load_config
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order, match, share
@@ -192,6 +193,28 @@ def test_one_server_is_told_that_there_is_nothing_to_choose_by(folder, caplog, s
     config = sharing(*sizes, profile=folder, decode_policy="eldr")
     Locality(config, KnownWorkers(config)).keeper.close()
     assert ("locality decides nothing" in caplog.text) == told
+
+
+def test_maps_reach_the_policy_and_those_of_others_are_refused(folder):
+    config = sharing(4, profile=folder)
+    locality = Locality(config, KnownWorkers(config))
+    try:
+        values = locality.space.dimensions
+        none = np.zeros((4, 1))
+        known = ExpertMap(none.astype(int), none, none, np.ones(values), nodes=2)
+        before, after = make_policy("eldr"), make_policy("composed")
+        locality.attach(before)
+        locality.place("s0", known)
+        locality.attach(after)
+        assert before.locality.maps == after.locality.maps == {"s0": known}
+        assert locality.describe()["maps"] == ["s0"]
+        with pytest.raises(ValueError, match="another model or profile"):
+            locality.place("s0", ExpertMap(none.astype(int), none, none, np.ones(values + 1)))
+        locality.place("s0", None)
+        locality.place("s0", None)
+        assert after.locality.maps == {}
+    finally:
+        locality.keeper.close()
 
 
 def axes(*names: str) -> Fit:
