@@ -3,9 +3,9 @@
 Every `every` decode steps, or when the traffic drifts, a new placement is fitted to the requests
 that were seen since. What it would gain is told by one that is fitted to every other request and
 judged by the rest: on each of `BLOCKS` parts the relative time of a layer (`StepCost`) under the
-present map against that under the new one. What counts is the mean less twice its standard error,
-so that noise of a small sample moves nothing; and the seconds that it saves until the next decision
-must exceed those that the move takes.
+present map against that under the new one. What counts is the mean less three standard
+errors, so that noise of a small sample moves nothing; and the seconds that it saves until the next
+decision must exceed those that the move takes.
 
     saved_s = steps * step_s * expert_share * gain        gain: share of an expert layer's time
     cost_s  = sent * expert_bytes / bytes_per_s + orders * order_s
@@ -53,7 +53,8 @@ class Settings:
     kind: a placement (`toolkit.placement.placement_names`), or `gimbal@paper`. every: decode steps
     between two decisions. tokens: the least to decide on. most_tokens: the newest that are kept.
     drift: how much further from balance than when the map was judged. expert_share: of a decode
-    step's time, what expert layers take: an assumption unless it was measured.
+    step's time, what expert layers take: an assumption unless it was measured. least: a gain of an
+    expert layer's time below it is left.
     """
 
     kind: str = "joint"
@@ -62,6 +63,7 @@ class Settings:
     most_tokens: int = 65536
     drift: float = 0.05
     expert_share: float = 0.5
+    least: float = 0.01
 
     def __post_init__(self) -> None:
         if self.every < 1 or not 0 < self.tokens <= self.most_tokens:
@@ -147,35 +149,34 @@ class Online:
 
     def due(self, current: Placement) -> Cause | None:
         """Why a decision is to be made now; None where none is."""
-        enough = self._tokens >= self.settings.tokens
-        if self._fresh >= LATEST // 2:
+        if self._fresh >= LATEST // 2 and not self._drifts:
             self._fresh = 0
             self._drifts = self._drifted(current)
-        if self._drifts and enough:
+        if self._tokens < self.settings.tokens:
+            return None
+        if self._drifts:
             return "drift"
-        return "steps" if enough and self._steps >= self.settings.every else None
+        return "steps" if self._steps >= self.settings.every else None
 
     def _drifted(self, current: Placement) -> bool:
-        """Whether the last requests lie elsewhere. Forgets those before them when that begins."""
+        """Whether the last requests lie elsewhere. Then those before them are forgotten."""
         if self._expected is None or self.settings.kind == PAPER:
             return False
-        latest: list[Ids] = []
+        latest: deque[Ids] = deque()
         tokens = 0
         for ids in reversed(self._requests):
-            latest.append(ids)
+            latest.appendleft(ids)
             tokens += len(ids)
             if tokens >= LATEST:
                 break
         if tokens < LATEST:
             return False
         # In parts, as in `decide`: a small sample's busiest GPU is busier than a large one's.
-        found = _balances(latest, current, self.topology)
+        found = _balances(list(latest), current, self.topology)
         low = float(found.mean() - 2 * found.std(ddof=1) / math.sqrt(len(found)))
         if low <= self._expected * (1 + self.settings.drift):
             return False
-        if self._tokens > 2 * self.settings.tokens:
-            while self._tokens > max(self.settings.tokens, tokens):
-                self._tokens -= len(self._requests.popleft())
+        self._requests, self._tokens = latest, tokens
         return True
 
     def decide(self, current: Placement, step_s: float, cost: Cost, cause: Cause) -> Decision:
@@ -212,15 +213,19 @@ class Online:
         gains = np.array(
             [1 - n.step.mean() / b.step.mean() for b, n in zip(before, after, strict=True)]
         )
-        gain = float(gains.mean() - 2 * gains.std(ddof=1) / math.sqrt(BLOCKS))
+        gain = float(gains.mean() - 3 * gains.std(ddof=1) / math.sqrt(BLOCKS))
         saved_s = settings.every * step_s * settings.expert_share * gain
         cost_s = cost.seconds(sent, written)
-        move = bool(written) and (saved_s > cost_s or paper)
+        move = bool(written) and ((gain >= settings.least and saved_s > cost_s) or paper)
         self._expected = _mean([each.balance for each in (after if move else before)])
         if not written:
             why = "the experts lie as they should"
         elif move and paper:
             why = "every tau steps, as published"
+        elif 0 < gain < settings.least:
+            why = (
+                f"it would gain {gain:.2%} of an expert layer's time, {settings.least:.2%} is least"
+            )
         else:
             why = (
                 f"{saved_s:.3g} s saved in {settings.every} steps "

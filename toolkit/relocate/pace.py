@@ -9,6 +9,8 @@ from toolkit.placement.online import Cost
 MOST, LEAST = 256, 2
 RATE, ORDER_S = 1e9, 0.01
 """Bytes a second and seconds of an order, until some have been seen: a slow link."""
+MARGIN = 0.75
+"""Of the allowed time: orders of one size do not all take the same."""
 WEIGHT = 0.3
 """Of a new order in the running means."""
 
@@ -35,7 +37,7 @@ class Pace:
         """Slots that the next order may write: the least at first."""
         if not self._slot_s:
             return LEAST
-        return int(min(max(LEAST, (self.stall_s or step_s) / self._slot_s), MOST))
+        return int(min(max(LEAST, MARGIN * (self.stall_s or step_s) / self._slot_s), MOST))
 
     def cost(self, expert_bytes: float, step_s: float) -> Cost:
         """What moving takes by now."""

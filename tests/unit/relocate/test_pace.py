@@ -18,8 +18,8 @@ def test_the_first_order_is_the_least():
 def test_orders_grow_until_they_take_a_step():
     pace = Pace()
     pace.took(0.002, 2, 10**6)
-    assert pace.slots(0.020) == 20
-    assert Pace(0.005, _slot_s=0.001).slots(0.020) == 5
+    assert pace.slots(0.020) == 15
+    assert Pace(0.008, _slot_s=0.001).slots(0.020) == 6
     assert pace.slots(0.0001) == LEAST  # two experts that change places cannot take less
 
 
