@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.gpu.errors import GpuCheckError
@@ -20,6 +21,8 @@ from tests.gpu.packing.manifest import Manifest, Packed, Piece
 from tests.gpu.packing.parcels import joined
 from tests.gpu.packing.wanted import PLATFORMS, PYTHON
 
+ABSENT = Path("tests/gpu/absent")
+"""In the checkout: what stands in for FlashInfer."""
 SPOOL, DONE, SYSTEM, WHOLE = ".parcels", ".parcels/unpacked.json", "system", "whole"
 
 
@@ -173,6 +176,9 @@ def environment(into: Path, root: Path, before: str = "") -> dict[str, str]:
     """Variables with which a process finds what was unpacked, and this checkout."""
     path = [str(root), str(into.absolute()), *([before] if before else [])]
     found = {"PYTHONPATH": ":".join(path)}
+    if not (into / "flashinfer").exists() and find_spec("flashinfer") is None:
+        found["PYTHONPATH"] += f":{root / ABSENT}"
+        found["SGLANG_IS_FLASHINFER_AVAILABLE"] = "false"
     libraries = into.absolute() / SYSTEM / "usr/lib/x86_64-linux-gnu"
     if libraries.is_dir():
         found["LD_LIBRARY_PATH"] = str(libraries)

@@ -33,6 +33,7 @@ NEEDS = (
     "ptyprocess", "pure_eval", "pybase64", "pycparser", "pydantic", "pydantic_core",
     "python-multipart", "pyzmq", "referencing", "rpds-py", "setproctitle", "sniffio",
     "soundfile", "stack-data", "starlette", "tokenizers", "traitlets", "transformers",
+    "typing-inspection",
     "uvicorn", "watchfiles", "wcwidth", "xgrammar", "zstandard",
 )  # fmt: skip
 NIXL = {"nixl": "1.5.1", "nixl-cu13": "1.5.1"}
