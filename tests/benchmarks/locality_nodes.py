@@ -7,8 +7,9 @@ families of 6 topics, as specialised as ELDR reports: the distinct experts of a 
 family are `distinct_ratio` (0.78) of a mixed batch's. A request is a prompt of 12 tokens, which is
 all that its router sees, and 4 decode tokens, which are what crosses; 4,608 to fit and as many to
 judge, fewer than 72 ranks have in flight at 128 each: with fewer, chance in the mix of families
-rules the balance of all placements. Replicas are picked nearest
-first on both sides (`--ep-dispatch-algorithm static`).
+rules the balance of all placements. A request decodes with the experts of its prompt's document,
+as synthetic text does; real text may turn. Replicas are picked nearest first on both sides
+(`--ep-dispatch-algorithm static`).
 
 Main keys: 9 nodes x 8 GPUs, 288 slots. `grouped`: 8 nodes x 8 GPUs, 320 slots (288 do not divide by
 64 GPUs), 8 expert groups of which a token uses 4; SGLang's EPLB is hierarchical there.

@@ -16,8 +16,7 @@ where homes leave no room, `alltoall.sent(...).load` shows what came out.
 
 1. Clusters to nodes by balanced k-means of what they use; then, in turns, experts for these homes
    (`nodes.py`) and homes for these experts (balanced assignment, as in ELDR's k-means). No turn
-   loses pairs, load and the choice of replicas aside. Then nodes exchange clusters until none is
-   much worse off than others (`homes.py`).
+   loses pairs, load and the choice of replicas aside.
 2. In every layer what stays in a node is made more even over nodes (a layer waits for the GPU that
    sends or receives most), then exchanges between nodes until their loads are level.
 3. Inside each node (`inside.py`): by load, heaviest first, then exchanges that keep loads and what
@@ -34,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toolkit.placement.base import Placement, from_gpus
-from toolkit.placement.homes import evened, first, nearest
+from toolkit.placement.homes import first, nearest
 from toolkit.placement.inside import inside
 from toolkit.placement.nodes import Nodes
 from toolkit.placement.replicas import items, pack, replicate
@@ -86,8 +85,6 @@ def lay(
         layers = _layers(counts, home, topology, redundant)
         held = np.stack([layer.held(*layer.placed()) for layer in layers])
         home = nearest(counts, held, topology.nodes)
-    slots = (counts.shape[2] + redundant) // topology.nodes
-    home = evened(counts, home, topology.nodes, slots)
     limit = (1 + slack) * _busiest(counts.sum(axis=0), topology, redundant)
     layers = _layers(counts, home, topology, redundant)
     where = [layer.levelled(most) for layer, most in zip(layers, limit.tolist(), strict=True)]

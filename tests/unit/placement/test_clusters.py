@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.kernels import examples
 from toolkit.placement import Topology, from_gpus, sent
 from toolkit.placement.clusters import lay
-from toolkit.placement.homes import evened
 from toolkit.placement.inside import settle
 from toolkit.placement.nodes import Nodes
 from toolkit.placement.replicas import items, pack, replicate
@@ -132,22 +131,6 @@ def test_what_replicas_serve_is_what_is_sent():
     found = sent(placement, topology, ids, home)
     load = np.bincount(node, layer.busy(expert, node), 3)
     np.testing.assert_allclose(load, found.load[0] / 900, atol=1e-6)
-
-
-def test_no_node_gets_what_is_left_of_every_kind():
-    # Three nodes, two kinds of requests, three clusters of each: one node gets some of both.
-    load = np.ones((6, 1, 12))
-    load[:3, 0, :4], load[3:, 0, 4:8] = 20, 20
-    left = np.array([0, 0, 2, 1, 1, 2])
-    assert sorted(np.bincount(evened(load, left, 3, 4))) == [2, 2, 2]
-    # Three kinds: what was left of each is put together.
-    load = np.ones((9, 1, 12))
-    for kind in range(3):
-        load[3 * kind : 3 * kind + 3, 0, 4 * kind : 4 * kind + 4] = 20
-    mixed = np.array([0, 0, 1, 1, 1, 2, 2, 2, 0])
-    home = evened(load, mixed, 3, 4)
-    assert len({tuple(home[3 * kind : 3 * kind + 3]) for kind in range(3)}) == 3
-    assert all(len(set(home[3 * kind : 3 * kind + 3])) == 1 for kind in range(3))
 
 
 def test_settle_lowers_load_before_it_gains():
