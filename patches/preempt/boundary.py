@@ -406,8 +406,8 @@ def _put_back(scheduler: Any, running: Effort) -> Iterator[None]:
         scheduler.tp_worker.model_runner.attn_backend.init_forward_metadata(forward)
 
 
-def _kept_first(original: Any, receiver: Any, *local_reqs: Any) -> Any:
-    received = original(receiver, *local_reqs)
+def _kept_first(original: Any, receiver: Any, *args: Any, **kwargs: Any) -> Any:
+    received = original(receiver, *args, **kwargs)
     if not STATE.kept or STATE.running is not None:
         return received
     kept = list(STATE.kept)

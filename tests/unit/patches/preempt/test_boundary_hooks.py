@@ -36,3 +36,23 @@ def test_the_forward_is_found(named: bool, monkeypatch: pytest.MonkeyPatch) -> N
             layer(0, 1, forward)
     assert boundary.STATE.forward is forward
     assert looks == [2, 4]
+
+
+def test_requests_that_waited_come_first_however_the_receiver_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SGLang 0.5.17 gives it nothing, 0.5.21 names what it gives."""
+
+    def receive(receiver: Any, local_reqs: Any = None) -> list[str]:
+        return ["new", *(local_reqs or ())]
+
+    for given, named, told in (
+        ((), {}, ["kept", "new"]),
+        ((["abort"],), {}, ["kept", "new", "abort"]),
+        ((), {"local_reqs": ["abort"]}, ["kept", "new", "abort"]),
+    ):
+        monkeypatch.setattr(boundary, "STATE", boundary.State())
+        kept: Any = boundary.STATE.kept
+        kept.append("kept")
+        assert boundary._kept_first(receive, None, *given, **named) == told
+        assert boundary._kept_first(receive, None) == ["new"]
