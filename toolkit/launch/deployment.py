@@ -143,6 +143,11 @@ class Role(_Strict):
             raise ValueError(f"dp_attention: tp ({self.tp}) must be a multiple of dp ({self.dp})")
         if self.tp % self.ep:
             raise ValueError(f"tp ({self.tp}) must be a multiple of ep ({self.ep})")
+        if self.relocate and (self.ep < 2 or self.ep != self.tp):
+            raise ValueError(
+                f"relocate: experts move between GPUs: set ep to tp ({self.tp}), 2 or more, "
+                f"not {self.ep}"
+            )
         if self.ranks % self.nodes:
             raise ValueError(f"{self.ranks} ranks do not spread evenly over {self.nodes} nodes")
         if self.nodes > 1 and self.dp > 1 and not self.dp_attention:

@@ -167,9 +167,9 @@ class Online:
         for ids in reversed(self._requests):
             latest.appendleft(ids)
             tokens += len(ids)
-            if tokens >= LATEST:
+            if tokens >= LATEST and len(latest) >= BLOCKS:
                 break
-        if tokens < LATEST:
+        if tokens < LATEST or len(latest) < BLOCKS:
             return False
         # In parts, as in `decide`: a small sample's busiest GPU is busier than a large one's.
         found = _balances(list(latest), current, self.topology)

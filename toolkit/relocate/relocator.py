@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolkit.relocate")
 
+Asked = list[tuple[asyncio.Future[dict[str, Any]], bool]]
+"""Who waits for a decision, and whether nothing is to be moved for him."""
+
 LOOK_S = 1.0
 AGAIN_S = 2.0
 """Until a server that went away is asked again."""
@@ -73,7 +76,7 @@ class Relocator:
         self._dry_run = dry_run
         self._step_s = STEP_S
         self._online: Online | None = None
-        self._asked: list[tuple[asyncio.Future[dict[str, Any]], bool]] = []
+        self._asked: Asked = []
 
     def status(self) -> dict[str, Any]:
         """For people and programs."""
@@ -130,7 +133,7 @@ class Relocator:
                 if cause is None:
                     cause = await asyncio.to_thread(self._online.due, present.placement)
                 if cause is not None:
-                    present = await self._decide(self._online, cause)
+                    present = await self._decided(self._online, cause)
             raise RelocationError(tap.lost)
 
     def _take(self, tap: Tap, layers: Sequence[int]) -> tuple[list[Ids], int]:
@@ -155,8 +158,16 @@ class Relocator:
             self._step_s = 0.7 * self._step_s + 0.3 * float(np.median(seconds))
         return found, taken
 
-    async def _decide(self, online: Online, cause: Cause) -> Present:
+    async def _decided(self, online: Online, cause: Cause) -> Present:
+        """`_decide` for whoever has asked by now: they hear of it when it comes to nothing, too."""
         asked, self._asked = self._asked, []
+        try:
+            return await self._decide(online, cause, asked)
+        except RelocationError:
+            self._asked = asked + self._asked  # `run` tells them
+            raise
+
+    async def _decide(self, online: Online, cause: Cause, asked: Asked) -> Present:
         present = await self.server.present()
         dry = self._dry_run or (cause == "asked" and all(only for _, only in asked))
         cost = self._pace.cost(present.expert_bytes, self._step_s)

@@ -42,16 +42,21 @@ async def serve(
             runner = web.AppRunner(make(relocator), access_log=None)
             await runner.setup()
             try:
-                await web.TCPSite(runner, "127.0.0.1", port).start()
+                await _listen(web.TCPSite(runner, "127.0.0.1", port), port)
                 say({"listening": f"http://127.0.0.1:{runner.addresses[0][1]}"})
                 await running
-            except OSError as error:
-                raise RelocationError(f"port {port}: {error.strerror}: name another") from error
             finally:
                 await runner.cleanup()
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def _listen(site: Any, port: int) -> None:
+    try:
+        await site.start()
+    except OSError as error:
+        raise RelocationError(f"port {port}: {error.strerror}: name another") from error
 
 
 async def _one(relocator: Relocator, tokens: int) -> dict[str, Any]:

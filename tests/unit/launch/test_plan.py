@@ -251,6 +251,20 @@ def test_early_places_are_for_decode_ranks_of_one_process(model):
         deployment(model, prefill={"early_place": True})
 
 
+@pytest.mark.parametrize(("backend", "dispatch"), [(None, "dynamic"), ("deepep", "static")])
+def test_experts_that_move_are_sent_tokens_by_their_slots(model, backend, dispatch):
+    ranks = {"tp": 2, "ep": 2, "relocate": True}
+    ranks |= {"args": {"moe-a2a-backend": backend}} if backend else {}
+    plan = resolve(deployment(model, decode=ranks).on_device("cuda"))
+    (argv, env) = next((w.argv, w.env) for w in plan.workers if w.role == "decode")
+    assert argv[argv.index("--ep-dispatch-algorithm") + 1] == dispatch
+    assert "--enable-return-routed-experts" in argv
+    assert env["TOOLKIT_RELOCATE"] == "{run_dir}/decode-0.experts.json"
+    for ep in (1, 2):
+        with pytest.raises(ValidationError, match="experts move between GPUs: set ep to tp"):
+            deployment(model, decode={"tp": 4, "ep": ep, "relocate": True})
+
+
 def test_background_is_for_cpu_workers_of_its_role_only(model):
     plan = resolve(deployment(model, decode={"background": True}))
     variables = {worker.role: worker.env.get("TOOLKIT_BACKGROUND") for worker in plan.workers}

@@ -90,3 +90,14 @@ def test_too_few_requests_and_odd_settings_are_said():
         Settings(every=0)
     with pytest.raises(ValueError, match="expert_share"):
         Settings(expert_share=0)
+
+
+def test_a_few_long_requests_are_no_drift():
+    """Of one part nothing can be said of how far parts differ."""
+    old, new = stream(1, 600), stream(2, 128)
+    online = Online(TOPOLOGY, SETTINGS)
+    current = fresh(old[:300])
+    online.observe(old[300:], 3000)
+    online.decide(current, STEP_S, COST, "steps")
+    online.observe([np.concatenate(new)], 1)
+    assert online.tokens >= SETTINGS.tokens and online.due(current) is None

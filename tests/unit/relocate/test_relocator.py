@@ -142,6 +142,20 @@ def _steps(present):
 
 
 @with_worker
+async def test_who_asks_hears_when_the_worker_goes_away_meanwhile(worker):
+    relocator = Relocator(worker.session, worker.url, Settings())
+    asking = asyncio.create_task(relocator.ask(dry_run=True))
+    await asyncio.sleep(0)
+    worker.obstacle = "it is gone"
+    with pytest.raises(RelocationError):
+        await relocator._decided(Online(Topology(4, 2), Settings()), "asked")
+    assert len(relocator._asked) == 1
+    relocator._refuse(RelocationError("it is gone"))  # as `run` does
+    with pytest.raises(RelocationError, match="it is gone"):
+        await asking
+
+
+@with_worker
 async def test_its_http_takes_orders_and_shows_figures(worker):
     relocator = Relocator(worker.session, worker.url, Settings())
 
