@@ -16,10 +16,14 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from patches.base import Hook, Patch, Process, resolve
 from patches.dp import layout
 from patches.relocate import kept
+from toolkit.contract.events import Placed
 from toolkit.contract.paths import PLACEMENT
+from toolkit.contract.placement import PlacementState
 from toolkit.contract.variables import RELOCATE_VARIABLE
 
 APP = "sglang.srt.entrypoints.http_server.app"
@@ -95,6 +99,8 @@ class Desk:
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()
         self._answers: asyncio.Queue[Relocated] = asyncio.Queue()
+        self._told = 0
+        """The serial that listeners of the event stream know of."""
 
     @property
     def busy(self) -> bool:
@@ -122,7 +128,16 @@ class Desk:
                     answer = await self._answers.get()
                     if answer.number == order.number:
                         answers[answer.dp_rank] = answer
+                        self._tell(answer.serial)
         return [answers[rank] for rank in sorted(answers)]
+
+    def _tell(self, serial: int) -> None:
+        """The router, when the map is another one: what a rank has carried out all carry out."""
+        from patches.streams.event_stream import HUB
+
+        if serial != self._told:
+            self._told = serial
+            HUB.publish(Placed(serial))
 
 
 DESK = Desk()
@@ -137,17 +152,18 @@ async def present() -> tuple[int, dict[str, Any]]:
     if any(other.rows != first.rows for other in rest):
         # Copies of the model have a map each; they get the same orders.
         return 409, {"error": "the DP ranks have different maps: start the server again"}
-    return 200, {
-        "serial": first.serial,
-        "experts": first.experts,
-        "expert_bytes": first.expert_bytes,
-        "moe_layers": list(first.known),
-        "gpus": first.gpus,
-        "gpus_per_node": first.gpus_per_node,
-        "dispatch": first.dispatch,
-        "layers": {str(layer): list(row) for layer, row in first.rows.items()},
-        "obstacle": first.problem,
-    }
+    state = PlacementState(
+        serial=first.serial,
+        experts=first.experts,
+        moe_layers=first.known,
+        gpus=first.gpus,
+        gpus_per_node=first.gpus_per_node,
+        dispatch=first.dispatch,
+        layers={str(layer): row for layer, row in first.rows.items()},
+        expert_bytes=first.expert_bytes,
+        obstacle=first.problem,
+    )
+    return 200, msgspec.to_builtins(state)
 
 
 async def install(body: Any) -> tuple[int, dict[str, Any]]:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -37,7 +37,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     described = {
         "name": "relocation", "device": "cpu", "model": "embedded", "mode": "pd", "prefill": role,
         "decode": {**role, **ranks, "args": {"ep-num-redundant-experts": 4}},
-        "router": {"decode_policy": "br0"},
+        "router": {"decode_policy": "composed@eldr+br0", "profile": "embedded"},
     }  # fmt: skip
     with deployed(described, tmp_path_factory.mktemp("relocation")) as running:
         yield running
@@ -54,6 +54,18 @@ async def call(url: str, body: Any = None) -> tuple[int, dict[str, Any]]:
         how = http.get(url + PLACEMENT) if body is None else http.post(url + PLACEMENT, json=body)
         async with how as answer:
             return answer.status, await answer.json()
+
+
+async def eldr(up: Running, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """What the router says of ELDR, as soon as it is as wanted."""
+    async with calls.session() as http:
+        for _ in range(100):
+            async with http.get(up.router_url + "/workers") as answer:
+                found: dict[str, Any] = (await answer.json())["eldr"]
+            if wanted(found):
+                return found
+            await asyncio.sleep(0.1)
+    raise AssertionError(found)
 
 
 def placement(state: dict[str, Any]) -> Placement:
@@ -81,6 +93,7 @@ def test_answers_stay_the_same_while_experts_move(up: Running, reference: Refere
     async def main() -> tuple[list[dict[str, Any]], list[list[calls.Answer]]]:
         _, state = await call(decode(up))
         assert (state["obstacle"], state["dispatch"], state["gpus"]) == ("", "dynamic", 2)
+        before = await eldr(up, lambda found: found["maps"] == {"decode-0": {"serial": 0}})
         now = placement(state)
         queue = steps(now, shuffled(now, 1), Topology(2), MOST)
         assert len(queue) > MOVES
@@ -109,6 +122,8 @@ def test_answers_stay_the_same_while_experts_move(up: Running, reference: Refere
             for layer, row in step.rows.items():
                 table[layer] = row
         assert (placement(after).physical_to_logical == table).all()
+        last = await eldr(up, lambda found: found["maps"]["decode-0"]["serial"] == MOVES)
+        assert last["mapped"] > before["mapped"] and not last["unmapped"], last
         return done, answers
 
     done, answers = calls.run(main())

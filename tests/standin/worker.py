@@ -30,6 +30,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections import Counter
 from typing import Any
 
 import httptools
@@ -42,7 +43,7 @@ from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, late_of, prompt_of, resumed_ids, seed_of, token_id
 from toolkit.contract import VERSION, events, headers, prefill_only, run_id
-from toolkit.contract.paths import EVENTS, MOVE
+from toolkit.contract.paths import EVENTS, MOVE, PLACEMENT
 
 WHOLE = ("/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/classify", "/v1/messages/count_tokens")
 """Endpoints whose body comes back."""
@@ -100,12 +101,18 @@ class Server:
 
     def publish_load(self) -> None:
         self.peak = max(self.peak, len(self.running))
-        if not self.args.mute:
-            self.publish(self.load())
+        for load in self.loads():
+            self.publish(load)
 
-    def load(self) -> events.LoadReading:
-        count = len(self.running)
-        return events.LoadReading(running=count, used_tokens=count * 16, total_tokens=16384)
+    def loads(self) -> list[events.LoadReading]:
+        """Of each rank, unless it is mute."""
+        if self.args.mute:
+            return []
+        running = Counter(body.get("routed_dp_rank") or 0 for body in self.taken.values())
+        return [
+            events.LoadReading(running[rank], 0, running[rank] * 16, 16384, dp_rank=rank)
+            for rank in range(self.args.dp_size)
+        ]
 
     def signature(self) -> events.Records | None:
         if not self.layers or self.role != "prefill":
@@ -134,6 +141,7 @@ class Server:
             "resume": self.args.resume,
             "move_order": self.args.moves,
             "move_incoming": self.args.moves,
+            "relocation_order": self.args.placement,
         }
         return tuple(name for name, there in told.items() if there)
 
@@ -242,6 +250,8 @@ class Protocol(asyncio.Protocol):
             self.json({})
         elif path == MOVE:
             self.json({}, server.orders.take(orjson.loads(bytes(self.body)), server.taken))
+        elif path == PLACEMENT:
+            self.place(bytes(self.body))
         elif path == "/stats":
             self.json(
                 {
@@ -272,6 +282,17 @@ class Protocol(asyncio.Protocol):
         else:
             await self.generate()
 
+    def place(self, state: bytes) -> None:
+        """Say where the experts lie, after having put them there where the request says where."""
+        args = self.server.args
+        if not args.placement:
+            self.json({"detail": "Not Found"}, 404)
+            return
+        if state:
+            args.placement = state.decode()
+            self.server.publish(events.Placed(orjson.loads(state)["serial"]))
+        self.json(orjson.loads(args.placement))
+
     async def events(self) -> None:
         if self.server.args.no_events:
             self.json({"detail": "Not Found"}, 404)
@@ -281,8 +302,8 @@ class Protocol(asyncio.Protocol):
             b"transfer-encoding: chunked\r\n\r\n"
         )
         self.chunk(self.server.hello())
-        if not self.server.args.mute:
-            self.chunk(events.encode(self.server.load()))
+        for load in self.server.loads():
+            self.chunk(events.encode(load))
         self.server.subscribers.add(self)
         while True:
             await asyncio.sleep(0.25 if self.server.args.steps else 0.5)
@@ -587,7 +608,9 @@ def main() -> None:
     parser.add_argument("--signature-layers", default="", help="of the model, as in 0,3,5")
     parser.add_argument("--experts", type=int, default=8)
     parser.add_argument("--slots", type=int, default=64, help="max_running_requests in hello")
+    parser.add_argument("--dp-size", type=int, default=1, help="ranks that say their load")
     parser.add_argument("--dp-attention", action="store_true", help="say so in hello")
+    parser.add_argument("--placement", metavar="JSON", help="where its experts lie")
     parser.add_argument("--mute", action="store_true", help="never publish the load")
     parser.add_argument("--steps", action="store_true", help="decodes publish their steps")
     parser.add_argument("--mode", choices=MODES, default="well", help="how it is sick")

@@ -7,6 +7,7 @@ once, with its type; both sides import it. `patches` imports this package, `tool
 - `variables`: how the launcher tells a process what to do
 - `headers`, `paths`: what requests and answers carry, and where they go
 - `events`: what a worker says on its event stream, `frames`: what it says on its stream of experts
+- `placement`: where it says that its experts lie
 - `capturing`: under which of SGLang's settings captured experts are right
 - `ticket`: what the toolkit itself asks in a request for a worker
 - `waiting`: in which order a worker prefills what waits

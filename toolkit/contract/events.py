@@ -175,6 +175,13 @@ class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
     dp_rank: int = 0
 
 
+class Placed(msgspec.Struct, frozen=True, tag="placed", tag_field="type"):
+    """The worker's experts lie elsewhere: `GET /toolkit/placement` says where. `serial`: of the
+    orders that it has carried out."""
+
+    serial: int
+
+
 class Down(msgspec.Struct, frozen=True, tag="down", tag_field="type"):
     """One of the worker's processes died; nothing more will come."""
 
@@ -190,7 +197,7 @@ class Ping(msgspec.Struct, frozen=True, tag="ping", tag_field="type", omit_defau
     once when it is over."""
 
 
-Event = Hello | PrefillDone | KvTransfer | Moving | LoadReading | Steps | Down | Ping
+Event = Hello | PrefillDone | KvTransfer | Moving | LoadReading | Steps | Placed | Down | Ping
 
 _decoder = msgspec.json.Decoder(Event)
 _encoder = msgspec.json.Encoder()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.contract.variables import DP_PROFILE_VARIABLE
+from toolkit.contract.variables import DP_PROFILE_VARIABLE, RELOCATE_VARIABLE
 from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.model import from_folder
@@ -148,10 +148,14 @@ def _choice(plan: Plan) -> list[Problem]:
     which is no error, since the policy goes by all else that it looks at."""
     decode = [w for w in plan.workers if w.role == "decode" and w.url]
     config = (plan.router.config if plan.router else None) or {}
+    mend = "use a policy without it, or several servers behind our router"
     if any(DP_PROFILE_VARIABLE in w.env for w in decode):  # each server's own DP controller chooses
         where, k = "decode.dp_policy", decode[0].centroids
     elif follows_experts(str(config.get("decode_policy"))):
         where, k = "router.decode_policy", decode_centroids(plan)
+        if any(RELOCATE_VARIABLE in w.env for w in decode):
+            return []  # they say where their experts lie
+        mend = "set decode.relocate, so that the router hears where experts lie, or else " + mend
     else:
         return []
     if k > 1 or decode[0].dp == 1:
@@ -160,7 +164,6 @@ def _choice(plan: Plan) -> list[Problem]:
         "the ranks of a server with dp_attention share their experts, so that by these none is a "
         "better place for a request than another: locality decides nothing"
     )
-    mend = "use a policy without it, or several servers behind our router"
     return [Problem(where, what, mend, fatal=False)]
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.placement.online import Decision, Ids, Online, Settings
+from toolkit.placement.present import Present
 from toolkit.placement.relocation import steps
 from toolkit.profile.tap import Tap
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.relocate.errors import RelocationError
 from toolkit.relocate.pace import Pace
-from toolkit.relocate.server import Present, Server, Stale
+from toolkit.relocate.server import Server, Stale
 
 if TYPE_CHECKING:
     import aiohttp

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import msgspec
 
 from toolkit.contract.paths import PLACEMENT
+from toolkit.contract.placement import PlacementState
 from toolkit.launch.keys import headers_at
-from toolkit.placement import Placement, Topology
+from toolkit.placement.present import Present
 from toolkit.relocate.errors import RelocationError
 
 if TYPE_CHECKING:
@@ -20,19 +21,6 @@ if TYPE_CHECKING:
 
 class Stale(RelocationError):
     """Somebody else has changed the map meanwhile, or is about to."""
-
-
-@dataclass(frozen=True)
-class Present:
-    """The map as it is. `placement` is of the layers that have experts: `layers` numbers them."""
-
-    serial: int
-    placement: Placement
-    layers: tuple[int, ...]
-    topology: Topology
-    expert_bytes: int
-    nearest: bool
-    """Whether a token goes to the nearest replica; else to each in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +46,13 @@ class Server:
             RelocationError: its experts cannot be moved, or it does not answer.
         """
         told = await self._call("GET")
-        if told["obstacle"]:
-            raise RelocationError(f"experts of {self.url} cannot be moved: {told['obstacle']}")
-        layers = tuple(told["moe_layers"])
-        rows = np.array([told["layers"][str(layer)] for layer in layers])
-        return Present(
-            told["serial"],
-            Placement(rows, told["experts"], told["gpus"]),
-            layers,
-            Topology(told["gpus"], told["gpus_per_node"]),
-            told["expert_bytes"],
-            told["dispatch"] == "static",
-        )
+        try:
+            state = msgspec.convert(told, PlacementState)
+            if state.obstacle:
+                raise RelocationError(f"experts of {self.url} cannot be moved: {state.obstacle}")
+            return Present.of(state)
+        except ValueError as error:  # and msgspec's
+            raise RelocationError(f"{self.url} says no expert map: {error}") from error
 
     async def order(self, present: Present, step: Step) -> Done:
         """Install a step.

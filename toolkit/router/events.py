@@ -211,6 +211,8 @@ class Watcher:
                 self.worker.on_transfer(event.seconds, event.bytes)
             case events.Steps():
                 self._told(event.dp_rank, lambda rank: rank.stepped(event))
+            case events.Placed():
+                self.worker.on_placed(event.serial)
             case events.Down():
                 self._hello = False  # nothing that it still says brings it back
                 self.worker.died(crashed=True)

@@ -60,6 +60,8 @@ class Worker:
         """A request has ended here, or the worker came, went or changed."""
         self.on_reading: Callable[[Rank], None] = lambda rank: None
         self.on_hello: Callable[[], None] = lambda: None
+        self.on_placed: Callable[[int], None] = lambda serial: None
+        """Its experts lie elsewhere: the number of the map."""
         self.on_transfer: Callable[[float, int], None] = lambda seconds, size: None
         self.judge: Callable[[str], str | None] = lambda fingerprint: None
         """Why a worker with this model's fingerprint must not serve here; None when it may."""

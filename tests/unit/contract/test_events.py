@@ -20,6 +20,7 @@ from toolkit.contract.events import (
     NotAnEvent,
     OtherContract,
     Ping,
+    Placed,
     PrefillDone,
     Records,
     Signature,
@@ -48,6 +49,7 @@ EVENTS = st.one_of(
     st.builds(KvTransfer, seconds, counts, counts, st.text(), counts),
     st.builds(LoadReading, counts, counts, counts, counts, counts, st.none() | counts, counts),
     st.builds(Steps, counts, counts, counts, seconds, seconds, counts),
+    st.builds(Placed, counts),
     st.builds(Down, st.text()),
     st.builds(Ping, seconds),
 )

@@ -18,6 +18,7 @@ from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order
 from toolkit.router.eldr.clock_refits import ClockRefits
 from toolkit.router.eldr.drift_refits import DriftRefits
 from toolkit.router.eldr.keeper import Keeper
+from toolkit.router.eldr.map_watch import MapWatch
 from toolkit.router.eldr.refit_history import RefitHistory
 from toolkit.router.eldr.refit_queue import RefitQueue
 from toolkit.router.eldr.refits import Base
@@ -55,6 +56,7 @@ class Locality:
         self._tau = config.tau
         self._policy: EldrPolicy | None = None
         self.reader = SignatureReader(known.profile, known.space)
+        self.maps = MapWatch(known.space, self.place)
         base = Base(known.requests)
         self.keeper = Keeper(Roster(ranks), base, self.history, config.seed, self._on_fit)
         self.drift = DriftRefits(
@@ -75,18 +77,21 @@ class Locality:
             )
         if len(groups) == 1 < len(ranks):
             log.warning(
-                "ELDR: the %d decode ranks share their experts (DP attention of one server), so no "
-                "request is nearer to one than to another: locality decides nothing",
+                "ELDR: the %d decode ranks share their experts (DP attention of one server): which "
+                "is near to a request only a map of its experts tells (`relocate: true`); without "
+                "one locality decides nothing",
                 len(ranks),
             )
         for worker in known_workers.workers:
             worker.on_hello = partial(self._greet, worker)
+            worker.on_placed = partial(self.maps.placed, worker)
         known_workers.on_change = self.keeper.health_changed
 
     def start(self) -> None:
         self._queue.start()
 
     async def stop(self) -> None:
+        await self.maps.stop()
         await self._queue.stop()
         self.keeper.close()
 
@@ -150,6 +155,7 @@ class Locality:
 
     def _greet(self, worker: Worker) -> None:
         self.reader.greet(worker.name, worker.config.role, worker.hello)
+        self.maps.greet(worker)
 
     def _on_fit(self, fit: Fit) -> None:
         self.clock.restart()
@@ -175,7 +181,7 @@ class Locality:
             "moved": counters.moved,
             "crowded": counters.crowded,
             "fallbacks": dict(counters.fallbacks.most_common()),
-            "maps": sorted(self._maps),
+            "maps": self.maps.describe(),
             "mapped": counters.mapped,
             "unmapped": dict(counters.unmapped.most_common()),
             "fit": watch.fit,
