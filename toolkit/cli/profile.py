@@ -1,4 +1,4 @@
-"""`toolkit profile`, and `toolkit profile show | diff | check | fit | place | stages`."""
+"""`toolkit profile`, and `toolkit profile show | report | diff | check | fit | place | stages`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,6 @@ def profile(
     from toolkit.profile.build import Options, build
     from toolkit.profile.calibrate import Settings
     from toolkit.profile.placing import Layout
-    from toolkit.profile.report import render
     from toolkit.profile_folder.store import check_target, write
 
     if live and not url:
@@ -93,7 +92,7 @@ def profile(
         note=note,
     )
     built, arrays = build(measured, options, _say)
-    write(folder, built, arrays, render(built, arrays))
+    write(folder, built, arrays, _page(built, arrays))
     shutil.rmtree(work, ignore_errors=True)
     _print(built)
     print(f"\nwritten to {folder}; look at {folder / 'report.html'}")
@@ -224,6 +223,20 @@ def _say(what: str) -> None:
     print(f"fitting {what}", file=sys.stderr)
 
 
+def _page(built: Any, arrays: Any) -> str:
+    """The report; with experts and requests on nodes, where its placements are for several."""
+    from toolkit.profile.node_traffic import of_profile
+    from toolkit.profile.report import render
+    from toolkit.profile_folder.errors import ProfileError
+
+    try:
+        traffic = of_profile(built, arrays)
+    except ProfileError as error:
+        _say(f"nothing on nodes: {error}")
+        traffic = None
+    return render(built, arrays, traffic)
+
+
 def _print(built: Any) -> None:
     from toolkit.profile.show import show as shown
     from toolkit.report import terminal
@@ -237,6 +250,45 @@ def show(folder: Folder) -> None:
     from toolkit.profile_folder.store import read
 
     _print(read(folder)[0])
+
+
+@app.command()
+def report(
+    folder: Folder,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML page [default: FOLDER/report.html].")
+    ] = None,
+    ep: Annotated[
+        int, typer.Option(help="Also show experts and requests on so many GPUs, as laid by nodes.")
+    ] = 0,
+    redundant: Annotated[int, typer.Option(help="Redundant experts.")] = 0,
+    gpus_per_node: Annotated[int, typer.Option(help="Default: all in one node.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn at random.")] = 0,
+) -> None:
+    """Write a profile's page again; with --ep what crosses nodes before and after, unseen."""
+    from toolkit.launch.state import write_whole
+    from toolkit.profile.node_traffic import node_traffic
+    from toolkit.profile.placing import Layout
+    from toolkit.profile.report import render
+    from toolkit.profile_folder.errors import ProfileError
+    from toolkit.profile_folder.store import read
+
+    built, arrays = read(folder)
+    if ep:
+        layout = Layout(ep, redundant, gpus_per_node or ep)
+        traffic = node_traffic(built, arrays, layout, seed)
+        print(traffic.summary)
+        page = render(built, arrays, traffic)
+    elif redundant or gpus_per_node:
+        raise typer.BadParameter("--redundant and --gpus-per-node are of --ep GPUs: give --ep")
+    else:
+        page = _page(built, arrays)
+    into = out or folder / "report.html"
+    try:
+        write_whole(into, page, 0o644)
+    except OSError as error:
+        raise ProfileError(f"cannot write {into}: {error.strerror}") from error
+    print(f"look at {into}")
 
 
 @app.command()
@@ -286,11 +338,10 @@ def fit(
 ) -> None:
     """Fit centroids for another number of decode workers; nothing is measured again."""
     from toolkit.profile.build import refit
-    from toolkit.profile.report import render
     from toolkit.profile_folder.store import read, write
 
     built, arrays = refit(*read(folder), k, seed)
-    write(out or folder, built, arrays, render(built, arrays))
+    write(out or folder, built, arrays, _page(built, arrays))
     _print(built)
 
 
@@ -299,7 +350,9 @@ def place(
     folder: Folder,
     ep: Annotated[int, typer.Option(help="GPUs that share the experts.")],
     out: Annotated[Path, typer.Option(help="JSON for SGLang's --init-expert-location.")],
-    kind: Annotated[str, typer.Option(help="joint, eplb, gimbal, milp or linear.")] = "joint",
+    kind: Annotated[
+        str, typer.Option(help="joint, nodes, eplb, gimbal, milp or linear.")
+    ] = "joint",
     redundant: Annotated[int, typer.Option(help="Redundant experts.")] = 0,
     gpus_per_node: Annotated[int, typer.Option(help="Default: all in one node.")] = 0,
     drift: Annotated[
@@ -313,14 +366,22 @@ def place(
     seed: Annotated[int, typer.Option(help="Of all that is drawn at random.")] = 0,
 ) -> None:
     """Place experts on GPUs by a profile, and write what SGLang loads."""
-    from toolkit.profile.placing import Layout, write_placement
+    from toolkit.profile.placing import NODES, Layout, write_placement
     from toolkit.profile_folder.store import read
 
     layout = Layout(ep, redundant, gpus_per_node or ep, drift)
+    use = f"use it: --init-expert-location {out} --ep-num-redundant-experts {redundant}"
+    if kind == NODES:
+        from toolkit.profile.node_traffic import write_laid
+
+        traffic = write_laid(*read(folder), layout, out, seed)
+        print(f"{out}: {kind} on {ep} GPUs + {redundant} redundant; {traffic.summary}")
+        print(f"{use} --ep-dispatch-algorithm static")
+        return
     placed = write_placement(*read(folder), layout, kind, out, seed, time_limit)
     print(
         f"{out}: {kind} on {ep} GPUs + {redundant} redundant; on tokens that were not fitted: load "
         f"max/mean {placed.balance:.3f}, {placed.gpu_cut:.1%} of hops cross GPUs, "
         f"{placed.node_cut:.1%} cross nodes"
     )
-    print(f"use it: --init-expert-location {out} --ep-num-redundant-experts {redundant}")
+    print(use)

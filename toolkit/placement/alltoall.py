@@ -138,6 +138,28 @@ def sent(
     return Sent(len(routed), out, into, nodes / len(routed), gpus / len(routed))
 
 
+def between(
+    placement: Placement,
+    topology: Topology,
+    load: ArrayLike,
+    *,
+    dispatch: Dispatch = "nearest",
+) -> Floats:
+    """[L, G, G]: (token, expert) pairs from home ranks (second axis) to the GPUs that serve them,
+    for `load` [G, L, E], the pairs of the tokens at home on each rank.
+
+    Raises ValueError: load of another shape, negative or not finite, and dispatch as in `sent`.
+    """
+    counts = np.asarray(load, np.float64)
+    size = (topology.gpus, placement.layers, placement.experts)
+    if counts.shape != size:
+        raise ValueError(f"load has shape {counts.shape}; the placement needs {size}")
+    if not np.isfinite(counts).all() or (counts < 0).any():
+        raise ValueError("load holds counts that are negative or not finite")
+    shares = of_homes(placement, topology, dispatch)
+    return np.stack([_served(mine, shares(rank)) for rank, mine in enumerate(counts)], axis=1)
+
+
 def _checked(
     placement: Placement, topology: Topology, ids: ArrayLike, home: ArrayLike
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -163,8 +185,13 @@ def _pairs(ids: NDArray[np.intp], share: Shares) -> Floats:
     """[L, G]: (token, expert) pairs that each GPU serves."""
     layers, experts, _ = share.shape
     keys = ids + experts * np.arange(layers)[:, None]
-    load = np.bincount(keys.ravel(), minlength=layers * experts).reshape(layers, 1, experts)
-    pairs: Floats = np.matmul(load.astype(np.float64), share)[:, 0]
+    load = np.bincount(keys.ravel(), minlength=layers * experts).reshape(layers, experts)
+    return _served(load.astype(np.float64), share)
+
+
+def _served(load: Floats, share: Shares) -> Floats:
+    """[L, G]: of pairs [L, E] those that each GPU serves."""
+    pairs: Floats = np.matmul(load[:, None], share)[:, 0]
     return pairs
 
 

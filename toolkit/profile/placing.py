@@ -17,6 +17,8 @@ Arrays = dict[str, np.ndarray]
 KINDS: tuple[PlacementKind, ...] = ("linear", "eplb", "gimbal", "milp", "joint")
 PLAIN: tuple[PlacementKind, ...] = ("gimbal", "milp")
 """The paper has no redundant experts."""
+NODES = "nodes"
+"""Experts and clusters of requests together (`toolkit.profile.node_traffic`), judged otherwise."""
 TIED = "experts tied across layers, as in the paper"
 TIME_LIMIT_S = 20.0
 
@@ -168,14 +170,19 @@ def write_placement(
     """
     chosen = next((known for known in KINDS if known == kind), None)
     if chosen is None:
-        raise ProfileError(f"unknown placement {kind!r}; known: {', '.join(KINDS)}")
+        raise ProfileError(f"unknown placement {kind!r}; known: {', '.join((*KINDS, NODES))}")
     if layout.redundant and chosen in PLAIN:
         raise ProfileError(f"{kind} has no redundant experts: use joint or eplb")
     row, found = place(profile, arrays, layout, chosen, seed, limit)
     if found is None:
         raise ProfileError(row.note)
+    save(profile, found, path)
+    return row
+
+
+def save(profile: Profile, found: placement.Placement, path: Path) -> None:
+    """The JSON for --init-expert-location. ProfileError: it cannot be written."""
     try:
         found.save(path, profile.model.layers, profile.model.hidden_layers)
     except OSError as error:
         raise ProfileError(f"cannot write {path}: {error}") from error
-    return row

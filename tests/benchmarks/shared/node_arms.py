@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,13 +13,13 @@ from toolkit.placement.alltoall import ACROSS
 from toolkit.placement.clusters import Laid
 from toolkit.placement.dispatch import Dispatch
 from toolkit.placement.rank_map import rank_map
-from toolkit.policies import Policy, RequestView, RoundRobinPolicy, WorkerView
+from toolkit.policies import Policy, RoundRobinPolicy
 from toolkit.policies.eldr import EldrPolicy
+from toolkit.profile.request_homes import SERVER, request_homes
 from toolkit.signatures.clusters import balanced_kmeans
 from toolkit.signatures.idf import idf_weights
 from toolkit.signatures.space import SignatureSpace
 
-SERVER = "wide"
 SOME = 4096
 """Tokens whose nodes are counted one by one."""
 
@@ -113,24 +112,9 @@ def homes(
 
     They come one after the other; with `per_rank` a rank in flight the oldest ends for each.
     """
-    ranks = fitted.topology.gpus
     signatures = fitted.space.signatures(requests.prefill)
-    queues, flying, chosen, uneven = [0] * ranks, deque[int](), [], []
-    for signature in signatures:
-        if len(flying) == ranks * per_rank:
-            queues[flying.popleft()] -= 1
-        views = [
-            WorkerView(SERVER, dp_rank=rank, inflight=queue, shares_experts=True)
-            for rank, queue in enumerate(queues)
-        ]
-        decision = policy.choose(views, RequestView(signature=signature))
-        assert decision is not None
-        queues[decision.index] += 1
-        flying.append(decision.index)
-        chosen.append(decision.index)
-        if len(flying) >= ranks * per_rank // 2:
-            uneven.append(max(queues) * ranks / len(flying))
-    return np.array(chosen), float(np.mean(uneven))
+    chosen, uneven = request_homes(policy, signatures, fitted.topology.gpus, per_rank)
+    return chosen, float(np.mean(uneven))
 
 
 @dataclass(frozen=True)

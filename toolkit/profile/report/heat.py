@@ -34,7 +34,7 @@ def cells(
     """
     count, width = levels.shape
     numbered = [
-        ",".join(str(x) for x in (given if given is not None else range(size)))
+        escape(",".join(str(x) for x in (given if given is not None else range(size))))
         for given, size in ((rows, count), (columns, width))
     ]
     flat = "".join(DIGITS[int(x)] for x in levels.ravel())

@@ -13,6 +13,8 @@ from toolkit.report.skeleton import document, heading
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from toolkit.profile.node_traffic import NodeTraffic
+
 _CONTENTS = (
     ("s-activations", "Activations"),
     ("s-affinity", "Affinity"),
@@ -21,13 +23,17 @@ _CONTENTS = (
     ("s-clusters", "Clusters"),
     ("s-steps", "Latency"),
     ("s-placement", "Placement"),
+    ("s-nodes", "Nodes"),
     ("s-transfer", "KV transfer"),
     ("s-setting", "Setting"),
 )
 
 
-def render(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
-    """The report of a profile: one HTML page that needs no network and no script.
+def render(
+    profile: Profile, arrays: Mapping[str, NDArray], traffic: NodeTraffic | None = None
+) -> str:
+    """The report of a profile: one HTML page that needs no network and no script. `traffic`:
+    experts and requests on several nodes, shown where it is given.
 
     Large models are binned and sampled, and the page says where; it stays under 3 MB for 58
     layers of 256 experts and 1,000 requests. `arrays` are the ones that `store.read` gives.
@@ -38,6 +44,7 @@ def render(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
         clusters,
         correlation,
         mask,
+        nodes,
         placement,
         steps,
         tables,
@@ -53,6 +60,7 @@ def render(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
         clusters.section(profile, arrays),
         steps.section(profile, arrays),
         placement.section(profile, arrays),
+        *([] if traffic is None else [nodes.section(profile, traffic)]),
         transfer.section(profile, arrays),
         html.section("s-setting", "Model, machine and data", "", tables.setting(profile)),
     ]
@@ -61,7 +69,8 @@ def render(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
         f"Written by toolkit {escape(profile.setting.toolkit)}, profile schema "
         f"{profile.schema_version}. All arrays lie beside this page in arrays.safetensors."
     )
-    return document(title, _head(profile), _CONTENTS, sections, footer)
+    contents = [entry for entry in _CONTENTS if traffic is not None or entry[0] != nodes.KEY]
+    return document(title, _head(profile), contents, sections, footer)
 
 
 def _head(profile: Profile) -> str:

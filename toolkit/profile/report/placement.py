@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.profile.report import heat
@@ -38,7 +38,9 @@ def section(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
     linear = np.broadcast_to(np.arange(load.shape[1]), load.shape)
     panels = [
         html.Panel(
-            _map(_gpu_load(load, slots, gpus), profile, f"{NAMES[kind]} placement", key),
+            load_map(
+                _gpu_load(load, slots, gpus), profile.model.layers, f"{NAMES[kind]} placement", key
+            ),
             f"{when}: {NAMES[kind]}",
             wide=True,
         )
@@ -105,39 +107,44 @@ def _gpu_load(use: NDArray, slots: NDArray, gpus: int) -> NDArray:
     return result / np.maximum(result.mean(1, keepdims=True), 1e-12)
 
 
-def _map(load: NDArray, profile: Profile, title: str, key: str) -> str:
+def load_map(
+    load: NDArray, numbers: Sequence[int], title: str, key: str, place: str = "GPU"
+) -> str:
+    """Loads over their layer's mean [L, places] of MoE layers with these `numbers`; `place` is what
+    a row is."""
     import numpy as np
 
-    layers, gpus = load.shape
-    cell = (min(46.0, max(6.5, 400 / layers)), min(30.0, max(5.0, 300 / gpus)))
+    layers, places = load.shape
+    cell = (min(46.0, max(6.5, 400 / layers)), min(30.0, max(5.0, 300 / places)))
     left, top = 34.0, 20.0
-    wide, high = layers * cell[0], gpus * cell[1]
+    wide, high = layers * cell[0], places * cell[1]
     values = load.T
     parts = [
         heat.cells(
             np.digitize(values, BOUNDS), (left, top), cell, "d", meaning=MEANING,
-            row="GPU", column="layer", columns=profile.model.layers,
+            row=place, column="layer", columns=numbers,
         )
     ]  # fmt: skip
     if cell[0] >= 28 and cell[1] >= 13:
-        for g in range(gpus):
+        for g in range(places):
             for i in range(layers):
                 x, y = left + (i + 0.5) * cell[0], top + (g + 0.5) * cell[1] + 4
                 level = int(np.digitize(values[g, i], BOUNDS))
                 parts.append(svg.text(x, y, f"{values[g, i]:.2f}", f"in-cell d{level}t", "middle"))
-    for g in heat.thinned(gpus, int(high // 13)):
+    for g in heat.thinned(places, int(high // 13)):
         parts.append(svg.text(left - 6, top + (g + 0.5) * cell[1] + 3.5, str(g), "tick", "end"))
     for i in heat.thinned(layers, int(wide // 26)):
         x = left + (i + 0.5) * cell[0]
-        parts.append(svg.text(x, top + high + 14, str(profile.model.layers[i]), "tick", "middle"))
-    parts.append(svg.text(left - 6, 13, "GPU", "name", "end"))
+        parts.append(svg.text(x, top + high + 14, str(numbers[i]), "tick", "middle"))
+    parts.append(svg.text(left - 6, 13, place, "name", "end"))
     parts.append(svg.text(left + wide / 2, top + high + 30, "layer", "name", "middle"))
     peak = load.max(1)
     words = (
-        f"Busiest GPU over the mean: {number(float(peak.mean()))} on average over layers, at worst "
-        f"{number(float(peak.max()))}."
+        f"Busiest {place} over the mean: {number(float(peak.mean()))} on average over layers, at "
+        f"worst {number(float(peak.max()))}."
     )
-    return svg.picture(left + wide + 8, top + high + 36, f"GPU load, {title}", words, parts, key)
+    name = f"{place} load, {title}"
+    return svg.picture(left + wide + 8, top + high + 36, name, words, parts, key)
 
 
 def _compared(profile: Profile, best: Placed) -> str:
