@@ -16,6 +16,7 @@ from tests.benchmarks.shared.verdicts import (
     changed,
     gimbal_reasons,
     larger_part,
+    within,
 )
 from toolkit.bench.stats import paired_ratio
 
@@ -68,12 +69,14 @@ def test_the_larger_part_is_the_one_beyond_its_interval(parts: Any) -> None:
 
 def reasons(engine: list[float], first: list[float]) -> dict[str, str]:
     base = [1.0] * len(engine)
-    ttft = {"engine_selection": engine, "shortest_first": first, "both": first}
+    others = ("expert_placement", "all", "even", "worst")
+    ttft = {"engine_selection": engine, "shortest_first": first} | dict.fromkeys(others, first)
     figures = {
         part: {key: told(paired_ratio(values, base)) for key in ("ttft", "tpot")}
         for part, values in ttft.items()
     }
-    return gimbal_reasons(figures, ttft, {"round_robin": 30, "affinity": 10, "kv": 0})
+    paper = {"ttft": 0.8224, "tpot": 0.8666, "second": 0.667}
+    return gimbal_reasons(figures, ttft, {"round_robin": 30, "affinity": 10, "kv": 0}, paper)
 
 
 def test_gimbals_words_turn_with_the_result() -> None:
@@ -82,8 +85,24 @@ def test_gimbals_words_turn_with_the_result() -> None:
     assert "shortest first is a larger part" in reasons(much, few)["engine_selection"]
     alike = reasons(few, few[::-1])
     assert "not told apart" in alike["shortest_first"]
-    assert "TTFT falls by more than in the paper" in alike["both"]
+    assert "TTFT falls by more than in the paper" in alike["all"]
     assert "round_robin 75%, affinity 25%" in alike["engine_selection"]
+
+
+def test_what_placement_can_do_at_most() -> None:
+    paper = {"A's": 0.95, "B's": 0.6}
+    said = within(of(0.9, 0.88, 0.92), of(1.3, 1.2, 1.4), paper)
+    assert "below 0.900 (the worst one: 1.300)" in said
+    assert "A's 0.950 is within" in said
+    assert "B's 0.600 is more than placement can do here" in said
+    assert said.endswith("unless the order before took 1.500 times as long")
+    assert "A's" not in within(of(0.9, nan, nan), of(1.3, nan, nan), paper)
+
+
+def test_every_part_of_gimbal_has_its_words() -> None:
+    found = reasons([0.9, 0.901], [0.95, 0.951])
+    assert "affinity between layers saves nothing" in found["expert_placement"]
+    assert found["even"].startswith("TTFT falls to")
 
 
 def test_no_decision_has_no_shares() -> None:
