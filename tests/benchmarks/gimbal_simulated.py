@@ -62,7 +62,7 @@ from toolkit.simulate.workloads.traffic import Kind, Traffic, generate
 POOL = 370_000
 """0.9 x 80 GB without 32 GB of weights and 4 GB of activations, 96 KiB a token."""
 COUNT = 400
-"""Requests of a run: the paper's 1,000 take a core seven minutes, and say the same."""
+"""Requests of a run; the paper has 1,000."""
 RATE, AGE_S, P99_S = 1.4, 5.0, 4.9
 LONGEST = 3000
 LARGEST = (16_000, 4_000)
