@@ -11,6 +11,9 @@ from toolkit.simulate.experts import Experts
 if TYPE_CHECKING:
     import numpy as np
 
+    from toolkit.placement.base import Placement
+    from toolkit.placement.topology import Topology
+
 BITS = 20
 """Pairs are whole numbers of 2^-BITS: sums of them are exact and come back to where they were."""
 DIGITS = 12
@@ -21,7 +24,8 @@ class Crossing:
     """R ranks with DP attention on G GPUs of one server, whose experts are `placed` on these.
 
     A token of a request goes to GPU g for as many of its experts, on average, as lie there
-    (`Experts.pairs`); a rank's attention runs on its own G / R GPUs. Expected copies, one a (token,
+    (`Experts.pairs`; with `replicas: nearest` as many as are served there for its rank); a rank's
+    attention runs on its own G / R GPUs. Expected copies, one a (token,
     expert) pair, dispatched and combined in every layer, each charged to its slowest GPU. In an
     actual step chance makes the slowest one slower.
     """
@@ -29,6 +33,8 @@ class Crossing:
     def __init__(self, experts: Experts, links: Links, ranks: int) -> None:
         """SimulateError: the GPUs do not divide by the ranks, or into nodes."""
         import numpy as np
+
+        from toolkit.placement.topology import Topology
 
         assert experts.pairs is not None
         self._pairs = experts.pairs
@@ -46,14 +52,20 @@ class Crossing:
         self._kinds: np.ndarray = (kind[:, :, None] == np.arange(3)).astype(np.float64)
         """[R, G, 3]: what going from rank to GPU is."""
         self._own = own
+        self._experts = experts
+        self._served: list[np.ndarray] = []
+        """Of each rank [L, E, G]: the part of an expert's pairs that a GPU serves."""
+        placement = experts.placement
+        if links.replicas == "nearest" and placement is not None and placement.redundant:
+            self._served = _nearest(placement, Topology(gpus, node), ranks)
         self._on: np.ndarray = np.zeros((ranks, *experts.pairs.shape[1:]))
         """[R, L, G], in whole numbers."""
 
     def add(self, rank: int, row: int) -> None:
-        self._on[rank] += self._whole(row)
+        self._on[rank] += self._whole(rank, row)
 
     def remove(self, rank: int, row: int) -> None:
-        self._on[rank] -= self._whole(row)
+        self._on[rank] -= self._whole(rank, row)
 
     def seconds(self) -> float:
         """Of one step, all layers."""
@@ -65,10 +77,25 @@ class Crossing:
         each = self._links.seconds(np.repeat(sent, self._own, axis=1), received)
         return round(float(each.sum()), DIGITS)
 
-    def _whole(self, row: int) -> np.ndarray:
+    def _whole(self, rank: int, row: int) -> np.ndarray:
         import numpy as np
 
-        return np.rint(self._pairs[row] * np.float64(2.0**BITS))
+        pairs = self._pairs[row]
+        if self._served:
+            served = self._served[rank]
+            chance = -np.expm1(self._experts.logical[row]).reshape(len(served), 1, -1)
+            pairs = np.matmul(chance, served)[:, 0]
+        return np.rint(pairs * np.float64(2.0**BITS))
+
+
+def _nearest(placement: Placement, topology: Topology, ranks: int) -> list[np.ndarray]:
+    """Of a rank of several GPUs each sends as much as the others."""
+    import numpy as np
+
+    from toolkit.placement.dispatch import of_homes
+
+    shares, own = of_homes(placement, topology, "nearest"), topology.gpus // ranks
+    return [np.mean([shares(rank * own + n) for n in range(own)], axis=0) for rank in range(ranks)]
 
 
 def crossing_of(experts: Experts | None, links: Links | None, ranks: int) -> Crossing | None:

@@ -68,6 +68,10 @@ class Experts:
         chance = np.minimum(decode_counts.reshape(rows, -1) / tokens, SURE)
         self.absent: np.ndarray = np.log1p(-chance).astype(np.float32)
         self.gpus = 1
+        self.space = space
+        self.placement: Placement | None = None
+        self.logical: np.ndarray = self.absent
+        """[N, L * E]: `absent` as it was before `placed`."""
         self.pairs: np.ndarray | None = None
         """[N, L, G] float32 after `placed`: experts of a row's token that each GPU serves."""
         self.rows: tuple[int, ...] = tuple(range(self.layers))
@@ -114,7 +118,7 @@ class Experts:
         found = copy.copy(self)
         found.pairs = here.reshape(*here.shape[:2], placement.gpus, -1).sum(axis=3)
         found.absent = np.log1p(-here.reshape(len(self), -1)).astype(np.float32)
-        found.gpus = placement.gpus
+        found.gpus, found.placement = placement.gpus, placement
         return found
 
     def __len__(self) -> int:

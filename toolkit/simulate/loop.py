@@ -70,6 +70,8 @@ class Loop(ABC):
         self.busy_s = 0.0
         self.distinct_steps = 0.0
         """Sum over steps of distinct experts."""
+        self.crossing_steps_s = 0.0
+        """Sum over steps of what their all-to-all took."""
         for place, rank in enumerate(self.ranks):
             rank.group, rank.place = self, place
         self._mixture = None if experts is None else Mixture(experts)
@@ -224,6 +226,7 @@ class Loop(ABC):
         self.made += self.requests * hop
         self.steps += hop
         self.distinct_steps += self._distinct * hop
+        self.crossing_steps_s += self._crossing_s * hop
         self.busy_s += self.events.now - self._begin
         self._hop = 0
 

@@ -207,6 +207,7 @@ class PlainGroup(Movable):
         self.made += self.requests * self._stepping
         if (self.requests * self._stepping).any():
             self.distinct_steps += self._distinct
+            self.crossing_steps_s += self._crossing_s
         for each in self._plain:
             if not self._stepping[each.place]:
                 self._stand_still(each)

@@ -14,12 +14,14 @@ from toolkit.policies.stages.moving import Mover
 from toolkit.policies.stages.refining import Refiner
 from toolkit.policies.support.residents import Residents
 from toolkit.router.rebalance import Rebalance
+from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import Fleet, Machine
 from toolkit.simulate.loop import Loop
+from toolkit.simulate.maps import maps_of
 from toolkit.simulate.moves import Moves
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainRank
@@ -103,6 +105,9 @@ class Simulation:
                 experts.centroids(len(groups), seed), {each: row for row, each in enumerate(groups)}
             )
             locality.residents = Residents(experts.signatures.shape[1])
+            if fleet.decode.dp_attention:
+                servers = (rank.name for rank in self.ranks)
+                locality.maps = maps_of(experts, links_of(cost), servers, fleet.decode.dp)
         self.router = Router(
             events,
             self.prefills,

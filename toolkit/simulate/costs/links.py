@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -59,9 +59,28 @@ class Link(BaseModel):
         return slowest
 
 
+class Work(BaseModel):
+    """What a layer's experts compute on the GPU that has most (token, expert) pairs: the longer of
+    `least`, in which the weights of its experts are read, and per_pair * pairs. In seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    least: Annotated[float, Field(ge=0)] = 0.0
+    per_pair: Annotated[float, Field(ge=0)] = 0.0
+
+    def seconds(self, pairs: np.ndarray) -> np.ndarray:
+        """[L] for pairs [L, G]."""
+        import numpy as np
+
+        slowest: np.ndarray = np.maximum(self.least, self.per_pair * pairs.max(axis=1))
+        return slowest
+
+
 class Links(BaseModel):
     """Both directions of every MoE layer, on nodes of so many GPUs. Copies that stay on their GPU
-    cost nothing."""
+    cost nothing. `work`: what experts compute in between; None: another term has it, such as
+    `per_distinct` of a decode step. `replicas`: which one of an expert a pair goes to, any
+    (SGLang's `--ep-dispatch-algorithm dynamic`) or the nearest to its rank (`static`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -69,16 +88,18 @@ class Links(BaseModel):
     gpus_per_node: Annotated[int, Field(ge=1)] = PER_NODE
     dispatch: Link
     combine: Link
+    work: Work | None = None
+    replicas: Literal["random", "nearest"] = "random"
 
     def seconds(self, sent: np.ndarray, received: np.ndarray) -> np.ndarray:
-        """[L] seconds of dispatch and combine for copies [L, G, 3] (own GPU, own node, other nodes)
-        as `toolkit.placement.alltoall.Sent` has them; combine goes the other way."""
+        """[L] seconds of dispatch, work and combine for copies [L, G, 3] (own GPU, own node, other
+        nodes) as `toolkit.placement.alltoall.Sent` has them; combine goes the other way."""
         import numpy as np
 
         node, across = (np.stack([sent[..., kind], received[..., kind]], axis=2) for kind in (1, 2))
-        return self.dispatch.seconds(self.hidden, node, across) + self.combine.seconds(
-            self.hidden, node, across
-        )
+        moved = self.dispatch.seconds(self.hidden, node, across)
+        moved += self.combine.seconds(self.hidden, node, across)
+        return moved if self.work is None else moved + self.work.seconds(received.sum(axis=2))
 
 
 def fitted(table: Sequence[Measured], element_bytes: tuple[float, float]) -> Links:
