@@ -109,6 +109,10 @@ def _begin(original: Any, scheduler: Any) -> None:
     original(scheduler)
 
 
+WATCHED = ("input_blocker", "scripted_scheduler_hook", "recv_skipper")
+"""Fields of the request receiver by which requests may come in another way."""
+
+
 def obstacle(scheduler: Any) -> str:
     """Why prefills cannot be stopped between layers here; empty if they can."""
     from sglang.srt.environ import envs
@@ -127,9 +131,9 @@ def obstacle(scheduler: Any) -> str:
         "the model takes more than text": scheduler.model_config.is_multimodal,
         "it is a decode worker": scheduler.disaggregation_mode.value == "decode",
         "its model has no list of layers": layers_of(scheduler) is None,
-        "its requests come in another way": receiver.input_blocker is not None
-        or receiver.scripted_scheduler_hook is not None
-        or receiver.recv_skipper is not None
+        "its requests come in another way": any(
+            getattr(receiver, field) is not None for field in WATCHED
+        )
         or envs.SGLANG_RUST_SERVER.get(),
     }
     return ", ".join(reason for reason, there in reasons.items() if there)
@@ -243,7 +247,7 @@ def _yields(scheduler: Any, running: Effort, done: int) -> bool:
     waiting = [req for req in scheduler.waiting_queue if in_a_hurry(req)]
     if not waiting:
         return False
-    return _agreed(scheduler, lambda: _says_yield(running, done, waiting))
+    return _agreed(lambda: _says_yield(running, done, waiting))
 
 
 def _ranks() -> int:
@@ -252,16 +256,16 @@ def _ranks() -> int:
     return int(get_parallel().tp_size)
 
 
-def _agreed(scheduler: Any, says: Callable[[], bool]) -> bool:
+def _agreed(says: Callable[[], bool]) -> bool:
     """What the first of the ranks that run the batch says."""
     if _ranks() == 1:
         return says()
+    from sglang.srt.distributed.parallel_state import get_tp_group
     from sglang.srt.utils import broadcast_pyobj
 
-    receiver = scheduler.request_receiver
-    group = receiver.tp_group
+    group = get_tp_group()
     said = [says()] if group.rank == group.ranks[0] else []
-    (agreed,) = broadcast_pyobj(said, group.rank, receiver.tp_cpu_group, src=group.ranks[0])
+    (agreed,) = broadcast_pyobj(said, group.rank, group.cpu_group, src=group.ranks[0])
     return bool(agreed)
 
 
@@ -340,7 +344,7 @@ def _may_begin(scheduler: Any, running: Effort, began: float) -> bool:
         since = time.monotonic() - began
         return all(STATE.bounds.may_go_on(_paused(req), since) for req in running.batch.reqs)
 
-    return _agreed(scheduler, says)
+    return _agreed(says)
 
 
 def _urgent_batch(scheduler: Any, last: Any, fresh: bool) -> Any:
@@ -436,6 +440,8 @@ PATCH = Patch(
         "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
         ".process_disagg_prefill_inflight_queue",
         "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.pop_bootstrapped",
+        "sglang.srt.distributed.parallel_state.get_tp_group",
+        *(f"{RECEIVER}.{field}" for field in WATCHED),
         "sglang.srt.managers.io_struct.TokenizedGenerateReqInput",
         "sglang.srt.runtime_context.get_parallel",
         "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",
