@@ -44,6 +44,7 @@ from patches.pd import (
     kv_reserve,
     kv_transfer,
     late_binding,
+    parked,
     prefill_only,
     prefill_restart,
     rank_register,
@@ -93,6 +94,8 @@ ALL: tuple[Patch, ...] = (
     kv_reserve.PATCH,
     # Outside of them: what it finishes, they must have seen.
     prefill_only.PATCH,
+    # Outside of `first_token`, which ends what would be prefilled again.
+    parked.PATCH,
     early_send.PATCH,
     early_place.PATCH,
     capture.PATCH,

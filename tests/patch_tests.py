@@ -43,6 +43,7 @@ SHOWN: dict[str, str] = {
     "kv_transfer": f"{E2E}/test_faults.py",
     "kv_reserve": f"{UNIT}/pd/test_kv_reserve.py",
     "prefill_only": f"{E2E}/test_prefill_only.py",
+    "parked": f"{UNIT}/pd/test_parked.py",
     "early_send": f"{E2E}/test_early_send.py",
     "early_place": f"{E2E}/test_early_place.py",
     "expert_capture": f"{E2E}/test_experts.py",

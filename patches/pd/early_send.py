@@ -186,7 +186,7 @@ PATCH = Patch(
     name="early_send",
     why="a late-bound request's KV waits for the end of the forward that runs",
     gain="a finished prompt's KV leaves at once",
-    needs=("late_binding", "kv_transfer"),
+    needs=("late_binding", "kv_transfer", "parked"),
     processes=EITHER,
     hooks=(
         Hook(

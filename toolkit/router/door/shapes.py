@@ -184,8 +184,10 @@ class ToolChoice(BaseModel):
     type: Literal["function"] = "function"
 
 
-_Role = Literal["system", "assistant", "tool", "function", "developer", "latest_reminder"]
+_Role = Literal["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"]
 _ROLES: tuple[str, ...] = get_args(_Role)
+_NEW = "root"
+"""Of SGLang 0.5.23: a worker of an older release refuses it itself, and does not name it."""
 
 
 class ChatCompletionMessageGenericParam(BaseModel):
@@ -204,7 +206,7 @@ class ChatCompletionMessageGenericParam(BaseModel):
         if isinstance(value, str):
             lower = value.lower()
             if lower not in _ROLES:
-                allowed = ", ".join(repr(role) for role in _ROLES)
+                allowed = ", ".join(repr(role) for role in _ROLES if role != _NEW)
                 raise ValueError(f"'role' must be one of {allowed} (case-insensitive).")
             return lower
         raise ValueError("'role' must be a string")
