@@ -19,8 +19,9 @@ of finished prefills and to the best with it, each over both placements, by mean
 requests. A rank has slots for half as many again as it has requests, so that none waits in the pool
 and it changes nothing here: what is compared is the choice of ranks.
 
-keys: by setting, `arms`: means over seeds of tpot_p50, tpot_p99, tpot_mean (s), step (s), tokens_s,
-ttft_p99, kv_spread (max - min KV tokens), crossing (the share of a step in all-to-all and experts);
+keys: by setting, `arms`: means over seeds of tpot_p50, tpot_p99, tpot_mean (s), tokens_s, ttft_p99,
+kv_spread (max - min KV tokens); step (s) and crossing (the share of it in all-to-all and experts)
+are of all steps, while the server fills and empties, too;
 `ratios`: each arm of ours by column, with 95 % intervals over seeds
 """
 
