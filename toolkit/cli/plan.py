@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from toolkit.plan.objective import Slo
     from toolkit.plan.planner import Planned, Task
 
+SEARCH = "search"
 MISSED = 3
 """Exit status where the objectives cannot be met."""
 
@@ -33,7 +34,22 @@ def plan(
     concurrency: common.Concurrency = None,
     ls_share: common.LsShare = None,
     experts: common.ExpertProfile = None,
-    placement: common.ExpertPlacement = None,
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            help="As of simulate; or search: linear, eplb, joint and by nodes, with how many "
+            "redundant experts."
+        ),
+    ] = None,
+    expert_drift: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --placement search: decode steps in which traffic becomes another's, for "
+            "how often experts should be moved [default: it does not].",
+        ),
+    ] = None,
+    move_gb_s: Annotated[float, typer.Option(help="At which experts move between GPUs.")] = 1.0,
     kv_tokens: common.KvTokens = None,
     slots: common.Slots = None,
     slo_ttft_ms: common.SloTtft = None,
@@ -68,20 +84,30 @@ def plan(
     """
     from dataclasses import replace
 
+    from toolkit.cli.launch import find_deployment
     from toolkit.errors import ToolkitError
+    from toolkit.plan.expert_layout import Moving
+    from toolkit.plan.placing import layouts_of
     from toolkit.plan.planner import make
 
     arriving = common.Arriving(
         *(trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale),
         ls_share=ls_share,
     )
-    whose = common.Whose(experts, placement)
+    whose = common.Whose(experts, None if placement == SEARCH else placement)
     try:
         slo = _slo(slo_ttft_ms, slo_tpot_ms, slo_ls_ttft_ms, attainment)
-        files = Files(out, force, anyway, output)
+        files = Files(out, force, anyway, output, placement == SEARCH)
         files.check()
         task = _task(deployment, cost, arriving, whose, kv_tokens, slots, slo)
         task = replace(task.sized(seeds, workers, budget, screen), in_flight=concurrency)
+        if placement == SEARCH:
+            moving = None if expert_drift is None else Moving(expert_drift, move_gb_s * 1e9)
+            given = find_deployment(deployment)
+            layouts = layouts_of(given, whose.folder(given), task.cost, moving)
+            task = replace(task, layouts=layouts)
+        elif expert_drift is not None:
+            raise ToolkitError("--expert-drift is of --placement search")
         made = make(task, lambda text: typer.secho(text, err=True, dim=True))
         _show(made)
         files.write(made, deployment)
@@ -100,6 +126,8 @@ class Files:
     force: bool
     anyway: bool
     json: Path | None
+    placed: bool = False
+    """Whether a placement may be written beside it."""
 
     def check(self) -> None:
         """PlanError now, and not after a long search."""
@@ -107,8 +135,15 @@ class Files:
 
         if self.out is not None:
             refuse(self.out, self.force)
+            if self.placed:
+                refuse(self._experts(self.out), self.force)
         if self.json is not None:
             refuse(self.json, force=True)
+
+    @staticmethod
+    def _experts(out: Path) -> Path:
+        """Where a placement that was searched goes."""
+        return out.with_suffix(".experts.json")
 
     def write(self, made: Planned, file: str) -> None:
         """The JSON in any case, the deployment where the limits are met or `anyway`."""
@@ -123,7 +158,10 @@ class Files:
         if not made.met and not self.anyway:
             typer.echo(f"{self.out} is not written: --anyway writes the best that was found")
             return
-        found = plain_data.moved(made.plan.document, made.task.given.folder, self.out.parent)
+        document = made.plan.document
+        if made.task.layouts is not None:
+            document = made.task.layouts.write(document, self._experts(self.out))
+        found = plain_data.moved(document, made.task.given.folder, self.out.parent)
         plain_data.write(self.out, found, head(made, _command(file), file), self.force)
         typer.echo(f"written: {self.out}  (toolkit launch {self.out})")
 

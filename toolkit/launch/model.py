@@ -101,6 +101,25 @@ class ModelFacts:
             return count
         return None
 
+    @property
+    def expert_bytes(self) -> float | None:
+        """Of one expert of one layer, its three matrices; None where the config does not tell."""
+        text = self._text
+        hidden = text.get("hidden_size")
+        inner = text.get("moe_intermediate_size") or text.get("intermediate_size")
+        if not hidden or not inner or self.experts is None:
+            return None
+        quantised = self.config.get("quantization_config") or {}
+        fp8 = quantised.get("quant_method") == "fp8"
+        bits = 8 if fp8 else int(quantised.get("bits") or 8 * self.weight_item)
+        return 3 * int(hidden) * int(inner) * bits / 8
+
+    def kv_bytes_on_gpu(self, item: int, tp: int) -> float:
+        """KV bytes of one token on one of the `tp` GPUs of a rank's attention."""
+        heads = self._text.get("num_key_value_heads") or self._text.get("num_attention_heads") or 1
+        split = 1 if self.is_mla else min(tp, int(heads))
+        return self.kv_bytes_per_token(item) / split
+
     def kv_bytes_per_token(self, item: int) -> int:
         """KV bytes of one token over all layers and heads, `item` bytes a number."""
         text = self._text

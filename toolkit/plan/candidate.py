@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from toolkit.launch.deployment import Deployment
 from toolkit.plan.errors import PlanError
+from toolkit.plan.expert_layout import Lay, bare, lay_of
 from toolkit.plan.plain_data import Document
 from toolkit.simulate.fleet import Fleet, Machine
 from toolkit.simulate.of_deployment import fleet_of
@@ -32,12 +33,14 @@ class Candidate:
     document: Document = field(repr=False)
     deployment: Deployment = field(repr=False)
     fleet: Fleet
+    lay: Lay
+    """Of its experts, where that is searched."""
 
     @classmethod
     def of(cls, document: Document, given: Given) -> Candidate:
         """PlanError: no valid deployment. SimulateError: one that is not simulated."""
         try:
-            deployment = Deployment.model_validate({**document, "folder": given.folder})
+            deployment = Deployment.model_validate({**bare(document), "folder": given.folder})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
@@ -46,7 +49,7 @@ class Candidate:
         if deployment.mode != "pd":
             raise PlanError(f"mode: {deployment.mode} is not planned: prefill and decode roles are")
         fleet = fleet_of(deployment, given.kv_tokens, given.slots, given.machine)
-        return cls(document, deployment, fleet)
+        return cls(document, deployment, fleet, lay_of(document))
 
     @property
     def workers(self) -> int:

@@ -12,9 +12,11 @@ from toolkit.bench.stats import Ratio, mean_interval, paired_ratio
 from toolkit.contract.request_class import RequestClass
 from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.errors import PlanError, Spent
+from toolkit.plan.expert_layout import Layouts
 from toolkit.plan.matter import Effect, effects, improvement
 from toolkit.plan.needs import Needs, needs
 from toolkit.plan.objective import Figures, Slo
+from toolkit.plan.placing import remarks as about_experts
 from toolkit.plan.plain_data import Document, get, normal, put
 from toolkit.plan.preempt import stoppable
 from toolkit.plan.search import ARMS, Search, choose
@@ -54,7 +56,8 @@ class Task:
     """What is planned for. `document`: the deployment file; `seeds`: how many predict, 1 and on
     (seed 0 is the search's own); `workers`: replicas of both roles, None for the file's GPUs;
     `budget`: simulations at most; `first`: requests that a quick look takes; `in_flight`: so many
-    at any time, whenever they were to come."""
+    at any time, whenever they were to come; `layouts`: where experts may lie, None where that is
+    not searched."""
 
     document: Document
     given: Given
@@ -67,6 +70,7 @@ class Task:
     budget: int = 200
     first: int = 2000
     in_flight: int | None = None
+    layouts: Layouts | None = None
 
     def sized(self, seeds: int, workers: int | None, budget: int, first: int) -> Task:
         """The same with how much is looked at."""
@@ -159,10 +163,11 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     trials = Trials(
         *(task.cost, task.requests, task.slo, task.budget, task.experts, report),
         in_flight=task.in_flight,
+        layouts=task.layouts,
     )
     plans = stager(task.cost, task.requests, trials.rate(0), task.in_flight)
     slo = None if why_no_stops else task.slo
-    knobs = searched(own, choices, not why_not, slo, plans)
+    knobs = searched(own, choices, not why_not, slo, plans, task.layouts)
     search = Search(trials, task.given, task.first)
     trials.ceiling = FEWEST + (task.budget - least) // 2
     arms = [search.candidate(document) for document in search.arms(plains[0].document, knobs)]
@@ -170,7 +175,9 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     seeds = range(1, task.seeds + 1)
     _check_classes(trials, seeds)
     baseline, before = choose(trials, plains, seeds)
-    finalists = {each.fleet: each for each in (baseline, own, *arms) if each is not None}
+    finalists = {
+        (each.fleet, each.lay): each for each in (baseline, own, *arms) if each is not None
+    }
     plan, after = choose(trials, list(finalists.values()), seeds)
     made = Planned(task, baseline, plan, before, after, rate=0.0)
     made.balancers = {
@@ -185,6 +192,8 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
     made.simulations = trials.done
     made.remarks += [why for why in (why_not, why_no_stops, why_no_stages(own, plans)) if why]
     _remark(made, len(choices))
+    if task.layouts is not None:
+        made.remarks += about_experts(own, task.layouts, made.plan)
     return made
 
 
@@ -290,6 +299,7 @@ def _described(candidate: Candidate, figures: Figures) -> dict[str, Any]:
         "prefill_policy": candidate.fleet.router.prefill_policy,
         "decode_policy": candidate.fleet.router.decode_policy,
         "fleet": candidate.fleet.model_dump(),
+        "experts": candidate.lay._asdict(),
         "figures": [dict(each) for each in figures],
         "predicted": {
             name: mean_interval([each[name] for each in figures]).keys(name)

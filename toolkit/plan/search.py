@@ -37,10 +37,13 @@ class Search:
 
     def candidate(self, document: Document) -> Candidate | None:
         """None where the sizes do not go together (dp that does not divide, fewer requests in the
-        profile than centroids)."""
+        profile than centroids, experts that cannot be laid so)."""
+        layouts = self.trials.layouts
         try:
             found = Candidate.of(document, self.given)
-        except (PlanError, SimulateError):
+            if layouts is not None:
+                layouts.of(found.lay)
+        except (PlanError, SimulateError, ValueError):
             return None
         experts = self.trials.experts
         local = follows_experts(found.fleet.router.decode_policy)

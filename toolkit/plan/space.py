@@ -9,8 +9,10 @@ from toolkit.contract.waiting import Waiting, from_yaml
 from toolkit.launch.checks.waiting import PARKED as SHORTEST_PARKED
 from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate
+from toolkit.plan.expert_layout import Layouts
 from toolkit.plan.knob import Knob
 from toolkit.plan.objective import Slo
+from toolkit.plan.placing import placing
 from toolkit.plan.plain_data import Document, arg_key, get, put
 from toolkit.plan.preempt import stopping
 from toolkit.plan.split import Split, split_of, with_split
@@ -60,15 +62,18 @@ def searched(
     local: bool,
     slo: Slo | None = None,
     stager: Stager | None = None,
+    layouts: Layouts | None = None,
 ) -> list[Knob]:
     """The knobs of a deployment, in the order in which they are tried. `local`: whether policies
     that follow experts can be launched and simulated (a profile is known). `slo`: what requests
     should keep, None where nobody's prompt is to be stopped. `stager`: by whom stages of decode
-    workers are planned, None where they are not."""
+    workers are planned, None where they are not. `layouts`: where experts may lie, None where that
+    is not searched."""
     knobs = [
         Knob("split", splits, split_of, with_split),
         _policy("decode", own, (*DECODE_POLICIES, *(LOCAL_POLICIES if local else ()))),
         _policy("prefill", own, PREFILL_POLICIES),
+        *([] if layouts is None else placing(own, layouts)),
         *_policy_knobs(own),
         *([] if stager is None else staging(own, stager)),
         *_sizes(own),

@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.errors import PlanError, Spent
+from toolkit.plan.expert_layout import Lay, Layouts
 from toolkit.plan.objective import Slo, rank
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.experts import Experts
@@ -26,7 +27,8 @@ ALONE = 200
 class Trials:
     """`requests` of a seed are the same for every candidate. `in_flight`: so many at any time,
     whenever they were to come (a closed loop). `budget`: simulations that may be run; `ceiling`:
-    those that may be until somebody raises it."""
+    those that may be until somebody raises it. `layouts`: where experts may lie, None where they
+    lie as `experts` has them."""
 
     cost: CostModel
     requests: Requests
@@ -35,9 +37,10 @@ class Trials:
     experts: Experts | None = None
     report: Callable[[str], None] = lambda text: None
     in_flight: int | None = None
+    layouts: Layouts | None = None
     done: int = 0
     ceiling: int = 0
-    _known: dict[tuple[Fleet, int, int, float], dict[str, Any]] = field(default_factory=dict)
+    _known: dict[tuple[Fleet, Lay, int, int, float], dict[str, Any]] = field(default_factory=dict)
     _counts: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,7 +69,7 @@ class Trials:
         if self.in_flight is not None:
             flying = max(1, round(self.in_flight * speed))
             speed = flying / self.in_flight  # 3 of 4 is 3 of 4, however it was asked for
-        key = (candidate.fleet, seed, first, speed)
+        key = (candidate.fleet, candidate.lay, seed, first, speed)
         if key not in self._known:
             if self.done >= min(self.budget, self.ceiling):
                 raise Spent(f"all of the {self.budget} simulations are used up: raise --budget")
@@ -101,10 +104,11 @@ class Trials:
         limits: tuple[float, ...],
         in_flight: int | None = None,
     ) -> Simulation:
-        if self.experts is not None:
-            requests = with_rows(requests, self.experts, seed)
+        experts = self.experts if self.layouts is None else self.layouts.of(candidate.lay)
+        if experts is not None:
+            requests = with_rows(requests, experts, seed)
         return Simulation(
-            candidate.fleet, self.cost, requests, self.experts, seed, in_flight, Window(), limits
+            candidate.fleet, self.cost, requests, experts, seed, in_flight, Window(), limits
         )
 
     def _counted(self, seed: int) -> tuple[int, float]:

@@ -159,12 +159,10 @@ def node_traffic(profile: Profile, arrays: Arrays, layout: Layout, seed: int = 0
         topology, unit = _units(Topology(layout.gpus, layout.gpus_per_node))
         topology.slots(profile.model.experts, layout.redundant)
         _enough(held, topology.gpus)
-        space = SignatureSpace(arrays["idf"], profile.rho.mask)
-        signatures = space.signatures(arrays["prefill_counts"])
+        space, signatures = _signatures(profile, arrays)
         counts = arrays["decode_counts"]
-        fitted, judged = np.flatnonzero(~held), np.flatnonzero(held)
-        label = balanced_kmeans(signatures[fitted], topology.gpus, seed).labels.astype(np.int64)
-        load = _by(label, counts[fitted], topology.gpus)
+        judged = np.flatnonzero(held)
+        fitted, label, load = clusters(profile, arrays, topology.gpus, seed)
         laid = placement.lay(load, topology, layout.redundant, seed)
         none = np.zeros((load.shape[1] - 1, load.shape[2], load.shape[2]))
         traffic = placement.Traffic(load.sum(axis=0), none)
@@ -200,6 +198,17 @@ def node_traffic(profile: Profile, arrays: Arrays, layout: Layout, seed: int = 0
     return found
 
 
+def clusters(
+    profile: Profile, arrays: Arrays, number: int, seed: int = 0
+) -> tuple[Ints, Ints, Floats]:
+    """The fitted requests [F], the cluster [F] of each by its signature, and the decode pairs of
+    each cluster [C, L, E]. ValueError: fewer requests than clusters."""
+    _, signatures = _signatures(profile, arrays)
+    fitted = np.flatnonzero(arrays["held_out"] == 0)
+    label = balanced_kmeans(signatures[fitted], number, seed).labels.astype(np.int64)
+    return fitted, label, _by(label, arrays["decode_counts"][fitted], number)
+
+
 def write_laid(
     profile: Profile, arrays: Arrays, layout: Layout, path: Path, seed: int = 0
 ) -> NodeTraffic:
@@ -226,6 +235,11 @@ def of_profile(profile: Profile, arrays: Arrays, seed: int = 0) -> NodeTraffic |
     return node_traffic(
         profile, arrays, Layout(most.gpus, most.redundant, most.gpus_per_node), seed
     )
+
+
+def _signatures(profile: Profile, arrays: Arrays) -> tuple[SignatureSpace, NDArray[np.float32]]:
+    space = SignatureSpace(arrays["idf"], profile.rho.mask)
+    return space, space.signatures(arrays["prefill_counts"])
 
 
 def _units(topology: Topology) -> tuple[Topology, str]:

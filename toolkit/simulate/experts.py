@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,6 +74,7 @@ class Experts:
         """[N, L * E]: `absent` as it was before `placed`."""
         self.pairs: np.ndarray | None = None
         """[N, L, G] float32 after `placed`: experts of a row's token that each GPU serves."""
+        self.aging: Aging | None = None
         self.rows: tuple[int, ...] = tuple(range(self.layers))
         """Which hidden layers of the model those with experts are."""
         self.signatures: np.ndarray | None = None
@@ -121,6 +122,16 @@ class Experts:
         found.gpus, found.placement = placement.gpus, placement
         return found
 
+    def aged(self, old: Experts, fresh: float, step_s: float) -> Experts:
+        """The same, in a share `fresh` of the time; else they lie as `old` ones do. `step_s`: what
+        moving them takes of each step. ValueError: other sizes, no share."""
+        one, two = self.absent.shape, old.absent.shape
+        if one != two or self.gpus != old.gpus or not (0 <= fresh <= 1 and step_s >= 0):
+            raise ValueError(f"{fresh:g} of {one} and the rest of {two}, {step_s:g} s a step")
+        found = copy.copy(self)
+        found.aging = Aging(old, fresh, step_s)
+        return found
+
     def __len__(self) -> int:
         return len(self.absent)
 
@@ -132,6 +143,14 @@ class Experts:
         if self.signatures is None:
             raise ValueError("these experts have no signatures: they were made without a space")
         return balanced_kmeans(self.signatures[list(self.calibration)], k, seed).centroids
+
+
+class Aging(NamedTuple):
+    """Traffic changes, and experts lie as earlier traffic had it (`Experts.aged`)."""
+
+    old: Experts
+    fresh: float
+    step_s: float
 
 
 class Mixture:

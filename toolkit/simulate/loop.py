@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.simulate.costs import links_of, minds_lengths
 from toolkit.simulate.costs.base import CostModel
-from toolkit.simulate.crossing import crossing_of
 from toolkit.simulate.events import Event, Events
-from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.expert_time import ExpertTime
+from toolkit.simulate.experts import Experts
 from toolkit.simulate.hops import seconds_of, steps_in
 from toolkit.simulate.longest import Longest
 from toolkit.simulate.neighbours import Neighbours
@@ -74,11 +74,9 @@ class Loop(ABC):
         """Sum over steps of what their all-to-all took."""
         for place, rank in enumerate(self.ranks):
             rank.group, rank.place = self, place
-        self._mixture = None if experts is None else Mixture(experts)
-        self._spread = experts is not None and experts.gpus > 1
-        self._distinct = self._busiest = 0.0
-        self._crossing = crossing_of(experts, links_of(cost), len(self.ranks))
-        self._crossing_s = 0.0
+        self._experts = None
+        if experts is not None:
+            self._experts = ExpertTime(experts, links_of(cost), len(self.ranks))
         self._longest = Longest(self.ranks) if minds_lengths(cost) else None
         self._on_first, self._on_end = on_first, on_end
         self._agenda: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
@@ -174,10 +172,8 @@ class Loop(ABC):
         rank.running[request] = None
         self.requests[rank.place] += 1
         self.kv[rank.place] += request.prompt + generated - 1
-        if self._mixture is not None and request.row >= 0:
-            self._mixture.add(request.row)
-            if self._crossing is not None:
-                self._crossing.add(rank.place, request.row)
+        if self._experts is not None and request.row >= 0:
+            self._experts.add(rank.place, request.row)
         if self._longest is not None:
             self._longest.add(rank, request)
         last = self.steps + request.output - generated
@@ -191,10 +187,8 @@ class Loop(ABC):
         place = rank.place
         self.requests[place] -= 1
         self.kv[place] -= request.prompt + request.generated - 1 + self.steps - request.joined
-        if self._mixture is not None and request.row >= 0:
-            self._mixture.remove(request.row)
-            if self._crossing is not None:
-                self._crossing.remove(place, request.row)
+        if self._experts is not None and request.row >= 0:
+            self._experts.remove(place, request.row)
 
     def _boundary(self) -> None:
         """A step has ended: count what was done, let go who is through, let in who is there."""
@@ -225,8 +219,7 @@ class Loop(ABC):
         self.kv += self.requests * hop
         self.made += self.requests * hop
         self.steps += hop
-        self.distinct_steps += self._distinct * hop
-        self.crossing_steps_s += self._crossing_s * hop
+        self._count_experts(hop)
         self.busy_s += self.events.now - self._begin
         self._hop = 0
 
@@ -295,14 +288,21 @@ class Loop(ABC):
         longest = None
         if self._longest is not None:
             longest = (self._longest.now(self.steps) + ahead) * stepping
-        return self.cost.decode_s(requests, kv, self._busiest, longest) + self._crossing_s
+        found = self._experts
+        if found is None:
+            return self.cost.decode_s(requests, kv, 0.0, longest)
+        seconds = self.cost.decode_s(requests, kv, found.busiest, longest)
+        return seconds + found.crossing_s + found.moving_s
 
     def _look_at_experts(self) -> None:
-        if self._mixture is not None:
-            self._distinct = self._mixture.distinct()
-            self._busiest = self._mixture.busiest() if self._spread else self._distinct
-        if self._crossing is not None:
-            self._crossing_s = self._crossing.seconds()
+        if self._experts is not None:
+            self._experts.look()
+
+    def _count_experts(self, steps: int) -> None:
+        """What so many steps loaded, and their all-to-all."""
+        if self._experts is not None:
+            self.distinct_steps += self._experts.distinct * steps
+            self.crossing_steps_s += self._experts.crossing_s * steps
 
     def _once_s(self) -> float:
         """Seconds of the next step that those after it do not take."""

@@ -206,8 +206,7 @@ class PlainGroup(Movable):
         self.kv += self.requests * self._stepping
         self.made += self.requests * self._stepping
         if (self.requests * self._stepping).any():
-            self.distinct_steps += self._distinct
-            self.crossing_steps_s += self._crossing_s
+            self._count_experts(1)
         for each in self._plain:
             if not self._stepping[each.place]:
                 self._stand_still(each)
