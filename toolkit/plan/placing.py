@@ -33,7 +33,9 @@ OFF = "off"
 LOCAL = "eldr"
 """By whom requests are sent to their experts."""
 EVERY = (1000, 3000, 10_000, 30_000)
-"""Decode steps; 3000 is Gimbal's tau."""
+"""Decode steps."""
+FIRST = 3000
+"""From where it is searched on: Gimbal's tau, and the command's own."""
 MORE_SLOTS = (0, 1, 2, 4)
 """Of each GPU, for redundant experts."""
 
@@ -169,8 +171,11 @@ def _with(document: Document, own: Candidate, kind: str, every: int | None) -> D
 def _placement(own: Candidate, layouts: Layouts) -> Knob:
     values = KINDS if why_not_nodes(own, layouts) else (*KINDS, NODES)
 
+    # Where traffic drifts, a placement alone comes to nothing in the end.
+    first = None if why_not_moved(own, layouts) else FIRST
+
     def write(document: Document, kind: str) -> Document:
-        every = lay_of(document).every if kind not in (LINEAR, NODES) else None
+        every = (lay_of(document).every or first) if kind not in (LINEAR, NODES) else None
         policy = get(document, "router", "decode_policy") or ""
         if kind == NODES and not (policy and follows_experts(policy)):
             # Alone it would only unbalance: requests have to be sent to their experts.

@@ -136,10 +136,11 @@ def test_how_often_they_move() -> None:
     every, placed = found["relocate every"], found["experts"]
     assert not every.applies(OWN.document)
     joint = placed.write(OWN.document, "joint")
-    assert every.applies(joint) and every.read(joint) == "off"
-    made = candidate(every.write(joint, 3000))
-    assert made.lay == Lay("joint", 0, 3000)
-    assert every.write(made.document, "off") == joint
+    assert every.applies(joint) and every.read(joint) == 3000, "a placement alone would age"
+    off = every.write(joint, "off")
+    assert every.read(off) == "off" and off == knobs()["experts"].write(OWN.document, "joint")
+    made = candidate(every.write(off, 3000))
+    assert made.lay == Lay("joint", 0, 3000) and made.document == joint
     assert candidate(placed.write(made.document, "nodes")).lay.every is None
     said = remarks(OWN, layouts(moving=Moving(5000)), made)
     assert any("toolkit relocate decode-0 --kind joint --every 3000" in words for words in said)
