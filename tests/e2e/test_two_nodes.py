@@ -119,7 +119,7 @@ def test_loads_move_while_nothing_is_dispatched(two_nodes: tuple[str, Listener],
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         loads = listener.loads(rank, since)
-        if loads and not loads[-1].running:
+        if loads and not loads[-1].running and not loads[-1].used_tokens:
             break
         time.sleep(0.02)
     running = [load.used_tokens for load in loads if load.running]
