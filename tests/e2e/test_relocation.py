@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -263,3 +264,33 @@ def scheduler(up: Running) -> int:
     assert pid is not None
     children = psutil.Process(pid).children(recursive=True)
     return next(each.pid for each in children if "scheduler" in " ".join(each.cmdline()))
+
+
+def test_each_decode_server_starts_with_its_clusters_experts_placed(
+    tmp_path: Path, reference: Reference
+) -> None:
+    """Two servers with redundant experts: each has the map that the plan made for its cluster, and
+    answers as one without."""
+    role = {"kv_tokens": 8192, "max_running": 16}
+    ranks = {"tp": 2, "ep": 2, "replicas": 2, "relocate": True, "expert_placement": "clusters"}
+    described = {
+        "name": "clusters", "device": "cpu", "model": "embedded", "prefill": role,
+        "decode": {**role, **ranks, "args": {"ep-num-redundant-experts": 4}},
+        "router": {"decode_policy": "eldr", "profile": "embedded"},
+    }  # fmt: skip
+    prompts = [calls.prompt(f"clusters-{n}", 20 + 5 * n) for n in range(12)]
+    bodies = [calls.greedy(prompt, 16, stream=n % 2 == 0) for n, prompt in enumerate(prompts)]
+    with deployed(described, tmp_path) as up:
+        maps = []
+        for worker in up.workers:
+            if worker.role == "decode":
+                assert worker.url is not None
+                status, state = calls.run(call(worker.url))
+                assert (status, state["dispatch"], state["obstacle"]) == (200, "dynamic", "")
+                file = up.run_dir / f"{worker.name}.placed.json"
+                kept = json.loads(file.read_text())["physical_to_logical_map"]
+                assert placement(state).physical_to_logical.tolist() == kept
+                maps.append(kept)
+        assert maps[0] != maps[1]
+        answers = calls.run(calls.all_of(up.router_url, bodies, 6))
+    assert [answer.ids for answer in answers] == [reference.greedy(each, 16) for each in prompts]

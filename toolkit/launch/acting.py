@@ -148,6 +148,8 @@ def role_problem(key: str, role: str, device: str) -> str:
     """Why the key does nothing for workers of this role on this device; empty: it does."""
     if key == "bootstrap_port" and role == "worker":
         return "only prefill and decode workers have one: remove it"
+    if key == "expert_placement" and role != "decode":
+        return "ELDR chooses decode workers: set it there, or remove it"
     where, why = DEVICE.get(key, (device, ""))
     return "" if where == device else why
 

@@ -18,6 +18,7 @@ from toolkit.launch.checks.preempting import between_chunks
 from toolkit.launch.checks.waiting import PARKED
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.expert_maps import PLACED, file_of
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.patience import patience
 from toolkit.launch.permissions import permissions
@@ -104,6 +105,8 @@ class PlanBuilder:
                 dispatch=self.dispatch,
                 record=bool(layers),
             )
+            if role.expert_placement and role_name == "decode":
+                flags[PLACED] = f"{RUN_DIR}/{file_of(base)}"
             if dist:
                 flags["dist-init-addr"] = f"{head}:{dist}"
             if role.nodes > 1:

@@ -130,7 +130,7 @@ def worker_flags(
     if role.preempt is not None and role_name != "decode":
         # Both would have launched the whole of a prompt before anybody looks.
         flags |= {"disable-overlap-schedule": True, "disable-prefill-cuda-graph": not cpu}
-    if role.relocate:
+    if role.relocate or role.expert_placement:
         # With an all-to-all each rank takes the nearest replica; without, all must take the same.
         scattered = str(role.args.get("moe-a2a-backend", "none")) != "none"
         flags["ep-dispatch-algorithm"] = "static" if scattered else "dynamic"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def fixed(plan: Plan) -> dict[str, Any]:
     """What the folder holds from the beginning, by name."""
-    files: dict[str, Any] = {"plan.json": plan.to_json()}
+    files: dict[str, Any] = {"plan.json": plan.to_json(), **plan.expert_maps}
     if plan.router and plan.router.config is not None:
         files["router.json"] = plan.router.config
     return files

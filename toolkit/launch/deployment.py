@@ -102,6 +102,11 @@ class Role(_Strict):
     relocate: bool = Field(
         default=False, description="its experts can be moved to other GPUs while it serves"
     )
+    expert_placement: Literal["clusters"] | None = Field(
+        default=None,
+        description="decode only: each server starts with its experts (redundant ones too) placed "
+        "by the requests of `router.profile` that ELDR sends to it",
+    )
     waiting: Annotated[Waiting, BeforeValidator(from_yaml)] = Field(
         default=Waiting(order="fcfs"), description="in which order waiting prompts are prefilled"
     )
@@ -143,10 +148,16 @@ class Role(_Strict):
             raise ValueError(f"dp_attention: tp ({self.tp}) must be a multiple of dp ({self.dp})")
         if self.tp % self.ep:
             raise ValueError(f"tp ({self.tp}) must be a multiple of ep ({self.ep})")
-        if self.relocate and (self.ep < 2 or self.ep != self.tp):
+        several = self.ep > 1 and self.ep == self.tp
+        if self.relocate and not several:
             raise ValueError(
                 f"relocate: experts move between GPUs: set ep to tp ({self.tp}), 2 or more, "
                 f"not {self.ep}"
+            )
+        if self.expert_placement and not several:
+            raise ValueError(
+                f"expert_placement: experts lie on several GPUs: set ep to tp ({self.tp}), 2 or "
+                f"more, not {self.ep}"
             )
         if self.ranks % self.nodes:
             raise ValueError(f"{self.ranks} ranks do not spread evenly over {self.nodes} nodes")

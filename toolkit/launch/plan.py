@@ -122,6 +122,8 @@ class Plan:
     worker_key_env: str | None = None
     worker_key_file: str | None = None
     logs: LogFiles = field(default_factory=LogFiles)
+    expert_maps: Mapping[str, Any] = field(default_factory=dict)
+    """By file of the run folder, where a decode server's experts lie when it starts."""
     isolate: bool = False
     """It is to be in a network namespace of its own (`toolkit.launch.isolation`)."""
 
@@ -140,8 +142,9 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data, for people (plan.json, `--dry-run --json`): without secrets."""
-        data = asdict(replace(self, locality=None))
+        data = asdict(replace(self, locality=None, expert_maps={}))
         data["locality"] = self.locality.to_json() if self.locality else None
+        data["expert_maps"] = list(self.expert_maps)
         data["timeouts"] = self.timeouts.model_dump()
         data["restart"] = self.restart.model_dump()
         data["logs"] = self.logs.model_dump()

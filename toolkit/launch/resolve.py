@@ -11,6 +11,7 @@ from toolkit.launch.checks import reserved
 from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.dp_policy import check_args
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.launch.expert_maps import expert_maps
 from toolkit.launch.model import read_model
 from toolkit.launch.placement import Request, place
 from toolkit.launch.plan import Plan
@@ -50,6 +51,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
         transfer=command.transfer_backend(deployment) if deployment.mode == "pd" else None,
         local_host=local,
         workers=workers,
+        expert_maps=expert_maps(deployment, locality, workers),
         router=builder.router(workers),
         timeouts=deployment.timeouts,
         restart=deployment.restart,

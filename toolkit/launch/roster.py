@@ -25,7 +25,7 @@ def roster(
             role=w.role,
             url=w.url,
             health_url=w.health_url,
-            command=w.command,
+            command=_within(run_dir, w.command),
             env={**temporary, **_in(run_dir, w.env)},
             log=run_dir / f"{w.name}.log",
             after=w.after,
@@ -43,7 +43,7 @@ def roster(
                 role="router",
                 url=router.url,
                 health_url=f"{router.url}/readiness",
-                command=[part.replace(RUN_DIR, str(run_dir)) for part in router.command],
+                command=_within(run_dir, router.command),
                 env={**temporary, **router.env, **inherits},
                 log=run_dir / "router.log",
                 # SGLang's router fills its log with complaints about workers not yet there.
@@ -53,6 +53,10 @@ def roster(
             )
         )
     return result
+
+
+def _within(run_dir: Path, command: Sequence[str]) -> list[str]:
+    return [part.replace(RUN_DIR, str(run_dir)) for part in command]
 
 
 def _in(run_dir: Path, env: Mapping[str, str]) -> dict[str, str]:

@@ -33,6 +33,16 @@ class Clusters:
     zeros: int = 0
 
 
+def fresh_centroids(signatures: Floats, k: int, seed: int) -> Floats:
+    """[K, D]: centroids for K decode workers, of the requests [N, D] that have a signature; of all
+    where these are fewer than K. What the router fits when it has other workers than the profile.
+
+    ValueError: as `balanced_kmeans`.
+    """
+    useful = signatures[signatures.any(axis=1)]
+    return balanced_kmeans(useful if len(useful) >= k else signatures, k, seed).centroids
+
+
 def balanced_kmeans(
     signatures: Floats,
     k: int,

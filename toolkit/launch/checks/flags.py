@@ -61,6 +61,7 @@ def _without(argv: list[str], flag: str) -> list[str]:
 
 def _kind(worker: WorkerPlan) -> str:
     own = {"--host", "--port", "--node-rank", "--dist-init-addr", "--disaggregation-bootstrap-port"}
+    own.add("--init-expert-location")  # a file that the launcher writes
     pairs = zip(("", *worker.argv), worker.argv, strict=False)
     return "\0".join(arg for before, arg in pairs if before not in own)
 

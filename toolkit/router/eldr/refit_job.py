@@ -58,18 +58,16 @@ def fit_workers(job: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> d
     """
     import numpy as np
 
-    from toolkit.signatures.clusters import balanced_kmeans
+    from toolkit.signatures.clusters import fresh_centroids
     from toolkit.signatures.nearness import nearness
 
     with np.load(f"/proc/self/fd/{job['base']}") as base:
         fitted, judged = base["fitted"], base["judged"]
-    useful = fitted[fitted.any(axis=1)]
     result: dict[str, Any] = {}
     for k in job["sizes"]:
         if k > len(fitted) and len(job["sizes"]) > 1:
             continue
-        points = useful if len(useful) >= k else fitted
-        rows = balanced_kmeans(points, k, job["seed"]).centroids
+        rows = fresh_centroids(fitted, k, job["seed"])
         near = nearness(judged, rows)
         result[f"rows_{k}"] = rows
         result[f"expected_{k}"] = np.array([near.cosine, near.workers], dtype=np.float64)
