@@ -22,6 +22,8 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+from typing import Any
+
 import numpy as np
 
 from tests.benchmarks.locality_nodes import DECODE, PROMPT, SPECIALISED, cut
