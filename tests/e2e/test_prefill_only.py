@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from importlib.metadata import version
 from typing import Any
 
 import aiohttp
@@ -33,6 +34,8 @@ def asked() -> list[tuple[str, dict[str, Any]]]:
     found = []
     for path, body in requests(len(kinds()))[: len(kinds())]:
         body = {**body}
+        if "token_ids_logprob" in body and version("sglang") == "0.5.20":
+            continue  # beside others it ends the plain server there
         if path == NATIVE:
             one = {"max_new_tokens": 1, "min_new_tokens": 0, "n": 1}
             body["sampling_params"] = {**body["sampling_params"], **one}
