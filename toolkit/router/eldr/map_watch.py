@@ -61,7 +61,7 @@ class MapWatch:
         if movable and worker.shares_experts and len(worker.ranks) > 1:
             known = self._servers.setdefault(worker.name, _Watched())
             known.news.set()
-            if known.asking is None:
+            if known.asking is None or known.asking.done():
                 known.asking = asyncio.create_task(self._follow(worker, known))
         elif left := self._servers.pop(worker.name, None):
             if left.asking is not None:
