@@ -35,9 +35,10 @@ SMOKE = (
     "tests/e2e/test_signatures.py",
     "tests/e2e/test_first_token.py",
     "tests/e2e/test_dp_policy.py",
+    "tests/e2e/test_waiting_queue.py::test_prefill_workers_with_late_dispatch",
 )
 """Answers equal to a plain server's (50 prompts, three ways), late binding, signatures, first
-tokens from prefill, policies that choose DP ranks."""
+tokens from prefill, policies that choose DP ranks, prefill workers whose slots are all taken."""
 
 
 def contracts() -> dict[str, Any]:

@@ -45,21 +45,19 @@ def expert_maps(
         raise _refused(f"decode.args says {PLACED}, too", "remove one of them")
     servers = [w for w in workers if w.role == "decode" and w.node_rank == 0]
     try:
-        loads = _loads(needs.folder, [server.centroids for server in servers], _seed(deployment))
+        groups = [server.centroids for server in servers]
+        loads = _loads(needs.folder, groups, deployment.router.seed)
         return {
             file_of(f"decode-{server.replica}"): _map(needs, load, role.ep, args.get(REDUNDANT, 0))
             for server, load in zip(servers, loads, strict=True)
         }
     except ValueError as error:  # sizes that do not fit, too few requests
-        raise _refused(str(error), "change decode.ep or the redundant experts") from error
+        mend = "change decode.ep, the redundant experts or the number of servers"
+        raise _refused(str(error), mend) from error
 
 
 def _refused(what: str, mend: str) -> LaunchError:
     return LaunchError([Problem(KEY, what, mend)])
-
-
-def _seed(deployment: Deployment) -> int:
-    return deployment.router.seed
 
 
 def _map(needs: ProfileNeeds, load: Any, gpus: int, redundant: Any) -> dict[str, Any]:
