@@ -101,10 +101,8 @@ class Desk:
         self._answers: asyncio.Queue[Relocated] = asyncio.Queue()
         self._told = 0
         """The serial that listeners of the event stream know of."""
-
-    @property
-    def busy(self) -> bool:
-        return self._lock.locked()
+        self.changing = asyncio.Lock()
+        """Held from an order until its map is kept: files of two orders would be mixed up."""
 
     def collect(self, answer: Relocated) -> None:
         """Handler of the schedulers' message."""
@@ -172,8 +170,12 @@ async def install(body: Any) -> tuple[int, dict[str, Any]]:
         serial, rows = read_order(body)
     except ValueError as error:
         return 400, {"error": str(error)}
-    if DESK.busy:
-        return 409, {"error": "another order is under way: ask for the map again, then order"}
+    # Whoever comes second waits, and is refused by the ranks: its serial is no more by then.
+    async with DESK.changing:
+        return await _install(serial, rows)
+
+
+async def _install(serial: int, rows: dict[int, Row]) -> tuple[int, dict[str, Any]]:
     try:
         answers = await DESK.ask(serial, rows)
     except TimeoutError:
