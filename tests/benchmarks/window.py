@@ -28,7 +28,7 @@ from tests.releases.contract import ALL_TOGETHER
 from tests.sglang_python import PROJECT
 from toolkit.setup import layout, releases
 from toolkit.setup.releases import PROVEN
-from toolkit.setup.testing import DEFAULT, SCOPE
+from toolkit.setup.testing import DEFAULT, SCOPE, TWO
 
 SMOKE = (
     "tests/e2e/test_equality.py",
@@ -67,7 +67,8 @@ def tested(release: str, tests: tuple[str, ...]) -> dict[str, Any]:
     own = releases.environment(where) | {SCOPE: DEFAULT}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *tests]
+        pytest = [sys.executable, "-m", "pytest", "-q", *TWO]
+        command = [*pytest, f"--junitxml={report}", *tests]
         began = time.monotonic()
         subprocess.run(command, cwd=PROJECT, env=layout.tool_environment() | own, check=False)
         cases = list(ElementTree.parse(report).iter("testcase"))

@@ -26,6 +26,9 @@ SCOPES = (FAST, DEFAULT, FULL)
 """`fast`: no process with SGLang, and nothing slow. `default`: without what takes long and rarely
 breaks (tests marked `full`; kernels that this CPU takes by itself). `full`: everything."""
 
+TWO = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
+"""End-to-end tests in two processes (`tests/e2e/groups.py` says which go together)."""
+
 Step = Tuple[str, List[str]]
 
 
@@ -53,7 +56,7 @@ def test_steps(layout: Layout, unit_only: bool, scope: str, extra: Sequence[str]
 
     `extra` goes to pytest as it is (`-k`, `-x`, paths ...). Unit tests run in two more processes
     than there are cores, since half of their time they wait; end-to-end tests in two, so that one
-    uses the cores while the other waits (`tests/e2e/groups.py` says which go together); tests named
+    uses the cores while the other waits; tests named
     by path one after the other.
     """
     given = _paths(layout, extra)
@@ -65,8 +68,7 @@ def test_steps(layout: Layout, unit_only: bool, scope: str, extra: Sequence[str]
     spread = ["-n", processes, "--dist", "worksteal"]
     steps = [(UNIT, [*pytest, *spread, "tests/unit", *extra]), *kernels]
     if not unit_only and scope != FAST and (layout.root / "tests" / "e2e").is_dir():
-        two = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
-        steps.append((END_TO_END, [*pytest, *two, "tests/e2e", *extra]))
+        steps.append((END_TO_END, [*pytest, *TWO, "tests/e2e", *extra]))
     return steps
 
 
