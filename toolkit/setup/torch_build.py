@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.setup import installer, say
+from toolkit.setup import installer, say, verify
 from toolkit.setup.layout import Layout
 
 UV = "uv==0.13.8"
@@ -11,8 +11,11 @@ UV = "uv==0.13.8"
 def has_no_cpu_build(pip_output: str) -> bool:
     """Whether pip, asked for the +cpu build, reached an index and found only others there.
 
-    An index that was not reached gives the same closing words after `from versions: none`.
+    An index that was not reached gives the same closing words after `from versions: none`. A pip
+    that has constraints says that they conflict instead, and names no versions at all.
     """
+    if "ResolutionImpossible" in pip_output:
+        return True
     return (
         "No matching distribution found for torch" in pip_output
         and "from versions: none" not in pip_output
@@ -22,13 +25,19 @@ def has_no_cpu_build(pip_output: str) -> bool:
 def install(layout: Layout, version: str) -> None:
     """Installs `torch==VERSION+cpu`, from what pip is configured with, else by uv.
 
-    A local version in an exact pin matches nothing else, so pip downloads no CUDA build to
-    find out. uv (`--torch-backend cpu`) knows where PyTorch keeps its CPU builds.
+    A torch of that version which is there already is taken as it is, whatever its build: that is
+    the way out for whoever reaches neither. A local version in an exact pin matches nothing else,
+    so pip downloads no CUDA build to find out. uv (`--torch-backend cpu`) knows where PyTorch keeps
+    its CPU builds.
 
     Raises:
         SetupError: neither had it, and why.
     """
     pin = f"torch=={version}+cpu"
+    if not verify.damaged(layout.site_packages, {"torch": version}) and not verify.differing(
+        layout.site_packages, {"torch": version}
+    ):
+        return
     with say.step(f"PyTorch {version}, CPU build"):
         status, output = installer.pip(layout, ["--no-deps", pin])
         if status == 0:
@@ -41,7 +50,8 @@ def install(layout: Layout, version: str) -> None:
         if status != 0:
             raise say.SetupError(
                 f"uv did not get {pin}. {installer.explain(output).replace('pip said', 'uv said')}"
-                f"\n(The whole story: {layout.log})"
+                f"\nPyPI's own build (3 GB more) does as well: `{layout.python} -m pip install "
+                f"torch=={version}`, then the same command again.\n(The whole story: {layout.log})"
             )
 
 

@@ -94,6 +94,28 @@ def test_no_cpu_build_is_told_from_no_network() -> None:
     unreachable = other_builds.replace("2.12.0, 2.13.0", "none")
     assert torch_build.has_no_cpu_build(other_builds)
     assert not torch_build.has_no_cpu_build(unreachable)
+    constrained = "ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/en/latest\n"
+    assert torch_build.has_no_cpu_build(constrained)
+
+
+@pytest.mark.parametrize(("there", "asked"), [("2.13.0", 0), ("2.13.0+cpu", 0), ("2.12.0", 1)])
+def test_a_torch_of_the_version_that_is_there_is_taken(
+    there: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Layout(tmp_path)
+    info = place.site_packages / f"torch-{there}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {there}\n")
+    (info / "RECORD").write_text(f"torch-{there}.dist-info/METADATA,,\n")
+    calls: list[object] = []
+
+    def pip(*words: object) -> tuple[int, str]:
+        calls.append(words)
+        return 0, ""
+
+    monkeypatch.setattr(installer, "pip", pip)
+    torch_build.install(place, "2.13.0")
+    assert len(calls) == asked
 
 
 def test_uv_is_told_which_build_and_which_environment(tmp_path: Path) -> None:
