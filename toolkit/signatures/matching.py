@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolkit import exact
 from toolkit.signatures.assignment import balanced_assignment
 from toolkit.signatures.calibration import Floats, Indices
+
+_STAY = 1e-6
+"""Of the greatest cost: what a change costs besides, so that equal ways are not exchanged."""
 
 
 def match_centroids(new: Floats, old: Floats) -> Indices:
@@ -48,3 +52,20 @@ def best_rows(old: Floats, new: Floats) -> Indices:
     """
     costs = np.round(1.0 - exact.cosines(old, new), 6)
     return balanced_assignment(costs, capacity=1).labels
+
+
+def exchanged(costs: NDArray[np.float64], least: float) -> Indices | None:
+    """[G]: which row each of G workers takes, of the G rows of which worker i has row i now.
+
+    Of all ways to hand the rows out the one with the least sum of costs [G, G], in which as few
+    workers as possible change theirs where that is the same. None where that lowers the mean by
+    less than the share `least`. *Ours.* ValueError: costs that are not finite, or not square.
+    """
+    if costs.ndim != 2 or costs.shape[0] != costs.shape[1]:
+        raise ValueError(f"costs have shape {costs.shape}; each worker has one row")
+    stay = _STAY * np.abs(costs).max(initial=0.0)
+    labels = balanced_assignment(costs + stay * (1 - np.eye(len(costs))), capacity=1).labels
+    now, then = costs.diagonal().sum(), costs[np.arange(len(costs)), labels].sum()
+    return (
+        labels if now - then >= least * now and (labels != np.arange(len(labels))).any() else None
+    )

@@ -91,6 +91,10 @@ class Keeper:
             self._adopt(match(fit, followed, now))
         self._follow()
 
+    def exchange(self, fit: Fit) -> None:
+        """The same centroids with other owners."""
+        self._adopt(fit)
+
     def health_changed(self) -> None:
         """Some worker came or went. Acts when it has stayed so for SETTLE_S, or after
         MOST_SETTLE_S."""

@@ -18,6 +18,7 @@ from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order
 from toolkit.router.eldr.clock_refits import ClockRefits
 from toolkit.router.eldr.drift_refits import DriftRefits
 from toolkit.router.eldr.keeper import Keeper
+from toolkit.router.eldr.map_match import MapMatch
 from toolkit.router.eldr.map_watch import MapWatch
 from toolkit.router.eldr.refit_history import RefitHistory
 from toolkit.router.eldr.refit_queue import RefitQueue
@@ -56,17 +57,20 @@ class Locality:
         self._tau = config.tau
         self._policy: EldrPolicy | None = None
         self.reader = SignatureReader(known.profile, known.space)
-        self.maps = MapWatch(known.space, self.place)
         base = Base(known.requests)
         self.keeper = Keeper(Roster(ranks), base, self.history, config.seed, self._on_fit)
         self.drift = DriftRefits(
             known.space, near, self.keeper, self.history, config.seed, config.refit_on_drift
         )
         self.clock = ClockRefits(lambda: self.keeper.fit, self.history, self._serve)
-        jobs = [self.drift.job, self.clock.job, self.keeper.ahead]
+        self.match = MapMatch(
+            known.space, lambda: self.keeper.fit, self.history, self.keeper.exchange
+        )
+        self.maps = MapWatch(known.space, self.place, self.match.know)
+        jobs = [self.match.job, self.drift.job, self.clock.job, self.keeper.ahead]
         self._queue = RefitQueue(self.keeper.urgent, jobs)
         self.keeper.on_wish, self.keeper.on_idle = self._queue.interrupt, self._queue.wake
-        self.drift.on_due = self.clock.on_due = self._queue.wake
+        self.drift.on_due = self.clock.on_due = self.match.on_due = self._queue.wake
         if len(known.centroids) == len(groups):
             self.keeper.begin(in_order(groups, Rows(known.centroids, near)))
         else:
@@ -161,6 +165,7 @@ class Locality:
         self.clock.restart()
         self._serve(fit.centroids)
         self.drift.reset(fit.expected)
+        self.match.look()
 
     def _serve(self, centroids: Centroids) -> None:
         if self._policy is not None:

@@ -17,6 +17,7 @@ from toolkit.router.worker import Worker
 from toolkit.signatures.space import SignatureSpace
 
 if TYPE_CHECKING:
+    from toolkit.placement.base import Placement
     from toolkit.placement.dispatch import Dispatch
 
 log = logging.getLogger("toolkit.router")
@@ -27,6 +28,15 @@ PATIENCE_S = 60.0
 """For an answer: the server's ranks give it between two steps, and after a move under way."""
 AGAIN_S = (1.0, 30.0)
 """Until a server that gave none is asked again: at first, and at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A server's map. `of_ranks`: as its DP ranks see it, where several share the experts."""
+
+    serial: int
+    placement: Placement
+    of_ranks: ExpertMap | None
 
 
 @dataclass
@@ -41,24 +51,27 @@ class _Watched:
 
 class MapWatch:
     """Asks a server for its map when it says hello, and whenever it says that the map has changed;
-    `place` is told the map, or None where there is none.
+    `place` is told the map of a server whose DP ranks share their experts, `know` every server's
+    placement, each None where there is none.
 
-    Only servers with several DP ranks that share their experts are asked: of others a map tells
-    the policy nothing. The last map known stays while a newer one is asked for: it decides which
+    The last map known stays while a newer one is asked for: it decides which
     rank is tried first, never whether an answer is right.
     """
 
     def __init__(
-        self, space: SignatureSpace, place: Callable[[str, ExpertMap | None], None]
+        self,
+        space: SignatureSpace,
+        place: Callable[[str, ExpertMap | None], None],
+        know: Callable[[str, Placement | None], None],
     ) -> None:
         self._space = space
         self._place = place
+        self._know = know
         self._servers: dict[str, _Watched] = {}
 
     def greet(self, worker: Worker) -> None:
         """The worker has said what it is; it may be another one than before."""
-        movable = ANSWERS in worker.hello.patches and worker.config.role == "decode"
-        if movable and worker.shares_experts and len(worker.ranks) > 1:
+        if ANSWERS in worker.hello.patches and worker.config.role == "decode":
             known = self._servers.setdefault(worker.name, _Watched())
             known.news.set()
             if known.asking is None or known.asking.done():
@@ -66,7 +79,7 @@ class MapWatch:
         elif left := self._servers.pop(worker.name, None):
             if left.asking is not None:
                 left.asking.cancel()
-            self._place(worker.name, None)
+            self._tell(worker.name, None)
 
     def placed(self, worker: Worker, serial: int) -> None:
         """The worker says that its map has this number now."""
@@ -87,6 +100,11 @@ class MapWatch:
             for name, known in sorted(self._servers.items())
         }
 
+    def _tell(self, server: str, found: Found | None) -> None:
+        """Of one server. ValueError: the map is of no use here."""
+        self._know(server, None if found is None else found.placement)
+        self._place(server, None if found is None else found.of_ranks)
+
     async def _follow(self, worker: Worker, known: _Watched) -> None:
         wait: float | None = None
         while True:
@@ -95,21 +113,21 @@ class MapWatch:
                     await known.news.wait()
             known.news.clear()
             try:
-                serial, found = await self._fetch(worker)
+                found = await self._fetch(worker)
+                self._tell(worker.name, found)
             except (ValueError, ConnectionError) as error:
                 known.serial = None
-                self._place(worker.name, None)
+                self._tell(worker.name, None)
                 if str(error) != known.problem:
                     log.warning("ELDR: no map of the experts of %s: %s", worker.name, error)
                 known.problem = str(error)
                 passing = isinstance(error, ConnectionError)
                 wait = min(2 * (wait or AGAIN_S[0] / 2), AGAIN_S[1]) if passing else None
             else:
-                known.serial, known.problem, wait = serial, "", None
-                self._place(worker.name, found)
+                known.serial, known.problem, wait = found.serial, "", None
 
-    async def _fetch(self, worker: Worker) -> tuple[int, ExpertMap]:
-        """Serial and map.
+    async def _fetch(self, worker: Worker) -> Found:
+        """What the server says.
 
         Raises:
             ConnectionError: the server does not say it now.
@@ -118,12 +136,12 @@ class MapWatch:
         status, body = await fetch(worker, PLACEMENT, PATIENCE_S)
         if status != 200:
             raise ConnectionError(f"it answered {status or 'nothing'}")
-        ranks = len(worker.ranks)
-        return await asyncio.to_thread(_map_of, body, self._space, ranks)
+        ranks = len(worker.ranks) if worker.shares_experts else 1
+        return await asyncio.to_thread(_found, body, self._space, ranks)
 
 
-def _map_of(body: bytes, space: SignatureSpace, ranks: int) -> tuple[int, ExpertMap]:
-    """What the server says, as a policy looks at it."""
+def _found(body: bytes, space: SignatureSpace, ranks: int) -> Found:
+    """The server's answer. `ranks`: that share its experts."""
     # Here: only routers whose servers move experts need them.
     from toolkit.placement.present import Present
     from toolkit.placement.rank_map import rank_map
@@ -132,6 +150,8 @@ def _map_of(body: bytes, space: SignatureSpace, ranks: int) -> tuple[int, Expert
     if state.obstacle:
         raise ValueError(state.obstacle)
     present = Present.of(state)
-    dispatch: Dispatch = "nearest" if present.nearest else "random"
-    found = rank_map(present.placement, present.topology, space, ranks=ranks, dispatch=dispatch)
-    return present.serial, found
+    of_ranks = None
+    if ranks > 1:
+        kind: Dispatch = "nearest" if present.nearest else "random"
+        of_ranks = rank_map(present.placement, present.topology, space, ranks=ranks, dispatch=kind)
+    return Found(present.serial, present.placement, of_ranks)

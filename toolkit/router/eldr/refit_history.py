@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 KEPT = 8
 
-Cause = Literal["workers", "drift", "manual", "clock"]
+Cause = Literal["workers", "drift", "manual", "clock", "maps"]
 Result = Literal["adopted", "declined", "failed"]
 
 

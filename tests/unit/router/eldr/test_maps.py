@@ -139,3 +139,76 @@ def test_a_server_whose_experts_stay_is_not_asked(profile):
             assert (eldr["maps"], eldr["mapped"], eldr["unmapped"]) == ({}, 0, {})
 
     run(check())
+
+
+def suited(kind: int, serial: int, **changes: Any) -> dict[str, Any]:
+    """A server of four GPUs on which the experts of one kind lie on one each; others' together."""
+    own = range(4 * kind, 4 * kind + 4)
+    rest = [expert for expert in range(EXPERTS) if expert not in own]
+    row = [e for gpu, mine in enumerate(own) for e in (mine, *rest[7 * gpu : 7 * gpu + 7])]
+    return state(serial, layers={str(layer): row for layer in range(LAYERS)}, **changes)
+
+
+def servers(cluster: Any) -> list[Any]:
+    return [worker for worker in cluster.workers if worker.role == "decode"]
+
+
+def owners(*rows: int) -> dict[str, int]:
+    return {f"decode-{server}": row for server, row in enumerate(rows)}
+
+
+async def tell_all(cluster: Any, kinds: list[int], serial: int) -> None:
+    for worker, kind in zip(servers(cluster), kinds, strict=True):
+        async with cluster.session.post(worker.url + PLACEMENT, json=suited(kind, serial)) as told:
+            assert told.status == 200
+
+
+def test_servers_exchange_centroids_for_where_their_experts_lie(profile):
+    async def check() -> None:
+        args = {"decode": ["--placement", json.dumps(suited(0, 0))]}
+        async with eldr_cluster(profile, role_args=args) as cluster:
+            await cluster.until(lambda s: len(s["eldr"]["maps"]) == 4)
+            # Four maps for the first kind: whoever has it, one of them lies well.
+            assert (await cluster.state())["eldr"]["owners"] == owners(0, 1, 2, 3)
+            await tell_all(cluster, [1, 2, 3, 0], 1)
+            found = await cluster.until(lambda s: s["eldr"]["owners"] == owners(1, 2, 3, 0))
+            traffic = Traffic(cluster)
+            assert await traffic.served_by(3) == {"decode-2"}
+            last = found["eldr"]["refits"][-1]
+            assert (last["cause"], last["result"], last["servers"]) == ("maps", "adopted", 4)
+            assert last["busiest"] < 1.2 < last["busiest_before"]
+
+            # The maps stay when a server goes, and rows for three are handed out.
+            servers(cluster)[0].kill()
+            found = await cluster.until(lambda s: len(s["eldr"]["owners"]) == 3)
+            servers(cluster)[0].start()  # with its first map, and the others as they are
+            await cluster.until(lambda s: len(s["eldr"]["owners"]) == 4)
+            await tell_all(cluster, [0, 1, 2, 3], 2)
+            await cluster.until(lambda s: s["eldr"]["owners"] == owners(0, 1, 2, 3))
+
+    run(check())
+
+
+def test_maps_that_fit_as_they_are_change_nothing(profile):
+    async def check() -> None:
+        args = {"decode": ["--placement", json.dumps(suited(5, 0))]}
+        async with eldr_cluster(profile, role_args=args) as cluster:
+            await cluster.until(lambda s: len(s["eldr"]["maps"]) == 4)
+            await tell_all(cluster, [0, 1, 2, 3], 1)
+            await cluster.until(
+                lambda s: [each["serial"] for each in s["eldr"]["maps"].values()] == [1] * 4
+            )
+            traffic = Traffic(cluster)
+            assert await traffic.served_by(3) == {"decode-3"}
+            eldr = (await cluster.state())["eldr"]
+            assert eldr["owners"] == owners(0, 1, 2, 3)
+            assert [each["cause"] for each in eldr["refits"]] == []
+            worker = servers(cluster)[0]
+            other = suited(0, 2, moe_layers=[0, 1])
+            async with cluster.session.post(worker.url + PLACEMENT, json=other) as told:
+                assert told.status == 200
+            await cluster.until(
+                lambda s: "another model" in s["eldr"]["maps"]["decode-0"].get("problem", "")
+            )
+
+    run(check())
