@@ -49,9 +49,9 @@ class RelocationOrder:
 class Relocated:
     """A rank's answer. `problem`: nothing was changed, and why.
 
-    rows: the whole map, where it was only asked for; known: its layers that have experts, and
-    expert_bytes: what one of their experts weighs. seconds: for which the rank stood still.
-    bytes: of weights that came from other ranks.
+    rows: the whole map as it is now; known: its layers that have experts, and expert_bytes: what
+    one of their experts weighs, where it was only asked for. seconds: for which the rank stood
+    still. bytes: of weights that came from other ranks.
     """
 
     number: int
@@ -189,19 +189,17 @@ async def _install(serial: int, rows: dict[int, Row]) -> tuple[int, dict[str, An
         "bytes": sum(answer.bytes for answer in answers),
     }
     try:
-        await _keep()
+        await _keep(answers[0].rows)
     except OSError as error:
         log.error("the map could not be kept for a restart: %s", error)
         changed["kept"] = str(error)
     return 200, changed
 
 
-async def _keep() -> None:
+async def _keep(rows: dict[int, Row]) -> None:
     path = kept.place()
     if path is not None:
-        first = (await DESK.ask())[0]
-        rows = [first.rows[layer] for layer in sorted(first.rows)]
-        await asyncio.to_thread(kept.write, path, rows)
+        await asyncio.to_thread(kept.write, path, [rows[layer] for layer in sorted(rows)])
 
 
 def _add_routes() -> None:

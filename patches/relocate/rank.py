@@ -102,7 +102,7 @@ def _answer(scheduler: Any, order: RelocationOrder) -> Relocated:
     metadata = get_global_expert_location_metadata()
     if metadata is None:
         return Relocated(number, dp_rank, problem)
-    table = metadata.physical_to_logical_map_cpu
+    slots = metadata.physical_to_logical_map_cpu.shape[1]
     weights = getattr(scheduler.tp_worker.model_runner.model, WEIGHTS, {})
     known = tuple(sorted(weights.keys()))
     if not order.rows:
@@ -112,7 +112,7 @@ def _answer(scheduler: Any, order: RelocationOrder) -> Relocated:
             dp_rank,
             problem,
             RANK.serial,
-            {layer: tuple(row) for layer, row in enumerate(table.tolist())},
+            _rows(metadata),
             known,
             metadata.num_logical_experts,
             _expert_bytes(weights[known[0]]) if known else 0,
@@ -123,14 +123,20 @@ def _answer(scheduler: Any, order: RelocationOrder) -> Relocated:
     if not problem and order.serial != RANK.serial:
         problem = f"the map is number {RANK.serial} by now, the order builds on {order.serial}"
     if not problem:
-        problem = wrong(order.rows, known, table.shape[1], metadata.num_logical_experts)
+        problem = wrong(order.rows, known, slots, metadata.num_logical_experts)
     if problem:
         return Relocated(number, dp_rank, problem, RANK.serial)
     begin = time.perf_counter()
     came = _install(scheduler, metadata, weights, order.rows)
     RANK.serial += 1
     seconds = time.perf_counter() - begin
-    return Relocated(number, dp_rank, "", RANK.serial, seconds=seconds, bytes=came)
+    rows = _rows(metadata)
+    return Relocated(number, dp_rank, "", RANK.serial, rows, seconds=seconds, bytes=came)
+
+
+def _rows(metadata: Any) -> dict[int, Row]:
+    table = metadata.physical_to_logical_map_cpu
+    return {layer: tuple(row) for layer, row in enumerate(table.tolist())}
 
 
 def _install(scheduler: Any, metadata: Any, weights: Any, rows: dict[int, Row]) -> int:
