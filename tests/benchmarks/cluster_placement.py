@@ -11,8 +11,14 @@ Synthetic routing (`toolkit/placement/synthetic.py`, as specialised as ELDR repo
 `locality_nodes`): 12 layers x 256 experts, 4 servers of 8 GPUs, 32 redundant. `embedded`: the
 shipped profile, 48 experts, fitted and held-out requests as it splits them.
 
-keys: balance_ratio (own / all; _low, _high over seeds), balance_own, balance_all; embedded: by
-`SERVERS x GPUS + REDUNDANT`, the same
+`restart`: the experts stay as they were placed, and the router has other centroids in any order
+(a restart with a fit of its own): handed out in that order, or exchanged by the servers' maps
+(`toolkit.router.eldr.map_match`), and by cosine with the centroids that the placements were made
+for, which such a router no longer has.
+
+keys: balance_ratio (own / all; _low, _high over seeds), balance_own, balance_all; restart:
+balance_in_order, balance_by_maps, balance_by_cosine, and ratio (by_maps / in_order); embedded: by
+`SERVERS x GPUS + REDUNDANT`, the same without restart
 """
 
 from __future__ import annotations
@@ -30,14 +36,16 @@ from tests.benchmarks.locality_nodes import DECODE, PROMPT, SPECIALISED, cut
 from tests.benchmarks.shared.common import Result, arguments
 from toolkit import exact
 from toolkit.bench.stats import paired_ratio
-from toolkit.placement import Topology, Traffic, eplb
+from toolkit.placement import Placement, Topology, Traffic, eplb
 from toolkit.placement.by_load import busiest, by_load
 from toolkit.placement.synthetic import Recipe, specialised, token_ids
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir
+from toolkit.router.eldr.map_match import GAIN, imbalance
 from toolkit.signatures import SignatureSpace, balanced_kmeans, idf_weights
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.clusters import fresh_centroids
+from toolkit.signatures.matching import best_rows, exchanged
 
 SERVERS, GPUS, REDUNDANT, LAYERS = 4, 8, 32, 12
 
@@ -48,9 +56,14 @@ def main() -> None:
     result = Result()
     seeds, requests = (1, 1152) if options.quick else (5, 4608)
     found = [synthetic(requests, seed) for seed in range(seeds)]
-    own, everyone = zip(*found, strict=True)
+    own, everyone, in_order, by_maps, by_cosine = zip(*found, strict=True)
     keys: dict[str, Any] = paired_ratio(own, everyone).keys("balance_ratio")
     keys |= {"balance_own": float(np.mean(own)), "balance_all": float(np.mean(everyone))}
+    keys["restart"] = {
+        "balance_in_order": float(np.mean(in_order)),
+        "balance_by_maps": float(np.mean(by_maps)),
+        "balance_by_cosine": float(np.mean(by_cosine)),
+    } | paired_ratio(by_maps, in_order).keys("ratio")
     keys["embedded"] = {
         f"{servers}x{gpus}+{redundant}": embedded(servers, gpus, redundant)
         for servers, gpus, redundant in ((2, 2, 4), (2, 4, 16), (4, 4, 16))
@@ -73,8 +86,25 @@ def compared(
     return float(np.mean(own)), float(busiest(everyone, judged).mean())
 
 
-def synthetic(requests: int, seed: int) -> tuple[float, float]:
-    """Of requests drawn anew, half of them to fit."""
+def restarted(
+    placements: list[Placement],
+    old: np.ndarray,
+    rows: np.ndarray,
+    space: SignatureSpace,
+    loads: np.ndarray,
+) -> tuple[float, float, float]:
+    """Mean balance with `rows` in their order, by the maps, and by cosine with `old`; `loads`
+    [K, L, E] of the requests that are near to each row."""
+    everywhere = np.stack([busiest(placement, loads) for placement in placements])
+    order = np.arange(len(rows))
+    by_maps = exchanged(imbalance(placements, rows, space), GAIN)
+    ways = (order, order if by_maps is None else by_maps, best_rows(old, rows))
+    in_order, mapped, near = (float(everywhere[order, way].mean()) for way in ways)
+    return in_order, mapped, near
+
+
+def synthetic(requests: int, seed: int) -> tuple[float, ...]:
+    """Own, all, and after a restart; of requests drawn anew, half of them to fit."""
     recipe = specialised(Recipe(layers=LAYERS, document=PROMPT + DECODE), SPECIALISED)
     ids = token_ids(2 * requests * recipe.document, recipe, seed)
     halves = ids.reshape(2, requests, recipe.document, LAYERS, -1)
@@ -86,7 +116,12 @@ def synthetic(requests: int, seed: int) -> tuple[float, float]:
         each.load(exact.cosines(own, rows).argmax(axis=1), SERVERS)
         for each, own in zip((seen, unseen), signatures, strict=True)
     ]
-    return compared(loads[0], loads[1], GPUS, REDUNDANT)
+    fresh = balanced_kmeans(signatures[0][::2], SERVERS, seed + 100).centroids
+    fresh = fresh[np.random.default_rng(seed).permutation(SERVERS)]
+    placements = [by_load(load, Topology(GPUS), REDUNDANT) for load in loads[0]]
+    again = unseen.load(exact.cosines(signatures[1], fresh).argmax(axis=1), SERVERS)
+    restart = restarted(placements, rows, fresh, space, again)
+    return (*compared(loads[0], loads[1], GPUS, REDUNDANT), *restart)
 
 
 def embedded(servers: int, gpus: int, redundant: int) -> dict[str, float]:

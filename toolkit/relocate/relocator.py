@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,8 +39,11 @@ AGAIN_S = 2.0
 REST = 10.0
 """Between two orders, in times of what the last one took."""
 TRIES = 3
+MOST_REST_S = 60.0
 STEP_S = 0.05
 """A decode step, until some have been seen."""
+LAST_STEPS = 512
+"""Whose median is a step: one in which the machine was suspended does not count."""
 
 
 @dataclass
@@ -76,6 +81,7 @@ class Relocator:
         self._pace = Pace(stall_s)
         self._dry_run = dry_run
         self._step_s = STEP_S
+        self._last_steps: deque[float] = deque(maxlen=LAST_STEPS)
         self._online: Online | None = None
         self._asked: Asked = []
 
@@ -155,8 +161,9 @@ class Relocator:
             seconds += decode[:, columns.index("seconds")].tolist()
         tap.heard.steps.clear()
         tap.heard.finished.clear()
-        if seconds:
-            self._step_s = 0.7 * self._step_s + 0.3 * float(np.median(seconds))
+        self._last_steps.extend(each for each in seconds if 0 < each < math.inf)
+        if self._last_steps:
+            self._step_s = median_low(self._last_steps)
         return found, taken
 
     async def _decided(self, online: Online, cause: Cause) -> Present:
@@ -229,7 +236,8 @@ class Relocator:
                 if self._too_dear(queue, present, decision):
                     outcome = "stopped: the rest costs more than it saves"
                     break
-                await asyncio.sleep(max(self._step_s, REST * done.seconds))
+                rest = min(REST * done.seconds, MOST_REST_S)
+                await asyncio.sleep(max(self._step_s, rest))
             fresh = self._pace.slots(self._step_s)
             present = await self.server.present()
             if queue and (done is None or not 0.75 <= fresh / most <= 1.33):

@@ -19,7 +19,9 @@ def test_orders_grow_until_they_take_a_step():
     pace = Pace()
     pace.took(0.002, 2, 10**6)
     assert pace.slots(0.020) == 15
-    assert Pace(0.008, _slot_s=0.001).slots(0.020) == 6
+    bounded = Pace(0.008)
+    bounded.took(0.002, 2, 10**6)
+    assert bounded.slots(0.020) == 6
     assert pace.slots(0.0001) == LEAST  # two experts that change places cannot take less
 
 
@@ -30,6 +32,18 @@ def test_copies_on_a_gpu_tell_what_an_order_takes_and_others_how_fast_weights_go
     cost = pace.cost(5e7, 0.05)
     assert cost.order_s == 0.001 and abs(cost.bytes_per_s - 10**8 / 0.101) < 1
     assert cost.seconds(4, 4) > cost.seconds(0, 4) > 0
+
+
+def test_a_clock_that_jumps_changes_nothing_for_long():
+    steady, jumped = Pace(), Pace()
+    for pace in (steady, jumped):
+        for _ in range(3):
+            pace.took(0.002, 2, 10**6)
+            pace.took(0.002, 2, 0)
+    for seconds in (3600.0, -5.0, float("inf"), float("nan")):
+        jumped.took(seconds, 2, 10**6)
+        jumped.took(seconds, 2, 0)
+    assert jumped.cost(1e6, 0.05) == steady.cost(1e6, 0.05)
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 10), st.integers(1, 300), st.integers(0, 10**12))))

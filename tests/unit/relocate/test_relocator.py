@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from aiohttp.test_utils import TestServer
 from toolkit.contract.paths import PLACEMENT
 from toolkit.placement import Placement, Topology
 from toolkit.placement.online import Cost, Decision, Online, Settings
+from toolkit.profile.tap import Heard, Rows
 from toolkit.relocate.app import make
 from toolkit.relocate.errors import RelocationError
 from toolkit.relocate.relocator import Relocator
@@ -193,3 +195,38 @@ def test_too_few_requests_leave_the_question_open():
     online = Online(Topology(4, 2), Settings())
     with pytest.raises(ValueError, match="0 requests"):
         online.decide(Placement(TABLE, 8, 4), 0.05, Cost(1e6, 1e9, 0.01, 2), "asked")
+
+
+def heard(**more: Any) -> Any:
+    """A tap that has heard of steps of these `seconds` and of requests' experts."""
+    seconds = more.pop("seconds", [])
+    steps = np.column_stack([np.ones(len(seconds)), seconds])
+    found = Heard(columns=("decode", "seconds"), steps={("w", 0): [steps]} if seconds else {})
+    found.experts = more.pop("experts", {})
+    return SimpleNamespace(heard=found)
+
+
+def rows(tokens: int, whole: bool = True) -> Rows:
+    ids = np.arange(tokens * 6, dtype=np.int16).reshape(tokens, 3, 2)
+    return Rows(ids, ("w", 0), 0.0, 4, 0, whole, 0.0)
+
+
+def test_counts_with_holes_are_left_out():
+    relocator = Relocator(None, "http://w", Settings())  # type: ignore[arg-type]
+    experts = {
+        "whole": {"prefill": rows(3), "decode": rows(2)},
+        "holes": {"prefill": rows(3, whole=False), "decode": rows(2)},
+        "none": {"decode": rows(0)},
+    }
+    requests, steps = relocator._take(heard(experts=experts), (0, 2))
+    assert [len(ids) for ids in requests] == [3, 2, 2] and steps == 0
+    assert requests[0].tolist() == rows(3).ids[:, [0, 2]].tolist()
+
+
+def test_steps_of_a_clock_that_jumps_are_no_steps():
+    relocator = Relocator(None, "http://w", Settings())  # type: ignore[arg-type]
+    relocator._take(heard(seconds=[0.02] * 20), (0, 2))
+    assert relocator.status()["step_s"] == 0.02
+    odd = [3600.0, -1.0, float("nan"), 0.0, float("inf")]
+    _, steps = relocator._take(heard(seconds=odd), (0, 2))
+    assert steps == 5 and relocator.status()["step_s"] == 0.02
