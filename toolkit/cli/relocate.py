@@ -8,7 +8,11 @@ from toolkit.cli.meant import RUN, operator
 
 
 def relocate(
-    worker: str = typer.Argument("decode-0", help="A worker with `relocate: true`, or its URL."),
+    workers: list[str] = typer.Argument(
+        None,
+        help="Workers with `relocate: true`, or their URLs.",
+        show_default="all decode workers of the run",
+    ),
     kind: str = typer.Option("joint", help="joint, eplb, gimbal, milp, linear, gimbal@paper."),
     every: int = typer.Option(3000, help="Decode steps between two decisions."),
     tokens: int = typer.Option(8192, help="Sampled tokens that a decision takes."),
@@ -23,7 +27,7 @@ def relocate(
     port: int = typer.Option(0, help="Of its status, orders and metrics; 0: any."),
     run: str = RUN,
 ) -> None:
-    """Watch a server's traffic and move its experts when that saves more than it costs."""
+    """Watch servers' traffic and move their experts when that saves more than it costs."""
     import asyncio
     import json
     import logging
@@ -40,11 +44,15 @@ def relocate(
         settings = Settings(kind, every, tokens, max(tokens, 65536), drift, expert_share)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    url = worker if "://" in worker else operator(run).url_of(worker)
+    servers = {word: word.rstrip("/") for word in workers or () if "://" in word}
+    if len(servers) < len(workers or ()) or not servers:
+        orders = operator(run)
+        names = [word for word in workers or orders.workers("decode") if word not in servers]
+        servers |= {name: orders.url_of(name) for name in names}
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asyncio.run(
         serve(
-            url.rstrip("/"), settings, share=share, stall_s=stall_ms / 1000, dry_run=dry_run,
+            servers, settings, share=share, stall_s=stall_ms / 1000, dry_run=dry_run,
             port=port, once=once, say=lambda told: print(json.dumps(told), flush=True),
         )
     )  # fmt: skip

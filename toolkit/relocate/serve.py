@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from toolkit.placement.online import Settings
@@ -14,7 +14,7 @@ from toolkit.relocate.relocator import Relocator
 
 
 async def serve(
-    url: str,
+    servers: Mapping[str, str],
     settings: Settings,
     *,
     share: float,
@@ -24,32 +24,36 @@ async def serve(
     once: bool,
     say: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Relocate the experts of the worker at `url`; `say` is told where it listens, or what came of
-    the one decision.
+    """Relocate the experts of the workers at these URLs, each for itself; `say` is told where it
+    listens, or what came of the one decision on each.
 
     Raises:
-        RelocationError: `once`, and there was no decision; or the port is taken.
+        RelocationError: `once`, and on some there was no decision; or the port is taken.
     """
     from aiohttp import web
 
     async with new_session() as session:
-        relocator = Relocator(session, url, settings, share, stall_s, dry_run)
-        running = asyncio.create_task(relocator.run())
+        relocators = {
+            name: Relocator(session, url, settings, share, stall_s, dry_run)
+            for name, url in servers.items()
+        }
+        running = [asyncio.create_task(each.run()) for each in relocators.values()]
         try:
             if once:
-                say(await _one(relocator, settings.tokens))
+                await _once(relocators, settings.tokens, say)
                 return
-            runner = web.AppRunner(make(relocator), access_log=None)
+            runner = web.AppRunner(make(relocators), access_log=None)
             await runner.setup()
             try:
                 await _listen(web.TCPSite(runner, "127.0.0.1", port), port)
                 say({"listening": f"http://127.0.0.1:{runner.addresses[0][1]}"})
-                await running
+                await asyncio.gather(*running)
             finally:
                 await runner.cleanup()
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _listen(site: Any, port: int) -> None:
@@ -57,6 +61,22 @@ async def _listen(site: Any, port: int) -> None:
         await site.start()
     except OSError as error:
         raise RelocationError(f"port {port}: {error.strerror}: name another") from error
+
+
+async def _once(
+    relocators: Mapping[str, Relocator], tokens: int, say: Callable[[dict[str, Any]], None]
+) -> None:
+    problems = []
+
+    async def one(name: str, relocator: Relocator) -> None:
+        try:
+            say({"server": name} | await _one(relocator, tokens))
+        except RelocationError as error:
+            problems.append(str(error))
+
+    await asyncio.gather(*(one(name, each) for name, each in relocators.items()))
+    if problems:
+        raise RelocationError("; ".join(problems))
 
 
 async def _one(relocator: Relocator, tokens: int) -> dict[str, Any]:

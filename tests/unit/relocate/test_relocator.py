@@ -169,26 +169,43 @@ async def test_its_http_takes_orders_and_shows_figures(worker):
         else:
             relocator._asked.pop()[0].set_result(told)
 
-    async with TestServer(make(relocator)) as server:
+    other = Relocator(worker.session, worker.url, Settings())
+    async with TestServer(make({"decode-0": relocator, "decode-1": other})) as server:
         at = str(server.make_url("/"))
         async with worker.session.get(at) as shown:
-            assert (await shown.json())["state"] == "starting"
-        for body in (b"", b"[]", b'{"dry_run": 1}', b'{"kind": "eplb"}'):
+            assert [each["state"] for each in (await shown.json()).values()] == ["starting"] * 2
+        wrong = (b"", b"[]", b'{"dry_run": 1}', b'{"kind": "eplb"}', b'{"server": "decode-2"}')
+        for body in wrong:
             async with worker.session.post(at + "relocate", data=body) as refused:
                 assert refused.status == 400
         answering = asyncio.create_task(answer({"outcome": "stays"}))
-        async with worker.session.post(at + "relocate", json={"dry_run": True}) as told:
-            assert (told.status, await told.json()) == (200, {"outcome": "stays"})
+        body = {"dry_run": True, "server": "decode-0"}
+        async with worker.session.post(at + "relocate", json=body) as told:
+            assert (told.status, await told.json()) == (200, {"decode-0": {"outcome": "stays"}})
         await answering
         answering = asyncio.create_task(answer(RelocationError("3 requests are too few")))
-        async with worker.session.post(at + "relocate", json={}) as told:
-            assert told.status == 409 and "too few" in (await told.json())["error"]
+        async with worker.session.post(at + "relocate", json={"server": "decode-0"}) as told:
+            assert told.status == 409 and "too few" in (await told.json())["decode-0"]["error"]
+        await answering
+        # On all of them: what fails on one does not hide what came of another.
+        answering = asyncio.create_task(answer({"outcome": "moved"}))
+        asking = asyncio.create_task(worker.session.post(at + "relocate", json={}))
+        while not other._asked:
+            await asyncio.sleep(0.005)
+        other._refuse(RelocationError("it is gone"))
+        async with await asking as told:
+            found = await told.json()
+        assert told.status == 200
+        assert found == {"decode-0": {"outcome": "moved"}, "decode-1": {"error": "it is gone"}}
         await answering
         relocator.figures.decisions["stays"] += 1
+        other.figures.orders += 3
         async with worker.session.get(at + "metrics") as shown:
             text = await shown.text()
-        assert 'toolkit_relocate_decisions_total{outcome="stays"} 1.0' in text
-        assert "toolkit_relocate_orders_total 0.0" in text
+        stays = 'toolkit_relocate_decisions_total{outcome="stays",server="decode-0"} 1.0'
+        assert stays in text
+        assert 'toolkit_relocate_orders_total{server="decode-1"} 3.0' in text
+        assert 'toolkit_relocate_stall_seconds_total{server="decode-0"} 0.0' in text
 
 
 def test_too_few_requests_leave_the_question_open():
