@@ -32,7 +32,7 @@ def declare_torchvision_operators() -> None:
         return
     import torch
 
-    if torch.version.cuda is not None:
+    if torch.version.cuda is not None or "torchvision" in sys.modules:
         return
     library = torch.library.Library("torchvision", "FRAGMENT")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -62,14 +62,12 @@ def model(architecture: Architecture, folder: Path, seed: int) -> Any:
 
 def model_class(architecture: Architecture) -> Any:
     """transformers' class. Its module is imported here, with the operators that it wants."""
-    from toolkit.embedded.evaluate import declare_vision_operators
+    from patches.stubs import declare_torchvision_operators
 
-    library = declare_vision_operators()
+    declare_torchvision_operators()
     import transformers
 
-    found = getattr(transformers, architecture.model_class)
-    del library
-    return found
+    return getattr(transformers, architecture.model_class)
 
 
 def _corrections(made: Any) -> list[tuple[str, Any]]:

@@ -20,13 +20,12 @@ class Reference:
     def __init__(self) -> None:
         import torch
 
-        from toolkit.embedded.evaluate import declare_vision_operators
+        from patches.stubs import declare_torchvision_operators
 
         torch.set_num_threads(1)
-        library = declare_vision_operators()
+        declare_torchvision_operators()
         from transformers import Qwen3MoeForCausalLM
 
-        del library
         self._model = Qwen3MoeForCausalLM.from_pretrained(model_path(), dtype=torch.float32).eval()
         self._greedy: dict[tuple[int, ...], list[int]] = {}
 

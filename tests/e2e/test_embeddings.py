@@ -11,9 +11,9 @@ import numpy as np
 import openai
 import pytest
 
+from patches.stubs import declare_torchvision_operators
 from tests.e2e.deployments import deployed
 from toolkit.embedded import model_path
-from toolkit.embedded.evaluate import declare_vision_operators
 from toolkit.launch.running import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(600)]
@@ -26,10 +26,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """Its folder, and it in transformers."""
     import torch
 
-    library = declare_vision_operators()
+    declare_torchvision_operators()
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-    del library
     folder = tmp_path_factory.mktemp("embedding") / "model"
     tokens = len(AutoTokenizer.from_pretrained(model_path()))
     torch.manual_seed(1)

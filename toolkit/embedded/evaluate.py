@@ -130,25 +130,15 @@ def report(title: str, traces: list[Trace]) -> None:
     print(f"rho: {rho(traces, every):.2f} with all layers, {best:.2f} with layers {sorted(kept)}")
 
 
-def declare_vision_operators() -> Any:
-    """Let transformers import beside a torchvision whose C extension does not load on CPU."""
-    import torch
-
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
-
-
 def verify(path: Path) -> None:
     """Print the largest difference of logits from transformers' implementation, in fp32."""
     import torch
     from tokenizers import Tokenizer
 
+    from patches.stubs import declare_torchvision_operators
     from toolkit.embedded.network import load
 
-    library = declare_vision_operators()
+    declare_torchvision_operators()
     from transformers import Qwen3MoeForCausalLM
 
     theirs = Qwen3MoeForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
@@ -161,7 +151,6 @@ def verify(path: Path) -> None:
             worst = max(worst, (a - b).abs().max().item())
             agree += int((a.argmax(-1) == b.argmax(-1)).sum())
             total += ids.numel()
-    del library
     print(f"\nagainst transformers (fp32): max abs diff {worst:.1e}, argmax {agree}/{total} equal")
 
 
@@ -172,12 +161,12 @@ def step_time(path: Path) -> None:
     import numpy as np
     import torch
 
+    from patches.stubs import declare_torchvision_operators
     from toolkit.embedded.network import load
 
-    library = declare_vision_operators()
+    declare_torchvision_operators()
     from sglang.srt.layers.moe.fused_moe_native import moe_forward_native
 
-    del library
     mlp = load(path).layers[0].mlp
     layer = SimpleNamespace(num_experts=mlp.num, w13_weight=mlp.w13.data, w2_weight=mlp.w2.data)
     config = SimpleNamespace(

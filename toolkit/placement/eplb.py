@@ -6,7 +6,6 @@ model's expert groups divide by the nodes, else the global one. Needs sglang and
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -39,12 +38,9 @@ def eplb(traffic: Traffic, topology: Topology, redundant: int = 0) -> Placement:
 
 def _sglang() -> tuple[Callable[..., Any], Callable[..., Any]]:
     """SGLang's `compute_algorithm` and `rebalance_experts`; importable without a GPU too."""
-    import torch
+    from patches import stubs
 
-    if torch.version.cuda is None and "torchvision" not in sys.modules:
-        from patches import stubs
-
-        stubs.declare_torchvision_operators()
+    stubs.declare_torchvision_operators()
     from sglang.srt.eplb.eplb_algorithms import compute_algorithm, rebalance_experts
 
     return compute_algorithm, rebalance_experts
