@@ -74,10 +74,10 @@ def test_a_step_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path
     mine = settings(tmp_path, a=HANGS)
     mine.scratch.mkdir()
     begin = time.monotonic()
-    assert run.one(step("a"), mine, 2.0) == "timed out"
-    assert time.monotonic() - begin < 20
+    assert run.one(step("a"), mine, 5.0) == "timed out"
+    assert time.monotonic() - begin < 30
     told = record.read(mine.path("a"))
-    assert told["status"] == "timed out" and "ended after 2 s" in told["error"]
+    assert told["status"] == "timed out" and "ended after 5 s" in told["error"]
     child = int((mine.scratch / "a.log").read_text().split()[0])
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
 
