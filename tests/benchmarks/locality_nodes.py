@@ -34,7 +34,8 @@ workers), both 14,848 dimensions, alternating; map_p50_us, map_p99_us, eldr_p50_
 
 tpot_ratio: a decode step of DeepSeek-V3's shape at 128 requests a rank without two-batch overlap,
 kernels by their published speeds and all-to-all by DeepEP's table, charged to the slowest rank
-(`shared/node_step.py` has sources and what is missing); `tpot`: the same by requests a rank, with
+(`shared/node_step.py` has sources and what is missing); tpot_bound: the same of traffic_bound;
+`tpot`: the same by requests a rank, with
 overlap, if nothing but these kernels took time (`_bare`), and of the slowest step (`_worst`).
 tpot_base_ms: base's step at 128.
 
@@ -108,8 +109,8 @@ def main() -> None:
         alike.append(ratio)
         grouped.append(arms(fitted, held, TAU, PER_RANK, timed=True))
         none = np.zeros((layers - 1, 256, 256))
-        levelled = eplb(Traffic(load.sum(axis=0), none), GROUPED, 64)
-        unlike.append(arms(replace(fitted, base=levelled), held, TAU, PER_RANK, SHORT))
+        levelled = replace(fitted, base=eplb(Traffic(load.sum(axis=0), none), GROUPED, 64))
+        unlike.append(arms(levelled, held, TAU, PER_RANK, SHORT, timed=True))
     keys: dict[str, Any] = compared(flat)
     keys |= {
         "solve_s": float(np.median(seconds)),
@@ -194,8 +195,13 @@ def steps(rounds: list[Arms]) -> dict[str, Any]:
         for name, of in (("", np.mean), ("_worst", np.max)):
             sides = ([float(of(each[kind])) for each in side] for side in (ours, base))
             found[kind + name] = paired_ratio(*sides).value
-    main = ([float(np.mean(each["128"])) for each in side] for side in (ours, base))
-    keys: dict[str, Any] = paired_ratio(*main).keys("tpot_ratio")
+
+    def main(arm: str) -> list[float]:
+        return [float(np.mean(each[arm].steps["128"])) for each in rounds]
+
+    keys: dict[str, Any] = paired_ratio(main("both"), main("base")).keys("tpot_ratio")
+    if "bound" in rounds[0]:
+        keys |= paired_ratio(main("bound"), main("base")).keys("tpot_bound")
     base_ms = 1e3 * float(np.mean([np.mean(each["128"]) for each in base]))
     return keys | {"tpot": found, "tpot_base_ms": base_ms}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from importlib.metadata import Distribution, MetadataPathFinder
 from pathlib import Path
 from typing import Dict, List
@@ -42,10 +43,14 @@ def damaged(site_packages: Path, pins: Dict[str, str]) -> List[str]:
 
 
 def _whole(distribution: Distribution) -> bool:
-    files = distribution.files
-    if not files:
+    # Not `distribution.files`: from Python 3.12 on it leaves out what is missing.
+    record = distribution.read_text("RECORD")
+    if not record:
         return False
+    names = [row[0] for row in csv.reader(record.splitlines()) if row]
     # Byte code is made again when needed; some tools clear it.
     return all(
-        Path(str(file.locate())).exists() for file in files if not str(file).endswith(".pyc")
+        Path(str(distribution.locate_file(name))).exists()
+        for name in names
+        if not name.endswith(".pyc")
     )
