@@ -19,6 +19,7 @@ from patches.cpu import (
     idle,
     latent_attention,
     lora,
+    nccl,
     template,
 )
 from patches.dp import controller, controller_process, load_count, progress, watch
@@ -75,6 +76,7 @@ ALL: tuple[Patch, ...] = (
     background.PATCH,
     device_module.PATCH,
     lora.PATCH,
+    nccl.PATCH,
     expert_remap.PATCH,
     expert_parallel.PATCH,
     group_scatter.PATCH,

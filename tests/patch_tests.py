@@ -19,6 +19,7 @@ SHOWN: dict[str, str] = {
     "cpu_host_indices": f"{UNIT}/cpu/test_host_indices.py",
     "cpu_host_transfer": f"{UNIT}/cpu/test_host_transfer.py",
     "cpu_lora": f"{E2E}/test_lora.py",
+    "cpu_nccl": f"{UNIT}/cpu/test_nccl.py",
     "cpu_attention_sinks": f"{UNIT}/cpu/test_attention_sinks.py",
     "cpu_latent_attention": f"{E2E}/test_architectures.py",
     "expert_layers": f"{UNIT}/experts/test_layer_numbers.py",
