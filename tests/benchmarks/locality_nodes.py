@@ -34,9 +34,10 @@ workers), both 14,848 dimensions, alternating; map_p50_us, map_p99_us, eldr_p50_
 
 tpot_ratio: a decode step of DeepSeek-V3's shape at 128 requests a rank without two-batch overlap,
 kernels by their published speeds and all-to-all by DeepEP's table, charged to the slowest rank
-(`shared/node_step.py` has sources and what is missing); tpot_bound: the same of traffic_bound;
-`tpot`: the same by requests a rank, with
-overlap, if nothing but these kernels took time (`_bare`), and of the slowest step (`_worst`).
+(`shared/node_step.py` has sources and what is missing); tpot_level: if every rank of ours sent and
+received as much as all do on average, over base as it is; `tpot`: the same by requests a rank, with
+overlap, if nothing but these kernels took time (`_bare`), both sides with level ranks (`_level`),
+and of the slowest step (`_worst`).
 tpot_base_ms: base's step at 128.
 
 keys: traffic_ratio, traffic_bound, placement_ratio, locality_ratio, balance_ratio, tpot_ratio,
@@ -195,13 +196,12 @@ def steps(rounds: list[Arms]) -> dict[str, Any]:
         for name, of in (("", np.mean), ("_worst", np.max)):
             sides = ([float(of(each[kind])) for each in side] for side in (ours, base))
             found[kind + name] = paired_ratio(*sides).value
-
-    def main(arm: str) -> list[float]:
-        return [float(np.mean(each[arm].steps["128"])) for each in rounds]
-
-    keys: dict[str, Any] = paired_ratio(main("both"), main("base")).keys("tpot_ratio")
-    if "bound" in rounds[0]:
-        keys |= paired_ratio(main("bound"), main("base")).keys("tpot_bound")
+    main, level, plain = (
+        [float(np.mean(each[kind])) for each in side]
+        for side, kind in ((ours, "128"), (ours, "128_level"), (base, "128"))
+    )
+    keys: dict[str, Any] = paired_ratio(main, plain).keys("tpot_ratio")
+    keys |= paired_ratio(level, plain).keys("tpot_level")
     base_ms = 1e3 * float(np.mean([np.mean(each["128"]) for each in base]))
     return keys | {"tpot": found, "tpot_base_ms": base_ms}
 

@@ -172,8 +172,8 @@ def seconds(
     placement: Placement, topology: Topology, requests: Requests, homes_of: np.ndarray
 ) -> dict[str, list[float]]:
     """Of steps of 32 and 128 tokens a rank on average, with two-batch overlap and without; without
-    overlap also if the kernels were all (`_bare`). More tokens than requests are further tokens of
-    the same ones."""
+    overlap also if the kernels were all (`_bare`), and if every rank sent and received as much as
+    all do on average (`_level`). More tokens than requests are further tokens of the same ones."""
     order = np.argsort(requests.turn, kind="stable")
     found: dict[str, list[float]] = {}
     for size in (32, 128):
@@ -181,10 +181,11 @@ def seconds(
         for start in range(0, len(order) - count + 1, count):
             now = order[start : start + count]
             args = placement, topology, requests.ids[now], homes_of[now]
-            for name, overlap, rest_s in (
-                ("", False, REST_S), ("_overlap", True, REST_S), ("_bare", False, 0.0),
+            for name, overlap, rest_s, level in (
+                ("", False, REST_S, False), ("_overlap", True, REST_S, False),
+                ("_bare", False, 0.0, False), ("_level", False, REST_S, True),
             ):  # fmt: skip
-                each = step_s(*args, overlap=overlap, rest_s=rest_s)
+                each = step_s(*args, overlap=overlap, rest_s=rest_s, level=level)
                 found.setdefault(f"{size}{name}", []).append(each)
     return found
 

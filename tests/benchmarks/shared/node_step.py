@@ -36,8 +36,10 @@ def step_s(
     overlap: bool,
     rest_s: float = REST_S,
     links: Links | None = None,
+    level: bool = False,
 ) -> float:
-    """Seconds for tokens [T, L, k] at home on ranks [T], one of each request."""
+    """Seconds for tokens [T, L, k] at home on ranks [T], one of each request; `level`: if every
+    rank sent and received as much as all do on average."""
     found = sent(placement, topology, ids, home)
     parts = 2 if overlap else 1
     requests = np.bincount(home, minlength=topology.gpus).max() / parts
@@ -45,7 +47,10 @@ def step_s(
     computed += _weights_s(EXPERT, requests)
     pairs = found.load.max(axis=1) / parts
     experts = np.maximum(placement.slots * EXPERT / HBM_BYTES_S, 2 * EXPERT * pairs / FP8_FLOPS_S)
-    moved = (links or deepep()).seconds(found.sent / parts, found.received / parts)
+    copies = [each / parts for each in (found.sent, found.received)]
+    if level:
+        copies = [np.broadcast_to(each.mean(axis=1, keepdims=True), each.shape) for each in copies]
+    moved = (links or deepep()).seconds(*copies)
     layers = computed + experts
     each = 2 * np.maximum(layers, moved) if overlap else layers + moved
     return float(each.sum())
