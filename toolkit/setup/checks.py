@@ -41,7 +41,7 @@ def check_python(version: Tuple[int, ...]) -> Optional[Problem]:
     found = ".".join(str(part) for part in version[:3])
     return Problem(
         True,
-        f"This is Python {found}; the pinned packages need Python 3.11 (3.12 should do). Install "
+        f"This is Python {found}; the pinned packages need Python 3.11 or 3.12. Install "
         "it (Debian, Ubuntu: apt-get install python3.11 python3.11-venv) and run the same "
         "command with python3.11 in the place of python3.",
     )
