@@ -222,7 +222,9 @@ class Online:
             why = "the experts lie as they should"
         elif move and paper:
             why = "every tau steps, as published"
-        elif 0 < gain < settings.least:
+        elif gain <= 0:
+            why = f"it may gain nothing: {gain:.2%} of an expert layer's time at worst"
+        elif gain < settings.least:
             why = (
                 f"it would gain {gain:.2%} of an expert layer's time, {settings.least:.2%} is least"
             )
