@@ -45,10 +45,12 @@ def relocate(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     servers = {word: word.rstrip("/") for word in workers or () if "://" in word}
-    if len(servers) < len(workers or ()) or not servers:
+    names = [word for word in workers or () if word not in servers]
+    if names or not servers:
         orders = operator(run)
-        names = [word for word in workers or orders.workers("decode") if word not in servers]
-        servers |= {name: orders.url_of(name) for name in names}
+        servers |= {name: orders.url_of(name) for name in names or orders.workers("decode")}
+    if not servers:
+        raise typer.BadParameter("the run has no decode workers: name those that are meant")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asyncio.run(
         serve(

@@ -53,8 +53,7 @@ def rank_map(
         near = np.repeat(1 / np.maximum(by_node, 1), per_node, axis=2)
     else:
         own = near = np.repeat(1 / held.sum(axis=2, keepdims=True), count, axis=2)
-    weights = space.weights[space.kept].astype(np.float64)
-    pairs = np.divide(1, weights, out=np.zeros_like(weights), where=weights > 0)
+    pairs = space.pairs
     table = placement.physical_to_logical[space.kept].reshape(len(space.kept), count, -1)
     layer, rank = np.arange(len(table))[:, None, None], np.arange(count)[:, None]
     worth = pairs[layer, table]

@@ -38,16 +38,14 @@ class Collector:
             for outcome, count in own.decisions.items():
                 decisions.add_metric([name, outcome], count)
         yield decisions
-        for of, text in (
-            ("orders", "Orders that the server has carried out"),
-            ("slots", "Slots that got another expert"),
-            ("bytes", "Bytes of weights that crossed ranks"),
-            ("stall_s", "Seconds for which the server stood still"),
-            ("stale", "Orders that somebody else was quicker than"),
+        for metric, of, text in (
+            ("orders", "orders", "Orders that the server has carried out"),
+            ("slots", "slots", "Slots that got another expert"),
+            ("bytes", "bytes", "Bytes of weights that crossed ranks"),
+            ("stall_seconds", "stall_s", "Seconds for which the server stood still"),
+            ("stale", "stale", "Orders that somebody else was quicker than"),
         ):
-            total = CounterMetricFamily(
-                PREFIX + of.replace("_s", "_seconds"), text, labels=["server"]
-            )
+            total = CounterMetricFamily(PREFIX + metric, text, labels=["server"])
             for name, own in figures.items():
                 total.add_metric([name], getattr(own, of))
             yield total

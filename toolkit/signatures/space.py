@@ -96,6 +96,13 @@ class SignatureSpace:
         return self.signatures(np.asarray(counts)[None])[0]
 
     @cached_property
+    def pairs(self) -> np.ndarray:
+        """[kept layers, E] float64: the (token, expert) pairs that a unit of each entry stands for;
+        0 for an expert that every request uses."""
+        weights = self.weights[self.kept].astype(np.float64)
+        return np.divide(1, weights, out=np.zeros_like(weights), where=weights > 0)
+
+    @cached_property
     def _kept_weights(self) -> Floats:
         return np.ascontiguousarray(self.weights[self.kept]).reshape(-1)
 

@@ -120,9 +120,7 @@ def imbalance(placements: list[Placement], rows: Floats, space: SignatureSpace) 
     from toolkit.placement.base import Placement
     from toolkit.placement.by_load import busiest
 
-    weights = space.weights[space.kept].astype(np.float64)
-    pairs = np.divide(1, weights, out=np.zeros_like(weights), where=weights > 0)
-    loads = rows.reshape(len(rows), *weights.shape) * pairs
+    loads = rows.reshape(len(rows), *space.pairs.shape) * space.pairs
     told = loads.any(axis=2).all(axis=0)
     if not told.any():
         return np.ones((len(placements), len(rows)))

@@ -174,9 +174,11 @@ def test_servers_exchange_centroids_for_where_their_experts_lie(profile):
             found = await cluster.until(lambda s: s["eldr"]["owners"] == owners(1, 2, 3, 0))
             traffic = Traffic(cluster)
             assert await traffic.served_by(3) == {"decode-2"}
-            last = found["eldr"]["refits"][-1]
-            assert (last["cause"], last["result"], last["servers"]) == ("maps", "adopted", 4)
-            assert last["busiest"] < 1.2 < last["busiest_before"]
+            # Maps come one by one, so it may have taken several exchanges.
+            told = found["eldr"]["refits"]
+            assert {(each["cause"], each["result"]) for each in told} == {("maps", "adopted")}
+            assert told[-1]["busiest"] < 1.2 < told[0]["busiest_before"]
+            assert sum(each["servers"] for each in told) >= 4
 
             # The maps stay when a server goes, and rows for three are handed out.
             servers(cluster)[0].kill()
