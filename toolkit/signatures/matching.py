@@ -66,6 +66,5 @@ def exchanged(costs: NDArray[np.float64], least: float) -> Indices | None:
     stay = _STAY * np.abs(costs).max(initial=0.0)
     labels = balanced_assignment(costs + stay * (1 - np.eye(len(costs))), capacity=1).labels
     now, then = costs.diagonal().sum(), costs[np.arange(len(costs)), labels].sum()
-    return (
-        labels if now - then >= least * now and (labels != np.arange(len(labels))).any() else None
-    )
+    changed = bool((labels != np.arange(len(labels))).any())
+    return labels if changed and now - then >= least * now else None
