@@ -46,7 +46,7 @@ class Size:
         return self.num_hidden_layers * (attention + experts)
 
 
-SCALED_UP = Size(8, 2048, 32, 4, 128, 128, 8, 768, 40_960)
+SCALED_UP = Size(8, 2048, 32, 4, 128, 128, 8, 768, 65_536)
 """Qwen3-30B-A3B with 8 of its 48 layers: 10 GB in bf16, of which a GPU of 80 GB holds four."""
 TINY = Size(2, 64, 2, 1, 32, 16, 2, 32, 8192)
 

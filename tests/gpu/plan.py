@@ -11,7 +11,7 @@ kernels the first one compiles. Measured on 2026-11-26: 60 to 94 s."""
 
 @dataclass(frozen=True)
 class Step:
-    """`starts` counts workers that are started one after the other, `work_s` what comes on top;
+    """`starts` counts workers that start one after the other, `work_s` what comes on top;
     both are guesses until a run has recorded them. `groups` of parcels it needs."""
 
     name: str
@@ -32,11 +32,11 @@ class Step:
 
 STEPS = (
     Step("outputs", "outputs with and without our patches", 2, 30, ("sglang",)),
-    Step("signature", "the signature hook's cost, prompts of 1k to 32k", 2, 60, ("sglang", "nixl")),
+    Step("signature", "the signature hook's cost, prompts of 1k to 32k", 1, 90, ("sglang", "nixl")),
     Step("experts", "decode step against distinct experts and batch", 1, 60, ("sglang",)),
     Step("late", "1P + 2D, late-bound against shortest queue", 3, 90, ("sglang", "nixl")),
     Step("lengths", "decode step with even and mixed lengths", 1, 45, ("sglang",)),
-    Step("preempt", "what a slice of layer preemption costs", 2, 45, ("sglang",)),
+    Step("preempt", "what a slice of layer preemption costs", 1, 75, ("sglang",)),
     Step("migrate", "decode -> decode moves of KV on one GPU", 3, 60, ("sglang", "mooncake")),
 )
 

@@ -8,10 +8,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.gpu.context import Context
 from tests.gpu.run import end
@@ -21,6 +22,19 @@ from toolkit.launch.plan import WorkerPlan
 from toolkit.launch.resolve import resolve
 
 PATIENCE_S = 300.0
+T = TypeVar("T")
+
+
+def abreast(stack: ExitStack, sides: Mapping[str, AbstractContextManager[T]]) -> dict[str, T]:
+    """Enter all at once, since a worker takes a minute or more to start; `stack` leaves them. Each
+    takes the KV tokens that it is told to, so that none is in another's way on the same GPU.
+    Raises what one of them raised, once all have started or failed."""
+    with ThreadPoolExecutor(len(sides)) as pool:
+        entering = {name: pool.submit(side.__enter__) for name, side in sides.items()}
+    for name, entered in entering.items():
+        if entered.exception() is None:
+            stack.push(sides[name])
+    return {name: entered.result() for name, entered in entering.items()}
 
 
 @contextmanager

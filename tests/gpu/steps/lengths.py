@@ -47,7 +47,7 @@ def of_kind(kind: str, mean: int, count: int) -> list[int]:
 
 def described(context: Context) -> dict[str, Any]:
     count, longest = batch(context), max(means(context))
-    tokens = count * (longest + 128)
+    tokens = count * (longest + 512)
     args = {"disable-radix-cache": True, "chunked-prefill-size": 8192}
     worker = context.role(tokens, count, args=args)
     return context.described("lengths", "plain", worker=worker, model=str(scaled_up(context)))
@@ -81,7 +81,7 @@ async def played(
 async def compared(context: Context, url: str, steps: Steps, mean: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}
     held: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for number in range(context.size(4, 2)):
+    for number in range(context.size(3, 2)):
         for kind in KINDS if number % 2 else KINDS[::-1]:
             seconds, tokens = await played(context, url, steps, kind, mean, number)
             times[kind].append(seconds)

@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tests.e2e import calls
+from tests.gpu import servers
 from tests.gpu.context import Context
 from tests.gpu.model import SCALED_UP, scaled_up
 from toolkit.bench.client import Sample, payload, send
@@ -129,10 +130,10 @@ def measure(context: Context, figures: dict[str, Any]) -> None:
             figures.update(await hurried(context, session, urls, takes_s))
 
     with ExitStack() as stack:
-        ups = {
-            side: stack.enter_context(context.deployed(described(context, side), f"preempt-{side}"))
-            for side in SIDES
+        sides = {
+            side: context.deployed(described(context, side), f"preempt-{side}") for side in SIDES
         }
+        ups = servers.abreast(stack, sides)
         asyncio.run(main({side: up.router_url for side, up in ups.items()}))
     assert figures["stopped"], "no long prompt was stopped for one in a hurry"
     assert not figures["different"], f"{figures['different']} stopped prompts say something else"

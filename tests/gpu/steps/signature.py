@@ -63,18 +63,18 @@ class Prefill:
         self._url, self._steps, self._http, self._events = url, steps, http, events
         self._room = 0
 
-    async def seconds(self, name: str, length: int) -> tuple[float, Any]:
-        """Of that prompt's one step; and the signature that came, or None."""
-        self._steps.clear()
-        signature = await self._run(calls.prompt(name, length))
+    async def prefilled(self, name: str, length: int) -> Any:
+        """The signature that came, or None."""
+        return await self._run(calls.prompt(name, length))
+
+    async def seconds(self, length: int) -> list[float]:
+        """Of each step of so many new tokens since the last call, in the order they came."""
         # A worker whose requests are all parked says its steps with the next one.
         await asyncio.sleep(BLOCK_S)
-        await self._run(calls.prompt(f"after-{name}", 8))
+        await self._run(calls.prompt(f"after-{length}", 8))
         rows = await self._steps.taken()
-        assert len(rows), "the worker says nothing of its steps"
         rows = rows[self._steps.column(rows, "new_tokens") == length]
-        assert len(rows) == 1, f"{len(rows)} steps of {length} tokens: it was to be one chunk"
-        return float(self._steps.column(rows, "seconds")[0]), signature
+        return [float(value) for value in self._steps.column(rows, "seconds")]
 
     async def _run(self, ids: list[int]) -> Any:
         self._room += 1
@@ -102,18 +102,21 @@ async def connected(url: str) -> AsyncIterator[Prefill]:
 
 
 async def at(context: Context, sides: dict[str, Prefill], length: int) -> dict[str, Any]:
-    took: dict[str, list[float]] = {side: [] for side in SIDES}
-    came, complete = 0, 0
-    for side in SIDES:  # kernels of that size
-        await sides[side].seconds(f"warm-{side}", length)
-    for number in range(context.size(10, 2)):
+    rounds, came, complete = context.size(10, 2), 0, 0
+    for number in range(rounds + 1):
         for side in SIDES if number % 2 else SIDES[::-1]:
-            seconds, said = await sides[side].seconds(f"{side}-{length}-{number}", length)
-            took[side].append(seconds)
+            said = await sides[side].prefilled(f"{side}-{length}-{number}", length)
             if side == "with":
                 came += 1
                 complete += bool(said and said["complete"] and said["tokens"] == length)
             assert side == "with" or not said, "the other worker makes signatures, too"
+    took: dict[str, list[float]] = {}
+    for side in SIDES:
+        steps = await sides[side].seconds(length)
+        assert len(steps) == rounds + 1, (
+            f"{len(steps)} steps of {length} tokens for {rounds + 1} prompts: each is one chunk"
+        )
+        took[side] = steps[1:]  # the first is for kernels of that size
     found: dict[str, Any] = {f"{s}_ms": statistics.median(took[s]) * 1e3 for s in SIDES}
     found |= paired_ratio(took["with"], took["without"]).keys("ratio")
     return found | {"complete": f"{complete} of {came}"}
@@ -143,13 +146,11 @@ def measure(context: Context, figures: dict[str, Any]) -> None:
                 figures[str(length)] = await at(context, sides, length)
 
     with ExitStack() as stack:
-        urls = {
-            side: stack.enter_context(
-                servers.alone(context, described(context, side), f"signature-{side}", "prefill-0")
-            )
+        sides = {
+            side: servers.alone(context, described(context, side), f"signature-{side}", "prefill-0")
             for side in SIDES
         }
-        asyncio.run(main(urls))
+        asyncio.run(main(servers.abreast(stack, sides)))
     lacking = [length for length in lengths(context) if _lacks(figures[str(length)]["complete"])]
     assert not lacking, f"signatures of {lacking} tokens are missing or not of the whole prompt"
 
