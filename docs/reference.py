@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -323,42 +324,12 @@ def results() -> str:
     return "\n".join(lines)
 
 
-def gpu_steps() -> str:
-    """The steps of `python -m tests.gpu`."""
-    from tests.gpu.plan import STEPS
+def gpu(name: str) -> str:
+    """What `docs.gpu_tables` makes by that name."""
+    from docs import gpu_tables
 
-    rows = [
-        (f"`{step.name}`", step.shows, f"{step.estimate_s} s", ", ".join(step.groups))
-        for step in STEPS
-    ]
-    return "\n".join(md_table(("step", "what it shows", "guess", "parcels"), rows))
-
-
-def gpu_lines() -> str:
-    """Lines that only a GPU runs, and the steps that reach them."""
-    from tests.gpu.lines import table
-
-    rows = [
-        (f"`{line.file}`", f"`{line.text}`", line.does, ", ".join(line.step) or "none")
-        for line in table()
-    ]
-    return "\n".join(md_table(("file", "line", "what it does", "steps"), rows))
-
-
-def gpu_results(folder: Path = ROOT / "results" / "gpu") -> str:
-    """What a folder holds of runs on a GPU; says so where it holds nothing."""
-    files = sorted(folder.glob("*.json"))
-    rows = []
-    for told in (json.loads(file.read_text()) for file in files):
-        if told["tiny"] or told["device"]["kind"] == "cpu":
-            continue
-        origin = f"{told['device'].get('name', '')}, SGLang {told['versions'].get('sglang')}"
-        shown = told["error"].strip().splitlines()[-1:] if told["error"] else []
-        for what, text in figures(told["figures"]) if not shown else [("", shown[0])]:
-            rows.append((f"`{told['step']}`", told["status"], what, text, origin))
-    if not rows:
-        return "None of the steps has been run on a GPU yet."
-    return "\n".join(md_table(("step", "status", "what", "figures", "from"), rows))
+    made: str = getattr(gpu_tables, name)()
+    return made
 
 
 def needed() -> str:
@@ -385,7 +356,7 @@ def tried(benchmark: str) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
     "releases": releases,
-    "gpu_steps": gpu_steps, "gpu_lines": gpu_lines, "gpu_results": gpu_results,
+    **{f"gpu_{name}": partial(gpu, name) for name in ("steps", "lines", "results", "experts")},
     "needed": needed, "ablation": ablation,
     "architectures": lambda: tried("architectures"), "hicache": lambda: tried("hicache"),
 }  # fmt: skip

@@ -41,6 +41,8 @@ def main(arguments: list[str]) -> int:
     except Exception:
         state, error = "failed", traceback.format_exc()
         print(error, file=sys.stderr, flush=True)
+    except SystemExit:  # what was measured until then is kept
+        state, error = "timed out", f"ended after {time.monotonic() - begin:.0f} s"
     result = {
         "step": given.step,
         "status": state,

@@ -11,8 +11,9 @@ kernels the first one compiles. Measured on 2026-11-26: 60 to 94 s."""
 
 @dataclass(frozen=True)
 class Step:
-    """`starts` counts workers that start one after the other, `work_s` what comes on top;
-    both are guesses until a run has recorded them. `groups` of parcels it needs."""
+    """`starts` counts workers that start one after the other, `work_s` what comes on top:
+    guesses for `late`, `lengths` and `migrate`, what they took for the others. `groups` of parcels
+    it needs."""
 
     name: str
     shows: str
@@ -32,11 +33,11 @@ class Step:
 
 STEPS = (
     Step("outputs", "outputs with and without our patches", 2, 30, ("sglang",)),
-    Step("signature", "the signature hook's cost, prompts of 1k to 32k", 1, 90, ("sglang", "nixl")),
+    Step("signature", "what signatures cost, prompts of 1k to 32k", 1, 110, ("sglang", "nixl")),
     Step("experts", "decode step against distinct experts and batch", 1, 60, ("sglang",)),
     Step("late", "1P + 2D, late-bound against shortest queue", 3, 90, ("sglang", "nixl")),
-    Step("lengths", "decode step with even and mixed lengths", 1, 45, ("sglang",)),
-    Step("preempt", "what a slice of layer preemption costs", 1, 75, ("sglang",)),
+    Step("lengths", "decode step with even and mixed lengths", 1, 110, ("sglang",)),
+    Step("preempt", "what a slice of layer preemption costs", 1, 10, ("sglang",)),
     Step("migrate", "decode -> decode moves of KV on one GPU", 3, 60, ("sglang", "mooncake")),
 )
 

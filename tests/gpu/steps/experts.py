@@ -9,8 +9,8 @@ figures: `cells`, of each batch and number of prompts: `steps`, their median `st
 `distinct` (experts a MoE layer, mean); `fixed_batch`: of the largest batch, the time of the cell
 with the most experts over that with the fewest, and that ratio of experts; `fixed_distinct`: pairs
 of cells of different batches whose experts are within 10 % of each other, with the ratio of their
-times; `fit`: seconds on requests and distinct experts, all steps. Published (arXiv 2607.25026): 4.7
-times from 16 to 128 experts.
+times; `fit`: milliseconds on requests and distinct experts (summed over layers), all steps.
+Published (arXiv 2607.25026): 4.7 times from 16 to 128 experts.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def summed_up(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ]
     rows = np.array([row for each in cells for row in each["rows"]])
     features = np.column_stack([np.ones(len(rows)), rows[:, :2]])
-    line = fit(("1", "requests", "distinct experts"), features, rows[:, 2])
+    line = fit(("1", "requests", "distinct experts"), features, rows[:, 2] * 1e3)
     return {
         "fixed_batch": {
             "batch": most,

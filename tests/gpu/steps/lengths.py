@@ -47,9 +47,11 @@ def of_kind(kind: str, mean: int, count: int) -> list[int]:
 
 def described(context: Context) -> dict[str, Any]:
     count, longest = batch(context), max(means(context))
-    tokens = count * (longest + 512)
+    tokens = count * (longest + 1024)
     args = {"disable-radix-cache": True, "chunked-prefill-size": 8192}
-    worker = context.role(tokens, count, args=args)
+    # SGLang counts a prompt of which chunks are left as one more than is running, and then admits
+    # nobody until a request ends: with `count` places the last one waits for the others' end.
+    worker = context.role(tokens, count + 8, args=args)
     return context.described("lengths", "plain", worker=worker, model=str(scaled_up(context)))
 
 
@@ -59,8 +61,9 @@ async def played(
     """Median seconds and mean KV tokens of the steps of the whole batch."""
     count = batch(context)
     lengths = of_kind(kind, mean, count)
-    # Whoever is prefilled first decodes on alone until all are there.
-    tokens = context.size(96, 24)
+    # Whoever is prefilled first decodes on alone until all are there: a client of one process
+    # takes half a second to send 32 long prompts.
+    tokens = context.size(512, 24)
     bodies = [
         calls.greedy(calls.prompt(f"{mean}-{number}-{kind}-{n}", length), tokens, stream=False)
         for n, length in enumerate(lengths)

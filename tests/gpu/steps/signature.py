@@ -102,7 +102,7 @@ async def connected(url: str) -> AsyncIterator[Prefill]:
 
 
 async def at(context: Context, sides: dict[str, Prefill], length: int) -> dict[str, Any]:
-    rounds, came, complete = context.size(10, 2), 0, 0
+    rounds, came, complete = context.size(6, 2), 0, 0
     for number in range(rounds + 1):
         for side in SIDES if number % 2 else SIDES[::-1]:
             said = await sides[side].prefilled(f"{side}-{length}-{number}", length)

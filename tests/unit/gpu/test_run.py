@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from docs.reference import gpu_results
+from docs import gpu_tables
 from tests.gpu import record, run
 from tests.gpu.__main__ import chosen, main
 from tests.gpu.errors import GpuCheckError
@@ -138,15 +138,28 @@ def test_every_step_has_its_file() -> None:
 
 
 def test_the_documents_show_what_ran_on_a_gpu_and_nothing_else(tmp_path: Path) -> None:
-    assert gpu_results(tmp_path) == "None of the steps has been run on a GPU yet."
+    assert gpu_tables.results(tmp_path) == "None of the steps has been run on a GPU yet."
     of = {"tiny": False, "device": {"kind": "cuda", "name": "H100"}, "versions": {"sglang": "9.9"}}
     record.write(tmp_path / "a.json", {**RESULT, **of, "figures": {"ratio": 1.25, "at": {"b": 2}}})
     record.write(tmp_path / "b.json", {**RESULT, **of, "status": "failed", "error": "x\nno kernel"})
     record.write(tmp_path / "c.json", {**RESULT, **of, "device": {"kind": "cpu"}})
     record.write(tmp_path / "d.json", {**RESULT, **of, "tiny": True})
-    shown = gpu_results(tmp_path)
+    shown = gpu_tables.results(tmp_path)
     assert "ratio 1.25" in shown and "H100, SGLang 9.9" in shown and "no kernel" in shown
-    assert len(shown.splitlines()) == 2 + 3
+    assert len(shown.splitlines()) == 2 + 4  # of the failed one what it had measured, and why
+
+
+def test_the_table_of_experts_has_a_cell_for_each_batch_that_was_measured(tmp_path: Path) -> None:
+    assert gpu_tables.experts(tmp_path) == ""
+    cells = [
+        {"batch": batch, "prompts": prompts, "step_ms": ms, "distinct": distinct}
+        for batch, prompts, ms, distinct in ((8, 1, 1.234, 8.2), (8, 2, 1.5, 16.0), (1, 1, 1, 8))
+    ]
+    of = {"tiny": False, "device": {"kind": "cuda", "name": "H100"}, "versions": {}}
+    record.write(tmp_path / "a.json", {**RESULT, **of, "figures": {"cells": cells}})
+    head, _, one, eight = gpu_tables.experts(tmp_path).splitlines()
+    assert "1 prompt " in head and "2 prompts" in head
+    assert "1.00 (8)" in one and "1.23 (8)" in eight and "1.50 (16)" in eight
 
 
 @pytest.mark.slow
