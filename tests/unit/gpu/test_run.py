@@ -82,6 +82,28 @@ def test_a_step_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
 
 
+MEASURES = """
+import os, signal, sys
+from tests.gpu import one_step
+from tests.gpu.steps import experts
+def measure(context, figures):
+    figures["first"] = 1.5
+    os.kill(os.getpid(), signal.SIGTERM)  # as the runner does after the step's time
+experts.measure = measure
+given = ["--device", "cpu", "--tiny", "--scratch", ".", "--out", sys.argv[1]]
+sys.exit(one_step.main(["experts", *given]))
+"""
+
+
+@pytest.mark.slow
+def test_a_step_that_is_ended_keeps_what_it_has_measured(tmp_path: Path) -> None:
+    mine = settings(tmp_path, a=MEASURES)
+    mine.scratch.mkdir()
+    assert run.one(step("a"), mine, 120.0) == "timed out"
+    told = record.read(mine.path("a"))
+    assert told["figures"] == {"first": 1.5} and told["error"].startswith("ended after")
+
+
 def test_what_the_time_does_not_allow_is_left_and_not_begun(tmp_path: Path) -> None:
     mine = settings(tmp_path, limit_s=run.ENDS_S + 10, a=FAILS, b=WRITES)
     outcome = run.run([step("a", starts=1), step("b")], mine)

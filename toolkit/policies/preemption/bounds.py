@@ -24,8 +24,9 @@ class Bounds:
 
         seconds + B,
 
-    B the longest of their batches, and in at most `pauses` pieces, whatever arrives and whatever
-    the policy says. ValueError: a bound that is negative or not a number.
+    B the longest of their batches with what is left of a prompt that it began, and in at most
+    `pauses` pieces, whatever arrives and whatever the policy says. ValueError: a bound
+    that is negative or not a number.
     """
 
     pauses: int = 32

@@ -65,8 +65,8 @@ class Server:
             text=True,
             start_new_session=True,
         )
-        child = psutil.Process(int(self.process.stdout.readline()))
-        self.template = child.parent()
+        self.first = psutil.Process(int(self.process.stdout.readline()))
+        self.template = self.first.parent()
         while len(files := list(self.folder.iterdir())) < 2 or not all(
             file.stat().st_size for file in files
         ):
@@ -136,8 +136,7 @@ def test_a_child_that_failed_tells_the_server(server):
 
 
 def test_a_child_s_exit_is_seen(server):
-    first = min(server.children, key=lambda p: p.create_time())
-    first.terminate()
+    server.first.terminate()
     assert server.process.stdout.readline() == f"ended {-signal.SIGTERM}\n"
 
 
