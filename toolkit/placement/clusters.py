@@ -18,7 +18,8 @@ where homes leave no room, `alltoall.sent(...).load` shows what came out.
    (`nodes.py`) and homes for these experts (balanced assignment, as in ELDR's k-means). No turn
    loses pairs, load and the choice of replicas aside.
 2. In every layer what stays in a node is made more even over nodes (a layer waits for the GPU that
-   sends or receives most), then exchanges between nodes until their loads are level.
+   sends or receives most), then exchanges between nodes until their loads are level, but for a node
+   that serves other nodes' tokens more than most: it gets a little less.
 3. Inside each node (`inside.py`): by load, heaviest first, then exchanges that keep loads and what
    is received from other nodes level.
 

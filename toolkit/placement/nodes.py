@@ -32,6 +32,9 @@ PASSES = ((3.0, False), (30.0, False), (300.0, True), (300.0, True))
 for one node's mean load; whether only experts with one replica move. How busy the others are
 depends on where they all lie, so they move while prices are low, and then stay."""
 ROUNDS = 40
+SPARED = 0.1
+"""Of the mean node's load: so much less a node may have that serves other nodes' tokens more than
+most, since what crosses nodes costs more than what is computed. The others have it."""
 STRICTER = 8
 """A node's share of what a GPU's limit leaves above the mean: packing inside it needs the rest."""
 PINNED = 1e5
@@ -122,15 +125,24 @@ class Nodes:
         gain = self._gain()[expert]
         gain /= np.abs(gain).mean()
         several = np.flatnonzero(self.held(expert, node).sum(axis=1)[expert] > 1)
-        highest = 1 + max(0.0, limit - 1) / STRICTER
+        spared = self._spared(expert, node)
+        highest = 1 + max(0.0, limit - 1) / STRICTER + spared.mean()
         for price, pin in PASSES:
             weight = self.busy(expert, node) / self.topology.gpus_per_node
             worth = gain.astype(np.float32)
             if pin:
                 worth[several, node[several]] += PINNED
-            problem = Layer(expert, weight.astype(np.float32), self.topology.nodes, highest)
+            problem = Layer(
+                expert, weight.astype(np.float32), self.topology.nodes, highest, already=spared
+            )
             node = improve(problem, worth, node, price, ROUNDS)
         return expert, node
+
+    def _spared(self, expert: Ints, node: Ints) -> Floats:
+        """[N]: load that a node is spared, of the mean node's, for what it serves of other nodes'
+        tokens above the mean."""
+        stays = (self.saved * self.held(expert, node)).sum(axis=0) / self.topology.gpus_per_node
+        return np.round(np.clip(stays.mean() - stays, 0, SPARED), DIGITS)
 
     def _relieve(self, expert: Ints, node: Ints) -> bool:
         """Ask for more replicas of what is too heavy, or bar it; whether there was any."""

@@ -29,7 +29,8 @@ TWIN = 1e3
 class Layer:
     """One layer's replicas. Loads are in units of a GPU's mean load.
 
-    expert, weight [P]; limit, floor: the highest and the lowest load of a GPU. spread [W, P]: how
+    expert, weight [P]; limit, floor: the highest and the lowest load of a GPU; already [G]: what
+    counts as its load besides its replicas'. spread [W, P]: how
     each replica's load differs from its mean in each window, scaled so that the squared sum over W
     is the variance that unseen traffic may show; whole numbers of `step`, few enough bits for sums
     of their products to be exact. caution (b) prices it: a GPU also has to keep
@@ -41,6 +42,7 @@ class Layer:
     gpus: int
     limit: float
     floor: float = 0.0
+    already: Doubles | None = None
     spread: Doubles | None = None
     step: float = 1.0
     caution: float = 0.0
@@ -49,7 +51,7 @@ class Layer:
     def loads(self, gpu: Ints) -> NDArray[np.float64]:
         """[G]: load of each GPU."""
         loads: NDArray[np.float64] = np.bincount(gpu, self.weight, self.gpus).astype(np.float64)
-        return loads
+        return loads if self.already is None else loads + self.already
 
     def sways(self, gpu: Ints) -> Doubles:
         """[W, G]: how each GPU's load differs from its mean in each window, in steps."""

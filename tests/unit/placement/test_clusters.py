@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import examples
-from toolkit.placement import Topology, from_gpus, sent
+from toolkit.placement import Topology, from_gpus, nodes, sent
+from toolkit.placement.alltoall import ACROSS
 from toolkit.placement.clusters import lay
 from toolkit.placement.inside import settle
 from toolkit.placement.nodes import Nodes
@@ -149,6 +150,28 @@ def test_settle_levels_what_comes_from_other_nodes():
     remote = np.array([[0.4, 0.4, 0.1, 0.1]])
     gpu = settle(weight, remote, np.zeros((1, 4, 2)), np.array([[0, 0, 1, 1]]), np.ones(1), 1e4)
     assert gpu[0, 0] != gpu[0, 1]
+
+
+def test_a_node_that_serves_others_most_has_less_load(monkeypatch):
+    """Three families on four nodes: the fourth has what the others leave."""
+    recipe = Recipe(layers=4, experts=64, top_k=4, families=3, topics=4, document=8)
+    ids, family = token_ids(24000, recipe, 0), families(24000, recipe, 0)
+    cluster = 8 * family + np.arange(24000) // 8 % 8  # eight clusters of each family
+    load, topology = load_of(ids, cluster, 64), Topology(16, 4)
+
+    def most() -> tuple[float, float]:
+        """The busiest node's pairs from other nodes, and in all; of the mean, mean of layers."""
+        laid = lay(load, topology, 16)
+        into = sent(laid.placement, topology, ids, laid.home[cluster]).received
+        by_node = into.reshape(4, 4, 4, 3).sum(axis=2)
+        both = by_node[..., ACROSS], by_node.sum(axis=2)
+        return tuple(float((part.max(1) / part.mean(1)).mean()) for part in both)
+
+    remote, load_ = most()
+    monkeypatch.setattr(nodes, "SPARED", 0.0)
+    as_much, even = most()
+    assert remote < 0.95 * as_much
+    assert load_ < even + 0.1 / 3 + 0.01
 
 
 @pytest.mark.parametrize(
