@@ -274,13 +274,19 @@ def releases() -> str:
         contracts |= figures_.get("contracts", {})
         for release, kinds in figures_.get("tests", {}).items():
             tests.setdefault(release, {}).update(kinds)
-    names = sorted(contracts)
+    from toolkit.setup import layout
+    from toolkit.setup.releases import pinned
+
+    names, own = sorted(contracts), pinned(layout.here())
     rows = []
     for patch in ALL:
         cells = [_fits(contracts[release], patch.name) for release in names]
         rows.append((f"`{patch.name}`", *cells))
     for kind in ("smoke", "whole"):
-        cells = [_ran(tests.get(release, {}).get(kind)) for release in names]
+        cells = [
+            "in every test run" if release == own else _ran(tests.get(release, {}).get(kind))
+            for release in names
+        ]
         rows.append((f"**{kind}**", *cells))
     return "\n".join(md_table(("", *names), rows))
 
