@@ -267,6 +267,9 @@ def _value(value: Any) -> str:
 
 def releases() -> str:
     """What is proven of each SGLang release, by patch, from the newest records of `window`."""
+    from toolkit.setup import layout
+    from toolkit.setup.releases import pinned
+
     found = [each["figures"] for each in records() if each["benchmark"] == "window"]
     contracts: dict[str, Any] = {}
     tests: dict[str, dict[str, Any]] = {}
@@ -274,9 +277,6 @@ def releases() -> str:
         contracts |= figures_.get("contracts", {})
         for release, kinds in figures_.get("tests", {}).items():
             tests.setdefault(release, {}).update(kinds)
-    from toolkit.setup import layout
-    from toolkit.setup.releases import pinned
-
     names, own = sorted(contracts), pinned(layout.here())
     rows = []
     for patch in ALL:

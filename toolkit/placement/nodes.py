@@ -32,11 +32,11 @@ PASSES = ((3.0, False), (30.0, False), (300.0, True), (300.0, True))
 for one node's mean load; whether only experts with one replica move. How busy the others are
 depends on where they all lie, so they move while prices are low, and then stay."""
 ROUNDS = 40
+STRICTER = 8
+"""A node's share of what a GPU's limit leaves above the mean: packing inside it needs the rest."""
 SPARED = 0.1
 """Of the mean node's load: so much less a node may have that serves other nodes' tokens more than
 most, since what crosses nodes costs more than what is computed. The others have it."""
-STRICTER = 8
-"""A node's share of what a GPU's limit leaves above the mean: packing inside it needs the rest."""
 PINNED = 1e5
 
 
