@@ -49,8 +49,8 @@ def described(context: Context) -> dict[str, Any]:
     count, longest = batch(context), max(means(context))
     tokens = count * (longest + 1024)
     args = {"disable-radix-cache": True, "chunked-prefill-size": 8192}
-    # SGLang counts a prompt of which chunks are left as one more than is running, and then admits
-    # nobody until a request ends: with `count` places the last one waits for the others' end.
+    # Of a prompt of which a chunk is left SGLang counts the place that it has and one more
+    # (`get_num_allocatable_reqs`), and admits nobody else until a request ends.
     worker = context.role(tokens, count + 8, args=args)
     return context.described("lengths", "plain", worker=worker, model=str(scaled_up(context)))
 
