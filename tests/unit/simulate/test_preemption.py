@@ -129,6 +129,15 @@ def test_nobody_is_stopped_more_than_the_bounds_allow(
         assert paused.seconds <= bounds.seconds + longest + 1e-9
 
 
+def test_the_last_batch_of_a_pause_ends_with_the_rest_of_its_last_prompt() -> None:
+    """5,000 and 3,192 tokens begin within the bound, and 5,808 follow."""
+    asked = [(0.0, 8000, BE), (0.02, 5000, LS), (0.02, 9000, LS), (0.03, 100, LS)]
+    (effort, _, half, late), _ = play(asked, rules(bounds=Bounds(3, 0.01)))
+    assert effort.paused is not None and effort.paused.pauses == 1
+    assert effort.paused.seconds == pytest.approx(2 * BASE + 14000 * TOKEN)
+    assert half.prefilled < effort.prefilled < late.prefilled
+
+
 def test_a_policy_sees_what_waits() -> None:
     seen: list[Boundary] = []
 
