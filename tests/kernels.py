@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from toolkit.setup.kernels import ASKED
+from toolkit.setup.testing import FAST, SCOPE
 
 _SYMBOLS = (
     "scipy_openblas_get_corename64_",
@@ -15,12 +16,14 @@ _SYMBOLS = (
     "openblas_get_corename",
 )
 FEWER = 5
-"""Under other kernels so many times fewer examples: the first run has tried all."""
+"""So many times fewer examples under other kernels, since the first run has tried all, and in a
+fast run, since the whole one follows it."""
 
 
 def examples(count: int) -> int:
-    """Of a property: `count`, or a part of it in a run under other kernels."""
-    return max(4, count // FEWER) if ASKED in os.environ else count
+    """Of a property: `count`, or a part of it in a fast run and under other kernels."""
+    fewer = ASKED in os.environ or os.environ.get(SCOPE) == FAST
+    return max(4, count // FEWER) if fewer else count
 
 
 def taken() -> dict[str, str]:

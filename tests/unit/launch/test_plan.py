@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.kernels import examples
 from tests.sglang_python import run_python
 from tests.unit.launch.stand_ins import deployment, tiny_model
 from toolkit.launch.acting import LIMITS
@@ -93,7 +94,7 @@ def test_workers_that_share_a_gpu_start_in_turn():
     assert [w.after for w in plan.workers] == [(), ("prefill-0",)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=6),
     hosts=st.lists(st.integers(1, 8), min_size=1, max_size=5),

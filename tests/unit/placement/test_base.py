@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.placement.cases import Case, cases
 from toolkit.placement import Placement, Topology, from_gpus, from_sglang, load_placement, place
 
@@ -24,7 +25,7 @@ def test_slots_lie_on_gpus_as_sglang_has_it():
     assert placement.to_sglang() == {"physical_to_logical_map": [[0, 1, 2, 2]]}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases(), st.sampled_from(["eplb", "linear"]))
 def test_json_round_trip(tmp_path_factory: pytest.TempPathFactory, case: Case, name: str):
     placement = place(name, case.traffic, case.topology, case.redundant)

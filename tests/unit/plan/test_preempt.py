@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.plan.tasks import COST, candidate, document
 from tests.unit.plan.test_cli import command, deployment_file
 from toolkit.contract.request_class import RequestClass
@@ -102,7 +103,7 @@ KNOBS = knobs(URGENT, prefill={"preempt": {"slice": 3, "pauses": 5, "seconds": 2
     every=st.sampled_from(KNOBS["prefill.preempt.slice"].values),
     between=st.sampled_from([OFF, "strict", "fair@0.5"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_values_reach_the_fleet_through_the_file(policy: str, every: int, between: str) -> None:
     """And what the file says of bounds stays, also when it was off on the way."""
     names = KNOBS["prefill.preempt.policy"], KNOBS["prefill.preempt.slice"]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.plan.tasks import candidate, document
 from toolkit.launch.deployment import load_deployment
 from toolkit.plan import policy_text as text_of
@@ -81,7 +82,7 @@ def test_every_knob_is_looked_at_here() -> None:
 @given(
     st.sampled_from(sorted(KNOBS)), st.integers(0, 20), st.sampled_from(POLICIES), st.integers(0, 5)
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_value_reaches_the_running_policy_through_the_file(name, at, decode, other) -> None:
     """apply, write, load, build the fleet and the policy: the value is there, nothing else went."""
     knob = KNOBS[name]

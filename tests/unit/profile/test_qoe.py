@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.benchmarks import qoe
+from tests.kernels import examples
 from toolkit.bench.client import Sample
 from toolkit.profile import latency
 from toolkit.profile.calibrate import LOADS
@@ -28,7 +29,7 @@ def loads(seed: int, noise: float, alike: bool = False, count: int = 400) -> np.
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_both_find_the_coefficients_of_data_that_spans(seed: int) -> None:
     for found in latency.fit_qoe(loads(seed, 1e-4)):
         assert found is not None

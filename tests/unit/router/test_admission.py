@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from tests.kernels import examples
 from toolkit.router.admission import Admission, Entry
 from toolkit.router.errors import ApiError
 from toolkit.router.slots import PATIENCE, Queued, Slots
@@ -109,7 +110,9 @@ class SlotsMachine(RuleBasedStateMachine):
                 assert part.job.queued.batch and self.slots.batched == self.slots.wide
 
 
-SlotsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+SlotsMachine.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestSlots = SlotsMachine.TestCase
 
 
@@ -228,7 +231,7 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 
 AdmissionMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None
+    max_examples=examples(100), stateful_step_count=40, deadline=None
 )
 TestAdmission = AdmissionMachine.TestCase
 

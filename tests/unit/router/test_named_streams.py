@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from toolkit.router.failure import failure_of
 from toolkit.router.grammars import ends, is_over
 from toolkit.router.request import Endpoint
@@ -137,7 +138,7 @@ def resumed(endpoint: Endpoint, runs: list[list[Event]], cuts: list[int]) -> lis
     thought=st.text(st.sampled_from("xy z"), min_size=1, max_size=8),
     cuts=st.lists(st.integers(0, 20), min_size=1, max_size=3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_client_cannot_tell_that_its_stream_changed_workers(
     endpoint: Endpoint, text: str, thought: str, cuts: list[int]
 ) -> None:

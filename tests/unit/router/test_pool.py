@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.router.house import POOL, House, run, turns
 from toolkit.contract.events import Steps
 from toolkit.policies.base import Policy, RequestView
@@ -262,7 +263,7 @@ ACTIONS = st.lists(
 HELD = ["br0", "brh@survival", "pooled@round_robin"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(ACTIONS, st.integers(1, 3), st.integers(0, 3), st.sampled_from(HELD))
 def test_nothing_is_lost_bound_twice_or_held_while_a_slot_is_free(
     actions: list[tuple[str, int, int]], ranks: int, slots: int, policy: str

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.kernels import examples
 from tests.unit.simulate.fleets import COST, fleet, plain, requests
 from toolkit.cli.main import app
 from toolkit.launch.deployment import Deployment
@@ -115,7 +116,7 @@ def test_every_request_ends_once_with_all_its_tokens(policy, loop, attention, ch
     conservativeness=st.sampled_from([0.0, 1.0]),
     age=st.sampled_from([None, 0.2]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_nothing_is_lost_when_pools_are_small(
     seed, slots, capacity, dp, attention, mixed, loop, chunk, limit, conservativeness, age
 ) -> None:

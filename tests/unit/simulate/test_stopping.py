@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patches.preempt import admission
+from tests.kernels import examples
 from tests.unit.simulate.fleets import COST, plain
 from tests.unit.simulate.test_plain import checked, finished, played
 from toolkit.contract.preempting import Preempting
@@ -205,7 +206,7 @@ ASKED = st.lists(
     chunk=st.sampled_from([64, 512, 8192]),
     loop=st.sampled_from(["plain", "cpu", "overlap"]),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_nothing_is_lost_and_bounds_hold(
     asked, every, ahead, policy, pauses, seconds, slots, capacity, mixed, chunk, loop
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patches.cpu import attention
+from tests.kernels import examples
 
 torch = pytest.importorskip("torch")
 SLOTS, D = 64, 8
@@ -52,7 +53,7 @@ def decode(backend: Any, c: SimpleNamespace, original: Any = None, **options: An
     return attention._decode(original, backend, *cache, *batch, None, scaling=0.3, **options)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=5),
     st.sampled_from([(4, 4), (4, 2), (6, 1)]),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patches.cpu.attention_sinks import attend
+from tests.kernels import examples
 
 torch = pytest.importorskip("torch")
 
@@ -33,7 +34,7 @@ def written_out(
     return output
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.integers(0, 6),
     st.integers(1, 5),

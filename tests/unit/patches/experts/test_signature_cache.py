@@ -16,6 +16,7 @@ import patches.experts.signature_cache
 from patches.base import PatchError
 from patches.experts.signature import State, wanted_layers
 from patches.experts.signature_cache import SignatureCache
+from tests.kernels import examples
 
 torch = pytest.importorskip("torch")
 
@@ -33,7 +34,7 @@ def histogram(ids: np.ndarray, layers: list[int], experts: int) -> list[int]:
     return [*np.concatenate(rows).tolist(), len(ids)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     layers=st.integers(1, 7),
@@ -65,7 +66,7 @@ def test_any_order_of_recording_counts_the_same(
     assert counts == histogram(ids[:take], mask, experts)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     experts=st.sampled_from([4, 256, 300]),

@@ -7,6 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from tests.unit.policies.stages.floors import LAYOUTS, begun, ended, floors
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.moving import Instance, Knobs, Move, Mover
@@ -22,7 +23,7 @@ CASES = LAYOUTS.flatmap(lambda layout: st.tuples(st.just(layout), floors(layout)
 Case = tuple[Layout | None, list[Instance], Knobs]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(CASES)
 def test_every_move_may_be_made(case: Case) -> None:
     layout, floor, knobs = case
@@ -53,7 +54,7 @@ def test_every_move_may_be_made(case: Case) -> None:
         assert not per[each.rank] or per[each.rank] + each.moving <= knobs.at_once
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(CASES)
 def test_nobody_is_lost_or_doubled_and_the_tokens_stay_as_many(case: Case) -> None:
     layout, floor, knobs = case
@@ -65,7 +66,7 @@ def test_nobody_is_lost_or_doubled_and_the_tokens_stay_as_many(case: Case) -> No
     assert sum(each.load for each in begun(floor, moves)) == sum(each.load for each in floor)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(CASES, st.booleans())
 def test_the_next_look_moves_nobody_back(case: Case, over: bool) -> None:
     layout, floor, knobs = case
@@ -80,7 +81,7 @@ def _heaviest(floor: list[Instance]) -> int:
     return max(each.load for each in floor)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.lists(st.integers(1, 300), max_size=8), min_size=2, max_size=5),
     st.booleans(),
@@ -100,7 +101,7 @@ def test_moves_for_load_end_and_never_raise_the_heaviest(
     assert not mover.decide(floor)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(CASES)
 def test_the_same_looks_have_the_same_answers(case: Case) -> None:
     layout, floor, knobs = case
