@@ -17,6 +17,27 @@ def needed() -> str:
     return "\n".join(reference.md_table(("patch", "without it", "tests"), rows))
 
 
+def wrapping() -> str:
+    """The symbols that several patches wrap: in which order, and why."""
+    from patches.order import inner_first, wrapped_symbols
+    from patches.registry import ALL
+
+    rows = []
+    for symbol, patches in sorted(wrapped_symbols(inner_first(ALL)).items()):
+        here = {patch.name for patch in patches}
+        order = " in ".join(f"`{patch.name}`" for patch in patches)
+        why = [
+            f"`{patch.name}` {word} `{name}`: {reason}"
+            for patch in patches
+            for word, said in (("around", patch.after), ("beside", patch.independent_of))
+            for name, reason in said.items()
+            if name in here
+        ]
+        if len(patches) > 1:
+            rows.append((f"`{'.'.join(symbol.split('.')[-2:])}`", order, "; ".join(why)))
+    return "\n".join(reference.md_table(("symbol", "innermost first", "why"), rows))
+
+
 ABLATION = {
     "ttft": "TTFT p50", "tpot": "TPOT p50", "one": "one token p50", "throughput": "throughput"
 }  # fmt: skip

@@ -345,6 +345,13 @@ def needed() -> str:
     return patch_tables.needed()
 
 
+def wrapping() -> str:
+    """What several patches wrap, and in which order."""
+    from docs import patch_tables
+
+    return patch_tables.wrapping()
+
+
 def ablation() -> str:
     """What patches bring that can be left out."""
     from docs import patch_tables
@@ -363,6 +370,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
     "releases": releases,
     **{f"gpu_{name}": partial(gpu, name) for name in ("steps", "lines", "results", "experts")},
-    "needed": needed, "ablation": ablation,
+    "needed": needed, "wrapping": wrapping, "ablation": ablation,
     "architectures": lambda: tried("architectures"), "hicache": lambda: tried("hicache"),
 }  # fmt: skip

@@ -12,11 +12,12 @@ import inspect
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NoReturn
 
+from patches.layers import composed
 from patches.propagation import one_walk
 
 REFUSED_EXIT_CODE = 78
@@ -71,10 +72,16 @@ class Patch:
 
     `requires` lists the symbols that the patch calls without hooking them. `variants`: of these the
     first that fits the installed SGLang is put in, too, and one must. `attach` is for what
-    is no wrapping (a new HTTP route, a missing attribute); it runs after the hooks. With a
-    `variable` the patch is only for workers in whose environment that is set. `gain`: what it makes
-    faster or cheaper, of one without which nothing is wrong: it can be left out
-    (`patches.leaving_out`). `needs`: names of others that must be there with it.
+    is no wrapping of a function (a new HTTP route, a missing attribute); it runs after the hooks.
+    `attach_to`: what it puts a layer around all the same. With a `variable` the patch is only for
+    workers in whose environment that is set. `gain`: what it makes faster or cheaper, of one
+    without which nothing is wrong: it can be left out (`patches.leaving_out`). `needs`: names of
+    others that must be there with it.
+
+    Two patches that wrap one symbol are in an order that one of them declares (`patches.order`).
+    `after`: names of patches that this one wraps there. It is put in after them, so that it begins
+    before them and ends behind them. `independent_of`: names of patches with which either order
+    will do. Both say the reason for each name.
     """
 
     name: str
@@ -86,8 +93,17 @@ class Patch:
     attach: Callable[[], None] | None = None
     cpu_only: bool = False
     variable: str = ""
+    attach_to: tuple[str, ...] = ()
     gain: str = ""
     needs: tuple[str, ...] = ()
+    after: Mapping[str, str] = field(default_factory=dict, hash=False)
+    independent_of: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def wraps(self) -> frozenset[str]:
+        """Every dotted SGLang name that this patch wraps, in some release at least."""
+        hooks = [*self.hooks, *(hook for variant in self.variants for hook in variant.hooks)]
+        return frozenset([*(hook.target for hook in hooks), *self.attach_to])
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -187,21 +203,23 @@ def fitted(patches: Sequence[Patch]) -> tuple[list[Patch], dict[str, str]]:
 
 
 def install(patches: Sequence[Patch]) -> dict[str, str]:
-    """Apply `patches` through SGLang's own hook registry and verify each of them. Returns which
-    variant was taken of those that have several, by the patch's name.
+    """Apply `patches`, inner ones first, through SGLang's own hook registry, one hook a symbol, and
+    verify each of them. Returns which variant was taken of those that have several, by the patch's
+    name.
 
     Raises:
-        PatchError: the first patch that does not fit, by name.
+        PatchError: the first patch that does not fit, by name, or is not where it is to be.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    hooked = []
+    _check_given_order(patches)
     patches, chosen = fitted(patches)
-    for patch in patches:
-        for hook in patch.hooks:
-            hooked.append(resolve(hook.target))
-            HookRegistry.register(hook.target, hook.around, HookType.AROUND)
-    with one_walk(hooked):
+    arounds = hooks_of(patches)
+    hooked = {target: resolve(target) for target in arounds}
+    _check_one_name(hooked)
+    for target, of_target in arounds.items():
+        HookRegistry.register(target, composed(of_target), HookType.AROUND)
+    with one_walk(hooked.values()):
         HookRegistry.apply_hooks()
     for patch in patches:
         for hook in patch.hooks:
@@ -210,6 +228,43 @@ def install(patches: Sequence[Patch]) -> dict[str, str]:
         if patch.attach is not None:
             patch.attach()
     return chosen
+
+
+def hooks_of(patches: Sequence[Patch]) -> dict[str, list[Callable[..., Any]]]:
+    """By symbol, what wraps it: innermost first, as `patches` are given.
+
+    Raises:
+        PatchError: a patch hooks a symbol twice, so that nobody has said in which order.
+    """
+    arounds: dict[str, list[Callable[..., Any]]] = {}
+    for patch in patches:
+        targets = [hook.target for hook in patch.hooks]
+        for hook in patch.hooks:
+            if targets.count(hook.target) > 1:
+                raise PatchError(f"patch {patch.name} hooks {hook.target} twice: make it one hook")
+            arounds.setdefault(hook.target, []).append(hook.around)
+    return arounds
+
+
+def _check_given_order(patches: Sequence[Patch]) -> None:
+    """Each behind those that it wraps; not all need be there."""
+    coming = {patch.name for patch in patches}
+    for patch in patches:
+        coming.discard(patch.name)
+        for name in sorted(coming & set(patch.after)):
+            raise PatchError(
+                f"patch {patch.name} is to wrap {name} and would be put in before it: put them "
+                "into the order of patches.order"
+            )
+
+
+def _check_one_name(hooked: Mapping[str, Any]) -> None:
+    """A function that is hooked under two names would have hooks that no order speaks of."""
+    names: dict[int, str] = {}
+    for target, function in hooked.items():
+        other = names.setdefault(id(getattr(function, "__func__", function)), target)
+        if other != target:
+            raise PatchError(f"{other} and {target} are one function: hook it under one name")
 
 
 def refuse(reason: str) -> NoReturn:

@@ -36,7 +36,9 @@ from patches.http import (
     worker_key,
 )
 from patches.leaving_out import left_out
-from patches.move import incoming, order, outgoing
+from patches.move import incoming, outgoing
+from patches.move import order as move_order
+from patches.order import inner_first
 from patches.pd import (
     chunk_yield,
     early_place,
@@ -89,14 +91,11 @@ ALL: tuple[Patch, ...] = (
     event_stream.SCHEDULER_PATCH,
     output_ids.PATCH,
     signature.PATCH,
-    # Inside of all others that look at finished prefills: the token goes out first.
     first_token.PATCH,
     late_binding.PATCH,
     kv_transfer.PATCH,
     kv_reserve.PATCH,
-    # Outside of them: what it finishes, they must have seen.
     prefill_only.PATCH,
-    # Outside of `first_token`, which ends what would be prefilled again.
     parked.PATCH,
     early_send.PATCH,
     early_place.PATCH,
@@ -109,7 +108,7 @@ ALL: tuple[Patch, ...] = (
     chunk_yield.PATCH,
     resume.PATCH,
     resume_penalties.PATCH,
-    order.PATCH,
+    move_order.PATCH,
     outgoing.PATCH,
     incoming.PATCH,
     relocation_order.PATCH,
@@ -129,26 +128,25 @@ ALL: tuple[Patch, ...] = (
     answers.PATCH,
     *sent_time.PATCHES,
     batch_trace.PATCH,
-    # Around what looks at these fields.
     router_fields.PATCH,
-    # Last, so around what the others hook: what they raise is caught as well.
     request_guard.PATCH,
     request_answers.PATCH,
-    # Around the one before: it hears of mistakes as that tells them.
     message_answers.PATCH,
 )
+"""In any order: which one wraps which follows from what they declare (`patches.order`)."""
 
 
 def patches_for(process: Process, *, on_cpu: bool) -> tuple[Patch, ...]:
-    """The patches of one process, in the order in which they are applied.
+    """The patches of one process, in the order in which they are applied: inner ones first.
 
     Raises:
-        PatchError: this worker is to do without one that it needs.
+        PatchError: this worker is to do without one that it needs, or the order that the patches
+            declare does not fit together.
     """
     without = left_out(ALL, os.environ.get(WITHOUT_VARIABLE, ""))
     return tuple(
         patch
-        for patch in ALL
+        for patch in inner_first(ALL)
         if process in patch.processes
         and patch.name not in without
         and (on_cpu or not patch.cpu_only)

@@ -57,6 +57,9 @@ PATCH = Patch(
     name="cpu_idle",
     why="schedulers that compute nothing keep a core busy",
     gain="a core for whoever computes, on a CPU",
+    independent_of={
+        "step_log": "it sleeps behind whatever is inside, and that one is done before",
+    },
     processes=frozenset({Process.SCHEDULER}),
     hooks=(Hook(f"{SCHEDULER}.on_idle", _on_idle, ("self",)),),
     requires=(SLEEPER, f"{SCHEDULER}.init_idle_sleeper", f"{SCHEDULER}.is_fully_idle"),

@@ -160,6 +160,13 @@ _PROCESSOR = (
 PATCH = Patch(
     name="expert_capture",
     why="profiles and signatures need the experts of every token, prompt and output",
+    after={
+        "early_send": "rows are copied once the KV can leave",
+    },
+    independent_of={
+        "signature": "each marks rows of its own",
+        "early_place": "rows of what has ended are not touched by what is placed",
+    },
     processes=EITHER,
     hooks=(
         Hook(

@@ -69,6 +69,9 @@ def _number_first(original: Any, runner: Any) -> None:
 PATCH = Patch(
     name="expert_layers",
     why="what a router without a layer number picks is kept for all layers, or ends the worker",
+    independent_of={
+        "expert_capture": "layers are numbered before the capturer is made, its rows marked behind",
+    },
     processes=frozenset({Process.SCHEDULER}),
     hooks=(
         Hook(

@@ -256,6 +256,12 @@ _CAPTURE = "sglang.srt.state_capturer.base"
 PATCH = Patch(
     name="signature",
     why="the router sends a request where its experts are loaded, so prefill must say which",
+    independent_of={
+        "expert_layers": "layers are numbered before the capturer is made, this looks behind",
+        "lockstep": "each notes something of its own",
+        "step_log_cpu": "each notes something of its own",
+        "preempt_boundary": "a batch that stands still has this note put back",
+    },
     processes=EITHER,
     hooks=(
         Hook(

@@ -39,6 +39,9 @@ def _tell(
 PATCH = Patch(
     name="message_answers",
     why="a client's mistake at /v1/messages would be a worker's failure",
+    after={
+        "request_answers": "it hears of mistakes as that one tells them",
+    },
     processes=frozenset({Process.MAIN}),
     hooks=(
         Hook(

@@ -121,4 +121,5 @@ PATCH = Patch(
     ),
     requires=(APP,),
     attach=_add_middleware,
+    attach_to=(f"{APP}.add_middleware",),
 )

@@ -111,6 +111,11 @@ async def _refuse_inner(original: Any, manager: Any, obj: Any, *args: Any, **kwa
 PATCH = Patch(
     name="request_answers",
     why="a client's mistake is answered with 400, before any scheduler hears of it",
+    after={
+        "expert_stream": "it answers what that one raises, and checks what is sent",
+        "router_fields": "what is refused is not read any further",
+        "output_ids": "it answers what is raised around the ids, too",
+    },
     processes=frozenset({Process.MAIN}),
     hooks=(
         Hook(f"{_MANAGER}.generate_request", _refuse_inner, ("self", "obj", "request")),
@@ -144,4 +149,5 @@ PATCH = Patch(
     ),
     requires=(APP,),
     attach=_prepare_main,
+    attach_to=(f"{APP}.add_middleware",),
 )

@@ -175,6 +175,10 @@ def _log_frame(what: str, error: Exception) -> None:
 PATCH = Patch(
     name="request_guard",
     why="a value that a scheduler cannot use is one request's error, not the end of the scheduler",
+    after={
+        "resume": "it answers what that one raises about a ticket",
+        "preempt_admission": "it survives what that one raises",
+    },
     processes=frozenset({Process.SCHEDULER}),
     hooks=(
         Hook(f"{_SCHEDULER}.handle_generate_request", _take_in, ("self", "recv_req")),

@@ -55,6 +55,9 @@ def add(obj: Any, body: Any) -> None:
 PATCH = Patch(
     name="router_fields",
     why="/v1/messages and /v1/responses run with prefill and decode apart",
+    after={
+        "output_ids": "that one reads a field which this one adds",
+    },
     processes=frozenset({Process.MAIN}),
     hooks=(
         Hook(

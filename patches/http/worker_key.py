@@ -186,6 +186,7 @@ PATCH = Patch(
         ),
     ),
     attach=_guard_server,
+    attach_to=(f"{SERVER}.app.build_middleware_stack",),
     variable=WORKER_KEY_VARIABLE,
 )
 

@@ -349,6 +349,12 @@ def _release(original: Any, req: Any, tree_cache: Any, *args: Any, **kwargs: Any
 PATCH = Patch(
     name="move_outgoing",
     why="a running request's KV goes to another decode worker while it is decoded on",
+    after={
+        "step_log": "the step has ended before moves are looked at",
+    },
+    independent_of={
+        "early_place": "one is about requests that run, the other about those that wait",
+    },
     processes=EITHER,
     variable=MOVE_VARIABLE,
     hooks=(

@@ -187,6 +187,10 @@ PATCH = Patch(
     why="a late-bound request's KV waits for the end of the forward that runs",
     gain="a finished prompt's KV leaves at once",
     needs=("late_binding", "kv_transfer", "parked"),
+    after={
+        "prefill_only": "a request for one token is gone by then: nobody asks for its KV",
+        "kv_transfer": "what a thread has sent is not marked again",
+    },
     processes=EITHER,
     hooks=(
         Hook(

@@ -49,6 +49,9 @@ def _announce_finished_prefills(original: Any, scheduler: Any, batch: Any, resul
 PATCH = Patch(
     name="late_binding",
     why="the decode worker is chosen after the prefill, so somebody must hear that it is done",
+    after={
+        "first_token": "the token goes out first: a client waits for it",
+    },
     processes=EITHER,
     hooks=(
         Hook(

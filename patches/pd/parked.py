@@ -45,6 +45,12 @@ def _keep(original: Any, scheduler: Any, req: Any) -> None:
 PATCH = Patch(
     name="parked",
     why="a finished prefill's KV stays until it is sent: the router has been told that it is there",
+    after={
+        "first_token": "a finished prefill is put back, not ended for having told its token",
+    },
+    independent_of={
+        "kv_transfer": "one reads what has been sent, the other puts back what has not",
+    },
     processes=EITHER,
     hooks=(
         Hook(f"{MIXIN}.process_disagg_prefill_inflight_queue", _put_back, ("self",)),

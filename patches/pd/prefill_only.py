@@ -86,6 +86,9 @@ PATCH = Patch(
     name=prefill_only.PATCH,
     why="a request for one token has all it asks for when its prefill has run",
     gain="requests for one token",
+    after={
+        "late_binding": "what it finishes leaves the queue in which that one looks",
+    },
     processes=EITHER,
     hooks=(
         Hook(

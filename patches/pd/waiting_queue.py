@@ -244,6 +244,9 @@ OLDER_MATCH = (f"{POLICY}.match_prefix_for_req",)
 PATCH = Patch(
     name="waiting_queue",
     why="short prompts wait for long ones, in the order of arrival",
+    independent_of={
+        "resume": "when a request came and what it brought have nothing to do with each other",
+    },
     processes=EITHER,
     requires=(
         "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.supports_fast_match_prefix",

@@ -122,6 +122,10 @@ def _pending_abort(original: Any, scheduler: Any) -> None:
 PATCH = Patch(
     name="preempt_admission",
     why="best-effort prompts stand behind all others, and a mixed batch could not be stopped",
+    after={
+        "cpu_idle": "a rank that has put a prompt aside is not idle",
+        "step_log": "a rank that has put a prompt aside is not idle",
+    },
     processes=EITHER,
     variable=PREEMPT_VARIABLE,
     hooks=(

@@ -270,6 +270,12 @@ def _lost(scheduler: Any, req: Any) -> None:
 PATCH = Patch(
     name="preempt_answers",
     why="a decode worker full of best-effort answers lets nobody in for seconds",
+    independent_of={
+        "move_outgoing": "one is about requests that run, the other about those that wait",
+        "cpu_background": "each makes something ready before the loop begins",
+        "early_place": "each makes something ready before the loop begins",
+        "preempt_boundary": "each makes something ready before the loop begins",
+    },
     processes=EITHER,
     variable=PAUSE_VARIABLE,
     hooks=(

@@ -424,6 +424,13 @@ RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerR
 PATCH = Patch(
     name="preempt_boundary",
     why="a long best-effort prompt holds a worker for seconds, and all who are in a hurry with it",
+    after={
+        "waiting_queue": "what it kept has been through there already",
+    },
+    independent_of={
+        "cpu_background": "each makes something ready before the loop begins",
+        "early_place": "one stops prompts, the other runs on workers without any",
+    },
     processes=EITHER,
     variable=PREEMPT_VARIABLE,
     hooks=(

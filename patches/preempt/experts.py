@@ -39,6 +39,9 @@ def _expert(original: Any, activation: Any, x: Any) -> Any:
 PATCH = Patch(
     name="preempt_experts",
     why="a layer of a long prompt is longer than some who are in a hurry can wait",
+    independent_of={
+        "cpu_expert_parallel": "with experts of several ranks nothing is looked at between experts",
+    },
     processes=EITHER,
     variable=PREEMPT_VARIABLE,
     hooks=(

@@ -36,6 +36,9 @@ def fill_in(original: Any, *args: Any, **kwargs: Any) -> Any:
 PATCH = Patch(
     name="expert_dispatch",
     why="placed experts of some models would answer for one another, silently",
+    independent_of={
+        "cpu_expert_remap": "one acts on CPU, the other everywhere else",
+    },
     processes=EITHER,
     hooks=(
         Hook(

@@ -234,6 +234,9 @@ def _pass_answers_on(original: Any, manager: Any) -> None:
 PATCH = Patch(
     name="relocation_order",
     why="experts move to where the traffic is while the worker serves",
+    independent_of={
+        "move_order": "each hears messages of its own kind",
+    },
     processes=frozenset({Process.MAIN}),
     variable=RELOCATE_VARIABLE,
     hooks=(

@@ -219,6 +219,9 @@ def _write_tables(metadata: Any, layer: int, row: Row, parallel: Any) -> None:
 PATCH = Patch(
     name="relocation_rank",
     why="experts move to where the traffic is while the worker serves",
+    independent_of={
+        "move_outgoing": "each hears orders of its own kind",
+    },
     processes=EITHER,
     variable=RELOCATE_VARIABLE,
     hooks=(

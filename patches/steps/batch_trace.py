@@ -70,6 +70,12 @@ def _of(req: Any, decode: bool) -> list[Any]:
 PATCH = Patch(
     name="batch_trace",
     why="what a request waited for shows in no mean",
+    after={
+        "preempt_boundary": "it reads when the batch stood still",
+        "signature": "its times are of the whole",
+        "lockstep": "its times are of the whole",
+        "step_log_cpu": "its times are of the whole",
+    },
     processes=EITHER,
     variable=TRACE_VARIABLE,
     hooks=(Hook("sglang.srt.managers.scheduler.Scheduler.run_batch", _traced, ("self", "batch")),),

@@ -105,6 +105,9 @@ def _note(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) 
 PATCH = Patch(
     name="lockstep",
     why="ranks that share their experts load the union of what their tokens need",
+    independent_of={
+        "preempt_boundary": "ranks that meet in every step are not stopped in one",
+    },
     processes=frozenset({Process.SCHEDULER}),
     hooks=(
         Hook(

@@ -36,9 +36,10 @@ PATCHES = tuple(
             Hook(f"{STATS}.DPControllerReqTimeStats.__getstate__", _with_time, ("self",)),
         ),
         requires=(f"{STATS}.SchedulerReqTimeStats",),
+        independent_of=independent_of,
     )
-    for name, variable in (
-        ("sent_time_preempt", PREEMPT_VARIABLE),
-        ("sent_time_trace", TRACE_VARIABLE),
+    for name, variable, independent_of in (
+        ("sent_time_preempt", PREEMPT_VARIABLE, {}),
+        ("sent_time_trace", TRACE_VARIABLE, {"sent_time_preempt": "both do the same"}),
     )
 )

@@ -254,6 +254,10 @@ _WHY = "decode latency follows distinct experts: that must be measured where it 
 CPU_PATCH = Patch(
     name="step_log_cpu",
     why=_WHY,
+    independent_of={
+        "lockstep": "each notes something of its own",
+        "preempt_boundary": "the time for which a batch stands still is noted apart",
+    },
     processes=EITHER,
     hooks=(
         Hook(
@@ -268,6 +272,13 @@ CPU_PATCH = Patch(
 PATCH = Patch(
     name="step_log",
     why=_WHY,
+    after={
+        "expert_capture": "what is sent of a step's requests belongs to the step",
+        "signature": "that one makes SGLang leave the copy of the ids to it",
+    },
+    independent_of={
+        "early_place": "the step ends where the copy has ended, whoever waits for it",
+    },
     processes=EITHER,
     hooks=(
         Hook(

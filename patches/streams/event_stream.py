@@ -271,6 +271,14 @@ def _add_route() -> None:
 PATCH = Patch(
     name="event_stream",
     why="the router must hear of finished prefills, load and death without polling",
+    after={
+        "worker_key": "it needs the server's own `send`, which others wrap",
+    },
+    independent_of={
+        "expert_stream": "each hears messages of its own kind",
+        "move_order": "each hears messages of its own kind",
+        "relocation_order": "each hears messages of its own kind",
+    },
     processes=frozenset({Process.MAIN}),
     hooks=(
         Hook(
@@ -300,11 +308,15 @@ PATCH = Patch(
         Variant("0.5.17", requires=(*WRITTEN, f"{BUILDER}.linear_attn_model_spec", *RECURRENT)),
     ),
     attach=_add_route,
+    attach_to=(f"{APP}.build_middleware_stack",),
 )
 
 SCHEDULER_PATCH = Patch(
     name="scheduler_report",
     why="a scheduler that lost its patches must not serve",
+    independent_of={
+        "private_ports": "one adds to the report, the other closes ports",
+    },
     processes=EITHER,
     hooks=(
         Hook(

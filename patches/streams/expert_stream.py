@@ -132,6 +132,10 @@ def _add_route() -> None:
 PATCH = Patch(
     name="expert_stream",
     why="profiles, signatures and benchmarks read experts and step times from a running worker",
+    independent_of={
+        "move_order": "each hears messages of its own kind",
+        "relocation_order": "each hears messages of its own kind",
+    },
     processes=frozenset({Process.MAIN}),
     hooks=(
         Hook(

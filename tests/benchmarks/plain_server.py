@@ -7,9 +7,19 @@
 from __future__ import annotations
 
 from patches import registry, worker
+from patches.base import Patch, Process
+
+
+def only_for_the_cpu(process: Process, *, on_cpu: bool) -> tuple[Patch, ...]:
+    """In place of `registry.patches_for`."""
+    chosen = _patches_for(process, on_cpu=on_cpu)
+    return tuple(patch for patch in chosen if patch.name.startswith("cpu_"))
+
+
+_patches_for = registry.patches_for
 
 if __name__ in ("__main__", "__mp_main__"):
-    registry.ALL = tuple(patch for patch in registry.ALL if patch.name.startswith("cpu_"))
+    registry.patches_for = only_for_the_cpu
     worker.prepare_process()
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from patches.base import PatchError, Process, check_contract, enter, fitting, install
+from patches.order import inner_first
 from patches.registry import ALL
 
 VARIANT = "(its variants)"
@@ -70,7 +71,7 @@ def _install(process: Process) -> str:
     # Patches that a launcher asks for by these say nothing of SGLang without them.
     os.environ |= {"TOOLKIT_WORKER_KEY": "key", "SGLANG_HOST_IP": "127.0.0.1"}
     try:
-        install([patch for patch in ALL if process in patch.processes])
+        install([patch for patch in inner_first(ALL) if process in patch.processes])
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
