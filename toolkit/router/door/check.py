@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from toolkit.router.door.endpoints import ENDPOINTS, NOT_ELSEWHERE
 from toolkit.router.door.field import Field, Policy
 from toolkit.router.door.limits import ALLOWABLE, Limits
-from toolkit.router.door.models import LONG, model
+from toolkit.router.door.models import LONG, is_long, model
 from toolkit.router.door.parameters import checked_all
 from toolkit.router.door.plain import known, plain
 from toolkit.router.door.private import is_ours, without_ours
@@ -17,6 +17,11 @@ from toolkit.router.door.refusal import invalid, refusal
 
 MOST_ERRORS = 256
 """That are told one by one."""
+MAX_PLACE = 1000
+"""Characters of a key where an error tells its place."""
+MAX_FIELDS = 512
+"""Of a body: each of the prompts and samples that it asks for gets a copy of them. The table knows
+less than a hundred."""
 
 
 def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]:
@@ -30,6 +35,8 @@ def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]
         ApiError: 400, with what is wrong: types in FastAPI's words, values in SGLang's where it
             has any.
     """
+    if len(body) > MAX_FIELDS:
+        raise refusal(f"The body has {len(body)} fields; a request has at most {MAX_FIELDS}.")
     rows, required = known(endpoint, limits.allow)
     good: dict[str, Any] = {}
     easy = required <= body.keys()
@@ -59,10 +66,8 @@ def _validate(endpoint: str, good: dict[str, Any], limits: Limits) -> None:
     """Put the values there that SGLang's own types make of them. ApiError 400 when they cannot."""
     table = ENDPOINTS[endpoint]
     try:
-        long = any(type(value) is list and len(value) > LONG for value in good.values())
-        seen = model(endpoint, limits.allow, long).__pydantic_validator__.validate_python(
-            good, from_attributes=True
-        )
+        made = model(endpoint, limits.allow, is_long(good))
+        seen = made.__pydantic_validator__.validate_python(good, from_attributes=True)
     except ValidationError as error:
         if error.error_count() > MOST_ERRORS:
             raise refusal(f"{error.error_count()} values of the body have wrong types.") from None
@@ -108,9 +113,14 @@ def _not_allowed(field: Field) -> str:
 def _details(error: ValidationError) -> list[dict[str, Any]]:
     """As FastAPI lists them, but that nothing long is quoted."""
     return [
-        {**detail, "loc": ("body", *detail["loc"]), "input": _quoted(detail["input"])}
+        {**detail, "loc": _place(detail["loc"]), "input": _quoted(detail["input"])}
         for detail in error.errors(include_url=False)
     ]
+
+
+def _place(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    names = (each[:MAX_PLACE] if isinstance(each, str) else each for each in loc)
+    return ("body", *names)
 
 
 def _quoted(value: Any) -> Any:

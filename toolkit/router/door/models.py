@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -11,8 +12,8 @@ from toolkit.router.door.endpoints import ENDPOINTS
 from toolkit.router.door.field import Field
 
 LONG = 256
-"""Entries of a list of which only the first wrong one is told: an error for each of a million would
-take seconds, and an answer of many times the request's size."""
+"""Values of a body with more, lists end at their first wrong entry: an error for each of a million
+would take seconds, and an answer of many times the request's size."""
 
 
 class _FirstOnly(FailFast):
@@ -28,7 +29,35 @@ def first_only(declared: Any) -> Any:
         return Annotated[(first_only(members[0]), *members[1:])]  # type: ignore[return-value]
     if origin in (Union, types.UnionType):
         return Union[tuple(first_only(member) for member in members)]  # noqa: UP007
+    if isinstance(declared, type) and issubclass(declared, BaseModel):
+        return _first_only_model(declared)
     return declared
+
+
+@functools.cache
+def _first_only_model(declared: type[BaseModel]) -> type[BaseModel]:
+    """The same model, and the lists in it end at their first wrong entry, too."""
+    changed: dict[str, Any] = {}
+    for name, field in declared.model_fields.items():
+        kind = first_only(field.annotation)
+        if kind != field.annotation:
+            changed[name] = (kind, field)
+    if not changed:
+        return declared
+    return create_model(declared.__name__, __base__=declared, **changed)
+
+
+def is_long(value: Any) -> bool:
+    """Whether there are more than LONG values in it, at any depth."""
+    stack, count = [value], 0
+    while stack:
+        each = stack.pop()
+        if isinstance(each, (dict, list)):
+            count += len(each)
+            if count > LONG:
+                return True
+            stack.extend(each.values() if isinstance(each, dict) else each)
+    return False
 
 
 def _model(
@@ -46,8 +75,8 @@ _MADE: dict[tuple[str, frozenset[str], bool], type[BaseModel]] = {}
 
 
 def model(endpoint: str, allow: frozenset[str], long: bool = False) -> type[BaseModel]:
-    """The model of what passes; made once for each set of permissions. `long`: for bodies with
-    lists of more than LONG entries."""
+    """The model of what passes; made once for each set of permissions. `long`: for bodies that are
+    long (`is_long`)."""
     made = _MADE.get((endpoint, allow, long))
     if made is None:
         made = _MADE[endpoint, allow, long] = _model(endpoint, ENDPOINTS[endpoint], allow, long)

@@ -9,6 +9,7 @@ well have a parameter called toolkit_version.
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from typing import Any
 
@@ -19,8 +20,22 @@ _SGLANG = "__"
 
 def is_ours(key: str) -> bool:
     """True for `toolkit...` in any case, width, with any separators: `Tool-Kit_x`, fullwidth."""
-    plain = key if key.isascii() else unicodedata.normalize("NFKC", key)
-    return "".join(filter(str.isalnum, plain)).casefold().startswith(OURS)
+    if key.isascii():
+        return "".join(filter(str.isalnum, key)).casefold().startswith(OURS)
+    letters = ""
+    for character in key:
+        letters += _letters(character)
+        if len(letters) >= len(OURS):
+            break
+    return letters.startswith(OURS)
+
+
+@functools.lru_cache(4096)
+def _letters(character: str) -> str:
+    """The letters and digits that a character stands for: one character at a time, since of
+    thousands of accents in a row `normalize` sorts each among the others."""
+    plain = unicodedata.normalize("NFKC", character)
+    return "".join(filter(str.isalnum, plain)).casefold()
 
 
 def without_ours(value: Any, sglang: bool = False) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -14,6 +15,8 @@ QUOTED_MESSAGES = 500
 """Characters of such a list at /v1/messages."""
 QUOTED = 4000
 """Characters of a value that a list of FastAPI's errors quotes."""
+QUOTED_ALL = 64_000
+"""Characters of all these values together: many errors may quote one object."""
 
 
 def refusal(message: str) -> ApiError:
@@ -30,9 +33,13 @@ def invalid(errors: list[Any], endpoint: str) -> ApiError:
     if endpoint in MESSAGES:
         return ApiError(400, printable(_digest(errors)))
     details = [dict(error) for error in errors]
+    room = QUOTED_ALL
     for detail in details:
-        if len(shown(detail.get("input"), QUOTED + 1)) > QUOTED:
+        size = len(shown(detail.get("input"), QUOTED + 1)) if room > 0 else QUOTED_ALL
+        if size > QUOTED:
             detail["input"] = "..."
+        else:
+            room -= size
     message = printable(str(details))
     if endpoint == "responses":
         return ApiError(400, message)
@@ -58,13 +65,51 @@ def _digest(errors: list[Any]) -> str:
 
 def shown(value: Any, most: int = SHOWN) -> str:
     """A value as a message quotes it."""
+    text = ""
+    for piece in _pieces(value, most):
+        text += piece
+        if len(text) > most:  # not all of a long value is written out for its beginning
+            return printable(text[:most] + "...")
+    return printable(text)
+
+
+def _pieces(value: Any, most: int) -> Iterator[str]:
+    """What `repr` makes of JSON, piece by piece, to any depth; of a long text its beginning."""
+    stack: list[Iterator[tuple[str, Any]]] = [iter((("", value),))]
+    ends = [""]
+    while stack:
+        following = next(stack[-1], None)
+        if following is None:
+            stack.pop()
+            yield ends.pop()
+            continue
+        before, each = following
+        yield before
+        if type(each) is dict:
+            keys = ((f"{_scalar(key, most)}: ", inner) for key, inner in each.items())
+            yield "{"
+            stack.append(_separated(keys))
+            ends.append("}")
+        elif type(each) is list:
+            yield "["
+            stack.append(_separated(("", inner) for inner in each))
+            ends.append("]")
+        else:
+            yield _scalar(each, most)
+
+
+def _separated(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for index, (before, each) in enumerate(items):
+        yield (f", {before}" if index else before), each
+
+
+def _scalar(value: Any, most: int) -> str:
     if isinstance(value, str) and len(value) > most:
-        value = value[:most]  # not all of a long text is written out for its beginning
+        value = value[:most]
     try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # nested too deeply; an integer of too many digits
-        text = f"a {type(value).__name__}"
-    return printable(text if len(text) <= most else text[:most] + "...")
+        return repr(value)
+    except (RecursionError, ValueError):  # an integer of too many digits
+        return f"a {type(value).__name__}"
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 MAX_DEPTH = 64
 MAX_NODES = 10_000
-_ALL, _ANY = ("allOf",), ("anyOf", "oneOf")
+MAX_DIGITS = 10
+"""Of an index in a reference."""
 
 
 def too_large(schema: Any) -> str | None:
@@ -34,54 +35,107 @@ def too_large(schema: Any) -> str | None:
 
 def circular(schema: Any) -> str | None:
     """The first `$ref` that leads only back to itself; None when there is none."""
-    refs: dict[str, Any] = {}
+    targets: dict[str, Any] = {}
     stack = [schema]
     while stack:
         found = stack.pop()
         if isinstance(found, dict):
             ref = found.get("$ref")
-            if isinstance(ref, str) and ref.startswith("#"):
-                refs[ref] = _target(schema, ref)
+            if isinstance(ref, str) and ref.startswith("#") and ref not in targets:
+                targets[ref] = _target(schema, ref)
             stack.extend(each for each in found.values() if isinstance(each, (dict, list)))
         elif isinstance(found, list):
             stack.extend(each for each in found if isinstance(each, (dict, list)))
-    good: set[str] = set()
-    while True:
-        more = {ref for ref in refs if ref not in good and _starts(refs[ref], refs, good)}
-        if not more:
-            break
-        good |= more
-    return next((ref for ref in refs if ref not in good), None)
+    graph = _Graph(targets)
+    numbers = {ref: graph.number(target) for ref, target in targets.items()}
+    starts = graph.starting()
+    return next((ref for ref, at in numbers.items() if at is not None and not starts[at]), None)
 
 
-def _starts(schema: Any, refs: dict[str, Any], good: set[str]) -> bool:
-    """True when a value of it has a first character. Depth is bounded by `too_large`."""
-    if not isinstance(schema, dict):
-        return True
-    ref = schema.get("$ref")
-    if isinstance(ref, str) and ref in refs and ref not in good:
-        return False
-    for names, of in ((_ALL, all), (_ANY, any)):
-        for name in names:
-            parts = schema.get(name)
-            if (
-                isinstance(parts, list)
-                and parts
-                and not of(_starts(part, refs, good) for part in parts)
-            ):
-                return False
-    return True
+class _Graph:
+    """What each schema needs before a value of it has a first character. A schema needs what its
+    `$ref` means and all parts of `allOf`; of `anyOf` and of `oneOf` it needs one.
+
+    Every object is looked at once, so the work is linear in the schema.
+    """
+
+    def __init__(self, targets: dict[str, Any]) -> None:
+        self._targets = targets
+        self._numbers: dict[int, int] = {}
+        self._unmet: list[int] = []
+        self._waiting: list[list[int]] = []
+        self._new: list[tuple[int, dict[str, Any]]] = []
+
+    def number(self, schema: Any) -> int | None:
+        """Of a schema; None for one that needs nothing (`true`, or no schema at all)."""
+        if not isinstance(schema, dict):
+            return None
+        number = self._numbers.get(id(schema))
+        if number is None:
+            number = self._numbers[id(schema)] = self._thing()
+            self._new.append((number, schema))
+        return number
+
+    def starting(self) -> list[bool]:
+        """Of each number, whether a value has a first character."""
+        while self._new:
+            self._look(*self._new.pop())
+        found = [number for number, unmet in enumerate(self._unmet) if not unmet]
+        starts = [False] * len(self._unmet)
+        while found:
+            number = found.pop()
+            starts[number] = True
+            for other in self._waiting[number]:
+                self._unmet[other] -= 1
+                if not self._unmet[other]:  # below 0: one of its choices was enough
+                    found.append(other)
+        return starts
+
+    def _look(self, number: int, schema: dict[str, Any]) -> None:
+        ref = schema.get("$ref")
+        if isinstance(ref, str) and ref in self._targets:
+            self._needs(number, self.number(self._targets[ref]))
+        for part in _parts(schema, "allOf"):
+            self._needs(number, self.number(part))
+        for name in ("anyOf", "oneOf"):
+            choices = [self.number(part) for part in _parts(schema, name)]
+            if choices and None not in choices:
+                choice = self._thing()
+                self._unmet[choice] = 1
+                for each in choices:
+                    if each is not None:
+                        self._waiting[each].append(choice)
+                self._needs(number, choice)
+
+    def _thing(self) -> int:
+        self._unmet.append(0)
+        self._waiting.append([])
+        return len(self._unmet) - 1
+
+    def _needs(self, number: int, other: int | None) -> None:
+        if other is not None:
+            self._unmet[number] += 1
+            self._waiting[other].append(number)
+
+
+def _parts(schema: dict[str, Any], name: str) -> list[Any]:
+    parts = schema.get(name)
+    return parts if isinstance(parts, list) else []
 
 
 def _target(schema: Any, ref: str) -> Any:
     """What a reference within the schema means; None when it means nothing (the backend says)."""
+    if ref != "#" and not ref.startswith("#/"):
+        return None  # the name of an anchor
     found = schema
-    for part in ref[1:].split("/")[1:]:
+    for part in ref.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(found, dict):
             found = found.get(name)
         elif isinstance(found, list) and name.isascii() and name.isdigit():
-            found = found[int(name)] if int(name) < len(found) else None
+            # no index has more digits, and Python takes no integer of thousands of them
+            index = int(name) if len(name) < MAX_DIGITS else len(found)
+            found = found[index] if index < len(found) else None
         else:
             return None
     return found
