@@ -33,6 +33,7 @@ from patches.http import (
     request_answers,
     request_guard,
     router_fields,
+    stop_patterns,
     worker_key,
 )
 from patches.leaving_out import left_out
@@ -128,6 +129,7 @@ ALL: tuple[Patch, ...] = (
     answers.PATCH,
     *sent_time.PATCHES,
     batch_trace.PATCH,
+    stop_patterns.PATCH,
     router_fields.PATCH,
     request_guard.PATCH,
     request_answers.PATCH,

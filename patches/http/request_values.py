@@ -17,7 +17,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-from patches.http.stop_patterns import unsafe
+from toolkit.contract.stop_patterns import MAX_STOP, why_not
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -170,11 +170,15 @@ def _check_sampling(params: Any, limits: Limits) -> None:
     _within("sampling_seed", params.sampling_seed, -MAX_INT64 - 1, MAX_INT64)
     for token in params.stop_token_ids or ():
         _within("stop_token_ids", token, 0, limits.vocabulary - 1)
-    for text in _texts(params.stop_strs):
+    texts = _texts(params.stop_strs)
+    for text in texts:
         _need(_encodable(text), "stop is no valid Unicode text")
-    for pattern in _texts(params.stop_regex_strs):
-        reason = unsafe(pattern)
-        _need(reason is None, f"stop_regex {reason}")
+    size = sum(map(len, texts))
+    _need(
+        size <= MAX_STOP, f"stop has {size} characters, and at most {MAX_STOP} together are taken"
+    )
+    reason = why_not(_texts(params.stop_regex_strs))
+    _need(reason is None, reason or "")
     _check_bias(params.logit_bias, limits)
     _check_grammar(params)
     custom = params.custom_params

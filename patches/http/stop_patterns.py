@@ -1,69 +1,95 @@
-"""Which `stop_regex` a scheduler may run after every token.
+"""`stop_regex` by a linear search in schedulers (RE2), in place of Python's `re`.
 
-Python's `re` cannot be interrupted, and a pattern that backtracks without end stops the requests
-of everybody. So a pattern may be matched only where the work is bounded by a small power of the
-text's length: no repetition of varying length within a repetition, and few long ones in a row.
+`re` can go back for ever over some patterns, cannot be interrupted, and holds the interpreter's
+lock, so that a scheduler stands still with the requests of everybody and its watchdog with it. RE2
+takes time linear in the text, and the text is bounded: SGLang decodes and searches the whole answer
+after every token where a pattern has no longest match.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-LONG = 16
-"""A repetition that may come more often than this is a long one."""
-MAX_LONG = 2
-"""Long repetitions in one pattern: more take more than the square of the text's length."""
+from patches.base import Hook, Patch, Process
+from toolkit.contract.stop_patterns import StopPatterns
+
+_REQ = "sglang.srt.managers.schedule_batch.Req"
+_SAMPLING = "sglang.srt.sampling.sampling_params.SamplingParams"
+_PATTERNS = "_toolkit_stop_patterns"
+SLACK = 8
+"""Characters by which a token may look longer in its text than alone."""
 
 
-def unsafe(pattern: str) -> str | None:
-    """Why a scheduler should not run this pattern; None for one that it may."""
-    import re
-    from re import _parser  # type: ignore[attr-defined]
-
-    try:
-        parsed = _parser.parse(pattern)
-    except (re.error, OverflowError, RecursionError, ValueError) as error:
-        return f"is no regular expression: {error}"
-    found = _Repetitions()
-    try:
-        found.visit(parsed, within=False)
-    except RecursionError:
-        return "is nested too deep"
-    if found.nested:
-        return "repeats what has repetitions or alternatives in it, which can take for ever"
-    if found.long > MAX_LONG:
-        return f"has more than {MAX_LONG} long repetitions, which can take for ever"
-    return None
+def patterns_of(req: Any) -> StopPatterns:
+    """The patterns of a request, compiled once. `patches.http.request_values` has refused the
+    request of any that cannot be matched."""
+    found: StopPatterns | None = getattr(req, _PATTERNS, None)
+    if found is None:
+        params = req.sampling_params
+        found = StopPatterns(params.stop_regex_strs)
+        # SGLang decodes as much for its own search, which is one for stop strings now.
+        params.stop_regex_max_len = min(params.stop_regex_max_len, found.tokens)
+        setattr(req, _PATTERNS, found)
+    return found
 
 
-class _Repetitions:
-    """Counts the long repetitions of a parsed pattern, and sees what varies within one."""
+def search(patterns: StopPatterns, ids: list[int], new: int, decode: Any) -> tuple[str, int] | None:
+    """The first pattern that the answer matches, and how many tokens of the answer it took; None
+    when none matches. `new`: so many of the `ids` have not been searched yet."""
+    # One token more than the longest match: what is before a match must be seen, too.
+    begin = max(len(ids) - patterns.tokens - max(new, 1), 0)
+    matched = _match(patterns, ids, begin, len(ids), new, decode)
+    if matched is None:
+        return None
+    for end in range(max(begin, len(ids) - new) + 1, len(ids)):
+        earlier = _match(patterns, ids, begin, end, new, decode)
+        if earlier is not None:
+            return earlier, end
+    return matched, len(ids)
 
-    def __init__(self) -> None:
-        self.long = 0
-        self.nested = False
 
-    def visit(self, node: Any, within: bool) -> None:
-        """`node`: a piece of what `re` parsed. `within`: a repetition is around it."""
-        from re import _constants as codes  # type: ignore[attr-defined]
+def _match(
+    patterns: StopPatterns, ids: list[int], begin: int, end: int, new: int, decode: Any
+) -> str | None:
+    text = decode(ids[begin:end])
+    # Of what came before only a match's own beginning can matter.
+    fresh = len(decode(ids[max(end - new, begin) : end])) + SLACK
+    start = max(len(text) - patterns.characters - fresh, 1 if begin else 0, 0)
+    return patterns.found(text, min(start, len(text)))
 
-        for code, value in node:
-            if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
-                least, most, body = value
-                # A fixed number of times matches in one way only: nothing to go back to.
-                self.nested |= within and least != most
-                self.long += most > LONG and least != most
-                self.visit(body, within or most > 1)
-            elif code is codes.BRANCH:
-                self.nested |= within
-                for branch in value[1]:
-                    self.visit(branch, within)
-            elif code is codes.SUBPATTERN:
-                self.visit(value[-1], within)
-            elif code in (codes.ASSERT, codes.ASSERT_NOT):
-                self.nested |= within
-                self.visit(value[1], within)
-            elif code is codes.ATOMIC_GROUP:
-                self.visit(value, within)
-            elif code in (codes.GROUPREF, codes.GROUPREF_EXISTS):
-                self.nested |= within or self.long > 0
+
+def _finish(original: Any, req: Any, new_accepted_len: int = 1) -> Any:
+    params = req.sampling_params
+    if not params.stop_regex_strs:
+        return original(req, new_accepted_len)
+    patterns = patterns_of(req)
+    if params.stop_strs:
+        texts, params.stop_regex_strs = params.stop_regex_strs, []
+        try:
+            if original(req, new_accepted_len):
+                return True
+        finally:
+            params.stop_regex_strs = texts
+    found = search(patterns, req.output_ids, new_accepted_len, req.tokenizer.decode)
+    if found is None:
+        return False
+    from sglang.srt.managers.schedule_batch import FINISHED_MATCHED_REGEX
+
+    req.finished_reason = FINISHED_MATCHED_REGEX(matched=found[0])
+    req.finished_len = found[1]
+    return True
+
+
+PATCH = Patch(
+    name="stop_patterns",
+    why="stop_regex is searched by Python's re, which some patterns hold for ever, and with it the "
+    "scheduler of everybody's requests",
+    processes=frozenset({Process.SCHEDULER}),
+    hooks=(Hook(f"{_REQ}._check_str_based_finish", _finish, ("self", "new_accepted_len")),),
+    requires=(
+        "sglang.srt.managers.schedule_batch.FINISHED_MATCHED_REGEX",
+        f"{_SAMPLING}.stop_strs",
+        f"{_SAMPLING}.stop_regex_strs",
+        f"{_SAMPLING}.stop_regex_max_len",
+    ),
+)

@@ -10,6 +10,7 @@ once, with its type; both sides import it. `patches` imports this package, `tool
 - `placement`: where it says that its experts lie
 - `capturing`: under which of SGLang's settings captured experts are right
 - `ticket`: what the toolkit itself asks in a request for a worker
+- `stop_patterns`: which patterns of `stop_regex` are matched, and how; `stop_syntax`: in what words
 - `waiting`: in which order a worker prefills what waits
 - `run_id`: of which run a process is
 """

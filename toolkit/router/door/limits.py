@@ -31,8 +31,6 @@ MAX_TOKENS = 2**31 - 1
 """Counts and ids beyond are refused: they do not fit into SGLang's tensors."""
 MAX_NAME = 4096
 """Characters of an identifier (session, salt, user, model)."""
-MAX_STOP = 4096
-"""Characters of one stop string."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from toolkit.contract.stop_patterns import MAX_STOP
 from toolkit.router.door.field import Rule
-from toolkit.router.door.limits import MAX_NAME, MAX_STOP, MAX_TOKENS, Limits
+from toolkit.router.door.limits import MAX_NAME, MAX_TOKENS, Limits
 from toolkit.router.door.refusal import shown
 
 INT64 = 2**63
@@ -90,13 +91,13 @@ def _stop(name: str, value: Any, limits: Limits) -> str | None:
         return f"{name} must be a string or a list of strings, got {shown(value)}."
     if len(texts) > MAX_STOPS:
         return f"at most {MAX_STOPS} stop strings are allowed, got {len(texts)}"
-    longest = max(map(len, texts), default=0)
-    if longest > MAX_STOP:
-        return f"{name} strings must have at most {MAX_STOP} characters, got {longest}."
+    size = sum(map(len, texts))
+    if size > MAX_STOP:
+        return f"{name} strings must have at most {MAX_STOP} characters together, got {size}."
     return None
 
 
-STOP = Rule(f"a string or at most {MAX_STOPS}, each of at most {MAX_STOP} characters", _stop)
+STOP = Rule(f"a string or at most {MAX_STOPS}, together of at most {MAX_STOP} characters", _stop)
 
 
 def _stop_ids(name: str, value: Any, limits: Limits) -> str | None:

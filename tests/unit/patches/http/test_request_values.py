@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from patches.http.stop_patterns import unsafe
 from tests.sglang_python import run_python
 
 # (sampling parameters, other fields of the tokenized request, what is said of them)
@@ -40,7 +39,9 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"json_schema": "{"}, {}, "json_schema is no JSON"),
     ({"json_schema": '{"a":' * 80 + "1" + "}" * 80}, {}, "nested deeper"),
     ({"ebnf": "x" * 70000}, {}, "longer than"),
-    ({"stop_regex": "(a+)+$"}, {}, "take for ever"),
+    ({"stop_regex": "(a)\\1"}, {}, "back reference"),
+    ({"stop_regex": "(?:a?){1000}"}, {}, "are searched in the last 131"),
+    ({"stop": ["a" * 2000] * 3}, {}, "stop has 6000 characters"),
     ({"custom_params": [1]}, {}, "custom_params must be an object"),
     ({"custom_params": {"thinking_budget": "x"}}, {}, "thinking_budget"),
     ({}, {"top_logprobs_num": 129}, "top_logprobs_num must be in [0, 128]"),
@@ -149,24 +150,3 @@ def test_what_a_scheduler_cannot_use_is_refused_with_words(verdicts: list[str | 
 def test_ordinary_values_pass(verdicts: list[str | None]) -> None:
     passed = list(zip(PASSED, verdicts[len(REFUSED) :], strict=True))
     assert [(case, said) for case, said in passed if said is not None] == []
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    ["(a+)+$", "(a|ab)*", "(a?a?)*x", "(a{0,9}){9}", "a*a*a*b", "(a*)\\1", "(?:x(?=y+))*"],
-)
-def test_patterns_that_can_take_for_ever_are_refused(pattern: str) -> None:
-    assert "for ever" in (unsafe(pattern) or "")
-
-
-@pytest.mark.parametrize("pattern", ["(((", "[^", "a{99999999999}", "(" * 3000, "(?P=x)"])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    assert "no regular expression" in (unsafe(pattern) or "")
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    ["stop", "a|b", "\\d{3}-\\d{4}", "\n\n+", "[ab]*c", "(foo|bar)", "((a{9}){9}){9}", ""],
-)
-def test_ordinary_patterns_pass(pattern: str) -> None:
-    assert unsafe(pattern) is None
