@@ -33,29 +33,20 @@ def patterns_of(req: Any) -> StopPatterns:
     return found
 
 
-def search(patterns: StopPatterns, ids: list[int], new: int, decode: Any) -> tuple[str, int] | None:
-    """The first pattern that the answer matches, and how many tokens of the answer it took; None
-    when none matches. `new`: so many of the `ids` have not been searched yet."""
-    # One token more than the longest match: what is before a match must be seen, too.
-    begin = max(len(ids) - patterns.tokens - max(new, 1), 0)
-    matched = _match(patterns, ids, begin, len(ids), new, decode)
-    if matched is None:
-        return None
-    for end in range(max(begin, len(ids) - new) + 1, len(ids)):
-        earlier = _match(patterns, ids, begin, end, new, decode)
-        if earlier is not None:
-            return earlier, end
-    return matched, len(ids)
-
-
-def _match(
-    patterns: StopPatterns, ids: list[int], begin: int, end: int, new: int, decode: Any
-) -> str | None:
-    text = decode(ids[begin:end])
-    # Of what came before only a match's own beginning can matter.
-    fresh = len(decode(ids[max(end - new, begin) : end])) + SLACK
-    start = max(len(text) - patterns.characters - fresh, 1 if begin else 0, 0)
-    return patterns.found(text, min(start, len(text)))
+def search(patterns: StopPatterns, ids: Any, new: int, decode: Any) -> tuple[str, int] | None:
+    """The pattern that ends the answer, and after how many of its tokens; None when none does.
+    `ids`: all tokens of the answer; `new`: so many of them have not been searched yet."""
+    for end in range(len(ids) - min(max(new, 1), len(ids)) + 1, len(ids) + 1):
+        # One token more than the longest match: what is before a match must be seen, too.
+        begin = max(end - patterns.tokens - 1, 0)
+        text = decode(ids[begin:end])
+        # Of what is older than this token, only a match's own beginning can matter.
+        fresh = len(decode(ids[end - 1 : end])) + SLACK
+        start = max(len(text) - patterns.characters - fresh, 1 if begin else 0)
+        found = patterns.found(text, min(start, len(text)))
+        if found is not None:
+            return found, end
+    return None
 
 
 def _finish(original: Any, req: Any, new_accepted_len: int = 1) -> Any:

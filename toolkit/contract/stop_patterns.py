@@ -18,6 +18,8 @@ from toolkit.contract.stop_syntax import Written, WrittenError, written
 MAX_BYTES = 256
 """Of a pattern: SGLang's own limits (srt/sampling/sampling_params.py)."""
 MAX_PATTERNS = 32
+MAX_ALL = 2048
+"""Of all patterns of a request: to read one takes some 5 us a byte."""
 MAX_SIZE = 1000
 """Characters that all patterns of a request stand for, repetitions written out."""
 MAX_STEPS = 2**17
@@ -53,6 +55,11 @@ class StopPatterns:
         if len(patterns) > MAX_PATTERNS:
             raise StopPatternError(
                 f"at most {MAX_PATTERNS} stop_regex patterns are allowed, got {len(patterns)}"
+            )
+        size = sum(map(_bytes, patterns))
+        if size > MAX_ALL:
+            raise StopPatternError(
+                f"stop_regex patterns have {size} bytes, and at most {MAX_ALL} together are taken"
             )
         read = [_read(pattern) for pattern in patterns]
         size = sum(each.size for each in read)
@@ -98,13 +105,17 @@ def why_not(patterns: Sequence[str]) -> str | None:
     return None
 
 
-def _read(pattern: str) -> Written:
+def _bytes(pattern: str) -> int:
     try:
         size = len(pattern.encode())
     except UnicodeEncodeError:
         raise StopPatternError(f"{_named(pattern)} is no valid Unicode text") from None
     if size > MAX_BYTES:
         raise StopPatternError(f"stop_regex is {size} bytes, over the {MAX_BYTES}-byte limit")
+    return size
+
+
+def _read(pattern: str) -> Written:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -72,6 +72,7 @@ def test_a_hostile_pattern_takes_time_linear_in_the_text(pattern: str) -> None:
         (["\ud800"], "no valid Unicode"),
         (["a" * 257], "257 bytes, over the 256-byte limit"),
         (["a"] * 33, "at most 32"),
+        (["(a)" * 40] * 20, "2400 bytes, and at most 2048 together"),
         ([r"(a)\1"], "back reference"),
         (["(a)?(?(1)b|c)"], "back reference"),
         (["(?<=a)b"], "look-around"),

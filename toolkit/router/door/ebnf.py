@@ -7,7 +7,6 @@ One pass reads the grammar and one finds the rules that end: both take time line
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 # Nothing in it goes back (`*+`), and whoever reads tokens stops at the first `other`: else each of
@@ -22,8 +21,6 @@ _TOKEN = re.compile(
     |(?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
-Token = tuple[str, str]
-"""Its kind and its text."""
 
 
 @dataclass(slots=True)
@@ -36,15 +33,21 @@ class _Rules:
     numbers: dict[str, int] = field(default_factory=dict)
     defined: dict[str, int] = field(default_factory=dict)
 
-    def new(self) -> int:
-        self.ways.append([])
+    def new(self, ways: list[list[int]]) -> int:
+        self.ways.append(ways)
         return len(self.ways) - 1
 
     def named(self, name: str) -> int:
         number = self.numbers.get(name)
         if number is None:
-            number = self.numbers[name] = self.new()
+            number = self.numbers[name] = self.new([])
         return number
+
+    def define(self, name: str) -> list[list[int]]:
+        """The alternatives of a rule that begins: an empty one so far."""
+        number = self.defined[name] = self.named(name)
+        self.ways[number] = [[]]
+        return self.ways[number]
 
 
 def endless(grammar: str) -> str | None:
@@ -59,17 +62,19 @@ def endless(grammar: str) -> str | None:
 
 def _ending(ways: list[list[list[int]]]) -> list[bool]:
     """Which rules end: those with an alternative of nothing but rules that end."""
-    ends = [not alternatives for alternatives in ways]  # the backend knows what is not defined
+    # The backend knows what is not defined.
+    ends = [not alternatives or [] in alternatives for alternatives in ways]
     unmet: list[int] = []
     owner: list[int] = []
     waiting: list[list[int]] = [[] for _ in ways]
     for rule, alternatives in enumerate(ways):
+        if ends[rule]:
+            continue
         for needs in alternatives:
             for need in needs:
                 waiting[need].append(len(unmet))
             unmet.append(len(needs))
             owner.append(rule)
-            ends[rule] = ends[rule] or not needs
     found = [rule for rule, does in enumerate(ends) if does]
     while found:
         for way in waiting[found.pop()]:
@@ -80,49 +85,54 @@ def _ending(ways: list[list[list[int]]]) -> list[bool]:
     return ends
 
 
-def _tokens(grammar: str) -> Iterator[Token]:
-    for match in _TOKEN.finditer(grammar):
-        if match.lastgroup != "skip":
-            yield match.lastgroup or "", match.group()
-
-
 def _rules(grammar: str) -> _Rules | None:
     rules = _Rules()
-    open_groups: list[tuple[int, int]] = []
-    rule = -1
-    tokens = _tokens(grammar)
-    after: Token | None = next(tokens, None)
-    while after is not None:
-        (kind, text), after = after, next(tokens, None)
-        if kind == "name" and after is not None and after[0] == "define":
-            if open_groups:
+    numbers = rules.numbers
+    outer: list[tuple[list[list[int]], int]] = []
+    ways: list[list[int]] | None = None
+    name, group = "", -1  # what came last, where it may be defined or be optional
+    for match in _TOKEN.finditer(grammar):
+        kind = match.lastgroup
+        if kind == "skip":
+            continue
+        if kind == "define" and name:
+            if outer:
                 return None
-            rule = rules.defined[text] = rules.named(text)
-            rules.ways[rule] = [[]]
+            ways, name = rules.define(name), ""
+            continue
+        if kind == "count" and _optional(match.group()):
+            name, group = "", -1
+        if name or group >= 0:
+            if ways is None:
+                return None
+            if name:
+                group = numbers[name] if name in numbers else rules.named(name)
+            ways[-1].append(group)
+            name, group = "", -1
+        if kind == "name":
+            name = match.group()
         elif kind == "define":
             continue
-        elif rule < 0 or kind == "other":
+        elif ways is None or kind == "other":
             return None
-        elif kind == "name" and not _optional(after):
-            rules.ways[rule][-1].append(rules.named(text))
-        elif text == "|":
-            rules.ways[rule].append([])
-        elif text == "(":
-            group = rules.new()
-            open_groups.append((rule, group))
-            rules.ways[group] = [[]]
-            rule = group
-        elif text == ")":
-            if not open_groups:
+        elif kind == "mark":
+            text = match.group()
+            if text == "|":
+                ways.append([])
+            elif text == "(":
+                inner: list[list[int]] = [[]]
+                outer.append((ways, rules.new(inner)))
+                ways = inner
+            elif not outer:
                 return None
-            rule, group = open_groups.pop()
-            if not _optional(after):
-                rules.ways[rule][-1].append(group)
-    return None if open_groups else rules
+            else:
+                ways, group = outer.pop()
+    if name or group >= 0:
+        if ways is None:
+            return None
+        ways[-1].append(rules.named(name) if name else group)
+    return None if outer else rules
 
 
-def _optional(token: Token | None) -> bool:
-    if token is None or token[0] != "count":
-        return False
-    text = token[1]
-    return text in "*?" or (text[0] == "{" and text[1:].strip(" 0")[:1] in ",}")
+def _optional(count: str) -> bool:
+    return count in "*?" or (count[0] == "{" and count[1:].strip(" 0")[:1] in ",}")

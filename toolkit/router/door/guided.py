@@ -12,8 +12,8 @@ from toolkit.router.door.field import Rule
 from toolkit.router.door.limits import Limits
 from toolkit.router.door.refusal import shown
 
-MAX_TEXT = 128 * 1024
-"""Characters of a grammar or schema."""
+MAX_TEXT = 64 * 1024
+"""Characters of a grammar or schema; workers take no more (patches/http/request_values.py)."""
 MAX_NESTED = 64
 """Brackets within brackets."""
 ANY = "$$ANY$$"
@@ -125,6 +125,8 @@ def _text(name: str, value: Any) -> str | None:
 
 
 def _nested(name: str, value: str) -> str | None:
+    if value.count("(") <= MAX_NESTED:
+        return None
     depth = 0
     for character in value:
         if character == "(":

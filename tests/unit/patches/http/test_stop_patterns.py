@@ -44,6 +44,7 @@ def found(patterns: list[str], ids: list[int], new: int = 1) -> tuple[str, int] 
         (["END"], [0, 2, 1, 1], 3, ("END", 2)),
         (["bb"], [0, 1, 1, 1], 3, ("bb", 3)),
         (["a|END"], [2, 0, 1], 3, ("a|END", 1)),
+        (["a$"], [1, 0, 1], 3, ("a$", 2)),
         (["b"], [1], 0, ("b", 1)),
     ],
 )

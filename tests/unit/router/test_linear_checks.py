@@ -1,0 +1,89 @@
+"""What a body costs grows with its size, whatever is in it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.unit.router.worst_bodies import ROWS, Worst, raw, rules
+from toolkit.router.door.limits import ALLOWABLE
+from toolkit.router.door.models import prepare
+from toolkit.router.errors import ApiError
+from toolkit.router.request import Wanted
+from toolkit.router.splitting import parse
+
+SIZES = (4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024)
+ALLOW = frozenset(ALLOWABLE)
+GROWTH = 8.0
+"""The most that four times the size may cost; four and some is right, sixteen is a square."""
+LEAST_S = 0.002
+"""Less is not told apart from nothing."""
+TRIES = 3
+"""Other work on this machine can only add to what is measured, so one good try is enough."""
+
+
+def read(path: str, body: bytes) -> None:
+    """As the router does, with all that policies may want to know; a refusal must be a 400."""
+    try:
+        parse(path, body, vocabulary=100_000, allow=ALLOW, wanted=Wanted(True, True, True))
+    except ApiError as error:
+        assert error.status == 400, error.message
+        assert len(error.body("chat")) < 100_000
+
+
+def cpu_s(path: str, body: bytes) -> float:
+    """CPU time of one reading, without the collector's, whose rounds come when they come."""
+    gc.disable()
+    try:
+        begin = time.process_time()
+        read(path, body)
+        return max(time.process_time() - begin, LEAST_S)
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made() -> None:
+    prepare(ALLOW)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_four_times_the_size_costs_about_four_times_as_much(row: Worst) -> None:
+    smaller = b""
+    for size in SIZES:
+        body = raw(row.make(size))
+        if smaller:
+            for _ in range(TRIES):
+                taken = cpu_s(row.path, smaller), cpu_s(row.path, body)
+                if taken[1] < GROWTH * taken[0]:
+                    break
+            else:
+                raise AssertionError(f"{size // 4} and {size} bytes took {taken} s")
+        smaller = body
+
+
+def test_every_rule_has_a_row() -> None:
+    assert rules() - {row.reads for row in ROWS.values()} == set()
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_row_gets_to_what_it_is_meant_for(row: Worst) -> None:
+    called: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        module = frame.f_globals["__name__"].removeprefix("toolkit.router.").removeprefix("door.")
+        called.add(f"{module}.{frame.f_code.co_qualname}".replace(".<locals>", ""))
+
+    body = raw(row.make(2000))
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        read(row.path, body)
+    finally:
+        sys.setprofile(before)
+    assert row.reads in called
