@@ -28,6 +28,7 @@ LIMITS = (
     "silent_s", "hung_s", "lost_s", "first_token_timeout_s", "idle_timeout_s", "eject_share",
     "max_retries", "max_parts", "max_body_mib", "max_body_total_mib", "max_connections",
     "head_timeout_s", "keepalive_s", "body_timeout_s", "body_pace_kib", "accept_gzip",
+    "parse_cpu_ms", "write_stall_s",
 )  # fmt: skip
 """Keys of `router:` that are those of `toolkit.router.config`, which says what they do."""
 

@@ -273,6 +273,8 @@ class Router(_Strict):
     body_timeout_s: Seconds | None = None
     body_pace_kib: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     accept_gzip: bool | None = None
+    parse_cpu_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    write_stall_s: Seconds | None = None
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
 
     @field_validator("allow")

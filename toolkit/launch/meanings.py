@@ -67,6 +67,10 @@ MEANINGS = {
     "router.keepalive_s": "how long a connection may be idle between requests, seconds",
     "router.body_timeout_s": "time for a body, seconds",
     "router.body_pace_kib": "the slowest pace of a body, KiB/s; 0 asks for none",
+    "router.parse_cpu_ms": "CPU time for checking a body that is not an ordinary one, and half a "
+    "second more for each MiB of it; then 400, ms; default 100",
+    "router.write_stall_s": "a client whose connection takes nothing for so long, while something "
+    "waits to be written, is dropped, seconds; default 20",
     "router.accept_gzip": "take bodies with `Content-Encoding: gzip`; otherwise they get 415",
     "hosts": "the machines of a deployment on several hosts, by name",
     "hosts.NAME.address": "address by which the other hosts reach it",

@@ -13,6 +13,10 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toolkit.router.parse_server import Started
 
 ADMIN_CONNECTIONS = 256
 LAST_WORDS_S = 1.0
@@ -20,7 +24,7 @@ LAST_WORDS_S = 1.0
 an admin's request that waits for a refit, say, or a stream that outlived `drain_timeout_s`."""
 
 
-async def serve(config_path: str) -> int:
+async def serve(config_path: str, parsers: Started) -> int:
     from aiohttp import web
 
     from toolkit.front import inherited
@@ -31,7 +35,7 @@ async def serve(config_path: str) -> int:
 
     try:
         config = load_config(config_path)
-        router = Router(config)
+        router = Router(config, parsers)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -99,11 +103,15 @@ def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print("usage: python -m toolkit.router CONFIG.json", file=sys.stderr)
         return 2
+    from toolkit.router import parse_server
+
+    # Before there is a thread, an event loop or a socket.
+    parsers = parse_server.forked()
     import uvloop
 
     # Numpy, where a profile brings it in: for a decision, threads only cost.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return uvloop.run(serve(sys.argv[1]))
+    return uvloop.run(serve(sys.argv[1], parsers))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from toolkit.router.guard import CALLER, Guard
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
-from toolkit.router.parsing import Parser
+from toolkit.router.parsing import Parser, neighbours
 from toolkit.router.quiet import where
 from toolkit.router.recording import Entry as Recorded
 from toolkit.router.recording import Recording
@@ -43,6 +43,7 @@ from toolkit.router.stages import Rebalancer
 
 if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality
+    from toolkit.router.parse_server import Started
 
 log = logging.getLogger("toolkit.router")
 
@@ -54,7 +55,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Router:
     """Everything of one router process; `app()` is its HTTP face."""
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, parsers: Started | None = None) -> None:
         self.config = config
         self.metrics = Metrics()
         self.known_workers = KnownWorkers(config, config.secret(config.worker_api_key_env))
@@ -68,7 +69,7 @@ class Router:
         self.metrics.watch_policies(self.dispatcher)
         self.admission = Admission(config.max_inflight, config.max_queue)
         self.budget = Budget(config.max_body_total_mib * budget.MIB)
-        self.parser = Parser()
+        self.parser = Parser(config.parse_cpu_ms / 1000, parsers)
         self.recording = Recording(config.record) if config.record else None
         models.prepare(config.allow)
         self.ending = False
@@ -208,6 +209,7 @@ class Router:
             request.path,
             chunks,
             charge,
+            client=caller or neighbours(request.remote or ""),
             wanted=self.dispatcher.wanted,
             headers=_forwarded(request),
             limit=min(self.config.max_parts, self.admission.widest),

@@ -133,7 +133,10 @@ class RouterConfig(BaseModel):
     `max_body_mib` for one body, `max_body_total_mib` for the memory of all that are read, parsed,
     queued or run (`toolkit.router.budget`). A connection has `head_timeout_s` for each head, of
     `max_head_kib` at most, `keepalive_s` between requests, and for a body `body_timeout_s` and a
-    pace of `body_pace_kib` KiB/s in each `body_window_s` (`toolkit.router.bodies`). Above
+    pace of `body_pace_kib` KiB/s in each `body_window_s` (`toolkit.router.bodies`).
+    What is not an ordinary body is parsed and checked in processes, with `parse_cpu_ms` of CPU time
+    and half a second more for each MiB (`toolkit.router.parsing`). A client whose connection takes
+    nothing for `write_stall_s` while something waits to be written to it is dropped. Above
     `max_connections` (less where file descriptors are few) idle ones are closed, else the new one
     gets 503. `accept_gzip`: take bodies with `Content-Encoding: gzip`; otherwise 415.
     Clients send one of the keys in the variable `api_key_env` or the file `api_keys_file` (a line
@@ -206,6 +209,8 @@ class RouterConfig(BaseModel):
     body_window_s: float = Field(default=10.0, gt=0)
     body_pace_kib: float = Field(default=16.0, ge=0, allow_inf_nan=False)
     accept_gzip: bool = False
+    parse_cpu_ms: float = Field(default=100.0, gt=0, allow_inf_nan=False)
+    write_stall_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
     debug: bool = False
     """Log the lines of code that led to unexpected errors; never what they were about."""
     incremental_streaming: bool = False

@@ -7,20 +7,19 @@ then puts its bytes between the others without copying them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
+from toolkit.router.budget import values
 from toolkit.router.request import Job, encode
 
 WORTH = 8 * 1024
 """Bytes of a body from which packing pays."""
 _TEXT = 4 * 1024
 """Characters of a text from which it is packed."""
-_PROMPTS = frozenset(
-    {"messages", "prompt", "text", "input_ids", "input_embeds", "tools", "image_data", "video_data",
-     "audio_data", "input", "system", "documents", "items"}
-)  # fmt: skip
+_MANY = 1024
+"""Bytes of JSON of a list or an object from which it is packed."""
 _LOOKED_AT = frozenset({"rid", "sampling_params", "custom_params", "stream_options"})
 """What the router itself changes or reads after parsing."""
 
@@ -36,31 +35,45 @@ class Packed:
 
 def pack(job: Job) -> list[Packed]:
     """Replace the large values of all bodies of a job, equal objects by the same `Packed`."""
-    known: dict[int, Packed] = {}
+    known: dict[int, Packed | None] = {}
     kept = []  # so that no id is used twice
     for single in job.singles:
         for key, value in single.body.items():
-            kind = type(value)
-            if key in _LOOKED_AT or not (
-                (kind is str and len(value) >= _TEXT) or (kind in (list, dict) and key in _PROMPTS)
-            ):
+            if key in _LOOKED_AT or type(value) not in (str, list, dict):
                 continue
-            packed = known.get(id(value))
-            if packed is None:
-                packed = known[id(value)] = Packed((encode(value),))
+            if id(value) not in known:
+                known[id(value)] = _packed(value)
                 kept.append(value)
-            single.body[key] = packed
-    return list(known.values())
+            packed = known[id(value)]
+            if packed is not None:
+                single.body[key] = packed
+    return [packed for packed in known.values() if packed is not None]
 
 
-def unpacked(job: Job) -> int:
-    """Bytes that posting all parts of a job takes apart from packed values, on two workers each."""
-    once = (
-        len(encode({key: v for key, v in single.body.items() if type(v) is not Packed}))
+def _packed(value: Any) -> Packed | None:
+    """None where it is not worth it."""
+    if type(value) is str and len(value) < _TEXT:
+        return None
+    written = encode(value)
+    return Packed((written,)) if type(value) is str or len(written) >= _MANY else None
+
+
+class Rest(NamedTuple):
+    """What a job takes apart from its packed values."""
+
+    bytes: int
+    """Of posting all its parts, on two workers each."""
+    values: int
+    """Of JSON, in all its parts."""
+
+
+def rest(job: Job) -> Rest:
+    once = [
+        encode({key: v for key, v in single.body.items() if type(v) is not Packed})
         for single in job.singles
         if single.first_sample
-    )
-    return 2 * job.per_prompt * sum(once)
+    ]
+    return Rest(2 * job.per_prompt * sum(map(len, once)), sum(map(values, once)))
 
 
 def segments(body: dict[str, Any]) -> tuple[bytes, ...]:

@@ -47,9 +47,31 @@ _BATCHED = (
 """/generate fields that may hold one entry per prompt (`GenerateReqInput`, SGLang 0.5.21)."""
 
 
-def parse(
+def parse(path: str, raw: bytes, **known: Any) -> Job:
+    """`split` of the body that these bytes are.
+
+    Raises:
+        ApiError: as `load` and `split`.
+    """
+    return split(path, *load(path, raw), **known)
+
+
+def load(path: str, raw: bytes) -> tuple[Any, bool]:
+    """The body; and True for what is not strictly JSON, yet read by SGLang.
+
+    Raises:
+        ApiError: 400 for malformed JSON, and for what is nested too deeply.
+    """
+    body, lax = _read(raw, PATHS[path])
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _too_deep(body):
+        raise ApiError(400, f"The body is nested deeper than {DEEPEST} levels.")
+    return body, lax
+
+
+def split(
     path: str,
-    raw: bytes,
+    body: Any,
+    lax: bool,
     *,
     wanted: Wanted = NOTHING,
     headers: str = "",
@@ -64,9 +86,9 @@ def parse(
     said_class: str | None = None,
     key: str = "",
 ) -> Job:
-    """Split a body into singles. `vocabulary` is the number of token ids, 0 when unknown; `allow`
-    what this deployment lets clients do (`toolkit.router.door.ALLOWABLE`); `capture`: the client
-    wants the experts of its request kept.
+    """Check a body, as `load` gives it, and split it into singles. `vocabulary` is the number of
+    token ids, 0 when unknown; `allow` what this deployment lets clients do
+    (`toolkit.router.door.ALLOWABLE`); `capture`: the client wants the experts of its request kept.
 
     `label` is the client's own name for the kind of request and `routing_key` its word on where it
     belongs, if it gave them: they may tell of the prompt or of a person, and are never logged.
@@ -75,11 +97,10 @@ def parse(
     client's key.
 
     Raises:
-        ApiError: 400 for malformed JSON, for values that no worker should see and for combinations
-            that cannot work here.
+        ApiError: 400 for values that no worker should see and for combinations that cannot work
+            here.
     """
     endpoint = PATHS[path]
-    body, lax = _load(raw, endpoint)
     if not isinstance(body, dict):
         raise _type_error(body, endpoint)
     if capture and "capture" not in allow:
@@ -132,14 +153,6 @@ def parse(
             )
         )  # fmt: skip
     return job
-
-
-def _load(raw: bytes, endpoint: Endpoint) -> tuple[Any, bool]:
-    """And True for what is not strictly JSON, yet read by SGLang."""
-    body, lax = _read(raw, endpoint)
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _too_deep(body):
-        raise ApiError(400, f"The body is nested deeper than {DEEPEST} levels.")
-    return body, lax
 
 
 def _too_deep(body: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Large bodies, parsed elsewhere, are the same requests; a parser that dies is replaced."""
+"""Bodies that are parsed elsewhere are the same requests; a process that dies is replaced."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import json
 import os
 import signal
 
+import psutil
 import pytest
 
-from toolkit.router import parsing, splitting
+from toolkit.router import parse_server, parsing, splitting
 from toolkit.router.budget import Budget, values, weight
+from toolkit.router.door import guided
 from toolkit.router.errors import ApiError
 from toolkit.router.packed import Packed, pack, segments
-from toolkit.router.parsing import Parser
+from toolkit.router.parsing import Parser, neighbours
 from toolkit.router.request import Wanted
 
 MIB = 2**20
@@ -49,7 +51,7 @@ def test_a_job_is_the_same_wherever_it_was_parsed():
             raw = json.dumps(body).encode()
             job, charged = await parse(parser, path, raw)
             here = splitting.parse(path, raw, wanted=WANTED, limit=64)
-            assert parser._process is not None
+            assert parser.elsewhere
             assert len(job.singles) == len(here.singles)
             assert (job.merged, job.stream, job.per_prompt) == (
                 here.merged, here.stream, here.per_prompt)  # fmt: skip
@@ -65,38 +67,35 @@ def test_a_job_is_the_same_wherever_it_was_parsed():
     in_loop(check())
 
 
-def test_errors_come_back_as_they_are_and_a_dead_parser_is_replaced(monkeypatch):
+BIG = ' "x": "' + "y" * MIB + '"'
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "words"),
+    [
+        ("[" + "1," * MIB + "1]", 400, "valid dictionary"),
+        ('{"prompt": "a", "n": 0,' + BIG + "}", 400, "at least 1"),
+        ('{"prompt": ["a"' + ', "a"' * 99 + "]," + BIG + "}", 400, "at most 64"),
+        ('{"prompt": ' + "[" * MIB + "}", 400, "JSON"),
+        ('{"prompt": "a", "x": [' + "[]," * (5 * MIB) + "[]]}", 413, "JSON values"),
+    ],
+)
+def test_errors_come_back_as_they_are(text, status, words):
     async def check() -> None:
         parser = Parser()
-        big = ' "x": "' + "y" * MIB + '"'
-        for text, words in (
-            ("[" + "1," * MIB + "1]", "valid dictionary"),
-            ('{"prompt": "a", "n": 0,' + big + "}", "at least 1"),
-            ('{"prompt": ["a"' + ', "a"' * 99 + "]," + big + "}", "at most 64"),
-            ('{"prompt": ' + "[" * MIB + "}", "JSON"),
-        ):
-            with pytest.raises(ApiError) as refused:
-                await parse(parser, "/v1/completions", text.encode())
-            assert refused.value.status == 400
-            assert words in str(refused.value.body("completions"))
-        dense = b'{"prompt": "a", "x": [' + b"[]," * (5 * MIB) + b"[]]}"
         with pytest.raises(ApiError) as refused:
-            await parse(parser, "/v1/completions", dense)
-        assert refused.value.status == 413
-        assert parser._process is not None
-        os.kill(parser._process.pid, signal.SIGKILL)
-        raw = b'{"prompt": "a",' + big.encode() + b"}"
-        while True:  # until its death is known
-            try:
-                await parse(parser, "/v1/completions", raw)
-                break
-            except ApiError as error:
-                assert error.status == 413
-        monkeypatch.setattr(parsing, "PARSE_S", 0.0)
-        with pytest.raises(ApiError) as refused:
-            await parse(parser, "/v1/completions", raw)
-        assert refused.value.status == 413
-        monkeypatch.undo()
+            await parse(parser, "/v1/completions", text.encode())
+        assert refused.value.status == status
+        assert words in str(refused.value.body("completions"))
+        await parser.stop()
+
+    in_loop(check())
+
+
+def test_processes_are_bounded_in_memory_and_what_is_cancelled_leaves_nothing():
+    async def check() -> None:
+        parser = Parser()
+        raw = b'{"prompt": "a",' + BIG.encode() + b"}"
         task = asyncio.ensure_future(parse(parser, "/v1/completions", raw))
         await asyncio.sleep(0.05)
         task.cancel()
@@ -121,15 +120,192 @@ def test_errors_come_back_as_they_are_and_a_dead_parser_is_replaced(monkeypatch)
     in_loop(check())
 
 
-def test_small_bodies_never_leave_the_process():
+SMALL = b'{"prompt": "a", "regex": "a"}'
+
+
+async def until_gone(pid: int) -> None:
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_process_that_died_is_replaced_and_so_is_the_server_of_them(forked):
+    started = parse_server.forked() if forked else None
+
     async def check() -> None:
-        parser = Parser()
-        job, charged = await parse(parser, "/v1/completions", b'{"prompt": "a", "n": 2}')
-        assert len(job.singles) == 2
-        assert charged > 0
-        assert parser._process is None
+        parser = Parser(started=started)
+        await parse(parser, "/v1/completions", SMALL)
+        (process,) = parser._idle
+        os.kill(process.pid, signal.SIGKILL)
+        await until_gone(process.pid)
+        while process.alive:
+            await asyncio.sleep(0.001)
+        await parse(parser, "/v1/completions", SMALL)
+        (other,) = parser._idle
+        server = psutil.Process(other.pid).ppid()
+        assert process.pid != other.pid
+        os.kill(server, signal.SIGKILL)
+        await until_gone(other.pid)  # it does not outlive its server
+        while other.alive or not parser._server.gone:
+            await asyncio.sleep(0.001)
+        job, _ = await parse(parser, "/v1/completions", SMALL)
+        assert job.singles[0].body["regex"] == "a"
+        (third,) = parser._idle
+        assert psutil.Process(third.pid).ppid() != server
+        await parser.stop()
+        await until_gone(third.pid)
 
     in_loop(check())
+
+
+def test_a_process_that_dies_with_a_body_says_so(monkeypatch):
+    async def check() -> None:
+        parser = Parser()
+        await parse(parser, "/v1/completions", SMALL)
+        (process,) = parser._idle
+        os.kill(process.pid, signal.SIGSTOP)
+        asking = asyncio.ensure_future(parse(parser, "/v1/completions", SMALL))
+        while parser._idle:
+            await asyncio.sleep(0.001)
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(ApiError) as refused:
+            await asking
+        assert refused.value.status == 413
+        monkeypatch.setattr(parsing, "WALL_S", 0.0)
+        monkeypatch.setattr(parsing, "WALL", 0.0)
+        with pytest.raises(ApiError) as refused:
+            await parse(parser, "/v1/completions", SMALL)
+        assert (refused.value.status, refused.value.retry_after) == (503, 2)
+        monkeypatch.undo()
+        await parse(parser, "/v1/completions", SMALL)
+        await parser.stop()
+
+    in_loop(check())
+
+
+def endless(name: str, value: str, limits: object) -> str | None:
+    """A check of patterns that takes for ever, in Python or in C."""
+    while value == "in Python":
+        pass
+    return str(sum(range(10**10))) if value == "in C" else None  # no signal breaks into it
+
+
+def test_what_takes_more_cpu_than_it_may_is_refused_with_the_field_that_did():
+    good = guided.REGEX.wrong
+    object.__setattr__(guided.REGEX, "wrong", endless)
+    started = parse_server.forked()  # with these checks
+    object.__setattr__(guided.REGEX, "wrong", good)
+
+    async def check() -> None:
+        parser = Parser(cpu_s=0.05, started=started)
+        for path, body, field in (
+            ("/v1/completions", {"prompt": "a", "regex": "in Python"}, "regex"),
+            ("/generate", {"text": "a", "sampling_params": {"regex": "in Python"}}, "regex"),
+            ("/v1/completions", {"prompt": "a", "regex": "in C"}, ""),
+        ):
+            with pytest.raises(ApiError) as refused:
+                await parse(parser, path, json.dumps(body).encode())
+            message = refused.value.message
+            assert refused.value.status == 400
+            assert "50 ms of CPU time" in message and "parse_cpu_ms" in message
+            assert message.startswith(f"Checking {field} " if field else "Parsing and checking")
+            assert len(parser._idle) == (1 if field else 0), "only code in C costs a process"
+        await parse(parser, "/v1/completions", b'{"prompt": "a", "ebnf": "root ::= \\"a\\""}')
+        await parser.stop()
+
+    in_loop(check())
+
+
+def test_ordinary_bodies_never_leave_the_process_and_others_do():
+    async def check() -> None:
+        parser = Parser()
+        chat = {"messages": [{"role": "user", "content": "hello, you: " * 500}] * 9, "n": 2}
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+        for path, body in (
+            ("/v1/completions", {"prompt": "a", "n": 2}),
+            ("/v1/completions", {"prompt": [5, 6] * 3000, "stop": ["a", "b"], "regex": None}),
+            ("/v1/chat/completions", {**chat, "tools": tools, "my_own": {"a": [1, {}]}}),
+            ("/generate", {"text": "a", "sampling_params": {"top_k": 1, "regex": ""}}),
+        ):
+            job, charged = await parse(parser, path, json.dumps(body).encode())
+            assert job.singles and charged > 0
+        assert (parser.elsewhere, parser._server) == (0, None)
+        for number, (path, body) in enumerate((
+            ("/v1/completions", {"prompt": "a", "stop_regex": ["a"]}),
+            ("/v1/completions", {"prompt": "a", "b" * 65: 1}),
+            ("/v1/completions", {"prompt": "a", "logit_bias": {str(i): 1 for i in range(300)}}),
+            ("/v1/completions", {"prompt": ["a"] * 300}),
+            ("/v1/completions", {"prompt": "a", "x": float("inf")}),
+            ("/v1/chat/completions", {**chat, "x": {"y": [{"json_schema": "{}"}]}}),
+            ("/generate", {"text": ["a"], "sampling_params": [{"ebnf": 'root ::= "a"'}]}),
+        ), 1):  # fmt: skip
+            raw = json.dumps(body).encode().replace(b'"regex"', b'"r\\u0065gex"')
+            try:
+                await parse(parser, path, raw)
+            except ApiError as error:
+                assert error.status == 400
+            assert parser.elsewhere == number, body.keys()
+        with pytest.raises(ApiError):
+            await parse(parser, "/v1/completions", b'{"prompt": "a", "r\\u0065gex": 5}')
+        assert parser.elsewhere == number + 1
+        await parser.stop()
+
+    in_loop(check())
+
+
+def test_one_client_s_bodies_keep_nobody_else_s_waiting():
+    """A hundred bodies of one client are there first: of two other clients' nearly all are done
+    before them."""
+
+    async def check() -> None:
+        parser = Parser()
+        done: list[str] = []
+        raw = b'{"prompt": "a", "logit_bias": {' + b",".join(
+            b'"%d": 1' % i for i in range(3000)) + b"}}"  # fmt: skip
+
+        async def one(client: str) -> None:
+            with Budget(512 * MIB).open() as charge:
+                await parser.parse("/v1/completions", [raw], charge, client=client)
+            done.append(client)
+
+        calls = [one("greedy") for _ in range(100)] + [one(name) for name in "bcbcbcbcbc"]
+        await asyncio.gather(*calls)
+        assert done[:40].count("b") == done[:40].count("c") == 5
+        assert (parser.waiting, parser._queue.running, parser._turns) == (0, 0, {})
+        await parser.stop()
+
+    in_loop(check())
+
+
+def test_who_waits_for_too_long_is_told_to_come_again(monkeypatch):
+    async def check() -> None:
+        parser = Parser()
+        await parse(parser, "/v1/completions", SMALL)
+        monkeypatch.setattr(parsing, "WAIT_S", 0.05)
+        for process in (one := parser._queue.enter("x"), other := parser._queue.enter("x")):
+            assert parser._queue.next() is process
+        with pytest.raises(ApiError) as refused:
+            await parse(parser, "/v1/completions", SMALL)
+        assert (refused.value.status, refused.value.retry_after) == (503, 2)
+        parser._queue.leave(one)
+        parser._queue.leave(other)
+        await parse(parser, "/v1/completions", SMALL)
+        parser._queue.each = 0
+        with pytest.raises(ApiError) as refused:
+            await parse(parser, "/v1/completions", SMALL)
+        assert (refused.value.status, refused.value.retry_after) == (503, 2)
+        await parser.stop()
+
+    in_loop(check())
+
+
+def test_addresses_of_one_site_take_turns_as_one():
+    assert neighbours("10.0.0.1") == "10.0.0.1" != neighbours("10.0.0.2")
+    assert neighbours("2001:db8::1") == neighbours("2001:db8::ffff:1")
+    assert neighbours("2001:db8::1") != neighbours("2001:db8:0:1::1")
+    assert neighbours("::ffff:10.0.0.1") != neighbours("::ffff:10.0.0.2")
+    assert neighbours("fe80::1%eth0") == neighbours("fe80::2%eth0")
+    assert neighbours("") == ""
 
 
 def test_parts_share_what_is_large():
