@@ -28,7 +28,7 @@ async def serve(config_path: str, parsers: Started) -> int:
     from aiohttp import web
 
     from toolkit.front import inherited
-    from toolkit.router import connections, descriptors, quiet
+    from toolkit.router import connections, descriptors, lobby, quiet
     from toolkit.router.app import Router
     from toolkit.router.config import ConfigError, load_config
     from toolkit.router.listener import Listener
@@ -43,16 +43,17 @@ async def serve(config_path: str, parsers: Started) -> int:
     asyncio.get_running_loop().set_exception_handler(quiet.on_loop_error)
     limit = descriptors.raise_limit()
     share = descriptors.client_share(limit, len(config.workers), config.max_inflight)
-    lobby = connections.Lobby(min(config.max_connections, share), config.head_timeout_s)
+    most, keys = min(config.max_connections, share), bool(router.guard.names)
+    clients = lobby.Lobby(most, config.head_timeout_s, config.write_stall_s, keys)
     runner = web.AppRunner(
         router.app(), access_log=None, handler_cancellation=True, shutdown_timeout=LAST_WORDS_S
     )
     await runner.setup()
     assert runner.server is not None
-    make = connections.factory(lobby, runner.server, config.max_head_kib, config.keepalive_s)
+    make = connections.factory(clients, runner.server, config.max_head_kib, config.keepalive_s)
     listener = Listener(make)
     # A lobby of its own: a flood of clients must not shut out whoever is to stop it.
-    orders = connections.Lobby(ADMIN_CONNECTIONS, config.head_timeout_s)
+    orders = lobby.Lobby(ADMIN_CONNECTIONS, config.head_timeout_s, config.write_stall_s)
     admin = Listener(
         connections.factory(orders, runner.server, config.max_head_kib, config.keepalive_s)
     )
@@ -71,7 +72,7 @@ async def serve(config_path: str, parsers: Started) -> int:
     log = logging.getLogger("toolkit.router")
     log.info(
         "%d file descriptors, so at most %d connections of clients (max_connections %d)",
-        limit, lobby.most, config.max_connections,
+        limit, clients.most, config.max_connections,
     )  # fmt: skip
     log.info("listening on http://%s:%d", host, port)
     # What is there now stays: the collector need not walk it while streams wait.

@@ -32,7 +32,8 @@ from toolkit.router.guard import CALLER, Guard
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
-from toolkit.router.parsing import Parser, neighbours
+from toolkit.router.neighbours import neighbours
+from toolkit.router.parsing import Parser
 from toolkit.router.quiet import where
 from toolkit.router.recording import Entry as Recorded
 from toolkit.router.recording import Recording
@@ -128,6 +129,8 @@ class Router:
         refused = self.guard.refuse(request)
         if refused is not None:
             return refused
+        if request[CALLER].known and isinstance(request.protocol, Connection):
+            request.protocol.welcome()
         if request.path in PATHS:
             return await handler(request)
         return await self._read_small(request, handler)

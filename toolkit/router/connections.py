@@ -1,24 +1,27 @@
 """Clients' connections: how many, and how long each may take to say what it wants.
 
 `Connection` is aiohttp's own handler of a connection with three things added: it is counted when
-it opens (and closed with 503 when there are too many), each head has a time limit, and what is not
-HTTP is answered in one line and counted, not logged with its bytes.
-
-When all connections are taken, those that have been idle longest make room: a stranger who opens
-connections and says nothing keeps nobody out.
+it opens (`toolkit.router.lobby`) and closed with 503 when there are too many, each head has a time
+limit, and what is not HTTP is answered in one line and counted, not logged with its bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
-from time import monotonic
+from contextlib import suppress
 from typing import Any
 
 import orjson
 from aiohttp import web, web_protocol
 
-from toolkit.router.quiet import Tally, log, where
+from toolkit.router import stalls
+from toolkit.router.lobby import Lobby
+from toolkit.router.neighbours import neighbours
+from toolkit.router.quiet import log, where
+from toolkit.router.stalls import Stalls
 
 READ_BUFFER = 64 * 1024
 """Bytes of a body that aiohttp holds before it stops reading; twice that at most."""
@@ -29,11 +32,8 @@ LINGER_BYTES = 2**20
 """Of a refused body that are read as fast as they come; then a read every REFUSED_PAUSE_S, or some
 clients with large ones would take the loop from everybody."""
 REFUSED_PAUSE_S = 0.1
-SWEEP_S = 0.5
-IDLE_S = 1.0
-"""A connection that has been idle for less is not closed to make room."""
-SHED = 64
-"""Idle connections that are closed at a time."""
+NO_LINGER = struct.pack("ii", 1, 0)
+"""A connection so closed is reset, and the kernel lets go of what it holds for it."""
 
 # Pipelined requests that are read while one runs; aiohttp's 32 may hold 4 MiB a connection.
 web_protocol.MAX_MSG_QUEUE_SIZE = 2  # type: ignore[misc]
@@ -54,83 +54,10 @@ _FULL = _plain(
 _LATE = _plain(408, "Request Timeout", "The head of the request took too long.")
 
 
-class Lobby:
-    """All connections of clients, and the clock of those whose head is not complete."""
-
-    def __init__(self, most: int, head_s: float) -> None:
-        self.most = most
-        self.head_s = head_s
-        self.open: dict[Connection, float] = {}
-        """With the time of the last request's head; those that had none for longest come first."""
-        self.heads: dict[Connection, float] = {}
-        """Deadlines of heads, the nearest first."""
-        self.full = Tally("connections refused, since there are too many")
-        self.malformed = Tally("requests refused, since they are not HTTP")
-        self._shed_at = 0.0
-        self._sweeper: asyncio.TimerHandle | None = None
-
-    def enter(self, connection: Connection) -> bool:
-        if len(self.open) >= self.most and not self._make_room():
-            self.full.add()
-            return False
-        now = monotonic()
-        self.open[connection] = now
-        self.heads[connection] = now + self.head_s
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
-        return True
-
-    def begun(self, connection: Connection) -> None:
-        """The first bytes of a head have come."""
-        if connection in self.open:
-            self.heads.setdefault(connection, monotonic() + self.head_s)
-
-    def headed(self, connection: Connection) -> None:
-        """A head is complete."""
-        self.heads.pop(connection, None)
-        if self.open.pop(connection, None) is not None:
-            self.open[connection] = monotonic()
-
-    def leave(self, connection: Connection) -> None:
-        self.open.pop(connection, None)
-        self.heads.pop(connection, None)
-
-    def _make_room(self) -> bool:
-        """Close some that are idle; looked for a few times a second at most."""
-        now = monotonic()
-        if now - self._shed_at < 0.1:
-            return False
-        self._shed_at = now
-        idle: list[Connection] = []
-        for connection, since in self.open.items():
-            if now - since < IDLE_S or len(idle) == SHED:
-                break
-            if connection.idle:
-                idle.append(connection)
-        for connection in idle:
-            self.leave(connection)
-            connection.force_close()
-        return bool(idle)
-
-    def _sweep(self) -> None:
-        self._sweeper = None
-        now = monotonic()
-        late = []
-        for connection, deadline in self.heads.items():
-            if deadline > now:
-                break
-            late.append(connection)
-        for connection in late:
-            self.heads.pop(connection, None)
-            connection.too_late()
-        if self.open:
-            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
-
-
 class Connection(web.RequestHandler):
     """One client's connection. `on_malformed` is told of what is not HTTP."""
 
-    __slots__ = ("_body", "_let_in", "_lobby", "_refused", "_said", "_seen")
+    __slots__ = ("_body", "_let_in", "_lobby", "_refused", "_said", "_seen", "_wire")
 
     def __init__(self, lobby: Lobby, manager: web.Server, **options: Any) -> None:
         super().__init__(
@@ -150,8 +77,11 @@ class Connection(web.RequestHandler):
         self._refused = -1
         """Bytes that have come since its body was refused; -1: it was not."""
         self._body: Any = None
+        self._wire: Any = None
+        """Its transport, also while it is being closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire = transport
         if not self._lobby.enter(self):
             transport.write(_FULL)  # type: ignore[attr-defined]
             transport.close()
@@ -206,8 +136,30 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._let_in:
-            self._lobby.leave(self)
+            self._lobby.lost(self)
             super().connection_lost(exc)
+
+    @property
+    def address(self) -> str:
+        """Whose it is, as far as its address tells."""
+        peer = self._wire.get_extra_info("peername")
+        return neighbours(peer[0]) if peer else ""
+
+    def welcome(self) -> None:
+        """A request on it has shown a key."""
+        self._lobby.welcome(self)
+
+    def is_stalled(self, known: Stalls, now: float) -> bool:
+        waits = stalls.unsent(self._wire)
+        return known.look(self, waits, stalls.taken(self._wire) if waits else 0, now)
+
+    def drop(self) -> None:
+        """Close it at once, whatever waits to be written, here or in the kernel."""
+        sock = self._wire.get_extra_info("socket")
+        with suppress(OSError):  # it is closed already
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+        self._wire.abort()
+        self.force_close()
 
     @property
     def idle(self) -> bool:

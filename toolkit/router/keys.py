@@ -21,6 +21,11 @@ class Caller:
     name: str = ""
     admin: bool = False
 
+    @property
+    def known(self) -> bool:
+        """It has shown a key."""
+        return bool(self.name) or self.admin
+
 
 class Keyring:
     """The keys that a router takes. Only their digests are kept."""

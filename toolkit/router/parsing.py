@@ -14,9 +14,7 @@ waited for `WAIT_S` gets 503. A process that was ended is replaced by a fork (`p
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import signal
-from functools import lru_cache
 from typing import Any
 
 from toolkit.router import descriptors, parse_server, request_view, splitting
@@ -203,16 +201,3 @@ class Parser:
             server, self._started = Server(self._started), None
         if server is not None:
             await server.stop()
-
-
-@lru_cache(maxsize=4096)
-def neighbours(address: str) -> str:
-    """Whom an address stands for: itself, or the network of a site (/64), which has as many
-    addresses as it likes."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if parsed.version == 4 or parsed.ipv4_mapped is not None:
-        return address
-    return str(ipaddress.ip_network((parsed, 64), strict=False))

@@ -14,8 +14,9 @@ from toolkit.router import parse_server, parsing, splitting
 from toolkit.router.budget import Budget, values, weight
 from toolkit.router.door import guided
 from toolkit.router.errors import ApiError
+from toolkit.router.neighbours import neighbours
 from toolkit.router.packed import Packed, pack, segments
-from toolkit.router.parsing import Parser, neighbours
+from toolkit.router.parsing import Parser
 from toolkit.router.request import Wanted
 
 MIB = 2**20

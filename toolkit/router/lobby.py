@@ -1,0 +1,153 @@
+"""All connections of clients: how many there may be, and which have to make room.
+
+When all are taken, those that have been idle longest make room: a stranger who opens connections
+and says nothing keeps nobody out. Where clients have keys, connections that have not shown one yet,
+strangers, get a share of all (`STRANGERS`), and each newcomer of too many takes the place of
+another one, whatever that does (`toolkit.router.strangers`). A client that does not take what is
+written to it is dropped (`toolkit.router.stalls`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from toolkit.router.quiet import Tally
+from toolkit.router.stalls import Stalls
+from toolkit.router.strangers import Strangers
+
+if TYPE_CHECKING:
+    from toolkit.router.connections import Connection
+
+SWEEP_S = 0.5
+IDLE_S = 1.0
+"""A connection that has been idle for less is not closed to make room."""
+SHED = 64
+"""Connections that are closed at a time to make room."""
+STRANGERS = 0.5
+"""Share of all connections for those without a key, where clients have keys."""
+LOOKS = 4
+"""How often in `write_stall_s` all connections are looked at, at most every LOOK_S."""
+LOOK_S = 0.25
+
+
+class Lobby:
+    """All connections of clients, and the clock of those whose head is not complete."""
+
+    def __init__(self, most: int, head_s: float, stall_s: float, keys: bool = False) -> None:
+        """`stall_s`: how long a client may take nothing of what waits for it; `keys`: clients have
+        keys."""
+        self.most = most
+        self.head_s = head_s
+        self.stalls = Stalls(stall_s)
+        self.open: dict[Connection, float] = {}
+        """With the time of the last request's head; those that had none for longest come first."""
+        self.heads: dict[Connection, float] = {}
+        """Deadlines of heads, the nearest first."""
+        self.strangers: Strangers[Connection] = Strangers(
+            max(1, int(most * STRANGERS)) if keys else most
+        )
+        self.live: set[Connection] = set()
+        """Also those that are being closed."""
+        self.stalled = Tally("connections dropped, since their clients took nothing any more")
+        self.crowded = Tally("connections without a key closed, since there are too many of them")
+        self.full = Tally("connections refused, since there are too many")
+        self.malformed = Tally("requests refused, since they are not HTTP")
+        self._shed_at = 0.0
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._looker: asyncio.TimerHandle | None = None
+
+    def enter(self, connection: Connection) -> bool:
+        now = monotonic()
+        if len(self.open) >= self.most and not self._make_room():
+            self.full.add()
+            return False
+        self.live.add(connection)
+        self._make_way(self.strangers.add(connection, connection.address))
+        self.open[connection] = now
+        self.heads[connection] = now + self.head_s
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        if self._looker is None:
+            self._look_later()
+        return True
+
+    def welcome(self, connection: Connection) -> None:
+        """It has shown a key."""
+        self.strangers.remove(connection)
+
+    def begun(self, connection: Connection) -> None:
+        """The first bytes of a head have come."""
+        if connection in self.open:
+            self.heads.setdefault(connection, monotonic() + self.head_s)
+
+    def headed(self, connection: Connection) -> None:
+        """A head is complete."""
+        self.heads.pop(connection, None)
+        if self.open.pop(connection, None) is not None:
+            self.open[connection] = monotonic()
+
+    def leave(self, connection: Connection) -> None:
+        """It counts no more."""
+        self.open.pop(connection, None)
+        self.heads.pop(connection, None)
+        self.strangers.remove(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """It is closed."""
+        self.leave(connection)
+        self.live.discard(connection)
+        self.stalls.forget(connection)
+
+    def _make_way(self, stranger: Connection | None) -> None:
+        if stranger is not None:
+            self.crowded.add()
+            self.leave(stranger)
+            stranger.drop()
+
+    def _make_room(self) -> bool:
+        """Close some that are idle; looked for a few times a second at most."""
+        now = monotonic()
+        if now - self._shed_at < 0.1:
+            return False
+        self._shed_at = now
+        idle: list[Connection] = []
+        for connection, since in self.open.items():
+            if now - since < IDLE_S or len(idle) == SHED:
+                break
+            if connection.idle:
+                idle.append(connection)
+        for connection in idle:
+            self.leave(connection)
+            connection.drop()
+        return bool(idle)
+
+    def _look_later(self) -> None:
+        pause = max(LOOK_S, self.stalls.stall_s / LOOKS)
+        self._looker = asyncio.get_running_loop().call_later(pause, self._look)
+
+    def _look(self) -> None:
+        """Drop those who do not take what is written to them."""
+        self._looker = None
+        now = monotonic()
+        for connection in [each for each in self.live if each.is_stalled(self.stalls, now)]:
+            self.stalled.add()
+            self.leave(connection)
+            connection.drop()
+        if self.live:
+            self._look_later()
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        now = monotonic()
+        late = []
+        for connection, deadline in self.heads.items():
+            if deadline > now:
+                break
+            late.append(connection)
+        for connection in late:
+            self.heads.pop(connection, None)
+            connection.too_late()
+        if self.open:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
