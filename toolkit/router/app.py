@@ -289,7 +289,8 @@ class Router:
         finally:
             self.metrics.tokens.inc(relay.tokens)
             if entry is not None and self.recording is not None:
-                self.recording.end(entry, relay.tokens)
+                counted = job.singles[index].prompt_tokens
+                self.recording.end(entry, relay.tokens, counted)
 
     async def _collect(self, job: Job, arrived: float, entry: Entry) -> web.Response:
         if not job.merged:
@@ -312,7 +313,7 @@ class Router:
             return answer
         finally:
             if entry is not None and self.recording is not None:
-                self.recording.end(entry, tokens)
+                self.recording.end(entry, tokens, job.singles[index].prompt_tokens)
 
     def _record(self, job: Job, index: int, arrived: float) -> Recorded | None:
         if self.recording is None:

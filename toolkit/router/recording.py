@@ -4,6 +4,8 @@ A line for each request in Mooncake's format: when it came (ms), tokens in and o
 each block of its prompt, so that prompts that begin alike can be told; its class unless that is
 standard. Nothing else of a prompt, and no user: names are keyed by the process, and nobody can look
 one up.
+
+What is held of a request until its line is written is that line, never its body: some kilobytes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.contract.request_class import RequestClass
 from toolkit.router.config import ConfigError
+from toolkit.router.quiet import Tally
 from toolkit.router.request_view import BLOCK_BYTES, anonymous
 
 if TYPE_CHECKING:
@@ -29,20 +32,32 @@ TAIL = 1 << 16
 """Bytes in which the last line lies."""
 
 
+HELD_BYTES = 16 * 2**20
+"""Lines that wait for a request that came before them and still runs take so much at most."""
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A request that came `at` (ms since 1970). `output_tokens`: None while it runs."""
+    """What the line of a request needs, which came `at` (ms since 1970): no part of its body.
+
+    `tokens`: of its prompt, as the router guesses them. `blocks`: 256 hashes at most. `line`: once
+    it is over, empty where it came to nothing; None while it runs."""
 
     at: int
-    single: Single
-    output_tokens: int | None = None
+    tokens: int
+    blocks: tuple[int, ...]
+    prompt_bytes: int
+    request_class: RequestClass
+    line: bytes | None = None
 
 
 class Recording:
     """Appends to a file in order of arrival, each line at once.
 
-    So a request waits for those that came before it and still run. What came to nothing (refused,
-    aborted before its first token) has no line; who went away has what he got.
+    So a line waits for the requests that came before its own and still run. When those that wait
+    take `HELD_BYTES`, the oldest request that still runs gets no line (`given_up` counts them).
+    What came to nothing (refused, aborted before its first token) has no line; who went away has
+    what he got.
     """
 
     def __init__(self, path: str) -> None:
@@ -55,46 +70,55 @@ class Recording:
         self._begun = time() - monotonic()
         self._last = _last_stamp(path)
         self._entries: deque[Entry] = deque()
+        self._held = 0
+        """Bytes of lines that wait."""
         self.written = 0
+        self.given_up = 0
+        self._told = Tally(f"requests that run too long to be recorded in {path}")
 
     def begin(self, single: Single, arrived: float) -> Entry:
         """A request has come, at this monotonic time."""
         self._last = max(self._last, round((self._begun + arrived) * 1000))
-        entry = Entry(self._last, single)
+        view = single.view
+        entry = Entry(
+            self._last, view.prompt_tokens, view.blocks, single.prompt_bytes, view.request_class
+        )
         self._entries.append(entry)
         return entry
 
-    def end(self, entry: Entry, output_tokens: int) -> None:
-        """It is over."""
-        entry.output_tokens = output_tokens
-        while self._entries and self._entries[0].output_tokens is not None:
-            self._write(self._entries.popleft())
+    def end(self, entry: Entry, output_tokens: int, prompt_tokens: int = 0) -> None:
+        """It is over. `prompt_tokens`: as a prefill worker has counted them, 0 where none has."""
+        if entry.line is not None:
+            return  # it ran too long and was given up
+        entry.line = _line(entry, output_tokens, prompt_tokens) if output_tokens else b""
+        entry.blocks = ()
+        self._held += len(entry.line)
+        self._write_ended()
+        while self._held > HELD_BYTES:
+            self._entries[0].line = b""
+            self.given_up += 1
+            self._told.add()
+            self._write_ended()
 
     def close(self) -> None:
         """Write down what is over; those that still run have no line."""
         for entry in self._entries:
-            if entry.output_tokens is not None:
-                self._write(entry)
-        self._entries.clear()
+            entry.line = entry.line or b""
+        self._write_ended()
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
-    def _write(self, entry: Entry) -> None:
-        if self._file is None or not entry.output_tokens:
+    def _write_ended(self) -> None:
+        """As far as no request that still runs stands before them."""
+        while self._entries and (line := self._entries[0].line) is not None:
+            self._entries.popleft()
+            self._held -= len(line)
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        if self._file is None or not line:
             return
-        single = entry.single
-        tokens = single.prompt_tokens or single.view.prompt_tokens
-        row = {
-            "timestamp": entry.at,
-            "input_length": tokens,
-            "output_length": entry.output_tokens,
-            "hash_ids": [anonymous(block) for block in single.view.blocks],
-            "block": max(1, round(tokens * BLOCK_BYTES / max(single.prompt_bytes, 1))),
-        }
-        if single.view.request_class is not RequestClass.STANDARD:
-            row["class"] = single.view.request_class.value
-        line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
         try:
             done = os.write(self._file, line)
             if done < len(line):
@@ -107,6 +131,20 @@ class Recording:
             self._file = None
             return
         self.written += 1
+
+
+def _line(entry: Entry, output_tokens: int, prompt_tokens: int) -> bytes:
+    tokens = prompt_tokens or entry.tokens
+    row = {
+        "timestamp": entry.at,
+        "input_length": tokens,
+        "output_length": output_tokens,
+        "hash_ids": [anonymous(block) for block in entry.blocks],
+        "block": max(1, round(tokens * BLOCK_BYTES / max(entry.prompt_bytes, 1))),
+    }
+    if entry.request_class is not RequestClass.STANDARD:
+        row["class"] = entry.request_class.value
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
 
 
 def _last_stamp(path: str) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import aiohttp
@@ -17,6 +19,7 @@ from tests.unit.router.cluster_calls import idle, post, run
 from toolkit.router.classes import Classes
 from toolkit.router.config import ConfigError
 from toolkit.router.recording import Recording
+from toolkit.router.request import Wanted
 from toolkit.router.splitting import parse
 from toolkit.simulate.workloads.trace import of_trace
 
@@ -157,3 +160,53 @@ def test_a_file_that_is_no_recording_is_left_alone(tmp_path):
     assert path.read_text() == "dear diary\n"
     with pytest.raises(ConfigError, match="cannot write"):
         Recording(str(tmp_path / "nowhere" / "file"))
+
+
+def big(size: int):
+    body = json.dumps({"text": "a long prompt " * (size // 14), "sampling_params": {}}).encode()
+    return parse("/generate", body, wanted=Wanted(blocks=True)).singles[0]
+
+
+def test_what_is_held_of_a_request_is_its_line_and_not_its_body(tmp_path):
+    """A request of megabytes that waits for one before it holds kilobytes, whatever its size."""
+    recording = Recording(str(tmp_path / "traffic.jsonl"))
+    slow = recording.begin(single("slow"), 1.0)
+
+    def held(size: int, times: int = 8) -> int:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(times):
+            asked = big(size)
+            recording.end(recording.begin(asked, 2.0), 5, 1_000)
+            del asked
+        gc.collect()
+        return (tracemalloc.get_traced_memory()[0] - before) // times
+
+    tracemalloc.start()
+    try:
+        held(2**20, 1)  # what is imported and cached by the first one
+        kept = [held(size) for size in (2**17, 2**19, 2**21)]
+    finally:
+        tracemalloc.stop()
+    assert max(kept) < 16 * 1024, kept
+    assert recording.written == 0
+    recording.end(slow, 3)
+    assert recording.written == 26
+    recording.close()
+
+
+def test_a_request_that_runs_too_long_is_given_up_when_lines_pile_up(tmp_path, monkeypatch):
+    """Lines that wait behind it are bounded; then they are written without it."""
+    monkeypatch.setattr("toolkit.router.recording.HELD_BYTES", 64 * 1024)
+    path = tmp_path / "traffic.jsonl"
+    recording = Recording(str(path))
+    slow = recording.begin(single("slow"), 1.0)
+    asked, most = big(2**16), 0
+    for number in range(100):
+        recording.end(recording.begin(asked, 2.0), number + 1)
+        most = max(most, sum(len(entry.line or b"") for entry in recording._entries))
+    assert most <= 64 * 1024
+    assert recording.given_up == 1
+    recording.end(slow, 9)  # its line was given up, and it does not come twice
+    recording.close()
+    assert [row["output_length"] for row in rows(path)] == list(range(1, 101))
