@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.e2e import calls
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import readiness
 from toolkit.launch.running import Running
+from toolkit.router.about_workers import SHOWN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -64,6 +66,10 @@ def test_the_key_is_in_environments_and_nowhere_else(deployment: Running) -> Non
         status, body = readiness.get(deployment.router_url + url)
         assert status == 200, url
         assert key.encode() not in body, url
+        if url in SHOWN:
+            told = json.loads(body)
+            assert told["served_model_name"] and set(told) <= SHOWN[url]
+            assert str(Path.home()).encode() not in body
     for path in deployment.run_dir.rglob("*"):
         assert not path.is_file() or key.encode() not in path.read_bytes(), path
     for process in family(deployment):

@@ -163,6 +163,27 @@ class Server:
             )
         )
 
+    def about(self, path: str) -> dict[str, Any]:
+        """What SGLang tells of itself, its folders, hosts and ports among it."""
+        folder = "/srv/secret-folder/weights/standin"
+        if path == "/v1/models":
+            card = {"id": "standin", "object": "model", "root": folder, "max_model_len": 8192}
+            return {"object": "list", "data": [card | {"permission": [{"id": self.role}]}]}
+        return {
+            "model_path": folder,
+            "tokenizer_path": folder,
+            "served_model_name": "standin",
+            "is_generation": True,
+            "version": "0.5.21",
+            "max_total_num_tokens": 16384,
+            "host": "10.77.0.1",
+            "port": 34567,
+            "nccl_port": 34568,
+            "dist_init_addr": "node-7.secret-host:5000",
+            "launch_command": f"python -m sglang.launch_server --model-path {folder}",
+            "internal_states": [{"last_gen_throughput": 1.0, "memory_usage": {"weight": 2}}],
+        }
+
 
 class Protocol(asyncio.Protocol):
     """One connection: parse, then answer from a task or straight away."""
@@ -271,7 +292,7 @@ class Protocol(asyncio.Protocol):
             "/get_server_info",
             "/server_info",
         ):
-            self.json({"id": "standin", "role": server.role, "data": []})
+            self.json(server.about(path))
         elif path == "/standin/mode":
             known = server.faults.ask(self.body.decode(), server, self)
             self.json({}, 200 if known else 400)
@@ -318,7 +339,8 @@ class Protocol(asyncio.Protocol):
         if server.args.record:
             server.bodies.append(body)
         if "fail_status" in body and body.get("fail_role", server.role) == server.role:
-            self.json({"object": "error", "message": "as asked"}, body["fail_status"])
+            message = body.get("fail_message", "as asked")
+            self.json({"object": "error", "message": message}, body["fail_status"])
             return
         if body.get("poison") == server.role:
             if body.get("announced"):

@@ -15,7 +15,7 @@ from toolkit.bench.metrics import LATENCIES, Slo, summarise
 from toolkit.bench.progress import Progress
 from toolkit.bench.runner import Load, Outcome, check, play
 from toolkit.bench.stats import Ratio, orders, paired_ratio
-from toolkit.bench.target import Target, flush_caches, get_json, set_policy
+from toolkit.bench.target import Target, flush_caches, get_json, set_policy, worker_urls
 from toolkit.bench.workload import Workload
 from toolkit.policies.rounds.pooling import bare
 
@@ -162,7 +162,7 @@ async def compare(
     state = await get_json(session, target.url + "/workers")
     if not state:
         raise BenchError("--compare needs this project's router: GET /workers is missing here")
-    urls = [worker["url"] for worker in state["workers"]]
+    urls = worker_urls(state, target.url)
     result = Comparison(arms, [[] for _ in arms])
     progress = Progress([arm.text for arm in arms], len(rounds))
     try:

@@ -34,10 +34,14 @@ class DecodeWatch:
         self._headers = dict(session.headers)
         self._headers.pop("Authorization", None)  # the router's key is none of the workers'
         rows = [w for w in (snapshot or {}).get("workers", ()) if w["role"] != "prefill"]
+        hidden = any("url" not in w for w in rows)
+        rows = [] if hidden else rows
         self._names = {(w["url"], w.get("dp_rank") or 0): key(w) for w in rows}
         self._session: aiohttp.ClientSession | None = None
         self._tap: Tap | None = None
         self.note = "" if snapshot is not None else "this is no toolkit router"
+        if hidden:
+            self.note = "the router tells its workers' addresses to its admin only"
 
     async def __aenter__(self) -> DecodeWatch:
         if not self._names:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.stats import Ratio, mean_interval
-from toolkit.bench.target import Target, flush_caches, get_json
+from toolkit.bench.target import Target, flush_caches, get_json, worker_urls
 
 if TYPE_CHECKING:
     import aiohttp
@@ -77,5 +77,5 @@ async def empty_caches(session: aiohttp.ClientSession, target: Target) -> bool:
     """Empty the prefix caches of all workers, so that a run does not find what the one before it
     left; False where one would not. A plain server is its own worker."""
     state = await get_json(session, target.url + "/workers")
-    workers = (state or {}).get("workers") or ()
-    return await flush_caches(session, [worker["url"] for worker in workers] or [target.url])
+    urls = worker_urls(state, target.url) if (state or {}).get("workers") else [target.url]
+    return await flush_caches(session, urls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,17 @@ async def set_policy(session: aiohttp.ClientSession, url: str, body: dict[str, s
                 f"the router refused the policy {body}: HTTP {response.status} "
                 f"{(await response.text())[:300]} (--compare needs this project's router)"
             )
+
+
+def worker_urls(state: Mapping[str, Any], url: str) -> list[str]:
+    """Where the workers of a router are, by its `GET /workers`."""
+    rows = state["workers"]
+    if any("url" not in row for row in rows):
+        raise BenchError(
+            f"{url} tells its workers' addresses to its admin only: give the admin key with "
+            "--api-key-env"
+        )
+    return [row["url"] for row in rows]
 
 
 async def flush_caches(session: aiohttp.ClientSession, urls: list[str]) -> bool:

@@ -273,4 +273,9 @@ async def worker_urls(session: aiohttp.ClientSession, router: str) -> dict[str, 
         raise ProfileError(f"{router}/workers is not that of a toolkit router") from error
     if not rows:
         raise ProfileError(f"{router} is not a toolkit router (or wants a key: --api-key-env)")
+    if any("url" not in row for row in rows):
+        raise ProfileError(
+            f"{router} tells its workers' addresses to its admin only: give the admin key with "
+            "--api-key-env, or its admin port as the router"
+        )
     return {row["url"]: row["role"] for row in rows}

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import orjson
 
+from toolkit.router.places import without_places, without_places_in
+
 MESSAGES = ("messages", "count_tokens")
 """Endpoints whose errors have Anthropic's shape."""
 ANTHROPIC_TYPES = {
@@ -39,7 +41,8 @@ def _phrase(status: int) -> str:
 class ApiError(Exception):
     """An answer that is not a result.
 
-    `raw` is a worker's own body and `event` its own SSE event: they are passed on untouched.
+    `raw` is a worker's own body and `event` its own SSE event: they are passed on untouched,
+    but for the places (`toolkit.router.places`) that the texts of failures name.
     """
 
     def __init__(
@@ -52,6 +55,10 @@ class ApiError(Exception):
         event: bytes | None = None,
         final: bool = False,
     ) -> None:
+        if status >= 500:  # the words of a worker's failure, or of ours to reach it
+            message = without_places_in(message)
+            raw = None if raw is None else without_places(raw)
+            event = None if event is None else without_places(event)
         super().__init__(message)
         self.status = status
         self.message = message

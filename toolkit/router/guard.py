@@ -16,6 +16,8 @@ OPEN_PATHS = frozenset({"/health", "/readiness", "/metrics"})
 """Probes and scrapers have no key."""
 ADMIN_DOOR = OPEN_PATHS | {
     "/workers",
+    "/server_info",
+    "/get_server_info",
     "/abort_request",
     "/admin/policy",
     "/admin/drain",
@@ -38,6 +40,7 @@ class Guard:
 
     def __init__(self, config: RouterConfig) -> None:
         self._port = config.admin_port
+        self._host = config.host
         self._keys: Keyring = keyring(config)
 
     @property
@@ -49,6 +52,12 @@ class Guard:
     def admin_url(self) -> str | None:
         """Where the admin's endpoints answer without a key; None: nowhere."""
         return f"http://127.0.0.1:{self._port}" if self._port and not self._keys.admin else None
+
+    def shows_addresses(self, request: web.Request) -> bool:
+        """Whether GET /workers tells whoever asks where the workers are: the admin, and without an
+        admin key everybody at a front door that only this machine can reach."""
+        admin: bool = request[CALLER].admin
+        return admin or (not self._keys.admin and is_loopback(self._host))
 
     def refuse(self, request: web.Request) -> web.Response | None:
         """The answer that ends this request; None lets it in, with its caller under CALLER."""

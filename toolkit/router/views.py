@@ -17,6 +17,7 @@ from toolkit.router import (
     policy_figures,
     stage_figures,
 )
+from toolkit.router.about_workers import for_client
 from toolkit.router.config import MOVES_BY, why_not
 from toolkit.router.errors import ApiError
 from toolkit.router.events import fetch
@@ -64,16 +65,20 @@ class Views:
         return web.Response(status=503, text=why, headers={"Retry-After": "2"})
 
     async def workers(self, request: web.Request) -> web.Response:
-        """With `?lengths=1` also (prompt, KV tokens, rank) of every request that decodes."""
+        """With `?lengths=1` also (prompt, KV tokens, rank) of every request that decodes. Addresses
+        are for those whom the guard lets see them."""
         router = self._r
-        now = monotonic()
+        now, addresses = monotonic(), router.guard.shows_addresses(request)
+        rows = [
+            r.describe(now) | stage_figures.of_rank(router.dispatcher, r)
+            for w in router.known_workers.workers
+            for r in w.ranks
+        ]
+        for row in rows if not addresses else ():
+            del row["url"]
         return _json(
             {
-                "workers": [
-                    r.describe(now) | stage_figures.of_rank(router.dispatcher, r)
-                    for w in router.known_workers.workers
-                    for r in w.ranks
-                ],
+                "workers": rows,
                 "dispatch": router.dispatcher.dispatch,
                 "first_token": router.dispatcher.first_token,
                 "policies": {s: p.name for s, p in router.dispatcher.policies.items()},
@@ -92,7 +97,7 @@ class Views:
                 ),
                 **({"lengths": _lengths(router)} if request.query.get("lengths") == "1" else {}),
                 "draining": router.admission.draining,
-                "admin": router.guard.admin_url,
+                "admin": router.guard.admin_url if addresses else None,
                 "timing": router.metrics.percentiles(),
             }
         )
@@ -112,13 +117,17 @@ class Views:
         )
 
     async def proxy(self, request: web.Request) -> web.Response:
-        """From the first healthy worker that answers."""
+        """From the first healthy worker that answers; the admin sees all of it."""
         for worker in self._r.known_workers.workers:
             if not worker.healthy:
                 continue
             status, body = await fetch(worker, request.raw_path)
-            if status > 0:
-                return web.Response(status=status, body=body, content_type="application/json")
+            if status <= 0:
+                continue
+            shown = body if request[CALLER].admin else for_client(request.path, status, body)
+            if shown is None:
+                return _error(502, "The worker's answer is not a JSON object.")
+            return web.Response(status=status, body=shown, content_type="application/json")
         return _error(503, "No healthy worker.")
 
     async def abort(self, request: web.Request) -> web.Response:
