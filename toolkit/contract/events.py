@@ -1,7 +1,8 @@
 """What a worker says on its event stream: one JSON object a line, `hello` first.
 
 `encode` writes a line, `decode` reads one. A number that is missing is 0 where the field has that
-default: older workers do not say all. Fields that a reader does not know are passed over.
+default: older workers do not say all. Fields that a reader does not know are passed over. What is
+out of bounds (`toolkit.contract.numbers`) is no event.
 """
 
 from __future__ import annotations
@@ -11,25 +12,37 @@ from typing import Any, Literal
 import msgspec
 
 from toolkit.contract import VERSION
-
-Number = int | float
+from toolkit.contract.numbers import (
+    Amount,
+    Count,
+    Layers,
+    Name,
+    Names,
+    Room,
+    Seconds,
+    Serial,
+    Small,
+    Sum,
+    Text,
+    Tokens,
+)
 
 
 class Experts(msgspec.Struct, frozen=True):
     """The model's experts by its configuration, and whether this worker `captured` what each token
     was routed to. `count` a layer, 0 for a dense model; `layers` counts all layers."""
 
-    count: int = 0
-    top_k: int = 0
-    layers: int = 0
+    count: Small = 0
+    top_k: Small = 0
+    layers: Small = 0
     captured: bool = False
 
 
 class Records(msgspec.Struct, frozen=True):
     """What a worker's signatures are made of: these layers, with so many experts each."""
 
-    layers: list[int]
-    experts: int
+    layers: Layers
+    experts: Small
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
@@ -37,42 +50,42 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
 
     contract: int = 0
     """`toolkit.contract.VERSION` of the worker; 0 from before there was one."""
-    run: str = ""
+    run: Name = ""
     """The run whose launcher started it."""
-    role: str = ""
+    role: Name = ""
     """SGLang's disaggregation mode: `prefill`, `decode` or `null`."""
-    sglang: str = ""
-    device: str = ""
-    machine: str = ""
+    sglang: Name = ""
+    device: Name = ""
+    machine: Name = ""
     """The accelerator's name, or the processor's."""
-    architecture: str = ""
-    dtype: str = ""
-    tp_size: int = 1
-    transfer: str = ""
+    architecture: Name = ""
+    dtype: Name = ""
+    tp_size: Small = 1
+    transfer: Name = ""
     """SGLang's KV transfer backend."""
-    dp_size: int = 1
+    dp_size: Small = 1
     dp_attention: bool | None = None
     """Whether its DP ranks share their experts; None: it does not say."""
-    model: str = ""
-    model_path: str = ""
-    fingerprint: str = ""
+    model: Name = ""
+    model_path: Text = ""
+    fingerprint: Name = ""
     """`toolkit.fingerprint` of the weights; empty: it does not say."""
     experts: Experts = Experts()
     signature: Records | None = None
     """None where it makes none."""
     optimistic_prefill: bool = False
     """Whether it runs prompts before their decode worker is known."""
-    vocab_size: int = 0
-    context_length: int = 0
-    max_total_tokens: int = 0
-    max_running_requests: int = 0
+    vocab_size: Tokens = 0
+    context_length: Tokens = 0
+    max_total_tokens: Count = 0
+    max_running_requests: Count = 0
     """Requests that one rank runs at a time at most. A worker that serves says it: 0 is no "without
     limit", and who says 0 is not taken in."""
-    reserved_tokens: int = 0
+    reserved_tokens: Count = 0
     """KV tokens that a rank keeps free for each of them."""
-    page_size: int = 1
-    patches: tuple[str, ...] = ()
-    stays: str = ""
+    page_size: Count = 1
+    patches: Names = ()
+    stays: Text = ""
     """Why what runs here cannot go on on another worker; empty where it can."""
 
 
@@ -97,25 +110,25 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
 class PrefillDone(msgspec.Struct, frozen=True, tag="prefill_done", tag_field="type"):
     """The forward of a request's last prompt chunk has finished."""
 
-    rid: str
-    dp_rank: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
+    rid: Name
+    dp_rank: Small = 0
+    prompt_tokens: Tokens = 0
+    cached_tokens: Tokens = 0
     """Of the prompt, from the prefix cache."""
     signature: Any = None
     """A `Signature`; of no type here, since a bad one must not lose the rest of the event."""
-    room: int | None = None
+    room: Room | None = None
     """The bootstrap room, by which a decode worker knows the same request."""
 
 
 class KvTransfer(msgspec.Struct, frozen=True, tag="kv_transfer", tag_field="type"):
     """A request's KV is on its decode worker: `tokens` of prompt, `bytes` moved by this rank."""
 
-    seconds: float
-    bytes: int
-    tokens: int = 0
-    rid: str = ""
-    dp_rank: int = 0
+    seconds: Seconds
+    bytes: Sum
+    tokens: Tokens = 0
+    rid: Name = ""
+    dp_rank: Small = 0
 
 
 class Moving(msgspec.Struct, frozen=True, tag="moving", tag_field="type", omit_defaults=True):
@@ -128,19 +141,19 @@ class Moving(msgspec.Struct, frozen=True, tag="moving", tag_field="type", omit_d
     was put aside meanwhile. `cut` is followed by `sent` or `failed`, all others by nothing.
     """
 
-    rid: str
+    rid: Name
     state: Literal["cut", "sent", "unable", "refused", "late", "failed", "gone"]
-    room: int = 0
-    reason: str = ""
-    tokens: int = 0
+    room: Room = 0
+    reason: Text = ""
+    tokens: Tokens = 0
     """Whose KV is sent."""
-    bytes: int = 0
+    bytes: Sum = 0
     """By this rank."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """Since the order."""
-    last_s: float = 0.0
+    last_s: Seconds = 0.0
     """Between `cut` and `sent`, as this worker saw it."""
-    dp_rank: int = 0
+    dp_rank: Small = 0
 
 
 class LoadReading(msgspec.Struct, frozen=True, tag="load", tag_field="type"):
@@ -150,13 +163,13 @@ class LoadReading(msgspec.Struct, frozen=True, tag="load", tag_field="type"):
     wait for their prefill. `capacity_tokens` is the pool's size; None: `total_tokens` is.
     """
 
-    running: int = 0
-    waiting: int = 0
-    used_tokens: int = 0
-    total_tokens: int = 0
-    waiting_tokens: int = 0
-    capacity_tokens: int | None = None
-    dp_rank: int = 0
+    running: Count = 0
+    waiting: Count = 0
+    used_tokens: Count = 0
+    total_tokens: Count = 0
+    waiting_tokens: Count = 0
+    capacity_tokens: Count | None = None
+    dp_rank: Small = 0
 
 
 class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
@@ -167,37 +180,41 @@ class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
     those of all together; 0 where experts are not captured.
     """
 
-    steps: int
-    requests: int
-    kv_tokens: int
-    seconds: float
-    distinct: float
-    dp_rank: int = 0
+    steps: Tokens
+    requests: Sum
+    kv_tokens: Sum
+    seconds: Seconds
+    distinct: Amount
+    dp_rank: Small = 0
 
 
 class Placed(msgspec.Struct, frozen=True, tag="placed", tag_field="type"):
     """The worker's experts lie elsewhere: `GET /toolkit/placement` says where. `serial`: of the
     orders that it has carried out."""
 
-    serial: int
+    serial: Serial
 
 
 class Down(msgspec.Struct, frozen=True, tag="down", tag_field="type"):
     """One of the worker's processes died; nothing more will come."""
 
-    reason: str = ""
+    reason: Text = ""
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping", tag_field="type", omit_defaults=True):
     """Nothing has happened for a second, and the worker lives."""
 
-    held_up: float = 0.0
+    held_up: Seconds = 0.0
     """Seconds for which its HTTP loop has not come round: requests get no answer from it for so
     long, though its ranks may compute. 0: it comes round. Said twice a second while it lasts, and
     once when it is over."""
 
 
 Event = Hello | PrefillDone | KvTransfer | Moving | LoadReading | Steps | Placed | Down | Ping
+
+RUN_MAX = 1024
+SHOWN_MAX = 40
+"""Characters of what a stranger says that a message repeats."""
 
 _decoder = msgspec.json.Decoder(Event)
 _encoder = msgspec.json.Encoder()
@@ -217,8 +234,8 @@ class OtherContract(ValueError):
 
     def __init__(self, theirs: object) -> None:
         super().__init__(
-            f"it speaks version {theirs} of the contract between workers and the toolkit, this is "
-            f"version {VERSION}: start both with the same release of the toolkit"
+            f"it speaks version {_shown(theirs)} of the contract between workers and the toolkit, "
+            f"this is version {VERSION}: start both with the same release of the toolkit"
         )
 
 
@@ -272,7 +289,19 @@ def greeting(line: bytes) -> Greeting | None:
         found = msgspec.json.decode(line, type=Greeting)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return found if found.type == "hello" else None
+    if found.type != "hello":
+        return None
+    run = found.run if isinstance(found.run, str) and len(found.run) <= RUN_MAX else ""
+    return msgspec.structs.replace(found, run=run)
+
+
+def _shown(value: object) -> str:
+    """A value of any kind in a message, which it must not fill."""
+    try:
+        text = str(value)
+    except (ValueError, RecursionError):  # thousands of digits, or of levels
+        return type(value).__name__
+    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."
 
 
 def _check_version(line: bytes) -> None:

@@ -11,7 +11,15 @@ Neither text nor token ids ever pass here.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from toolkit.contract.numbers import Clock, Count, Name, Names, Small, Tokens
+
+FRAME_MAX = 2**30
+"""Bytes behind one head: the experts of a long prompt are some hundred MiB."""
+Size = Annotated[int, msgspec.Meta(ge=0, le=FRAME_MAX)]
 
 
 class ExpertsHead(msgspec.Struct, frozen=True, tag="experts", tag_field="type"):
@@ -21,16 +29,16 @@ class ExpertsHead(msgspec.Struct, frozen=True, tag="experts", tag_field="type"):
     when rows are missing or may be stale. `end` is the worker's monotonic clock in seconds.
     """
 
-    rid: str
-    phase: str
-    dp_rank: int
-    start: int
-    shape: tuple[int, int, int]
-    prompt_tokens: int
-    cached_tokens: int
+    rid: Name
+    phase: Name
+    dp_rank: Small
+    start: Tokens
+    shape: tuple[Tokens, Small, Small]
+    prompt_tokens: Tokens
+    cached_tokens: Tokens
     whole: bool
-    end: float
-    bytes: int = 0
+    end: Clock
+    bytes: Size = 0
 
 
 class StepsHead(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
@@ -39,27 +47,27 @@ class StepsHead(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
     all together; all 0 in a step of which that is not known. `origin`: seconds to add to `end` for
     the rank's clock."""
 
-    dp_rank: int
-    origin: float
-    fields: tuple[str, ...]
-    shape: tuple[int, int]
-    bytes: int = 0
+    dp_rank: Small
+    origin: Clock
+    fields: Names
+    shape: tuple[Count, Count]
+    bytes: Size = 0
 
 
 class FinishedHead(msgspec.Struct, frozen=True, tag="finished", tag_field="type"):
     """Requests that ended in the steps of the frame before: one row each (`fields`)."""
 
-    dp_rank: int
-    origin: float
-    fields: tuple[str, ...]
-    shape: tuple[int, int]
-    bytes: int = 0
+    dp_rank: Small
+    origin: Clock
+    fields: Names
+    shape: tuple[Count, Count]
+    bytes: Size = 0
 
 
 class PingHead(msgspec.Struct, frozen=True, tag="ping", tag_field="type"):
     """Nothing has come for a second, and the worker lives."""
 
-    bytes: int = 0
+    bytes: Size = 0
 
 
 Head = ExpertsHead | StepsHead | FinishedHead | PingHead
@@ -77,6 +85,6 @@ def decode_head(line: bytes) -> Head:
     """The head in a line. ValueError: it is none."""
     try:
         head: Head = _decoder.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"not a frame of a worker's stream: {error}") from None
     return head

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from toolkit.contract.numbers import Name, Serial, Small, Smalls, Sum, Text
 
 
 class PlacementState(msgspec.Struct, frozen=True):
@@ -14,15 +18,15 @@ class PlacementState(msgspec.Struct, frozen=True):
     `--ep-dispatch-algorithm`. `obstacle`: why experts cannot be moved there, if they cannot.
     """
 
-    serial: int
-    experts: int
-    moe_layers: tuple[int, ...]
-    gpus: int
-    gpus_per_node: int
-    dispatch: str
-    layers: dict[str, tuple[int, ...]]
-    expert_bytes: int = 0
-    obstacle: str = ""
+    serial: Serial
+    experts: Small
+    moe_layers: Smalls
+    gpus: Small
+    gpus_per_node: Small
+    dispatch: Name
+    layers: Annotated[dict[Name, Smalls], msgspec.Meta(max_length=2**12)]
+    expert_bytes: Sum = 0
+    obstacle: Text = ""
 
 
 _decoder = msgspec.json.Decoder(PlacementState)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from toolkit.contract.events import Steps
 
+MOST = 2**62
+"""Where a sum stays, so that JSON can hold it: a true one would take an age to come there."""
+
 
 @dataclass(slots=True)
 class StepSums:
@@ -29,8 +32,8 @@ class StepSums:
         numbers = (steps, requests, kv_tokens, seconds, distinct)
         if min(numbers) < 0 or not math.isfinite(seconds + distinct):
             raise ValueError(f"not a steps event: {numbers}")
-        self.steps += steps
-        self.requests += requests
-        self.kv_tokens += kv_tokens
+        self.steps = min(self.steps + steps, MOST)
+        self.requests = min(self.requests + requests, MOST)
+        self.kv_tokens = min(self.kv_tokens + kv_tokens, MOST)
         self.seconds += seconds
         self.distinct += distinct

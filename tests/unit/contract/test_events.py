@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.contract import VERSION, events, frames, headers, paths, variables
+from toolkit.contract import VERSION, events, frames, headers, paths, placement, variables
 from toolkit.contract.events import (
     Down,
     Experts,
@@ -31,6 +31,8 @@ from toolkit.contract.events import (
 )
 
 counts = st.integers(0, 2**40)
+small = st.integers(0, 2**16 - 1)
+tokens = st.integers(0, 2**31)
 seconds = st.floats(0, 1e6)
 EVENTS = st.one_of(
     st.builds(
@@ -40,15 +42,15 @@ EVENTS = st.one_of(
         role=st.sampled_from(["prefill", "decode", "null"]),
         dp_attention=st.sampled_from([None, True, False]),
         model=st.text(),
-        experts=st.builds(Experts, counts, counts, counts, st.booleans()),
-        signature=st.none() | st.builds(Records, st.lists(counts), counts),
+        experts=st.builds(Experts, small, small, small, st.booleans()),
+        signature=st.none() | st.builds(Records, st.lists(small), small),
         max_running_requests=counts,
         patches=st.lists(st.text()).map(tuple),
     ),
-    st.builds(PrefillDone, st.text(), counts, counts, counts, st.none(), st.none() | counts),
-    st.builds(KvTransfer, seconds, counts, counts, st.text(), counts),
-    st.builds(LoadReading, counts, counts, counts, counts, counts, st.none() | counts, counts),
-    st.builds(Steps, counts, counts, counts, seconds, seconds, counts),
+    st.builds(PrefillDone, st.text(), small, tokens, tokens, st.none(), st.none() | counts),
+    st.builds(KvTransfer, seconds, counts, tokens, st.text(), small),
+    st.builds(LoadReading, counts, counts, counts, counts, counts, st.none() | counts, small),
+    st.builds(Steps, tokens, counts, counts, seconds, seconds, small),
     st.builds(Placed, counts),
     st.builds(Down, st.text()),
     st.builds(Ping, seconds),
@@ -153,3 +155,64 @@ def test_every_name_of_the_contract_is_its_own() -> None:
         named = {name: value for name, value in vars(module).items() if name.isupper()}
         assert named and all(value.startswith(prefix) for value in named.values())
         assert len(set(named.values())) == len(named)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"type":"load","running":%s}' % 2**64,
+        '{"type":"load","used_tokens":-1}',
+        '{"type":"load","running":%s}' % ("9" * 5000),
+        '{"type":"load","dp_rank":65536}',
+        '{"type":"steps","steps":1,"requests":1,"kv_tokens":1,"seconds":1e400,"distinct":0}',
+        '{"type":"steps","steps":1,"requests":1,"kv_tokens":1,"seconds":NaN,"distinct":0}',
+        '{"type":"steps","steps":1,"requests":1,"kv_tokens":1,"seconds":-1,"distinct":0}',
+        '{"type":"kv_transfer","seconds":1,"bytes":1e300}',
+        '{"type":"prefill_done","rid":"r","room":%s}' % 2**63,
+        '{"type":"prefill_done","rid":"%s"}' % ("r" * 1025),
+        '{"type":"down","reason":"%s"}' % ("r" * 5000),
+        '{"type":"ping","held_up":1e18}',
+        '{"type":"placed","serial":%s}' % 2**60,
+    ],
+    ids=lambda line: line[:60],
+)  # fmt: skip
+def test_what_is_out_of_bounds_is_no_event(line: str) -> None:
+    with pytest.raises(NotAnEvent) as found:
+        decode(line.encode())
+    assert len(str(found.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    ["9" * 4400, "[" * 900 + "]" * 900, '"' + "x" * 9000 + '"'],
+    ids=["number", "depth", "text"],
+)
+def test_a_stranger_does_not_fill_the_message_about_it(theirs: str) -> None:
+    line = f'{{"type":"hello","run":{theirs},"contract":{theirs}}}'.encode()
+    try:
+        decode(line)
+    except OtherContract as error:
+        assert len(str(error)) < 300
+    except NotAnEvent as error:
+        assert len(str(error)) < 300
+    known = greeting(line)
+    assert known is None or known.run == ""
+
+
+@pytest.mark.parametrize("field", ["gpus", "moe_layers", "layers", "expert_bytes"])
+def test_a_map_of_experts_is_bounded_too(field: str) -> None:
+    state = {
+        "serial": 1, "experts": 4, "moe_layers": [0], "gpus": 2, "gpus_per_node": 2,
+        "dispatch": "static", "layers": {"0": [0, 1, 2, 3]},
+    }  # fmt: skip
+    assert placement.decode(json.dumps(state).encode()).gpus == 2
+    wrong = {"gpus": 2**16, "moe_layers": [-1], "layers": {"0": [2**40]}, "expert_bytes": 2**70}
+    with pytest.raises(ValueError, match=field):
+        placement.decode(json.dumps(state | {field: wrong[field]}).encode())
+
+
+def test_a_frame_says_no_more_bytes_than_a_reader_may_buffer() -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        frames.decode_head(b'{"type":"ping","bytes":%d}' % (frames.FRAME_MAX + 1))
+    with pytest.raises(ValueError, match="bytes"):
+        frames.decode_head(b'{"type":"ping","bytes":-1}')

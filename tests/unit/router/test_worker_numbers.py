@@ -1,0 +1,158 @@
+"""Whatever a worker says, the router's pages about it can be read, and policies get sane loads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from time import monotonic
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from toolkit.contract import VERSION
+from toolkit.router.app import Router
+from toolkit.router.config import RouterConfig, WorkerConfig
+from toolkit.router.events import Watcher
+
+WORKERS = (
+    WorkerConfig(name="p", role="prefill", url="http://127.0.0.1:1", bootstrap_port=1),
+    WorkerConfig(name="d", role="decode", url="http://127.0.0.1:1", dp_size=2),
+)
+FIELDS = {
+    "load": ["running", "waiting", "used_tokens", "total_tokens", "waiting_tokens",
+             "capacity_tokens", "dp_rank"],
+    "steps": ["steps", "requests", "kv_tokens", "seconds", "distinct", "dp_rank"],
+    "kv_transfer": ["seconds", "bytes", "tokens", "rid", "dp_rank"],
+    "prefill_done": ["rid", "dp_rank", "prompt_tokens", "cached_tokens", "signature", "room"],
+    "moving": ["rid", "state", "room", "tokens", "bytes", "seconds", "last_s", "dp_rank"],
+    "placed": ["serial"],
+    "ping": ["held_up"],
+    "down": ["reason"],
+    "hello": ["contract", "run", "role", "tp_size", "dp_size", "experts", "signature",
+              "context_length", "max_total_tokens", "max_running_requests", "reserved_tokens",
+              "page_size", "patches", "stays", "fingerprint", "dp_attention"],
+}  # fmt: skip
+LIKELY = st.sampled_from([0, 1, 2, 7, 4096, 0.5, 2**31, 2**40, 2**53, True, None, "x", VERSION])
+EDGES = st.sampled_from([
+    -1, -(2**63), 2**62, 2**63, 2**64, 10**30, 10**400, 1e308, -0.0, 5e-324, math.inf, -math.inf,
+    math.nan, "9" * 50, [], {}, [[[]]], {"a": {}},
+])  # fmt: skip
+WILD = (
+    st.integers(-(10**40), 10**40)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.text(min_size=2000, max_size=2010)
+    | st.lists(st.integers(-9, 2**70), max_size=5)
+)
+VALUES = LIKELY | EDGES | WILD
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> bytes:
+    """An event of some kind, most of its fields as they should be."""
+    kind = draw(st.sampled_from([*FIELDS, *["load", "steps"] * 3]))
+    told: dict[str, Any] = {"type": kind}
+    if kind == "hello":
+        told |= {"contract": VERSION, "max_running_requests": 8}
+    if kind == "steps":
+        told |= {"steps": 2**31, "requests": 2**53, "kv_tokens": 2**53, "seconds": 1, "distinct": 1}
+    if kind == "kv_transfer":
+        told |= {"seconds": 0.1, "bytes": 2**53}
+    for name in draw(st.lists(st.sampled_from(FIELDS[kind]), max_size=6)):
+        told[name] = draw(VALUES)
+    return json.dumps(told).encode()
+
+
+def router() -> Router:
+    return Router(RouterConfig(workers=WORKERS, decode_policy="shortest_queue"))
+
+
+def feed(made: Router, worker: int, said: list[bytes]) -> None:
+    """As its event stream brings it."""
+    watcher = Watcher(made.known_workers.workers[worker], made.config)
+    hello = {"type": "hello", "contract": VERSION, "max_running_requests": 8}
+    watcher._feed(b"\n".join([json.dumps(hello).encode(), *said, b""]))
+
+
+async def pages(made: Router) -> tuple[dict[str, Any], str]:
+    async with TestServer(made.app()) as server, aiohttp.ClientSession() as http:
+        async with http.get(server.make_url("/workers")) as answer:
+            assert answer.status == 200
+            table = json.loads(await answer.text(), parse_constant=_refuse)
+        async with http.get(server.make_url("/metrics")) as answer:
+            assert answer.status == 200
+            return table, await answer.text()
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(lines(), min_size=1, max_size=12), st.lists(lines(), max_size=4))
+def test_pages_about_workers_hold_whatever_they_say(decode: list[bytes], prefill: list[bytes]):
+    async def check() -> None:
+        made = router()
+        feed(made, 0, prefill)
+        feed(made, 1, decode)
+        now = monotonic()
+        for worker in made.known_workers.workers:
+            for rank in worker.ranks:
+                load = rank.load(now)
+                for number in () if load is None else (load.running, load.used_tokens):
+                    assert 0 <= number < 2**62
+                rank.view(now, usable=True)
+        table, text = await pages(made)
+        for row in table["workers"]:
+            assert _numbers_are_sane(row), row
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                assert not math.isnan(sample.value), sample
+
+    asyncio.run(check())
+
+
+def _numbers_are_sane(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_numbers_are_sane, value.values()))
+    return not isinstance(value, (int, float)) or 0 <= value <= 2**63
+
+
+def test_sums_stay_where_json_can_hold_them():
+    """An event with the largest numbers that are taken, again and again."""
+    event = {
+        "type": "steps", "steps": 2**31, "requests": 2**53, "kv_tokens": 2**53,
+        "seconds": 1e9, "distinct": 2.0**53,
+    }  # fmt: skip
+
+    async def check() -> None:
+        made = router()
+        feed(made, 1, [json.dumps(event).encode()] * 5000)
+        table, _ = await pages(made)
+        steps = table["workers"][1]["steps"]
+        assert steps["requests"] == 2**62
+        assert steps["steps"] == 5000 * 2**31
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("number", [2**64, -1, 10**400], ids=["64 bits", "below 0", "400 digits"])
+def test_a_reading_out_of_bounds_is_none(number: int):
+    """The rank has no load then, and policies go by what the router has sent there."""
+
+    async def check() -> None:
+        made = router()
+        good = {"type": "load", "running": 3, "total_tokens": 100}
+        feed(made, 1, [json.dumps(good).encode()])
+        rank = made.known_workers.workers[1].ranks[0]
+        assert rank.load(monotonic()) is not None
+        feed(made, 1, [json.dumps(good | {"used_tokens": number}).encode()])
+        assert rank.load(monotonic()) is None
+
+    asyncio.run(check())
