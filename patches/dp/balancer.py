@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,10 +9,11 @@ from typing import Any
 
 from patches.dp.loads import NAME, RankLoads, Snapshot
 from patches.dp.request import request_view
+from toolkit.limited_logs import limited_logger
 from toolkit.policies import make_policy
 from toolkit.policies.base import Policy, RequestView
 
-log = logging.getLogger("toolkit.dp")
+log = limited_logger("toolkit.dp")
 
 HEALTH_CHECK = "HEALTH_CHECK"
 """SGLang's probes have request ids that begin like this. A busy rank drops them unanswered."""

@@ -16,7 +16,6 @@ them when it dispatches the next request, and until then everybody on node 0 wou
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from pathlib import Path
@@ -32,10 +31,11 @@ from patches.dp.method import chosen
 from patches.dp.progress import Progressed
 from patches.dp.register import Register, announce
 from toolkit.contract.variables import DP_PROFILE_VARIABLE, DP_RECORD_VARIABLE
+from toolkit.limited_logs import limited_logger
 from toolkit.policies.base import Policy
 from toolkit.policies.dp_method import by_signature
 
-log = logging.getLogger("toolkit.dp")
+log = limited_logger("toolkit.dp")
 
 CONTROLLER = "sglang.srt.managers.data_parallel_controller.DataParallelController"
 LOOK_S = 0.02

@@ -9,7 +9,6 @@ come (`patches.dp.prefill_news`, `patches.dp.hold`). Centroids are not refitted 
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any
 
@@ -18,9 +17,10 @@ from patches.dp.loads import NAME
 from patches.dp.prefill_news import PrefillNews
 from patches.dp.register import counterpart
 from toolkit.contract.variables import DP_HOLD_VARIABLE, DP_PROFILE_VARIABLE
+from toolkit.limited_logs import limited_logger
 from toolkit.policies.base import Policy
 
-log = logging.getLogger("toolkit.dp")
+log = limited_logger("toolkit.dp")
 
 
 class DpLocality:

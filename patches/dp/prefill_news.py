@@ -11,7 +11,6 @@ here.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections import OrderedDict
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -22,11 +21,12 @@ from patches.http.worker_key import header
 from toolkit.contract.events import Down, Hello, PrefillDone, decode
 from toolkit.contract.paths import EVENTS
 from toolkit.contract.variables import LAYERS_VARIABLE
+from toolkit.limited_logs import limited_logger
 
 if TYPE_CHECKING:
     from toolkit.signatures.reader import Sample, SignatureReader
 
-log = logging.getLogger("toolkit.dp")
+log = limited_logger("toolkit.dp")
 
 SERVER_INFO = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
 SILENT_S = 5.0

@@ -12,14 +12,15 @@ which keeps the schedulers from registering, and registers from a thread of its 
 from __future__ import annotations
 
 import json
-import logging
 import time
 from http.client import HTTPConnection, HTTPException
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-log = logging.getLogger("toolkit.dp")
+from toolkit.limited_logs import limited_logger
+
+log = limited_logger("toolkit.dp")
 
 PATH = "/register_dp_rank"
 TIMEOUT_S = 5.0

@@ -31,13 +31,14 @@ from patches.flags import ASKED, WRITTEN
 from patches.kv_row import kv_row
 from patches.steps.step_log import CAPTURER
 from toolkit.contract.variables import LAYERS_VARIABLE
+from toolkit.limited_logs import limited_logger
 
 if TYPE_CHECKING:
     import torch
 
     from toolkit.contract.events import Signature
 
-log = logging.getLogger("toolkit.signature")
+log = limited_logger("toolkit.signature")
 
 LARGE_SHARE = 0.01
 """Of the KV pool. The cache is made after SGLang has sized the pool by the memory that was free."""

@@ -11,20 +11,20 @@ files, or with DP attention on the address of `--dist-init-addr`.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from ipaddress import ip_address
 from typing import Any
 
 from patches.base import EVERY, Hook, Patch, Process
+from toolkit.limited_logs import limited_logger
 from toolkit.private_sockets import interface_of, narrow_all
 
 VARIABLE = "SGLANG_HOST_IP"
 EVERYWHERE = ("*", "0.0.0.0", "[::]")
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
-log = logging.getLogger("toolkit.ports")
+log = limited_logger("toolkit.ports")
 
 
 def address() -> str | None:

@@ -17,7 +17,6 @@ is of many, and its ranks would go different ways. That is what the second door 
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from typing import Any
@@ -26,8 +25,9 @@ from patches.base import Hook, Patch, Process, Variant
 from patches.flags import WRITTEN
 from patches.http.request_values import REQUEST_FIELDS, SAMPLING_FIELDS, Limits, wrong
 from toolkit.contract.ticket import TicketError
+from toolkit.limited_logs import limited_logger
 
-log = logging.getLogger(__name__)
+log = limited_logger(__name__)
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _REQUEST = "sglang.srt.managers.io_struct.TokenizedGenerateReqInput"

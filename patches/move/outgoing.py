@@ -20,7 +20,6 @@ its move; one that ends while they leave (a matter of milliseconds) keeps its KV
 from __future__ import annotations
 
 import inspect
-import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,8 +31,9 @@ from patches.move.manager import obstacle, on_its_way, sending_manager
 from patches.move.order import MoveOrder
 from toolkit.contract.events import Moving
 from toolkit.contract.variables import MOVE_VARIABLE
+from toolkit.limited_logs import limited_logger
 
-log = logging.getLogger("toolkit.move")
+log = limited_logger("toolkit.move")
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 LAST_ROWS_S = 2.0

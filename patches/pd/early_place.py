@@ -18,7 +18,6 @@ saw.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import Any
 
@@ -26,8 +25,9 @@ from patches.base import Hook, Patch, Process
 from patches.environment import on_cpu
 from patches.pd import host_receive
 from toolkit.contract.variables import EARLY_PLACE_VARIABLE
+from toolkit.limited_logs import limited_logger
 
-log = logging.getLogger("toolkit.decode")
+log = limited_logger("toolkit.decode")
 
 WAIT_MS = 1
 """Between two looks at whether the GPU is done."""

@@ -17,7 +17,6 @@ and the hierarchical cache that writes through, since a parked request is not in
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -26,8 +25,9 @@ from patches.base import EITHER, Hook, Patch, Variant
 from patches.kv_row import kv_row, physical
 from patches.pd.kv_transfer import mark_first_send
 from patches.pd.late_binding import newly_finished
+from toolkit.limited_logs import limited_logger
 
-log = logging.getLogger("toolkit.kv")
+log = limited_logger("toolkit.kv")
 
 MIXIN = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
 MANAGER = "sglang.srt.disaggregation.common.conn.CommonKVManager"

@@ -21,14 +21,14 @@ an error, and the router goes on from that token elsewhere.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.pd import prefill_only
 from patches.pd.late_binding import newly_finished
+from toolkit.limited_logs import limited_logger
 
-log = logging.getLogger("toolkit.prefill")
+log = limited_logger("toolkit.prefill")
 
 MIXIN = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
 REQ = "sglang.srt.managers.schedule_batch.Req"

@@ -27,7 +27,6 @@ Cost: 3 ms of CPU a round with 1,000 waiting, 1 ms while nothing is computed
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -39,9 +38,10 @@ from patches.flags import WRITTEN
 from patches.pd.waiting_order import WaitingOrder, arrived
 from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.contract.waiting import Waiting
+from toolkit.limited_logs import limited_logger
 from toolkit.policies.sjf import ShortestFirst
 
-log = logging.getLogger("toolkit.waiting")
+log = limited_logger("toolkit.waiting")
 
 RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
 POLICY = "sglang.srt.managers.schedule_policy"

@@ -16,7 +16,6 @@ and the number of steps, never by clocks. There `seconds` are counted in steps o
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import time
 from collections.abc import Iterator
@@ -29,8 +28,9 @@ from patches.classes import best_effort, in_a_hurry
 from patches.pd import host_receive
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PAUSE_VARIABLE
+from toolkit.limited_logs import limited_logger
 
-log = logging.getLogger("toolkit.preempt")
+log = limited_logger("toolkit.preempt")
 
 STEP_S = 0.03
 _PAUSE = "_toolkit_pause"

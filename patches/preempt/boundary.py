@@ -27,7 +27,6 @@ two at most.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections import deque
@@ -46,11 +45,12 @@ from patches.steps import step_log, stops
 from patches.steps.sent_time import sent_at
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PREEMPT_VARIABLE
+from toolkit.limited_logs import limited_logger
 from toolkit.policies.preemption.boundary import Boundary, BoundaryPolicy, Urgent
 from toolkit.policies.preemption.bounds import Bounds, Paused
 from toolkit.policies.preemption.named import boundary_policy
 
-log = logging.getLogger("toolkit.preempt")
+log = limited_logger("toolkit.preempt")
 
 _PAUSED = "_toolkit_paused"
 SOONEST_S = 0.001

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +24,10 @@ from toolkit.contract.events import Placed
 from toolkit.contract.paths import PLACEMENT
 from toolkit.contract.placement import PlacementState
 from toolkit.contract.variables import RELOCATE_VARIABLE
+from toolkit.limited_logs import limited_logger
 
 APP = "sglang.srt.entrypoints.http_server.app"
-log = logging.getLogger("toolkit.relocate")
+log = limited_logger("toolkit.relocate")
 
 PATIENCE_S = 60.0
 """For all ranks to answer. They answer after a step and the transfers of the order."""

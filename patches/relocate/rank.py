@@ -11,7 +11,6 @@ next one. The tables are written in place, so CUDA graphs see them.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
 from patches.relocate.order import Relocated, RelocationOrder, Row
 from toolkit.contract.variables import RELOCATE_VARIABLE
+from toolkit.limited_logs import limited_logger
 
-log = logging.getLogger("toolkit.relocate")
+log = limited_logger("toolkit.relocate")
 
 _EPLB = "sglang.srt.eplb"
 WEIGHTS = "routed_experts_weights_of_layer"

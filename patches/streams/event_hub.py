@@ -10,7 +10,6 @@ let go of it) holds up the thread as well.
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import threading
@@ -20,8 +19,9 @@ from time import monotonic
 from patches.streams.outlet import Outlet
 from patches.streams.pulse import Pulse
 from toolkit.contract.events import Down, Event, LoadReading, Ping, encode
+from toolkit.limited_logs import limited_logger
 
-log = logging.getLogger("toolkit.events")
+log = limited_logger("toolkit.events")
 
 LOAD_INTERVAL_S = 0.02
 IDLE_LOAD_INTERVAL_S = 0.25

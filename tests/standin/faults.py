@@ -7,6 +7,7 @@
 - `rude`: raw frames that no server should send (`tests.standin.rude`), on the event stream too.
 - `well`: as ever. What was silent goes on, unless its client has gone.
 - `reset` is no mode: it resets (RST) all other connections of the worker, once.
+- `babble N TEXT` neither: it publishes N events that are none, each TEXT.
 - `hold SECONDS` neither: the loop does nothing for so long, while a thread goes on with the event
   streams, as the event thread of a real worker does; `hold SECONDS mute` without the thread.
 """
@@ -49,6 +50,11 @@ class Faults:
         if name == "reset":
             for protocol in server.connections - {asking}:
                 _reset(protocol)
+            return True
+        if name.startswith("babble "):
+            _, count, text = name.split(" ", 2)
+            for subscriber in list(server.subscribers):
+                subscriber.chunk((text.encode() + b"\n") * int(count))
             return True
         if name.startswith("hold "):
             _, seconds, *mute = name.split()

@@ -32,6 +32,7 @@ def relocate(
     import json
     import logging
 
+    from toolkit.limited_logs import limit_all
     from toolkit.placement import placement_names
     from toolkit.placement.online import PAPER, Settings
     from toolkit.relocate.serve import serve
@@ -52,6 +53,7 @@ def relocate(
     if not servers:
         raise typer.BadParameter("the run has no decode workers: name those that are meant")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    limit_all()
     asyncio.run(
         serve(
             servers, settings, share=share, stall_s=stall_ms / 1000, dry_run=dry_run,

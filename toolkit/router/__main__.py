@@ -28,6 +28,7 @@ async def serve(config_path: str, parsers: Started) -> int:
     from aiohttp import web
 
     from toolkit.front import inherited
+    from toolkit.limited_logs import limit_all
     from toolkit.router import connections, descriptors, lobby, quiet
     from toolkit.router.app import Router
     from toolkit.router.config import ConfigError, load_config
@@ -40,6 +41,7 @@ async def serve(config_path: str, parsers: Started) -> int:
         print(error, file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    router.metrics.watch_logs(limit_all())
     asyncio.get_running_loop().set_exception_handler(quiet.on_loop_error)
     limit = descriptors.raise_limit()
     share = descriptors.client_share(limit, len(config.workers), config.max_inflight)

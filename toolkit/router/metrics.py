@@ -14,6 +14,7 @@ from toolkit.router.collectors import LocalityCollector, StepCollector
 from toolkit.router.known_workers import KnownWorkers
 
 if TYPE_CHECKING:
+    from toolkit.limited_logs import Limited
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.eldr.locality import Locality
     from toolkit.router.stages import Rebalancer
@@ -104,6 +105,11 @@ class Metrics:
             "worker_held", "1 when it gets no new requests", ["worker", "dp_rank"], **one
         )
         self.healthy = Gauge("worker_healthy", "1 when the worker answers", ["worker"], **one)
+        self.unlogged = Gauge(
+            "log_lines_left_out",
+            "Log lines since the start that were left out, as too many were alike",
+            **one,
+        )
         self.ring: deque[Timing] = deque(maxlen=RING)
         self.transfers: deque[float] = deque(maxlen=RING)
         self.resumed = 0
@@ -141,6 +147,10 @@ class Metrics:
         from toolkit.router.stage_figures import RebalanceCollector
 
         self.registry.register(RebalanceCollector(rebalancer))
+
+    def watch_logs(self, limited: Limited) -> None:
+        """Export how many lines of this process's log were left out."""
+        self.unlogged.set_function(lambda: limited.left_out)
 
     def timing(self, timing: Timing, late: bool) -> None:
         self.ring.append(timing)
