@@ -229,10 +229,16 @@ class Router:
         view = job.singles[0].view
         self.metrics.classed(view.request_class)
         with self.admission.enter(len(job.singles), view.best_effort) as entry:
-            return await self._run_job(caller, job, client, arrived, entry)
+            return await self._run_job(caller, job, client, arrived, entry, charge)
 
     async def _run_job(
-        self, caller: str, job: Job, client: ClientStream, arrived: float, entry: Entry
+        self,
+        caller: str,
+        job: Job,
+        client: ClientStream,
+        arrived: float,
+        entry: Entry,
+        charge: Charge,
     ) -> web.StreamResponse:
         task = asyncio.current_task()
         assert task is not None
@@ -241,7 +247,7 @@ class Router:
         try:
             async with asyncio.timeout(self.config.request_timeout_s):
                 if job.stream:
-                    return await self._stream(job, client, arrived, entry)
+                    return await self._stream(job, client, arrived, entry, charge)
                 return await self._collect(job, arrived, entry)
         except TimeoutError as error:
             limit = self.config.request_timeout_s
@@ -253,16 +259,16 @@ class Router:
                 del self.jobs[mine]
 
     async def _stream(
-        self, job: Job, client: ClientStream, arrived: float, entry: Entry
+        self, job: Job, client: ClientStream, arrived: float, entry: Entry, charge: Charge
     ) -> web.StreamResponse:
         incremental = self.config.incremental_streaming
         if not job.merged:
-            relay = Relay(job.singles[0], client, incremental)
+            relay = Relay(job.singles[0], client, incremental, charge)
             await self._run_stream(job, 0, relay, client, arrived, entry)
             return await client.finish()
         parts = [SubStream(job, single.index, client) for single in job.singles]
         relays = [
-            Relay(single, part, incremental)
+            Relay(single, part, incremental, charge)
             for single, part in zip(job.singles, parts, strict=True)
         ]
         await _all(

@@ -4,6 +4,8 @@ A request is charged for what it holds while it is read, parsed, queued and run:
 that have come (not those announced), then `weight` of what became of them. The sum of all charges
 is at most `max_body_total_mib`; who wants more gets 503 with Retry-After, nobody waits for it.
 Requests above `SMALL` share three quarters of it, so that large ones leave room for ordinary ones.
+What is kept of a stream, so that another worker can go on with it, is charged as it grows
+(`toolkit.router.stream_memory`); where there is no room for it the stream goes on and it is let go.
 
 The memory of the router as a whole is then at most
 
@@ -65,6 +67,15 @@ class Budget:
     def open(self) -> Charge:
         return Charge(self)
 
+    def hold(self, size: int) -> None:
+        """Charge `size` more bytes that are held already."""
+        self.held += size
+        self.peak = max(self.peak, self.held)
+
+    def has_room(self, whole: int) -> bool:
+        """Whether all that is held now is within what requests of `whole` bytes may take."""
+        return self.held <= (self.most if whole <= SMALL else self.most * 3 // 4)
+
     def add(self, size: int, whole: int) -> None:
         """Charge `size` more bytes to a request that then holds `whole`.
 
@@ -86,18 +97,27 @@ class Budget:
                 f"this size now (limit {limit / MIB:.0f} MiB). Try again.",
                 retry_after=2,
             )
-        self.held += size
-        self.peak = max(self.peak, self.held)
+        self.hold(size)
 
 
 class Charge:
     """One request's charge; `with budget.open() as charge` gives all of it back."""
 
-    __slots__ = ("_budget", "bytes")
+    __slots__ = ("_budget", "_over", "bytes")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+        self._over = False
         self.bytes = 0
+
+    def hold(self, size: int) -> bool:
+        """It holds `size` bytes more (below 0: less), whether or not there is room for them: False
+        where there is none. Of a request that is over nothing counts."""
+        if self._over:
+            return True
+        self._budget.hold(size)
+        self.bytes += size
+        return size <= 0 or self._budget.has_room(self.bytes)
 
     def grow(self, size: int) -> None:
         """ApiError as `Budget.add`."""
@@ -124,3 +144,4 @@ class Charge:
     ) -> None:
         self._budget.held -= self.bytes
         self.bytes = 0
+        self._over = True

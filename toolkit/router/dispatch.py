@@ -33,6 +33,7 @@ from toolkit.router.pool import Pool
 from toolkit.router.rank import Rank
 from toolkit.router.request import NOTHING, Single, Wanted
 from toolkit.router.reruns import Reruns
+from toolkit.router.stream_memory import FORGOTTEN
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.legs import Answer
@@ -177,6 +178,9 @@ class Dispatcher:
             self.metrics.retries.inc()
             self.metrics.retried += 1
             return
+        if relay.forgotten:
+            message = f"The worker of this stream went away, and {FORGOTTEN}. Send it again."
+            raise ApiError(502, message, "WorkerFailed") from failure
         try:
             single.resume_ids = _ids(relay)
         except ApiError:

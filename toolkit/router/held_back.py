@@ -13,12 +13,14 @@ class HeldBack:
     """Lets events through as long as they bring `left` tokens at most; holds the first that would
     bring more, and all behind it. `on_first` is told of the first that it holds."""
 
-    __slots__ = ("_left", "_on_first", "events")
+    __slots__ = ("_left", "_on_first", "events", "size")
 
     def __init__(self, left: int, on_first: Callable[[], None] = lambda: None) -> None:
         self._left = left
         self._on_first = on_first
         self.events: list[bytes] = []
+        self.size = 0
+        """Bytes that it holds."""
 
     def take(self, data: bytes) -> bytes:
         """Whole events in, comments and all; out come those that may pass."""
@@ -31,6 +33,7 @@ class HeldBack:
                 if not self.events:
                     self._on_first()
                 self.events.append(event)
+                self.size += len(event)
             else:
                 passed.append(event)
         return b"".join(passed)

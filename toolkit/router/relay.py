@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.router.departure import Departure
 from toolkit.router.failure import Failure, failure_of
@@ -21,7 +21,11 @@ from toolkit.router.held_back import HeldBack
 from toolkit.router.merge import add_prompt_logprobs
 from toolkit.router.request import Single, public_id
 from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
+from toolkit.router.stream_memory import GRAIN, StreamMemory
 from toolkit.router.upstream import Call
+
+if TYPE_CHECKING:
+    from toolkit.router.budget import Charge
 
 EVENT_MAX = 32 * 2**20
 """Bytes of one SSE event; those of /generate hold all of the answer so far."""
@@ -37,13 +41,25 @@ class Output(Protocol):
 class Relay:
     """One single's stream, over all its attempts."""
 
-    def __init__(self, single: Single, out: Output, incremental: bool = False) -> None:
+    def __init__(
+        self,
+        single: Single,
+        out: Output,
+        incremental: bool = False,
+        charge: Charge | None = None,
+    ) -> None:
+        """`charge`: of the request, which pays for what is kept of the stream."""
         self._single = single
         self._write = out.write
         self._incremental = incremental
         self.sent = Sent(single.endpoint, incremental)
         self.ids = bytearray()
         """The ids that went out, as `b" 12 34"`."""
+        self._memory = StreamMemory(charge)
+        self._forgotten_ids = 0
+        self._held_bytes = 0
+        self.beside = 0
+        """Bytes that wait elsewhere for this stream: of a worker that is to go on with it."""
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._begun = False
         self.failure: Failure | None = None
@@ -100,6 +116,7 @@ class Relay:
         self.failure = None
         self._tail = bytearray()
         self._held = [] if hold else None
+        self._held_bytes = 0
         self._prompt = None
         self._trimmer = None
         self._recreate = None
@@ -132,6 +149,7 @@ class Relay:
     def release(self, prompt: dict[str, Any] | None) -> None:
         """The prefill's answer is here: let out what was held."""
         held, self._held = self._held, None
+        self._held_bytes = 0
         self._prompt = prompt
         for data in held or ():
             self._feed_slow(data)
@@ -185,7 +203,34 @@ class Relay:
 
     @property
     def tokens(self) -> int:
-        return self.ids.count(b" ")
+        return self._forgotten_ids + self.ids.count(b" ")
+
+    @property
+    def forgotten(self) -> bool:
+        """What its client has is not known any more, so that nobody else can go on with it."""
+        return self.sent.forgotten
+
+    def _count_memory(self) -> bool:
+        """Charge what is held now. Where there is no room for it, what only a resume needs is let
+        go; False when that is not enough."""
+        held = self._held_back
+        size = self.sent.kept + len(self.ids) + len(self._tail) + self._held_bytes + self.beside
+        if self._memory.is_now(size if held is None else size + held.size):
+            return True
+        if self._trimmer is not None or self._held is not None or self._gate is not None:
+            return False  # it is being cut, or moved, by what it has
+        self._forgotten_ids += self.ids.count(b" ")
+        self.ids = bytearray()
+        self.sent.forget()
+        return self._memory.is_now(len(self._tail) + self.beside)
+
+    def _take_ids(self, ids: bytes) -> None:
+        if self.sent.forgotten:
+            self._forgotten_ids += ids.count(b" ")
+        else:
+            self.ids += ids
+        if self._count is not None and ids:
+            self._count(ids.count(b" "))
 
     def feed(self, data: bytes) -> None:
         """The sink of the decode's call."""
@@ -228,9 +273,7 @@ class Relay:
             for event in split_events(data):
                 self._one(event + b"\n\n")
             return
-        self.ids += ids
-        if self._count is not None and ids:
-            self._count(ids.count(b" "))
+        self._take_ids(ids)
         self._send(events)
 
     def _whole(self, data: bytes) -> bytes:
@@ -241,13 +284,20 @@ class Relay:
         if tail.find(b"\n\n", start) < 0:
             if len(tail) > EVENT_MAX and self._call is not None:
                 self._call.close(f"sent an event of more than {EVENT_MAX >> 20} MiB", "lost")
+            self._bound(len(tail))
             return b""
         self._tail = bytearray()
         return bytes(tail)
 
+    def _bound(self, size: int) -> None:
+        """What cannot be sent yet has grown to `size` bytes."""
+        if not self._count_memory() and size > GRAIN and self._call is not None:
+            self._call.close("sent more at once than the router has memory for", "lost")
+
     def _send(self, events: bytes) -> None:
         self.sent.add(events)
         self._write(events)
+        self._count_memory()
         self.sent_at = monotonic()
         if self.on_news is not None:
             tell, self.on_news = self.on_news, None
@@ -265,14 +315,14 @@ class Relay:
         self.failure = failure_of(event, self._single.endpoint)
         if self.failure is not None:
             return
-        self.ids += ids
-        if self._count is not None and ids:
-            self._count(ids.count(b" "))
+        self._take_ids(ids)
         self._send(event)
 
     def _feed_slow(self, data: bytes) -> None:
         if self._held is not None:
             self._held.append(data)
+            self._held_bytes += len(data)
+            self._bound(self._held_bytes)
             return
         for raw in split_events(data):
             ids, event = strip(raw + b"\n\n")

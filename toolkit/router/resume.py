@@ -27,6 +27,8 @@ class Sent:
     """
 
     FOLD_BYTES = 64 * 1024
+    HEADER = 48
+    """Bytes that one more piece takes beside what is in it."""
 
     def __init__(self, endpoint: Endpoint, incremental: bool = False) -> None:
         self._generate = endpoint == "generate"
@@ -36,24 +38,44 @@ class Sent:
         self._packed: list[bytes] = []
         self._raw: list[bytes] = []
         self._bytes = 0
+        self._packed_bytes = 0
         self.events = False
+        self.kept = 0
+        """Bytes that are held now."""
+        self.forgotten = False
+        """Nothing is kept any more: what the client has cannot be told."""
 
     def add(self, events: bytes) -> None:
         """Whole SSE events, as they were sent."""
         self.events = True
+        if self.forgotten:
+            return
         if self._cumulative:
             self._raw = [events]  # each event holds all before it
+            self.kept = len(events)
             return
         self._raw.append(events)
         self._bytes += len(events)
+        self.kept += len(events) + self.HEADER
         if self._bytes > self.FOLD_BYTES:
             self._packed.append(zlib.compress(b"".join(self._raw), level=1))
+            self._packed_bytes += len(self._packed[-1]) + self.HEADER
             self._raw, self._bytes = [], 0
+            self.kept = self._packed_bytes
+
+    def forget(self) -> None:
+        """Let all of it go, for good."""
+        self._empty()
+        self.forgotten = True
+
+    def _empty(self) -> None:
+        self._packed, self._raw = [], []
+        self._bytes = self._packed_bytes = self.kept = 0
 
     def progress(self) -> Progress:
         """The counts now; a copy, since a resumed stream is cut by them while it adds to them."""
         raw = b"".join([*map(zlib.decompress, self._packed), *self._raw])
-        self._packed, self._raw, self._bytes = [], [], 0
+        self._empty()
         for data in split_events(raw):
             event = parse_event(data)
             if event is None:

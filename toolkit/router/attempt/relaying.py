@@ -16,6 +16,7 @@ from toolkit.router.first import first_of
 from toolkit.router.merge import put_prompt_logprobs
 from toolkit.router.metrics import Timing
 from toolkit.router.request import Single
+from toolkit.router.stream_memory import FORGOTTEN
 from toolkit.router.upstream import Call
 
 if TYPE_CHECKING:
@@ -139,8 +140,12 @@ class Relaying:
             if leg.call.done.done():
                 return leg
             move = self._live.move
-            if move is not None and not move.run:
+            if move is not None and not move.run and self._relay is not None:
                 move.run = True
+                if self._relay.forgotten:  # since it was ordered
+                    self._live.move = None
+                    move.end("kept", FORGOTTEN)
+                    continue
                 await move.kind.run(move)
                 assert self._live.leg is not None
                 leg = self._live.leg

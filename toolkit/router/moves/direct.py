@@ -184,6 +184,7 @@ class _Transfer:
             self._relay.feed(data)
             return
         self._early += data
+        self._relay.beside = len(self._early)
         if b"\n\n" in self._early and not self._heard.done():
             self._heard.set_result(None)
 
@@ -263,11 +264,13 @@ class _Transfer:
         old.booking.end(None, generated)
         relay.take_over(leg.call, leg.booking.count, (leg.rid, live.rid), leg.brought)
         data, self._early = bytes(self._early), bytearray()
+        relay.beside = 0
         relay.feed(data)
 
     def close(self) -> None:
         """However it ended: nobody listens, and what was begun in vain is dropped."""
         self._from.rank.worker.on_moving.pop(self._from.rid, None)
+        self._relay.beside = 0
         if self._order is not None and not self._order.done.done():
             self._order.close()
         leg = self._to

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.router import resumable
 from toolkit.router.errors import ApiError
+from toolkit.router.stream_memory import FORGOTTEN
 
 if TYPE_CHECKING:
     from toolkit.policies.base import RequestView
@@ -93,6 +94,8 @@ class Live:
             return "it is being moved"
         if relay is None:
             return "its answer does not stream"
+        if relay.forgotten:
+            return FORGOTTEN
         if single.endpoint in ("messages", "responses"):
             return "the end of its stream would not say that it was moved"
         reason = resumable.why_not(single)
