@@ -6,6 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from toolkit.bounded_files import read_json
+
 SAMPLES, SAMPLE_BYTES = 64, 4096
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version")
 
@@ -19,13 +21,13 @@ def model_fingerprint(path: str | Path) -> str:
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: config.json is not JSON.
+        ValueError: config.json is not JSON, or out of bounds.
     """
     folder = Path(path)
     config_path = folder / "config.json"
     if not config_path.is_file():
         return ""
-    config = json.loads(config_path.read_text("utf-8"))
+    config = read_json(config_path)
     kept = {key: value for key, value in config.items() if key not in _NOT_THE_MODEL}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
     weights = sorted(p for s in ("*.safetensors", "*.bin", "*.pt") for p in folder.glob(s))

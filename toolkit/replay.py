@@ -5,13 +5,13 @@ The format is `toolkit.decisions`'. Exit code 1 when a decision comes out otherw
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from toolkit.bounded_files import lines_of, parse_json
 from toolkit.policies import make_policy
 from toolkit.policies.base import Decision, Load, Policy, RequestView, WorkerView, group_of
 from toolkit.policies.rounds.assign import Assigner, Assignment
@@ -42,7 +42,7 @@ def replay(lines: Iterable[str], policy: Policy | None = None) -> list[Replayed]
     player: Player | None = None
     for number, text in enumerate(lines, 1):
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             if "policy" in line:
                 fresh = make_policy(line["policy"], line["seed"], tau=line.get("tau"))
                 player = Player(policy or fresh)
@@ -157,7 +157,7 @@ def main(files: list[str]) -> int:
     differ: Counter[tuple[str, str]] = Counter()
     for file in files:
         with open(file, encoding="utf-8") as lines:
-            for each in replay(lines):
+            for each in replay(lines_of(lines)):
                 what = (each.policy, "rounds" if isinstance(each.now, list) else "choices")
                 counts[what] += 1
                 differ[what] += each.differs

@@ -145,7 +145,7 @@ def traffic(redundant: int) -> float:
         with worker(*flags, log=folder / "worker.log", **TWO_RANKS, **recorder) as url:
             ids = asyncio.run(recorded(url))
         (dump,) = [path for path in folder.glob("*.pt") if path.stem.endswith("_0")]
-        records = torch.load(dump, weights_only=False)["records"]
+        records = torch.load(dump, weights_only=True)["records"]
     counted = sum(record["global_physical_count"].numpy() for record in records)
     by_gpu = counted.reshape(layers, 2, -1).sum(axis=2)
     load = count(ids, experts, windows=1).load

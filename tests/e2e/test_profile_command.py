@@ -178,7 +178,7 @@ def recorded(folder: Path) -> np.ndarray:
     """Physical slots [tokens, layers, top_k] that the ranks of a worker recorded."""
     import torch
 
-    dump = torch.load(sorted(folder.glob("*_0.pt"))[0], weights_only=False)
+    dump = torch.load(sorted(folder.glob("*_0.pt"))[0], weights_only=True)
     rows = [record["topk_ids_of_layer"].permute(1, 0, 2) for record in dump["records"]]
     slots = torch.cat(rows).numpy()
     width = int((slots[0, 0] >= 0).sum())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.bench.errors import BenchError
+from toolkit.bounded_files import read_json
 
 FLAG = "enable-custom-logit-processor"
 _MADE = "_toolkit_tokens_made"
@@ -79,7 +80,7 @@ def eos_ids(model: Path | None) -> tuple[int, ...]:
     ids: dict[int, None] = {}
     for name in ("config.json", "generation_config.json"):
         try:
-            found = json.loads((model / name).read_text()).get("eos_token_id") if model else None
+            found = read_json(model / name).get("eos_token_id") if model else None
         except (OSError, ValueError):
             continue
         listed = found if isinstance(found, list) else [found]

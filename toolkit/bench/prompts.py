@@ -8,7 +8,6 @@ says nothing about them. Any row may say its domain, language, user, class and o
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.bench.errors import BenchError
+from toolkit.bounded_files import Unreadable, gunzip, parse_json, read_bytes
 
 MEND = (
     'a line is an object with "prompt", "text", "messages" (OpenAI chat or batch file) or '
@@ -75,10 +75,10 @@ def load(path: Path, limit: int | None = None) -> list[UserPrompt]:
 
 def _text(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
         if data.startswith(b"\x1f\x8b"):
-            data = gzip.decompress(data)
-    except (OSError, EOFError) as error:
+            data = gunzip(data)
+    except (OSError, EOFError, Unreadable) as error:
         why = getattr(error, "strerror", None) or error
         raise BenchError(f"cannot read the prompts {path}: {why}") from error
     try:
@@ -110,7 +110,7 @@ def _rows(path: Path, text: str) -> Iterator[UserPrompt]:
             yield UserPrompt(line.strip(), place=place)
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
             raise BenchError(
                 f"{place}: not JSON ({error}): {MEND}; a file of plain text prompts is named .txt"
@@ -120,11 +120,12 @@ def _rows(path: Path, text: str) -> Iterator[UserPrompt]:
 
 def _array(path: Path, text: str) -> Iterator[UserPrompt]:
     try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
+        rows = parse_json(text)
+    except ValueError as error:
+        place = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else f"{path}"
         raise BenchError(
-            f"{path}:{error.lineno}: not JSON ({error.msg}): one object a line is named .jsonl, "
-            "plain text prompts .txt"
+            f"{place}: not JSON ({getattr(error, 'msg', error)}): one object a line is named "
+            ".jsonl, plain text prompts .txt"
         ) from error
     if not isinstance(rows, list):
         rows = [rows]

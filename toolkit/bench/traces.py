@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 
 from toolkit.bench.errors import BenchError
+from toolkit.bounded_files import Unreadable, lines_of, parse_json
 from toolkit.contract.request_class import RequestClass
 
 MOONCAKE_BLOCK = 512  # tokens that one entry of hash_ids stands for
@@ -64,8 +64,8 @@ def stream(path: Path) -> Iterator[tuple[int, TraceRow]]:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rt") if packed else path.open() as lines:
-            yield from read(lines, str(path))
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+            yield from read(lines_of(lines), str(path))
+    except (OSError, EOFError, UnicodeDecodeError, Unreadable) as error:
         why = getattr(error, "strerror", None) or error
         raise BenchError(f"cannot read the trace {path}: {why}") from error
 
@@ -108,7 +108,7 @@ def _jsonl(lines: Iterable[str], name: str) -> Iterator[tuple[int, TraceRow]]:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             row = TraceRow(
                 input_tokens=int(entry["input_length"]),
                 output_tokens=int(entry["output_length"]),

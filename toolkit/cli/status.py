@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from toolkit.bounded_files import parse_json
+
 
 def status(
     run: str = typer.Option(
@@ -46,7 +48,6 @@ def status(
 
 def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
     """What the router says in `GET /workers`; empty when it does not answer."""
-    import json
 
     from toolkit.keys import KeysError
     from toolkit.launch import isolation, keys, readiness
@@ -70,7 +71,7 @@ def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
     if code != 200:
         return {}
     try:
-        answer = json.loads(body)
+        answer = parse_json(body)
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolkit.bounded_files import parse_json
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _event(raw: bytes) -> dict[str, Any] | None:
     line = raw.strip()
     if not line.startswith(b"data:") or line == b"data: [DONE]":
         return None
-    event: dict[str, Any] = json.loads(line[5:])
+    event: dict[str, Any] = parse_json(line[5:])
     return event
 
 

@@ -236,7 +236,7 @@ def train(args: argparse.Namespace) -> None:
     optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=(0.9, 0.95), fused=True)
     step, spent = 0, 0.0
     if args.state.exists():
-        state = torch.load(args.state)
+        state = torch.load(args.state, weights_only=True)
         network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
         topic.head.load_state_dict(state["topic"])
@@ -307,7 +307,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="prompts.jsonl[.gz]")
     parser.add_argument("--minutes", type=float, default=60, help="wall-clock training time")
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
-    parser.add_argument("--state", type=Path, default=Path("/tmp/embedded_train.pt"))
+    parser.add_argument("--state", type=Path, help="of the training; default: beside --out")
     parser.add_argument("--balance", type=float, default=BALANCE, help="weight of that loss")
     parser.add_argument("--locality", type=float, default=LOCALITY, help="weight of that loss")
     parser.add_argument("--topic", type=float, default=TOPIC, help="weight of that loss")
@@ -319,6 +319,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
+    # Not in a folder where others could put one of theirs.
+    args.state = args.state or args.out.with_name(f"{args.out.name}.training.pt")
     if args.plain:
         args.locality = args.topic = 0.0
     train(args)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from toolkit.bounded_files import read_json
 from toolkit.launch import trees
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.plan import Plan
@@ -185,6 +186,6 @@ def _is_at(path: Path, fd: int) -> bool:
 
 def _read(path: Path) -> Holder | None:
     try:
-        return Holder(**json.loads(path.read_text()))
+        return Holder(**read_json(path))
     except (OSError, ValueError, TypeError):
         return None

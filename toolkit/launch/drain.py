@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 
+from toolkit.bounded_files import parse_json
 from toolkit.contract.headers import RUN as HEADER
 from toolkit.launch import identity, keys, readiness
 from toolkit.launch.plan import Plan
@@ -32,7 +32,7 @@ def left(plan: Plan, run_id: str) -> int:
     status, body = readiness.get(f"{url}/workers", key=key)
     if status != 200:
         raise readiness.NotReady(f"/workers answered {status or 'nothing'}")
-    count = in_router(json.loads(body))
+    count = in_router(parse_json(body))
     if count:
         time.sleep(PAUSE)  # in a background thread: paces the polling, nothing waits for it
     return count

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolkit.bounded_files import read_json
 from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError, Problem
 
@@ -145,7 +145,7 @@ def read_model(deployment: Deployment) -> ModelFacts:
     if model.config and not (path / "config.json").is_file():
         check = from_folder(deployment, model.config)
     try:
-        config = json.loads((check / "config.json").read_text(encoding="utf-8"))
+        config = read_json(check / "config.json")
     except (OSError, ValueError) as error:
         what = f"no usable config.json in {check}" + (
             f" ({error})" if isinstance(error, ValueError) else ""

@@ -6,12 +6,12 @@ ended by the other.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toolkit.bounded_files import parse_json
 from toolkit.contract.headers import RUN as HEADER
 from toolkit.launch import isolation, keys, orders, readiness
 from toolkit.launch.errors import LaunchError, Problem
@@ -87,7 +87,7 @@ class Operator:
         seen = readiness.ask(f"{self._url}/workers", key=self._key)
         if seen.status != 200 or seen.run not in (None, self._run_id):
             raise self._no_answer("/workers", seen.status, seen.body)
-        table: dict[str, Any] = json.loads(seen.body)
+        table: dict[str, Any] = parse_json(seen.body)
         return table
 
     def migrate(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -169,12 +169,12 @@ class Operator:
         )
         if status != 200:
             raise self._no_answer(path, status, answer)
-        told: dict[str, Any] = json.loads(answer)
+        told: dict[str, Any] = parse_json(answer)
         return told
 
     def _no_answer(self, path: str, status: int, answer: bytes) -> LaunchError:
         try:
-            said = json.loads(answer)["error"]["message"]
+            said = parse_json(answer)["error"]["message"]
         except (ValueError, KeyError, TypeError):
             said = answer[:200].decode("utf-8", "replace")
         return LaunchError([Problem(f"{self._url}{path}", f"{status or 'no answer'}: {said}")])

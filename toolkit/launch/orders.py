@@ -14,6 +14,7 @@ import socket
 import struct
 from typing import Literal, NamedTuple
 
+from toolkit.bounded_files import parse_json
 from toolkit.launch.errors import LaunchError, Problem
 
 LONGEST = 1024
@@ -88,7 +89,7 @@ def _user(told: list[tuple[int, int, bytes]]) -> int | None:
 
 def _order(data: bytes) -> Order | None:
     try:
-        told = json.loads(data)
+        told = parse_json(data)
     except ValueError:
         return None
     if not isinstance(told, dict) or told.get("do") not in WHATS:

@@ -6,9 +6,9 @@ count towards giving it up. `GET /workers` of our router says `"poison": {worker
 
 from __future__ import annotations
 
-import json
 import re
 
+from toolkit.bounded_files import parse_json
 from toolkit.launch import keys, readiness
 from toolkit.launch.plan import Plan
 
@@ -53,7 +53,7 @@ class Poison:
         status, body = readiness.get(f"{router.admin_url}/workers", key=key)
         if status != 200:
             raise readiness.NotReady(f"/workers answered {status or 'nothing'}")
-        counts = json.loads(body).get("poison")
+        counts = parse_json(body).get("poison")
         return {
             str(name): count
             for name, count in (counts.items() if isinstance(counts, dict) else ())

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from toolkit.bounded_files import parse_json
 from toolkit.contract.headers import RUN
 from toolkit.keys import KeysError
 from toolkit.launch import keys
@@ -135,7 +136,7 @@ def _check(path: str, status: int, answer: bytes) -> None:
     if status != 200:
         raise NotReady(f"{path} answered {status or 'nothing'}: {shown}")
     try:
-        found = json.loads(answer)
+        found = parse_json(answer)
         if path == EMBEDDINGS:
             tokens = len(found["data"][0]["embedding"])
         else:

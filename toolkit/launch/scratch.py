@@ -7,6 +7,7 @@ neither files nor sockets.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -35,5 +36,19 @@ def variables(folder: Path) -> dict[str, str]:
     if len(os.fsencode(folder)) + NAME > SOCKET_PATH:
         return {}
     compiled = Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}"
-    kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(compiled)
+    kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if not kept:  # what lies there is run
+        kept = str(compiled if _is_own(compiled) else folder / "torchinductor")
     return {"TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": kept}
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether a folder of a name that everybody knows is this user's, and nobody else can write in
+    it; made where there is none."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    is_folder = stat.S_ISDIR(found.st_mode)
+    return is_folder and found.st_uid == os.getuid() and not found.st_mode & 0o022

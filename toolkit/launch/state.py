@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from toolkit.bounded_files import read_json
 from toolkit.launch.errors import LaunchError, Problem
 
 STATE = "state.json"
@@ -83,7 +84,7 @@ def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
 def read_state(run_dir: Path) -> dict[str, Any]:
     """The state of a run. LaunchError when the folder holds none."""
     try:
-        state: dict[str, Any] = json.loads((run_dir / STATE).read_text(encoding="utf-8"))
+        state: dict[str, Any] = read_json(run_dir / STATE)
     except (OSError, ValueError) as error:
         what = f"no readable {STATE}: {error}"
         raise LaunchError([Problem(str(run_dir), what, "name another run with --run")]) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolkit.bounded_files import Unreadable, load_yaml
 from toolkit.launch.errors import LaunchError, Problem
 
 
@@ -17,8 +18,8 @@ def with_key(text: str, section: str, key: str, value: Any, name: str = "the fil
 
     flow = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False).strip()
     try:
-        before = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+        before = load_yaml(text) or {}
+    except (yaml.YAMLError, Unreadable) as error:
         raise LaunchError([Problem(name, f"not valid YAML: {error}")]) from error
     inner = before.get(section) if isinstance(before, dict) else 0
     if not isinstance(inner, dict | None):
@@ -26,8 +27,8 @@ def with_key(text: str, section: str, key: str, value: Any, name: str = "the fil
         raise LaunchError([Problem(name, what, "write key: value lines")])
     changed = _changed(text, section, key, flow)
     try:
-        after = yaml.safe_load(changed)
-    except yaml.YAMLError:
+        after = load_yaml(changed)
+    except (yaml.YAMLError, Unreadable):
         after = None
     if after != {**before, section: {**(inner or {}), key: value}}:
         mend = f"write it there yourself: {section}: {{{key}: {flow}}}"

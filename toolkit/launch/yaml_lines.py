@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from toolkit.bounded_files import Unreadable, check_yaml, read_text
 from toolkit.launch.errors import LaunchError, Problem
 
 Location = tuple[str | int, ...]
@@ -19,11 +20,13 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[Location, int]]:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        problem = Problem(str(path), f"cannot be read: {error.strerror}", "check the path")
+        text = read_text(path)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        problem = Problem(str(path), f"cannot be read: {why}", "check the path")
         raise LaunchError([problem]) from error
     try:
+        check_yaml(text)
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         lines: dict[Location, int] = {}
@@ -31,6 +34,8 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[Location, int]]:
         if node is not None:
             _collect(node, (), lines, problems, path)
         data = loader.construct_document(node) if node is not None else {}
+    except Unreadable as error:
+        raise LaunchError([Problem(str(path), str(error), "write it out plainly")]) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)

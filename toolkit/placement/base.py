@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from toolkit.bounded_files import read_json
 from toolkit.placement.topology import Topology
 
 Ints = NDArray[np.int64]
@@ -164,8 +165,8 @@ def load_placement(
 ) -> Placement:
     """Read a JSON file that `Placement.save` wrote; ValueError names the file and the fault."""
     try:
-        return from_sglang(json.loads(path.read_text()), experts, gpus, rows)
-    except ValueError as fault:  # JSONDecodeError is one
+        return from_sglang(read_json(path), experts, gpus, rows)
+    except ValueError as fault:  # no JSON, or out of bounds, too
         raise ValueError(f"{path}: {fault}") from fault
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from toolkit.bounded_files import parse_json, read_text
 from toolkit.errors import ToolkitError
 
 LEAST_LIVE = 20
@@ -19,8 +19,8 @@ def read_lengths(path: Path) -> list[tuple[int, int]]:
     """(prompt, output tokens) of each line that is not empty and no comment (`#`), the two numbers
     apart by a comma or spaces. LengthsError: a line that is none, or no line at all."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         raise LengthsError(f"cannot read {path}: {error}") from error
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -47,7 +47,7 @@ def ask_live(router: str, key: str | None = None) -> list[tuple[int, int]]:
     if status != 200:
         raise LengthsError(f"{url} answers {status or 'nothing'}: is this our router, and its key?")
     try:
-        found = [(int(prompt), int(length)) for prompt, length, *_ in json.loads(body)["lengths"]]
+        found = [(int(prompt), int(length)) for prompt, length, *_ in parse_json(body)["lengths"]]
     except (ValueError, KeyError, TypeError) as error:
         raise LengthsError(
             f"{url} says no lengths: it is not our router, or an older one"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.bounded_files import Unreadable, lines_of, parse_json
 from toolkit.profile_folder.errors import ProfileError
 
 HELD_OUT_PERCENT = 25
@@ -56,19 +56,19 @@ def read_prompts(path: Path, limit: int | None = None) -> list[CalibrationPrompt
     prompts: list[CalibrationPrompt] = []
     try:
         with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
+            for number, line in enumerate(lines_of(lines), 1):
                 if limit is not None and len(prompts) >= limit:
                     break
                 if line.strip():
                     prompts.append(_prompt(f"{path}:{number}", line))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, Unreadable) as error:
         raise ProfileError(f"cannot read prompts from {path}: {error}") from error
     return prompts
 
 
 def _prompt(where: str, line: str) -> CalibrationPrompt:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:
         raise ProfileError(f"{where}: not JSON ({error})") from error
     text = row.get("text") or row.get("prompt") if isinstance(row, dict) else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.bounded_files import read_json
 from toolkit.profile import tally
 from toolkit.profile_folder.errors import ProfileError
 
@@ -46,12 +47,13 @@ class Shard:
 def refuse_other(folder: Path, meta: dict[str, Any]) -> None:
     """Raise ProfileError when the folder holds an unfinished run that differs in these keys."""
     try:
-        text = (folder / "run.json").read_text("utf-8")
+        before = read_json(folder / "run.json")
     except FileNotFoundError:
         return
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ProfileError(f"cannot read {folder}: {error}; choose another --out") from error
-    before = json.loads(text)
+    if not isinstance(before, dict):
+        raise ProfileError(f"{folder}/run.json is no mapping; choose another --out")
     differs = sorted(key for key, value in meta.items() if before.get(key) != value)
     if differs:
         raise ProfileError(

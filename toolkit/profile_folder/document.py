@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolkit.bounded_files import parse_json
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.profile_folder.schema import SCHEMA_VERSION, Profile
 
@@ -50,7 +51,7 @@ def parse(content: str, name: str) -> Document:
         ProfileError: what is wrong with it and how to mend it.
     """
     try:
-        whole = json.loads(content)
+        whole = parse_json(content)
     except ValueError as error:
         raise ProfileError(
             f"{name} is not JSON ({error}): put the file back as `toolkit profile` wrote it"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.bounded_files import Unreadable, read_arrays, read_text
 from toolkit.profile_folder import document, shapes, swap
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.profile_folder.schema import Profile
@@ -111,10 +112,10 @@ def _read(place: Path, name: str) -> tuple[Profile, dict[str, NDArray]]:
     if not place.is_dir():
         raise ProfileError(f"{name} is no folder: make a profile with `toolkit profile`")
     try:
-        content = (place / JSON).read_text("utf-8")
+        content = read_text(place / JSON)
     except FileNotFoundError as error:
         raise ProfileError(f"{name} holds no {JSON}: it is not a profile folder") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ProfileError(f"{name}/{JSON} cannot be read: {error}") from error
     whole = document.parse(content, f"{name}/{JSON}")
     arrays_path = place / ARRAYS
@@ -151,11 +152,10 @@ def _save(path: Path, arrays: Mapping[str, NDArray]) -> None:
 
 def _load(path: Path) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
-    from safetensors.numpy import load_file
 
     try:
-        return load_file(path)
-    except SafetensorError as error:
+        return read_arrays(path)
+    except (SafetensorError, Unreadable) as error:
         raise ProfileError(f"{path.name} is damaged: {error}") from error
 
 

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from toolkit.bounded_files import Unreadable, read_bytes
 from toolkit.errors import ToolkitError
 from toolkit.keys import KeysError, from_environment
 from toolkit.loopback import is_loopback, open_door
@@ -387,9 +388,11 @@ def why_not(decode_policy: str, config: RouterConfig, dispatch: str) -> str | No
 def load_config(path: str | Path) -> RouterConfig:
     """Read and check a configuration file; ConfigError names the file and each wrong field."""
     try:
-        return RouterConfig.model_validate_json(Path(path).read_bytes())
+        return RouterConfig.model_validate_json(read_bytes(Path(path)))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except Unreadable as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
     except ValidationError as error:
         lines = [
             f"  {'.'.join(map(str, item['loc'])) or '(file)'}: {item['msg']}"

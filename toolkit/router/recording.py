@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
+from toolkit.bounded_files import parse_json
 from toolkit.contract.request_class import RequestClass
 from toolkit.router.config import ConfigError
 from toolkit.router.quiet import Tally
@@ -154,6 +155,6 @@ def _last_stamp(path: str) -> int:
         file.seek(max(0, file.tell() - TAIL))
         lines = file.read(TAIL).splitlines()
     try:
-        return int(json.loads(lines[-1])["timestamp"]) if lines else 0
+        return int(parse_json(lines[-1])["timestamp"]) if lines else 0
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"record: {path} holds something else: name a new file") from error

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from toolkit.bounded_files import parse_json
 from toolkit.launch import command
 from toolkit.launch.errors import Problem
 from toolkit.launch.plan import Plan, WorkerPlan
@@ -88,7 +89,7 @@ def _ask(lines: list[dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], Proble
     answers = {}
     for line in done.stdout.splitlines():
         try:
-            answer = json.loads(line)
+            answer = parse_json(line)
         except ValueError:
             continue  # something that SGLang printed on import
         if isinstance(answer, dict) and "name" in answer:
