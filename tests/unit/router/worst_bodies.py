@@ -79,15 +79,16 @@ def _long_name(size: int) -> str:
 
 
 def _pointers(size: int) -> dict[str, Any]:
-    """References into each other, each to a place within the next."""
-    count = min(size // 60, 2400)
+    """References into each other, each to a place within the next, and the last to one that is
+    good: which of them lead anywhere is known from the end only."""
+    count = min(size // 80, 2400)
+    defs = {
+        f"a{at}": {"allOf": [{"anyOf": [{"$ref": f"#/$defs/a{at + 1}/allOf/0"}]}]}
+        for at in range(count)
+    }
     return {
         "allOf": [{"$ref": "#/$defs/a0/allOf/0"}],
-        "$defs": {
-            f"a{at}": {"allOf": [{"anyOf": [{"$ref": f"#/$defs/a{at + 1}/allOf/0"}]}]}
-            for at in range(count)
-        }
-        | {f"a{count}": {"allOf": [{"anyOf": [{"$ref": "#/$defs/a0/allOf/0"}]}]}},
+        "$defs": defs | {f"a{count}": {"allOf": [{"type": "null"}]}},
     }
 
 
@@ -99,13 +100,14 @@ def _refs(size: int) -> dict[str, Any]:
 
 
 def _nest(size: int) -> dict[str, Any]:
-    """One deep schema, and references to each of its levels."""
-    schema: dict[str, Any] = {"type": "null"}
+    """One deep schema, and references to its innermost part in as many spellings."""
+    schema: dict[str, Any] = {"anyOf": [{"$ref": "#/allOf/0"}]}
     for _ in range(20):
         schema = {"allOf": [schema]}
-    places = [f"#{'/allOf/0' * level}" for level in range(21)]
-    count = min(size // 80, 2400)
-    schema["anyOf"] = [{"$ref": places[at % 21] + "/x" * (at // 21)} for at in range(count)]
+    schema["items"] = [
+        {"$ref": "#" + "".join(f"/allOf/{'00' if at >> bit & 1 else '0'}" for bit in range(20))}
+        for at in range(min(size // 200, 2400))
+    ]
     return schema
 
 
