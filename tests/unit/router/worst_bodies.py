@@ -266,8 +266,8 @@ ROWS: dict[str, Worst] = {
         "input": [{"content": [{"type": "input_image", "image_url": "data:,"}]}] * (n // 70)}),
     "kept": Worst(RESPONSES, "responses._kept", lambda n: {"input": "a" * n, "store": True}),
     # JSON, and the whole body
-    "deep": Worst(TEXT, "splitting._load", _deep),
-    "deep and wide": Worst(TEXT, "splitting._load", lambda n: {
+    "deep": Worst(TEXT, "splitting.load", _deep),
+    "deep and wide": Worst(TEXT, "splitting.load", lambda n: {
         "prompt": "a", "x": [json.loads("[" * 90 + "]" * 90)] * (n // 182)}),
     "wide": Worst(TEXT, "private.without_ours", lambda n: _text(x=[{"a": 1}] * (n // 11))),
     "fields": Worst(TEXT, "check.check", lambda n: _text(
