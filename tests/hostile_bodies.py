@@ -225,7 +225,9 @@ def media_blocks(size: int) -> bytes:
 
 
 def media_nested(size: int) -> bytes:
-    return b'{"text":"a","image_data":' + b"[" * 150 + b"[]," * (size // 3) + b"[]" + b"]" * 150 + b"}"
+    return (
+        b'{"text":"a","image_data":' + b"[" * 150 + b"[]," * (size // 3) + b"[]" + b"]" * 150 + b"}"
+    )
 
 
 def responses_items(size: int) -> bytes:

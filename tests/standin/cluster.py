@@ -96,6 +96,7 @@ class Cluster:
     env: dict[str, str] = field(default_factory=dict)
     files: int | None = None
     """Descriptors that the router is started with, as its soft limit."""
+    router_module: str = "toolkit.router"
     workers: list[Standin] = field(default_factory=list)
     router: Process | None = None
     session: Any = None
@@ -112,7 +113,7 @@ class Cluster:
             self.workers.append(worker)
         self.port, self.admin_port = free_port(), free_port()
         self._dir = tempfile.TemporaryDirectory()
-        path = Path(self._dir.name) / "router.json"
+        path = self.config_path = Path(self._dir.name) / "router.json"
         config = {
             "port": self.port,
             "admin_port": self.admin_port,
@@ -125,7 +126,7 @@ class Cluster:
         self.log = Path(self._dir.name) / "router.log"
         with self.log.open("wb") as log:
             self.router = forking.start(
-                "toolkit.router",
+                self.router_module,
                 str(path),
                 env={**os.environ, "TOOLKIT_WORKER_KEY": "standin", **self.env},
                 output=log,

@@ -128,7 +128,8 @@ def _tell(control: socket.socket) -> None:
             return
         if not pid:
             return
-        control.send(ENDED.pack(pid, os.waitstatus_to_exitcode(status)))
+        with suppress(OSError):  # the router has gone, and this server is about to
+            control.send(ENDED.pack(pid, os.waitstatus_to_exitcode(status)))
 
 
 def _die_with(parent: int) -> None:

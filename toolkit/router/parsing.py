@@ -33,7 +33,7 @@ INLINE_VALUES = 20_000
 PROCESSES = 2
 EACH = 256
 """Bodies of one client that may wait."""
-WAIT_S = 10.0
+WAIT_S = 30.0
 PER_MIB_S = 0.5
 WALL_S = 30.0
 """The longest time of a process with one body, whatever the machine does meanwhile."""

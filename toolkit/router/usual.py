@@ -20,6 +20,7 @@ PARTS = 256
 several that they may have, and prompts become requests of their own: some 20 us each."""
 KEY = 64
 """Characters of a name: what is done with names is not linear in C (NFKC), nor fast in Python."""
+_IDS = {int}
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
@@ -27,19 +28,19 @@ def usual(body: Any) -> bool:
     """Whether looking at this body takes the loop no more than a few ms."""
     if type(body) is not dict:
         return True  # refused at once
-    left = PARTS
+    left = PARTS - len(body)
+    inside = []
     for name, value in body.items():
-        left -= 1
-        if len(name) > KEY or left < 0 or (name in COMPILED and value):
+        if type(value) in _SCALARS:
+            if (name in COMPILED and value) or len(name) > KEY:
+                return False
+        elif name != "messages" or not plain_messages(value):
+            inside.append((name, value))
+    for name, value in inside:
+        if name in COMPILED or len(name) > KEY:
             return False
-        if type(value) in _SCALARS or (name == "messages" and plain_messages(value)):
-            continue
-        if type(value) is list and set(map(type, value)) <= {int}:
-            continue
         left = _walk(value, left)
-        if left < 0:
-            return False
-    return True
+    return left >= 0
 
 
 def _walk(value: Any, left: int) -> int:
@@ -49,13 +50,13 @@ def _walk(value: Any, left: int) -> int:
         found = stack.pop()
         if type(found) is dict:
             left -= len(found)
-            if left < 0 or any(len(key) > KEY for key in found):
-                return -1
-            if any(key in COMPILED and inside for key, inside in found.items()):
-                return -1
-            stack.extend(each for each in found.values() if type(each) not in _SCALARS)
-        elif type(found) is list and not set(map(type, found)) <= {int}:
+            for name, each in found.items():
+                if (name in COMPILED and each) or len(name) > KEY:
+                    return -1
+                if type(each) not in _SCALARS:
+                    stack.append(each)
+        elif set(map(type, found)) != _IDS:
             left -= len(found)
             if left >= 0:
-                stack.extend(each for each in found if type(each) not in _SCALARS)
+                stack += [each for each in found if type(each) not in _SCALARS]
     return left
