@@ -1,0 +1,77 @@
+"""What the event loop itself does with a hostile body grows no faster than the body."""
+
+from __future__ import annotations
+
+import asyncio
+from time import thread_time
+
+import pytest
+
+from tests.hostile_bodies import HOSTILE, Hostile
+from toolkit.router.budget import Budget
+from toolkit.router.errors import ApiError
+from toolkit.router.parsing import Parser
+from toolkit.router.request import Job
+
+KIB = 1024
+SIZES = (16, 64, 256)
+REPEATS = 7
+
+
+class Elsewhere(Exception):
+    """The body would go to a process now."""
+
+
+class Inline(Parser):
+    """A parser whose trips end where they begin: what is left is the loop's share."""
+
+    async def _turn(self, client: str, large: bool) -> None:  # type: ignore[override]
+        raise Elsewhere
+
+
+async def _once(path: str, raw: bytes) -> tuple[float, str]:
+    """CPU seconds of the loop, and what came of it."""
+    with Budget(2**30).open() as charge:
+        begin = thread_time()
+        try:
+            job: Job = await Inline().parse(path, [raw], charge, limit=512)
+            what = f"{len(job.singles)} parts"
+        except Elsewhere:
+            what = "elsewhere"
+        except ApiError as error:
+            what = str(error.status)
+        return thread_time() - begin, what
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda each: each.name)
+def test_growth(hostile: Hostile):
+    """Sixteen times the body: at most 32 times the time, and a ms for what no clock tells."""
+
+    async def check() -> None:
+        least = {}
+        for size in SIZES:
+            raw = hostile.make(size * KIB)
+            runs = [await _once(hostile.path, raw) for _ in range(REPEATS)]
+            least[size] = min(seconds for seconds, _ in runs)
+        small, middle, large = (least[size] for size in SIZES)
+        assert middle <= 8 * small + 0.001, least
+        assert large <= 32 * small + 0.001, least
+
+    asyncio.run(check())
+
+
+def test_what_is_compiled_or_has_many_parts_is_for_processes():
+    """Nearly all of them: what stays is text, ids and broken JSON."""
+
+    async def check() -> None:
+        stay = set()
+        for hostile in HOSTILE:
+            _, what = await _once(hostile.path, hostile.make(64 * KIB))
+            if what != "elsewhere":
+                stay.add(hostile.name)
+        assert stay <= {
+            "JSON: broken at its end", "JSON: too deep", "text: escapes", "text: beyond 16 bits",
+            "messages: many", "samples of one prompt",
+        }  # fmt: skip
+
+    asyncio.run(check())
