@@ -231,8 +231,10 @@ def media_nested(size: int) -> bytes:
 
 
 def responses_items(size: int) -> bytes:
+    """All good, but the last."""
     item = {"role": "user", "content": [{"type": "input_text", "text": "a"}]}
-    return _dump({"model": "m", "input": [item] * (size // len(_dump(item)) + 1)})
+    last = {"role": "user", "content": [{"type": "input_image", "image_url": "file:///a"}]}
+    return _dump({"model": "m", "input": [item] * (size // len(_dump(item)) + 1) + [last]})
 
 
 def bias(size: int) -> bytes:

@@ -138,10 +138,10 @@ class Router:
     async def _read_small(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Bodies of all endpoints but generation: small, and within the same bounds of time."""
         try:
-            bodies.refuse(request, self.config, budget.SMALL)
+            bodies.refuse(request, self.config, bodies.ORDER)
             if request.can_read_body:
                 with self.budget.open() as charge:
-                    chunks = await bodies.read(request, self.config, charge, budget.SMALL)
+                    chunks = await bodies.read(request, self.config, charge, bodies.ORDER)
                 request._read_bytes = b"".join(chunks)  # what `request.read()` gives
         except ApiError as error:
             return _closing(await self._refuse(error, "generate", ClientStream(request)), request)

@@ -25,6 +25,8 @@ from toolkit.router.budget import MIB, Charge
 from toolkit.router.config import RouterConfig
 from toolkit.router.errors import ApiError
 
+ORDER = 64 * 1024
+"""The largest body of an endpoint that only tells the router something: it is read on the loop."""
 INFLATE_STEP = 256 * 1024
 """Bytes that are decompressed at a time; the loop turns in between."""
 CHUNK = 64 * 1024

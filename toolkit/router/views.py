@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 ABORTED = "aborted by /abort_request"
 SWITCHES = ("prefill", "decode", "dispatch", "first_token", "moves")
 """What /admin/policy can change."""
+METRICS_SHARE = 0.05
+"""Of the event loop's time: who asks for /metrics more often gets those of a moment ago. It is open
+to everybody, and takes a ms and more."""
 PROXIED = ("/v1/models", "/get_model_info", "/model_info", "/get_server_info", "/server_info")
 
 
@@ -53,6 +56,8 @@ def add_routes(app: web.Application, router: Router) -> None:
 class Views:
     def __init__(self, router: Router) -> None:
         self._r = router
+        self._metrics = b""
+        self._metrics_until = 0.0
 
     async def health(self, _: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -103,6 +108,16 @@ class Views:
         )
 
     async def metrics(self, _: web.Request) -> web.Response:
+        now = monotonic()
+        if now >= self._metrics_until:
+            begin = thread_time()
+            self._metrics = self._metrics_now()
+            self._metrics_until = now + (thread_time() - begin) / METRICS_SHARE
+        return web.Response(
+            body=self._metrics, headers={"Content-Type": "text/plain; version=0.0.4"}
+        )
+
+    def _metrics_now(self) -> bytes:
         metrics, router = self._r.metrics, self._r
         metrics.running.set(router.admission.running)
         metrics.queued.set(router.admission.queued)
@@ -112,9 +127,7 @@ class Views:
             for rank in worker.ranks:
                 metrics.inflight.labels(worker.name, str(rank.dp_rank)).set(rank.inflight)
                 metrics.held.labels(worker.name, str(rank.dp_rank)).set(rank.held)
-        return web.Response(
-            body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"}
-        )
+        return metrics.text()
 
     async def proxy(self, request: web.Request) -> web.Response:
         """From the first healthy worker that answers; the admin sees all of it."""

@@ -14,7 +14,10 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, run, text_of
 from tests.unit.router.raw import PATH, Raw
+from toolkit.router import views
+from toolkit.router.app import Router
 from toolkit.router.budget import LARGE_PER_S, Budget
+from toolkit.router.config import RouterConfig
 
 MIB = 2**20
 
@@ -380,5 +383,36 @@ def test_batches_that_come_at_once_do_not_overshoot():
             statuses = [(await call)[0] for call in calls]
             assert most <= 8
             assert set(statuses) == {200, 429}
+
+    run(check())
+
+
+def test_orders_are_small():
+    async def check() -> None:
+        async with Cluster() as cluster:
+            order = json.dumps({"rid": "nobody", "x": "y" * 70_000}).encode()
+            status, raw = await post(cluster, "/abort_request", order)
+            assert (status, b"0.0625 MiB" in raw) == (413, True)
+            assert (await post(cluster, "/abort_request", {"rid": "nobody"}))[0] == 200
+
+    run(check())
+
+
+def test_metrics_take_a_share_of_the_loop_however_often_they_are_asked_for(monkeypatch):
+    """The real page of a router that serves nobody."""
+    worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
+    router = Router(RouterConfig.model_validate({"workers": [worker]}))
+    view = views.Views(router)
+
+    async def check() -> None:
+        monkeypatch.setattr(views, "METRICS_SHARE", 1e-9)
+        first = await view.metrics(None)
+        router.metrics.disconnects.inc(41)
+        assert (await view.metrics(None)).body is first.body, "it took its share for long"
+        view._metrics_until = 0.0
+        monkeypatch.setattr(views, "METRICS_SHARE", 1e9)
+        assert b"41.0" in (await view.metrics(None)).body
+        router.metrics.disconnects.inc()
+        assert b"42.0" in (await view.metrics(None)).body
 
     run(check())
