@@ -7,7 +7,7 @@ next check: an input that made a check slow belongs here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
@@ -73,12 +73,26 @@ def schema_pointers(size: int) -> bytes:
 
 
 def schema_mutual(size: int) -> bytes:
-    """Pairs that refer to each other by long pointers."""
-    name = "n" * 200
+    """Each refers to a place within the next one, the last to one within the first."""
     parts = _fill(
-        lambda i: f'"{name}{i}":{{"allOf":[{{"$ref":"#/$defs/{name}{i ^ 1}/allOf/0"}}]}}', size
+        lambda i: f'"d{i}":{{"allOf":[{{"anyOf":[{{"$ref":"#/$defs/d{i + 1}/allOf/0"}}]}}]}}',
+        min(size, 120_000),
     )
-    return _prompt(json_schema='{"$ref":"#/$defs/a","$defs":{' + ",".join(parts) + "}}")
+    last = f'"d{len(parts)}":{{"allOf":[{{"anyOf":[{{"$ref":"#/$defs/d0/allOf/0"}}]}}]}}'
+    defs = ",".join([*parts, last])
+    return _prompt(json_schema='{"allOf":[{"$ref":"#/$defs/d0/allOf/0"}],"$defs":{' + defs + "}}")
+
+
+def schema_names(size: int) -> bytes:
+    """One large part under many names, and a chain that tells last whether it ends."""
+    third = min(size, 60_000) // 3
+    chain = {f"c{i}": {"$ref": f"#/$defs/c{i + 1}"} for i in range(third // 40)}
+    end = {f"c{len(chain)}": {"type": "string"}}
+    return _prompt(json_schema=json.dumps({
+        "anyOf": [{"$ref": f"#{i}/big"} for i in range(third // 20)],
+        "big": {"allOf": [{}] * (third // 4) + [{"$ref": "#/$defs/c0"}]},
+        "$defs": chain | end,
+    }, separators=(",", ":")))  # fmt: skip
 
 
 def schema_wide(size: int) -> bytes:
@@ -118,7 +132,8 @@ def regex_open(size: int) -> bytes:
 
 def stop_ranges(size: int) -> bytes:
     """What `re` folds character by character: 24 s."""
-    return _prompt(stop_regex=["(?i)[\x01-\U0010fffe]" * 2] * 32, suffix="x" * size)
+    wide = "[\x01-\U0010fffe]" * 29
+    return _prompt(stop_regex=[f"(?i){wide}{i}" for i in range(32)], suffix="x" * size)
 
 
 def stop_chain(size: int) -> bytes:
@@ -284,6 +299,7 @@ HOSTILE: tuple[Hostile, ...] = (
     Hostile("ebnf: open quotes", COMPLETIONS, ebnf_quotes),
     Hostile("schema: pointers in a chain", COMPLETIONS, schema_pointers),
     Hostile("schema: mutual pointers", COMPLETIONS, schema_mutual),
+    Hostile("schema: many names of one part", COMPLETIONS, schema_names),
     Hostile("schema: wide", COMPLETIONS, schema_wide),
     Hostile("schema: deep", CHAT, schema_deep),
     Hostile("tools: many", CHAT, tools_wide),
@@ -326,11 +342,5 @@ HOSTILE: tuple[Hostile, ...] = (
 
 
 def large(size: int) -> bytes:
-    """What holds a parsing process for as long as a body of its size may take."""
-    return b'{"prompt":"hello","max_tokens":2,"x":[' + b'{"a":1},' * (size // 8) + b"1]}"
-
-
-def hostile(sizes: tuple[int, ...]) -> Iterator[tuple[Hostile, int, bytes]]:
-    for one in HOSTILE:
-        for size in sizes:
-            yield one, size, one.make(size)
+    """What holds a parsing process for long, and is refused at the end."""
+    return b'{"prompt":"hello","x":[' + b'{"a":1},' * (size // 8) + b'1],"n":0}'

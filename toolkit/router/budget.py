@@ -11,7 +11,7 @@ The memory of the router as a whole is then at most
 
     its own (some 100 MiB)  +  max_body_total_mib  +  max_connections x READ_BUFFER x 4
     + answers that do not stream, ANSWER_MAX each (`toolkit.router.upstream`)
-    + the parsing processes, LARGE_MIB + SMALL_MIB (`toolkit.router.parse_job`)
+    + the parsing processes, LARGE_MIB and SMALL_MIB for each but one (`toolkit.router.parse_job`)
 
 and that of the kernel for answers that clients do not read, max_connections x SEND_BUFFER x 2
 (`toolkit.router.listener`),

@@ -14,6 +14,7 @@ waited for `WAIT_S` gets 503. A process that was ended is replaced by a fork (`p
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from typing import Any
 
@@ -30,7 +31,7 @@ from toolkit.router.usual import usual
 
 INLINE = 256 * 1024
 INLINE_VALUES = 20_000
-PROCESSES = 2
+PROCESSES = max(2, min(4, len(os.sched_getaffinity(0)) // 8))
 EACH = 256
 """Bodies of one client that may wait."""
 WAIT_S = 30.0
