@@ -12,7 +12,7 @@ is sent REPEATS times to two routers:
   it ships (uvloop); the median of the sendings, since wall clocks tell of the machine too.
 - `status`: what the first client got.
 
-`inputs` has these of each body and size. `longest_held_ms` and `longest_gap_ms` are the largest of
+`inputs` has these of each body, in the order of `sizes_kib`. `longest_held_ms` and `longest_gap_ms` are the largest of
 all, `held_over` and `gap_over` count cells above 20 ms and 100 ms. `quiet_gap_ms` is the gap in
 as many stretches of the same stream without any hostile body: median, and `quiet_gap_max_ms`.
 
@@ -65,10 +65,13 @@ def main() -> None:
     result = Result()
     quiet = asyncio.run(_gaps(bodies, cells, repeats))
     asyncio.run(_held(bodies, cells, repeats))
-    inputs: dict[str, dict[str, Any]] = {}
-    for (name, size), cell in cells.items():
-        inputs.setdefault(name, {})[f"{size} KiB"] = cell
+    inputs: dict[str, dict[str, list[Any]]] = {}
+    for (name, _), cell in cells.items():
+        columns = inputs.setdefault(name, {})
+        for key, value in cell.items():
+            columns.setdefault(key, []).append(value)
     result.keys |= {
+        "sizes_kib": list(sizes),
         "inputs": inputs,
         "cells": len(cells),
         **_largest(cells, "held_ms", HELD_MS),
