@@ -12,9 +12,10 @@ is sent REPEATS times to two routers:
   it ships (uvloop); the median of the sendings, since wall clocks tell of the machine too.
 - `status`: what the first client got.
 
-`inputs` has these of each body, in the order of `sizes_kib`. `longest_held_ms` and `longest_gap_ms` are the largest of
-all, `held_over` and `gap_over` count cells above 20 ms and 100 ms. `quiet_gap_ms` is the gap in
-as many stretches of the same stream without any hostile body: median, and `quiet_gap_max_ms`.
+`inputs` has these of each body, in the order of `sizes_kib`. `longest_held_ms` and
+`longest_gap_ms` are the largest of all, `held_over` and `gap_over` count cells above 20 ms and 100
+ms. `quiet_gap_ms` is the gap in as many stretches of the same stream without any hostile body:
+median, and `quiet_gap_max_ms`.
 
 `large_*`: one client sends 4 bodies of 8 MiB at once, each of which takes a parsing process for
 seconds; meanwhile a small body with a pattern goes through the same processes, again and again.
