@@ -15,6 +15,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_own(host: str) -> bool:
+    """Whether this address is one of this machine's: what goes there leaves it by no wire."""
+    import psutil
+
+    bare = host.strip("[]")
+    addresses = (each for found in psutil.net_if_addrs().values() for each in found)
+    return any(each.address.partition("%")[0] == bare for each in addresses)
+
+
 def open_door(host: str) -> str:
     """What is wrong with a front door at `host` that asks nobody for a key, and how to mend it."""
     return (

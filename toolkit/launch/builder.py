@@ -219,6 +219,8 @@ class PlanBuilder:
             optional["rebalance"] = rebalance
         if allow := permissions(self.deployment):
             optional["allow"] = allow
+        if self.deployment.insecure:
+            optional["insecure"] = True
         if router.record is not None:
             optional["record"] = str(self.deployment.path_of(router.record))
         for key in ("api_keys_file", "admin_key_file"):

@@ -400,6 +400,11 @@ class Deployment(_Strict):
         default=None, description="name of the variable with the workers' key, on every host"
     )
     worker_key_file: str | None = Field(default=None, description="file that holds it (mode 600)")
+    insecure: bool = Field(
+        default=False,
+        description="the run's keys may go by plain HTTP to other hosts; for a network that "
+        "nobody else is on",
+    )
     env: dict[str, str] = Field(default_factory=dict)
     timeouts: Timeouts = Timeouts()
     restart: Restart = Restart()

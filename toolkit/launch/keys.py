@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from toolkit.contract.variables import WORKER_KEY_VARIABLE
+from toolkit.contract.variables import INSECURE_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.keys import KeysError, client_keys, from_environment, one_key
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.loopback import is_loopback, is_own
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan, RouterPlan
@@ -98,8 +99,13 @@ def key_at(url: str) -> str | None:
 
 def headers_at(url: str) -> dict[str, str]:
     """The header for what is known to be a worker. Where its run cannot be seen (on another host)
-    the key is that in our own environment; empty: there is none."""
-    key = key_at(url) or os.environ.get(WORKER_KEY_VARIABLE)
+    the key is that in our own environment; empty: there is none.
+
+    Raises KeysError: that key would leave this machine by plain HTTP.
+    """
+    key = key_at(url)
+    if key is None and (key := os.environ.get(WORKER_KEY_VARIABLE)):
+        _check_stays(url)
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
@@ -125,6 +131,17 @@ def client_middleware() -> Any:
         return answer
 
     return add
+
+
+def _check_stays(url: str) -> None:
+    """Raise KeysError where a key would go to another host by plain HTTP unwanted."""
+    host = urlsplit(url).hostname or ""
+    if is_loopback(host) or is_own(host) or os.environ.get(INSECURE_VARIABLE) == "1":
+        return
+    raise KeysError(
+        f"the key in {WORKER_KEY_VARIABLE} would go to {host} by plain HTTP: run this there, or "
+        f"set {INSECURE_VARIABLE}=1 where nobody else is on that network"
+    )
 
 
 def client_key(named: Mapping[str, Any]) -> str | None:

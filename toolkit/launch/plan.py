@@ -15,6 +15,7 @@ from toolkit.launch.errors import Problem
 from toolkit.launch.masking import masked_plan
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.profile_needs import ProfileNeeds
+from toolkit.loopback import is_loopback
 from toolkit.policies.base import group_count
 
 RUN_DIR = "{run_dir}"
@@ -121,6 +122,8 @@ class Plan:
     locality: ProfileNeeds | None = None
     worker_key_env: str | None = None
     worker_key_file: str | None = None
+    insecure: bool = False
+    """The run's keys may go by plain HTTP to other hosts, says the deployment."""
     logs: LogFiles = field(default_factory=LogFiles)
     expert_maps: Mapping[str, Any] = field(default_factory=dict)
     """By file of the run folder, where a decode server's experts lie when it starts."""
@@ -132,6 +135,16 @@ class Plan:
         """Whether the workers ask for the run's key. SGLang's router cannot send one: its health
         checks carry none, and whoever knows its `--api-key` must be a client as well."""
         return self.router is None or self.router.kind != "sglang"
+
+    @property
+    def open_network(self) -> tuple[str, ...]:
+        """Addresses between which the run's keys go by plain HTTP; empty where they stay on one
+        machine, or there are none."""
+        hosts = {worker.host: worker.address for worker in self.workers}
+        if self.router is not None:
+            hosts.setdefault(self.router.node, self.router.host)
+        outside = [address for address in hosts.values() if not is_loopback(address)]
+        return tuple(outside) if self.keyed and len(hosts) > 1 else ()
 
     @property
     def entry_url(self) -> str:

@@ -59,6 +59,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
         worker_key_env=deployment.worker_key_env,
         worker_key_file=deployment.worker_key_file
         and str(deployment.path_of(deployment.worker_key_file)),
+        insecure=deployment.insecure,
         logs=deployment.logs,
         isolate=deployment.isolate,
     )

@@ -144,6 +144,8 @@ class RouterConfig(BaseModel):
     each, `KEY` or `NAME: KEY`); the admin that in `admin_key_env` or `admin_key_file`. Without an
     admin key, /admin/* and abort_all answer only at `admin_port` on loopback (0: nowhere). A host
     that is not loopback wants client keys, or `open`.
+    The workers' key in `worker_api_key_env` goes by plain HTTP: to a worker on another host (not
+    loopback, not the router's own `host`, not of its launcher's run) only with `insecure`.
 
     `stages` share the decode ranks out, in their order, among ranges of lengths
     (`toolkit.policies.stages`); None: all ranks serve all lengths. `rebalance`: requests move
@@ -175,6 +177,7 @@ class RouterConfig(BaseModel):
     record: str | None = None
     workers: tuple[WorkerConfig, ...]
     worker_api_key_env: str | None = None
+    insecure: bool = False
     max_inflight: int = Field(default=256, ge=1)
     max_queue: int = Field(default=512, ge=0)
     parked_per_prefill: int = Field(default=8, ge=1)
@@ -279,6 +282,19 @@ class RouterConfig(BaseModel):
             )
         if self.disaggregated and not MEDIA.isdisjoint(self.allow):
             raise ValueError(f"allow: {NO_MEDIA}")
+        return self
+
+    @model_validator(mode="after")
+    def _the_key_stays_on_the_machine(self) -> RouterConfig:
+        if self.worker_api_key_env is None or self.insecure:
+            return self
+        for worker in self.workers:
+            if not (worker.same_run or is_loopback(worker.host) or worker.host == self.host):
+                raise ValueError(
+                    f"the key in worker_api_key_env ({self.worker_api_key_env}) would go to "
+                    f"{worker.name} ({worker.url}) by plain HTTP: say `insecure: true` where "
+                    "nobody else is on that network"
+                )
         return self
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 
 from tests.unit.launch.stand_ins import deployment, plan, tiny_model, two_workers, worker
-from toolkit.contract.variables import WORKER_KEY_VARIABLE
+from toolkit.contract.variables import INSECURE_VARIABLE, WORKER_KEY_VARIABLE
+from toolkit.keys import KeysError
 from toolkit.launch import keys, readiness
 from toolkit.launch.checks import doors, possible
 from toolkit.launch.deployment import Deployment, load_deployment
@@ -25,6 +28,7 @@ from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
 from toolkit.launch.state import read_state
 from toolkit.resources import recipes_dir
+from toolkit.router.config import RouterConfig
 
 HOSTS = {"a": {"address": "10.1.0.1"}, "b": {"address": "10.1.0.2"}}
 # Serves nobody without its key, and tells what it has in its environment.
@@ -193,13 +197,88 @@ def test_several_hosts_need_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "hosts": HOSTS,
         "prefill": {"hosts": ["a"]},
         "decode": {"hosts": ["b"]},
+        "insecure": True,
     }
-    [problem] = possible.secrets(resolve(deployment(model, **fields)))
+    [problem, _] = possible.secrets(resolve(deployment(model, **fields)))
     assert problem.fatal and "worker_key_file" in str(problem)
-    [note] = possible.secrets(resolve(deployment(model, **fields)), dry_run=True)
+    [note, _] = possible.secrets(resolve(deployment(model, **fields)), dry_run=True)
     assert not note.fatal
     monkeypatch.setenv("SHARED", "s")
-    assert possible.secrets(resolve(deployment(model, **fields, worker_key_env="SHARED"))) == []
+    [said] = possible.secrets(resolve(deployment(model, **fields, worker_key_env="SHARED")))
+    assert not said.fatal and said.where == "insecure"
+
+
+def test_keys_go_to_other_hosts_only_where_the_deployment_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARED", "s")
+    model = tiny_model(tmp_path / "model")
+    fields = {"hosts": HOSTS, "prefill": {"hosts": ["a"]}, "decode": {"hosts": ["b"]}}
+    fields["worker_key_env"] = "SHARED"
+    for dry_run in (True, False):
+        [problem] = possible.secrets(resolve(deployment(model, **fields)), dry_run)
+        assert problem.fatal and "insecure: true" in str(problem)
+        assert "10.1.0.1, 10.1.0.2" in str(problem)
+    wanted = resolve(deployment(model, **fields, insecure=True))
+    [said] = possible.secrets(wanted)
+    assert not said.fatal and "plain HTTP between 10.1.0.1, 10.1.0.2" in str(said)
+    assert wanted.router is not None and wanted.router.config is not None
+    RouterConfig.model_validate(wanted.router.config)
+    # Two addresses of this machine, and one host: nothing leaves it.
+    fields["hosts"] = {"a": {"address": "127.0.0.1"}, "b": {"address": "127.0.0.2"}}
+    assert possible.secrets(resolve(deployment(model, **fields))) == []
+    one = {"hosts": {"a": {"address": "10.1.0.1"}}}
+    assert possible.secrets(resolve(deployment(model, **one))) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "worker", "refused"),
+    [
+        ("127.0.0.1", {"url": "http://10.0.0.2:31000"}, True),
+        ("127.0.0.1", {"url": "http://gpu-7:31000"}, True),
+        ("127.0.0.1", {"url": "http://10.0.0.2:31000", "same_run": True}, False),
+        ("10.0.0.2", {"url": "http://10.0.0.2:31000"}, False),
+        ("127.0.0.1", {"url": "http://127.0.0.3:31000"}, False),
+        ("127.0.0.1", {"url": "http://[::1]:31000"}, False),
+    ],
+)
+def test_a_router_sends_no_key_to_another_host_unasked(
+    host: str, worker: dict[str, Any], refused: bool
+) -> None:
+    config = {
+        "host": host, "open": True, "worker_api_key_env": "K",
+        "workers": [{"name": "w", "role": "plain", **worker}],
+    }  # fmt: skip
+    if refused:
+        with pytest.raises(ValueError, match=r"the key in worker_api_key_env \(K\).*insecure"):
+            RouterConfig.model_validate(config)
+        RouterConfig.model_validate(config | {"insecure": True})
+        RouterConfig.model_validate(config | {"worker_api_key_env": None})
+    else:
+        RouterConfig.model_validate(config)
+
+
+def test_a_command_sends_no_key_to_another_host_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WORKER_KEY_VARIABLE, "k")
+    key = {"Authorization": "Bearer k"}
+    assert keys.headers_at("http://127.0.0.1:9") == key
+    own = [
+        each.address
+        for found in psutil.net_if_addrs().values()
+        for each in found
+        if each.family == socket.AF_INET
+    ]
+    for address in own:
+        assert keys.headers_at(f"http://{address}:9") == key
+    with pytest.raises(KeysError, match=r"10\.1\.0\.9.*TOOLKIT_INSECURE"):
+        keys.headers_at("http://10.1.0.9:9")
+    monkeypatch.setenv(INSECURE_VARIABLE, "1")
+    assert keys.headers_at("http://10.1.0.9:9") == key
+
+
+def test_every_recipe_of_several_hosts_says_what_leaves_them() -> None:
+    said = {r.name: load_deployment(r).insecure for r in sorted(recipes_dir().glob("*.yaml"))}
+    assert [name for name, insecure in said.items() if insecure] == ["deepseek-v3-multinode.yaml"]
 
 
 @pytest.mark.parametrize("kind", ["toolkit", "sglang"])

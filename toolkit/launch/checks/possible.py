@@ -146,7 +146,21 @@ def secrets(plan: Plan, dry_run: bool = False) -> list[Problem]:
             "(worker_key_file: PATH) on every host: openssl rand -hex 32"
         )
         problems.append(Problem("worker_key_env", what, mend, fatal=not dry_run))
-    return problems
+    return problems + open_network(plan)
+
+
+def open_network(plan: Plan) -> list[Problem]:
+    """Keys that leave the machine by plain HTTP: whoever sees the network has them."""
+    between = plan.open_network
+    if not between:
+        return []
+    shown = ", ".join(between[:3]) + (f" and {len(between) - 3} more" if len(between) > 3 else "")
+    what = f"the run's keys (workers', admin's) go by plain HTTP between {shown}"
+    if plan.insecure:
+        mend = "keep everybody else off that network, and the ports that --dry-run prints closed"
+        return [Problem("insecure", what, mend, fatal=False)]
+    mend = "say `insecure: true` where nobody else is on that network (docs/pages/security.md)"
+    return [Problem("insecure", what, mend)]
 
 
 def optimistic(plan: Plan, resolved: Resolved) -> list[Problem]:
