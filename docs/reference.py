@@ -366,9 +366,28 @@ def tried(benchmark: str) -> str:
     return models.tried(benchmark)
 
 
+def bounds() -> str:
+    """Every bound of the router with its default."""
+    from docs.bounds import rows
+
+    return "\n".join(md_table(("bound", "default", "deployment key", "of what"), list(rows())))
+
+
+def endpoints() -> str:
+    """Every endpoint of the router, and the key that it wants."""
+    from docs.bounds import endpoints as found
+
+    words = {"none": "none", "client": "a client key", "admin": "the admin key"}
+    rows = [
+        (f"`{each.method} {each.path}`", words[each.key], "yes" if each.at_admin_port else "")
+        for each in found()
+    ]
+    return "\n".join(md_table(("endpoint", "at the front door", "at the admin port"), rows))
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
-    "releases": releases,
+    "releases": releases, "bounds": bounds, "endpoints": endpoints,
     **{f"gpu_{name}": partial(gpu, name) for name in ("steps", "lines", "results", "experts")},
     "needed": needed, "wrapping": wrapping, "ablation": ablation,
     "architectures": lambda: tried("architectures"), "hicache": lambda: tried("hicache"),

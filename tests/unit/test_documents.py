@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp.test_utils import TestServer
 
-from docs import reference
+from docs import bounds, reference
 from tests.benchmarks.shared.common import record
 from toolkit.launch.meanings import MEANINGS
 from toolkit.policies import POLICIES, PUBLISHED
+from toolkit.router.app import Router
+from toolkit.router.config import RouterConfig, WorkerConfig
+from toolkit.router.guard import ADMIN_DOOR
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,3 +99,55 @@ def test_what_was_tried_is_a_table_with_its_reasons_below(monkeypatch: pytest.Mo
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_every_bound_has_a_meaning_and_a_default() -> None:
+    rows = bounds.rows()
+    assert len(rows) > 30
+    lacking = [name for name, _, _, meaning in rows if not meaning]
+    assert not lacking, f"describe in meanings.py (router.*) or in docs/bounds.py: {lacking}"
+    assert set(bounds.MEANINGS) <= set(RouterConfig.model_fields)
+    assert ("`max_body_mib`", "64", "`router.max_body_mib`", "the largest body, MiB") in rows
+
+
+def test_endpoints_want_the_keys_that_the_page_says() -> None:
+    """Of a real router with client keys and an admin key: who is let in, and who is not."""
+
+    async def check() -> None:
+        keys = {"none": "", "client": "of-clients", "admin": "of-admin"}
+        worker = WorkerConfig(name="w", role="plain", url="http://127.0.0.1:1")
+        config = RouterConfig(
+            workers=(worker,), api_key_env="C_KEY", admin_key_env="A_KEY", connect_timeout_s=0.2
+        )
+        router = Router(config)
+        async with TestServer(router.app()) as server, aiohttp.ClientSession() as http:
+            for each in bounds.endpoints():
+                url = server.make_url(re.sub(r"{\w+}", "x", each.path))
+                opens = []
+                for who, key in keys.items():
+                    headers = {"Authorization": f"Bearer {key}"} if key else {}
+                    async with http.request(each.method, url, headers=headers, json={}) as answer:
+                        if answer.status not in (401, 403):
+                            opens.append(who)
+                wanted = {"none": [*keys], "client": ["client", "admin"], "admin": ["admin"]}
+                assert opens == wanted[each.key], (each, opens)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("C_KEY", "of-clients")
+        patch.setenv("A_KEY", "of-admin")
+        asyncio.run(check())
+
+
+def test_the_admin_port_has_what_the_page_says() -> None:
+    at_port = {each.path for each in bounds.endpoints() if each.at_admin_port}
+    assert at_port == ADMIN_DOOR
+
+
+def test_what_is_promised_names_what_is_there() -> None:
+    promised = (ROOT / "SECURITY.md").read_text()
+    for word in ("insecure: true", "isolate: true", "open: true", "trust_remote_code"):
+        assert word in promised
+    keys = {key.path.rsplit(".", 1)[-1] for key in reference.deployment_keys()}
+    assert {"insecure", "isolate", "open", "trust_remote_code"} <= keys
+    for path in re.findall(r"`(docs/[\w/.]+)`", promised):
+        assert (ROOT / path).is_file(), path

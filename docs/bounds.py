@@ -1,0 +1,112 @@
+"""What the router bounds, and who may ask it for what: read from the code."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import NamedTuple
+
+MIB = 2**20
+KIB = 2**10
+NO_BOUND = frozenset({"port", "admin_port", "seed", "tau"})
+"""Numbers of a router's configuration that bound nothing."""
+MEANINGS = {
+    "prefill_wait_s": "how long a request waits for word of its prefill, seconds",
+    "connect_timeout_s": "how long a connection to a worker may take, seconds",
+    "no_worker_wait_s": "how long a new request waits for a worker to come back; then 503, seconds",
+    "rerun_wait_s": "the same of one that has run already, seconds",
+    "drain_timeout_s": "how long requests that run have when the router ends, seconds",
+    "max_head_kib": "the largest head of a request, KiB; larger ones get 400",
+    "body_window_s": "over how long the pace of a body is averaged, seconds",
+}
+"""Of those that no deployment file can set. A field's own `description` counts first."""
+
+
+class Fixed(NamedTuple):
+    """A bound that is in the code. `unit`: what one of it is, in what is shown."""
+
+    module: str
+    name: str
+    meaning: str
+    unit: float = 1
+    shown: str = ""
+
+
+FIXED = (
+    Fixed("router.connections", "MAX_HEADERS", "headers of a request"),
+    Fixed("router.budget", "SMALL", "the body of a request that is no generation", MIB, "MiB"),
+    Fixed("router.budget", "LARGE_PER_S", "read a second of all large bodies", MIB, "MiB"),
+    Fixed("router.relay", "EVENT_MAX", "one event of a worker's stream", MIB, "MiB"),
+    Fixed("router.upstream", "ANSWER_MAX", "a worker's answer that does not stream", MIB, "MiB"),
+    Fixed("router.upstream", "HEAD_MAX", "the head of a worker's answer", KIB, "KiB"),
+    Fixed("router.events", "LINE_MAX", "one line of a worker's event stream", MIB, "MiB"),
+    Fixed("contract.frames", "FRAME_MAX", "one frame of a worker's experts", MIB, "MiB"),
+    Fixed("contract.numbers", "TOKENS", "tokens of a request that a worker may say"),
+    Fixed("router.places", "MOST", "the text of a worker's failure that is passed on", KIB, "KiB"),
+    Fixed("router.recording", "HELD_BYTES", "lines of `record` that wait", MIB, "MiB"),
+    Fixed("limited_logs", "BURST", "log lines of one source at once; then one a second"),
+    Fixed("bounded_files", "TEXT_MOST", "a file of JSON or of lines", MIB, "MiB"),
+    Fixed("bounded_files", "YAML_MOST", "a deployment file", MIB, "MiB"),
+    Fixed("bounded_files", "DEPTH", "levels of lists and mappings in such a file"),
+    Fixed("bounded_files", "NODES", "values of a deployment file, aliases counted as they stand"),
+)
+
+
+def rows() -> list[tuple[str, str, str, str]]:
+    """(bound, default, key of the deployment file, meaning); the key is empty where there is
+    none."""
+    from toolkit.launch.deployment import Router
+    from toolkit.launch.meanings import MEANINGS as OF_DEPLOYMENT
+    from toolkit.router.config import RouterConfig
+
+    found = []
+    for name, field in RouterConfig.model_fields.items():
+        if field.annotation not in (int, float) or name in NO_BOUND:
+            continue
+        of_deployment = Router.model_fields.get(name)
+        meaning = (
+            field.description
+            or OF_DEPLOYMENT.get(f"router.{name}")
+            or (of_deployment and of_deployment.description)
+            or MEANINGS.get(name, "")
+        )
+        key = f"`router.{name}`" if of_deployment is not None else ""
+        found.append((f"`{name}`", f"{field.default:g}", key, meaning.partition("; default")[0]))
+    for each in FIXED:
+        value = getattr(import_module(f"toolkit.{each.module}"), each.name) / each.unit
+        shown = f"{value:,.0f} {each.shown}".strip()
+        found.append((f"`{each.module}`: `{each.name}`", shown, "", each.meaning))
+    return found
+
+
+class Endpoint(NamedTuple):
+    """`key`: what the front door wants for it: `none`, `client`, `admin`."""
+
+    method: str
+    path: str
+    key: str
+    at_admin_port: bool
+
+
+def endpoints() -> list[Endpoint]:
+    """Every route of the router."""
+    from toolkit.router.app import Router
+    from toolkit.router.config import RouterConfig, WorkerConfig
+    from toolkit.router.guard import ADMIN_DOOR, OPEN_PATHS
+
+    worker = WorkerConfig(name="w", role="plain", url="http://127.0.0.1:1")
+    app = Router(RouterConfig(workers=(worker,))).app()
+    found = {
+        (route.method, route.resource.canonical)
+        for route in app.router.routes()
+        if route.resource is not None and route.method not in ("HEAD", "OPTIONS", "*")
+    }
+    return [
+        Endpoint(method, path, _key(path, OPEN_PATHS), path in ADMIN_DOOR)
+        for method, path in sorted(found, key=lambda each: (each[1], each[0]))
+    ]
+
+
+def _key(path: str, open_paths: frozenset[str]) -> str:
+    if path in open_paths:
+        return "none"
+    return "admin" if path.startswith("/admin/") else "client"
