@@ -30,21 +30,48 @@ from toolkit.contract.paths import EXPERTS
 APP = "sglang.srt.entrypoints.http_server.app"
 PING_AFTER_S = 1.0
 PING = encode(PingHead())
-MAX_BACKLOG = 2_000
-"""Frames that a listener may leave unread before it is cut off: they are held in memory."""
+MAX_BACKLOG, MAX_BACKLOG_BYTES = 2_000, 256 * 2**20
+"""Frames, and bytes of them, that a listener may leave unread before it is cut off: they are held
+in memory. One frame may be larger: a long prompt's."""
 SHARES = 10_000
+
+
+class Listener:
+    """One listener's frames that are not sent yet. `share`: of all requests that it asked for."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.size = 0
+        """Bytes that wait."""
+
+    def put(self, frame: bytes) -> bool:
+        """False: too much waits already, and the listener is cut off."""
+        waits = self._queue.qsize()
+        if waits >= MAX_BACKLOG or (waits and self.size + len(frame) > MAX_BACKLOG_BYTES):
+            self._queue.put_nowait(None)
+            return False
+        self._queue.put_nowait(frame)
+        self.size += len(frame)
+        return True
+
+    async def get(self) -> bytes | None:
+        """The next frame; None: it was cut off."""
+        frame = await self._queue.get()
+        self.size -= len(frame or b"")
+        return frame
 
 
 class ExpertHub:
     """Fans frames out to every listener; keeps nothing when nobody listens."""
 
     def __init__(self) -> None:
-        self._queues: dict[asyncio.Queue[bytes | None], float] = {}
+        self._listeners: set[Listener] = set()
 
     @property
     def share(self) -> float:
         """The largest share of requests that a listener asked for, in [0, 1]."""
-        return max(self._queues.values(), default=0.0)
+        return max((each.share for each in self._listeners), default=0.0)
 
     def sampled(self, rid: str) -> bool:
         """Whether this request is in the share. The same answer on every worker."""
@@ -52,16 +79,11 @@ class ExpertHub:
 
     def publish(self, head: Head, body: bytes) -> None:
         frame = encode(head, body)
-        for queue in list(self._queues):
-            if queue.qsize() >= MAX_BACKLOG:
-                del self._queues[queue]
-                queue.put_nowait(None)
-            else:
-                queue.put_nowait(frame)
+        self._listeners = {each for each in self._listeners if each.put(frame)}
 
     def publish_experts(self, captured: ExpertsCaptured) -> None:
         """Handler of the scheduler's message."""
-        if self._queues:
+        if self._listeners:
             head = asdict(captured)
             ids = head.pop("ids")
             self.publish(ExpertsHead(**head), ids)
@@ -71,7 +93,7 @@ class ExpertHub:
         SUMMARY.count(block)
         for whole in JOIN.take(block):
             SUMMARY.count_experts(whole)
-            if self._queues:
+            if self._listeners:
                 self._publish_whole(whole)
 
     def _publish_whole(self, block: StepBlock) -> None:
@@ -83,20 +105,20 @@ class ExpertHub:
 
     async def subscribe(self, share: float) -> AsyncIterator[bytes]:
         """Frames for one listener until it goes away."""
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._queues[queue] = share
+        listener = Listener(share)
+        self._listeners.add(listener)
         try:
             yield PING
             while True:
                 try:
-                    frame = await asyncio.wait_for(queue.get(), PING_AFTER_S)
+                    frame = await asyncio.wait_for(listener.get(), PING_AFTER_S)
                 except TimeoutError:
                     frame = PING
                 if frame is None:
                     return
                 yield frame
         finally:
-            self._queues.pop(queue, None)
+            self._listeners.discard(listener)
 
 
 HUB = ExpertHub()

@@ -6,8 +6,9 @@ import socket
 from collections import deque
 from threading import Lock
 
-MAX_BACKLOG = 10_000
-"""Lines that a listener may leave unread before it is cut off: it would act on stale news."""
+MAX_BACKLOG, MAX_BACKLOG_BYTES = 10_000, 64 * 2**20
+"""Lines, and bytes of them, that a listener may leave unread before it is cut off: it would act on
+stale news. (The longest lines are signatures, some hundred KiB.)"""
 
 
 class Outlet:
@@ -20,6 +21,8 @@ class Outlet:
     def __init__(self) -> None:
         self._lock = Lock()
         self._waiting: deque[bytes] = deque()
+        self._size = 0
+        """Bytes that wait."""
         self._socket: socket.socket | None = None
         self._closed = False
 
@@ -28,8 +31,10 @@ class Outlet:
         with self._lock:
             if self._closed:
                 return False
-            self._waiting.append(b"%x\r\n%b\r\n" % (len(line), line))
-            if len(self._waiting) > MAX_BACKLOG:
+            chunk = b"%x\r\n%b\r\n" % (len(line), line)
+            self._waiting.append(chunk)
+            self._size += len(chunk)
+            if len(self._waiting) > MAX_BACKLOG or self._size > MAX_BACKLOG_BYTES:
                 self._cut()
                 return False
             return self._send()
@@ -57,7 +62,7 @@ class Outlet:
         """No more lines. The listener's connection ends with whoever else holds it."""
         with self._lock:
             self._closed = True
-            self._waiting.clear()
+            self._forget()
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
@@ -71,16 +76,21 @@ class Outlet:
             except OSError:
                 self._cut()
                 return False
+            self._size -= sent
             if sent < len(self._waiting[0]):
                 self._waiting[0] = self._waiting[0][sent:]
             else:
                 self._waiting.popleft()
         return False
 
+    def _forget(self) -> None:
+        self._waiting.clear()
+        self._size = 0
+
     def _cut(self) -> None:
         """End the connection, for the others who hold it too."""
         self._closed = True
-        self._waiting.clear()
+        self._forget()
         if self._socket is not None:
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)

@@ -108,7 +108,9 @@ class Calibration:
         done = sum(len(wave) for wave in plan[: self._shards.done])
         progress(done, len(self._prompts))
         for number in range(self._shards.done, len(plan)):
-            self._shards.add(await self._wave(plan[number]))
+            shard = await self._wave(plan[number])
+            # In a thread: what the workers say meanwhile is read, and not left in their memory.
+            await asyncio.to_thread(self._shards.add, shard)
             done += len(plan[number])
             progress(done, len(self._prompts))
 

@@ -119,7 +119,7 @@ class Shards:
         tally.add_affinity(self.affinity[phase], ids)
 
     def add(self, shard: Shard) -> None:
-        """Keep one more wave."""
+        """Keep one more wave. It writes up to a hundred MiB: not for an event loop."""
         import numpy as np
 
         number = self.done
@@ -127,7 +127,9 @@ class Shards:
         _save(self._wave(number), data)
         empty = np.zeros((0, 0, 0), dtype=np.int64)
         sums = {name: self.affinity.get(name, empty) for name in PHASES}
-        _save(self._sum(number), {**sums, "layers": np.array(self.layers)})
+        # To pack the sums of a large model takes seconds of each wave, and saves disk for minutes.
+        sums["layers"] = np.array(self.layers)
+        _save(self._sum(number), sums, packed=False)
         if number:
             self._sum(number - 1).unlink(missing_ok=True)
         self.done = number + 1
@@ -152,20 +154,21 @@ class Shards:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _save(path: Path, data: dict[str, Any]) -> None:
+def _save(path: Path, data: dict[str, Any], packed: bool = True) -> None:
     import io
 
     import numpy as np
 
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **data)
+    save = np.savez_compressed if packed else np.savez
+    save(buffer, **data)
     try:
-        _replace(path, buffer.getvalue())
+        _replace(path, buffer.getbuffer())
     except OSError as error:
         raise ProfileError(f"cannot write {path}: {error}") from error
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path: Path, content: bytes | memoryview) -> None:
     part = path.with_suffix(".part")
     with part.open("wb") as stream:
         stream.write(content)

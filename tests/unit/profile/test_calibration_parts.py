@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -218,3 +219,15 @@ def test_transfers_of_small_waves_are_fitted() -> None:
     assert found.latency_ms == pytest.approx(2, rel=0.2)
     assert found.bandwidth_gb_s == pytest.approx(5, rel=0.1)
     assert found.samples == 200
+
+
+def test_sums_of_all_waves_are_not_packed_again_with_each(tmp_path: Path) -> None:
+    """That took seconds a wave for a large model; a wave's own arrays are packed, once."""
+    shards = fill(tmp_path / "run", 2)
+
+    def ways(path: Path) -> set[int]:
+        with zipfile.ZipFile(path) as packed:
+            return {each.compress_type for each in packed.infolist()}
+
+    assert ways(shards._sum(1)) == {zipfile.ZIP_STORED}
+    assert ways(shards._wave(0)) == ways(shards._wave(1)) == {zipfile.ZIP_DEFLATED}
