@@ -34,11 +34,12 @@ import numpy as np
 
 from tests.benchmarks.locality_nodes import DECODE, PROMPT, SPECIALISED, cut
 from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.specialised import specialised
 from toolkit import exact
 from toolkit.bench.stats import paired_ratio
 from toolkit.placement import Placement, Topology, Traffic, eplb
 from toolkit.placement.by_load import busiest, by_load
-from toolkit.placement.synthetic import Recipe, specialised, token_ids
+from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir
 from toolkit.router.eldr.map_match import GAIN, imbalance

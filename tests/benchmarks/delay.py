@@ -24,7 +24,7 @@ from tests.benchmarks.shared.common import Result, arguments
 if TYPE_CHECKING:
     import numpy as np
 
-    from toolkit.bench.lengths import Lengths
+    from tests.benchmarks.shared.kinds import Lengths
     from toolkit.policies import RequestView
     from toolkit.policies.rounds.assign import Assigner
 
@@ -71,7 +71,7 @@ def spread(name: str, options: Any, lengths: Sequence[Lengths], delay: int) -> f
 
 def main() -> None:
     """Run the benchmark and print its line."""
-    from toolkit.bench.lengths import draw, of_trace, scaled
+    from tests.benchmarks.shared.kinds import draw, of_trace, scaled
     from toolkit.bench.traces import load
 
     options = arguments(

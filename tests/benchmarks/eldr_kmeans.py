@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.conditions import of_conditions
 from tests.benchmarks.shared.eldr_batches import Moments, Record
 from tests.benchmarks.shared.eldr_profiles import Part, shipped, skewed
 from tests.benchmarks.shared.eldr_replay import Played, replayed, tpot
@@ -50,7 +51,7 @@ from tests.benchmarks.shared.eldr_rounds import (
 from tests.benchmarks.shared.eldr_workers import Workers, check_centroids, workers
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.runner import Load, new_session
-from toolkit.bench.stats import Ratio, of_conditions, orders, paired_ratio
+from toolkit.bench.stats import Ratio, orders, paired_ratio
 from toolkit.bench.target import discover, get_json
 from toolkit.signatures import Clusters, balanced_kmeans, vanilla_kmeans
 

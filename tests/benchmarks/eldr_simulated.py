@@ -41,12 +41,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.conditions import of_conditions
 from tests.benchmarks.shared.eldr_artifact import ANSWER, ARTIFACT, Measured, reason
 from tests.benchmarks.shared.eldr_blend import Blend
 from tests.benchmarks.shared.eldr_rows import LEAST, MOST, Rows, of_file, of_profile
 from tests.benchmarks.shared.eldr_tables import show_artifact, show_pools
 from tests.benchmarks.shared.simulated import BASE, MI300X, MODELS, QWEN3_30B, Model, cost, told
-from toolkit.bench.stats import Ratio, of_conditions
+from toolkit.bench.stats import Ratio
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request

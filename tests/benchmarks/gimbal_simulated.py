@@ -120,7 +120,7 @@ class Pair(NamedTuple):
 def rows(trace: str | None, seed: int) -> list[Pair]:
     """What shapes draw from."""
     if trace:
-        from toolkit.bench.lengths import Lengths, scaled
+        from tests.benchmarks.shared.kinds import Lengths, scaled
         from toolkit.bench.traces import load
 
         read = [Lengths(row.input_tokens, row.output_tokens) for row in load(Path(trace))]

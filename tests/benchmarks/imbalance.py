@@ -4,7 +4,7 @@ launch/cpu-dp.yaml: one prefill worker and one decode server on the CPU. `--set 
 default: `--tp 2 --dp 2 --enable-dp-attention`, two ranks that meet at a barrier in every step.
 `--set plain`: `--dp-size 4`, four ranks that do not.
 
-Lengths: three kinds of traffic with long tails and users of their own (`toolkit.bench.lengths`), or
+Lengths: three kinds of traffic with long tails and users of their own (`shared.kinds`), or
 with `--trace FILE` consecutive requests of a public trace. All prompts are scaled by one factor and
 all answers by another, to means of `--prompt` and `--answer` tokens (cut at 2000 and 512), so that
 a rank has `--slots` requests at a time, about half of its pool of 16,384 KV tokens is in use, and

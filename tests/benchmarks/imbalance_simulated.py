@@ -33,10 +33,10 @@ from tests.benchmarks.shared.balancers import (
 )
 from tests.benchmarks.shared.bias import bias
 from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.kinds import draw, of_trace, scaled
 from tests.benchmarks.shared.lengths import LONGEST, WAITING
 from tests.benchmarks.shared.simulated import arriving
 from tests.dp_recipe import RESERVED, SLOTS
-from toolkit.bench.lengths import draw, of_trace, scaled
 from toolkit.bench.traces import TraceRow, load
 from toolkit.launch.deployment import load_deployment
 from toolkit.resources import recipes_dir

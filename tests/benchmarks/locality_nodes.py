@@ -67,10 +67,11 @@ from tests.benchmarks.shared.node_arms import (
     counted,
     fit,
 )
+from tests.benchmarks.shared.specialised import specialised
 from toolkit.bench.stats import paired_ratio
 from toolkit.placement import Topology, Traffic, eplb, lay, linear
 from toolkit.placement.rank_map import rank_map
-from toolkit.placement.synthetic import Recipe, distinct_ratio, families, specialised, token_ids
+from toolkit.placement.synthetic import Recipe, distinct_ratio, families, token_ids
 from toolkit.policies import RequestView, WorkerView
 from toolkit.policies.eldr import Centroids, EldrPolicy
 from toolkit.signatures.space import SignatureSpace

@@ -45,6 +45,7 @@ import statistics
 from typing import Any
 
 from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.conditions import of_conditions
 from tests.benchmarks.shared.mixtral import (
     KV_TOKENS,
     LAYERS,
@@ -54,7 +55,7 @@ from tests.benchmarks.shared.mixtral import (
     Steps,
     requests,
 )
-from toolkit.bench.stats import of_conditions, paired_ratio
+from toolkit.bench.stats import paired_ratio
 from toolkit.contract.preempting import Preempting
 from toolkit.simulate.fleet import Fleet, RouterFleet, Stopping, WorkerFleet
 from toolkit.simulate.simulation import Simulation

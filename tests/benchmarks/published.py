@@ -2,7 +2,7 @@
 
 BalanceRoute (arXiv 2605.06113), DeepSeek-V3 on 8 decode ranks: mean max - min KV tokens, p95 TPOT
 and tokens/s of seven policies, and the throughput gain with 4, 8 and 16 ranks. Its traces are one
-proprietary one and Azure-2024. In place of the first: the lengths of `toolkit.bench.lengths`'
+proprietary one and Azure-2024. In place of the first: the lengths of `shared.kinds`'
 conversations (fitted to Mooncake's; `--trace FILE`: of another trace), scaled to a mean prompt of
 `--prompt` tokens. In place of the second: `--azure FILE`, an Azure trace as it is (here that of
 2023, code), which has no gain to compare. Every prompt comes three times in the mean, its answers
@@ -128,7 +128,7 @@ def requests(
 ) -> Iterator[Request]:
     """Lengths of a trace or made ones; every prompt comes three times on average, with answers that
     differ by a lognormal of that `spread`."""
-    from toolkit.bench.lengths import draw, of_trace, scaled
+    from tests.benchmarks.shared.kinds import draw, of_trace, scaled
     from toolkit.bench.traces import load
 
     if setting.trace:

@@ -1,7 +1,7 @@
 """What the pool gains, what a score gains beyond it, and where: simulated GPU fleets.
 
 One decode server with DP attention; prefill is never short (a worker for each rank, room for all
-that waits). Lengths: conversations of `toolkit.bench.lengths`, scaled to mean prompts of `--prompt`
+that waits). Lengths: conversations of `shared.kinds`, scaled to mean prompts of `--prompt`
 tokens and answers of `--answer` (`--trace FILE`: of a trace). A step takes `base` + 10 us a request
 + 35 ns a KV token of the heaviest rank (DeepSeek-V3 as BalanceRoute reports it, see `published`; a
 smaller base is a faster MoE part, so that attention is more of a step).
@@ -41,9 +41,9 @@ from tests.benchmarks.shared.balancers import (
     show,
 )
 from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.kinds import draw, of_trace, scaled
 from tests.benchmarks.shared.simulated import arriving
 from tests.benchmarks.shared.verdicts import changed
-from toolkit.bench.lengths import draw, of_trace, scaled
 from toolkit.bench.traces import load
 from toolkit.simulate.costs.linear import Decode, Linear
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet

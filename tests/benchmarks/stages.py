@@ -49,8 +49,9 @@ from typing import Any, NamedTuple
 from tests.benchmarks import partition
 from tests.benchmarks.shared import llama
 from tests.benchmarks.shared.common import Result, arguments, percentile
+from tests.benchmarks.shared.conditions import of_conditions
 from tests.benchmarks.shared.stage_tables import CLAIMS, show, verdicts
-from toolkit.bench.stats import Ratio, of_conditions
+from toolkit.bench.stats import Ratio
 from toolkit.policies.stages.crowd import in_flight
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.partition import MoveCost

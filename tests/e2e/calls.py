@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from toolkit.launch.keys import client_middleware
+from tests.worker_sessions import client_middleware
 
 PATIENCE_S = 240.0  # a hang fails a test by this, on however slow a machine
 VOCABULARY = range(300, 4000)  # ordinary tokens of the embedded model

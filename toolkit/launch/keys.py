@@ -109,30 +109,6 @@ def headers_at(url: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def client_middleware() -> Any:
-    """For `aiohttp.ClientSession(middlewares=...)`: requests to workers carry their key, and never
-    the one that the session has for the router."""
-    import aiohttp
-
-    known: dict[str, str | None] = {}
-
-    async def add(
-        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-    ) -> aiohttp.ClientResponse:
-        origin = str(request.url.origin())
-        if origin not in known:
-            known[origin] = key_at(origin)
-        key = known[origin]
-        if key is not None:
-            request.headers["Authorization"] = f"Bearer {key}"
-        answer = await handler(request)
-        if answer.status == 401:
-            known.pop(origin, None)  # perhaps another run has the port now
-        return answer
-
-    return add
-
-
 def _check_stays(url: str) -> None:
     """Raise KeysError where a key would go to another host by plain HTTP unwanted."""
     host = urlsplit(url).hostname or ""

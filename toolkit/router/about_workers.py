@@ -50,7 +50,8 @@ def for_client(path: str, status: int, body: bytes) -> bytes | None:
     names = SHOWN.get(path, MODEL_CARD)
     if path == "/v1/models":
         cards = told.get("data")
-        rows = [_some(card, names) for card in cards if isinstance(card, dict)] if cards else []
+        cards = cards if isinstance(cards, list) else []
+        rows = [_some(card, names) for card in cards if isinstance(card, dict)]
         return orjson.dumps({"object": "list", "data": rows})
     return orjson.dumps(_some(told, names))
 

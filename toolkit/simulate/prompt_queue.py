@@ -52,11 +52,6 @@ class PromptQueue:
         """Whose prompts are not computed, or only in part."""
         return [*self.halves, *self.waiting]
 
-    @property
-    def half_done(self) -> Request | None:
-        """The prompt that goes first, a part of which is computed."""
-        return self.halves[0] if self.halves else None
-
     def next_pass(
         self,
         left: int,

@@ -14,8 +14,9 @@ import numpy as np
 
 from tests.benchmarks.shared.node_arms import counted
 from tests.benchmarks.shared.simulated import QWEN3_30B
+from tests.benchmarks.shared.specialised import specialised
 from toolkit.placement import Placement, Topology, Traffic, count, from_gpus, place, sent
-from toolkit.placement.synthetic import Recipe, specialised, token_ids
+from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.costs.links import Links, deepep
 from toolkit.simulate.experts import Experts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.bench.lengths import draw, of_trace, scaled
+from tests.benchmarks.shared.kinds import draw, of_trace, scaled
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.traces import TraceRow
 from toolkit.bench.workload import Item, Workload

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 from math import exp, log
 
+from tests.benchmarks.shared.mixed_lengths import mixed_of
 from toolkit.policies.stages.qoe import Qoe
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer, mixed_of
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
 from toolkit.simulate.request import Request
 
 LAYERS, WIDTH = 28, 3072

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.benchmarks.shared.kinds import KINDS, USERS, Lengths, draw, of_trace, scaled
 from toolkit.bench.errors import BenchError
-from toolkit.bench.lengths import KINDS, USERS, Lengths, draw, of_trace, scaled
 from toolkit.bench.traces import TraceRow
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.benchmarks.shared.conditions import of_conditions
 from toolkit.bench.client import Sample
 from toolkit.bench.metrics import Slo, summarise, tpot
-from toolkit.bench.stats import mean_interval, of_conditions, orders, paired_ratio
+from toolkit.bench.stats import mean_interval, orders, paired_ratio
 
 
 def sample(ttft: float, gaps: list[float], start: float = 0.0, given: int = 10) -> Sample:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.unit.launch.stand_ins import deployment, plan, tiny_model, two_workers, worker
+from tests.worker_sessions import client_middleware
 from toolkit.contract.variables import INSECURE_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.keys import KeysError
 from toolkit.launch import keys, readiness
@@ -122,7 +123,7 @@ def test_another_process_of_the_same_user_finds_the_key(
 
         async def ask() -> int:
             headers = {"Authorization": "Bearer the-key-for-the-router"}
-            middlewares = (keys.client_middleware(),)
+            middlewares = (client_middleware(),)
             async with (
                 aiohttp.ClientSession(headers=headers, middlewares=middlewares) as session,
                 session.get(one.url + "/health") as answer,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.benchmarks.shared.specialised import specialised
 from tests.unit.placement.cases import routed
 from toolkit.placement import count
 from toolkit.placement.synthetic import (
     Recipe,
     distinct_ratio,
     families,
-    specialised,
     split,
     token_ids,
 )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, post, run
-from toolkit.router.about_workers import SHOWN
+from toolkit.router.about_workers import SHOWN, for_client
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.places import without_places
 from toolkit.router.views import PROXIED
@@ -99,6 +99,20 @@ def test_the_text_of_a_failure_names_no_place():
         "Worker decode-0 failed and no attempt is left: "
         "cannot connect ([Errno 111] Connect call failed (hidden))"
     )
+
+
+@pytest.mark.parametrize("told", [b"", b"[]", b"7", b"\xff", b"[" * 5000])
+def test_an_answer_that_is_no_object_is_not_passed_on(told: bytes):
+    assert for_client("/server_info", 200, told) is None
+    assert for_client("/v1/models", 500, told) is None
+
+
+def test_odd_answers_of_a_worker_show_nothing_odd():
+    assert json.loads(for_client("/v1/models", 200, b'{"data": {"x": 1}}')) == {
+        "object": "list", "data": []
+    }  # fmt: skip
+    odd = b'{"error": {"message": ["/srv/secret/x"], "port": 7}}'
+    assert json.loads(for_client("/model_info", 404, odd)) == {"error": {"message": "['(hidden)']"}}
 
 
 @pytest.mark.parametrize(

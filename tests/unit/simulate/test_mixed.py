@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from tests.benchmarks.shared.mixed_lengths import mixed_of
 from tests.unit.simulate.fleets import COST, fleet, plain, requests
 from toolkit.simulate.costs import minds_lengths
-from toolkit.simulate.costs.linear import Decode, Linear, mixed_of
+from toolkit.simulate.costs.linear import Decode, Linear
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation
