@@ -317,7 +317,7 @@ class Dispatcher:
 
 def _ids(relay: Relay) -> list[int]:
     """What the client has. ApiError: a worker told ids that are none."""
-    ids = relay.ids.split()
-    if not all(token.isdigit() and len(token) < 10 for token in ids):
-        raise ApiError(502, "A worker told ids of tokens that are none.", "WorkerFailed")
-    return [int(token) for token in ids]
+    try:
+        return relay.known_ids()
+    except ValueError as error:
+        raise ApiError(502, "A worker told ids of tokens that are none.", "WorkerFailed") from error

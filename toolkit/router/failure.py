@@ -23,10 +23,11 @@ MESSAGES_STATUS = {
 
 
 class Failure:
-    """An error event of a worker: not forwarded, the dispatcher decides."""
+    """An error event of a worker: not forwarded, the dispatcher decides. A `status` that is no
+    error's is 500."""
 
     def __init__(self, status: int, message: str, event: bytes, kind: str | None = None) -> None:
-        self.status = status
+        self.status = status if 400 <= status <= 599 else 500
         self.message = message
         self.event = event
         self.kind = kind
@@ -56,12 +57,13 @@ def _failure(data: bytes) -> Failure | None:
         status = error.get("status_code")
         if status is None:
             return None
-        return Failure(int(status), str(error.get("message")), data)
+        known = status if type(status) is int else 500
+        return Failure(known, str(error.get("message")), data)
     if not isinstance(error, dict):
         return Failure(500, str(error), data)
     code, kind = error.get("code"), error.get("type")
     return Failure(
-        code if isinstance(code, int) else 500,
+        code if type(code) is int else 500,
         str(error.get("message")),
         data,
         kind if isinstance(kind, str) else None,

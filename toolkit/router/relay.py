@@ -27,6 +27,8 @@ from toolkit.router.upstream import Call
 if TYPE_CHECKING:
     from toolkit.router.budget import Charge
 
+ID_DIGITS = 9
+"""No vocabulary has so many tokens that an id would have more."""
 EVENT_MAX = 32 * 2**20
 """Bytes of one SSE event; those of /generate hold all of the answer so far."""
 
@@ -204,6 +206,13 @@ class Relay:
     @property
     def tokens(self) -> int:
         return self._forgotten_ids + self.ids.count(b" ")
+
+    def known_ids(self) -> list[int]:
+        """The ids that its client has. ValueError: a worker told some that are none."""
+        ids = self.ids.split()
+        if not all(token.isdigit() and len(token) <= ID_DIGITS for token in ids):
+            raise ValueError("a worker told ids of tokens that are none")
+        return [int(token) for token in ids]
 
     @property
     def forgotten(self) -> bool:

@@ -19,6 +19,10 @@ from toolkit.contract import VERSION
 from toolkit.router.app import Router
 from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.events import Watcher
+from toolkit.router.failure import failure_of
+from toolkit.router.relay import Relay
+from toolkit.router.splitting import parse
+from toolkit.router.upstream import Call
 
 WORKERS = (
     WorkerConfig(name="p", role="prefill", url="http://127.0.0.1:1", bootstrap_port=1),
@@ -156,5 +160,40 @@ def test_a_reading_out_of_bounds_is_none(number: int):
         assert rank.load(monotonic()) is not None
         feed(made, 1, [json.dumps(good | {"used_tokens": number}).encode()])
         assert rank.load(monotonic()) is None
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("code", [200, 0, -1, 700, 2**70, True, "500", None, [], {}, 1e300])
+def test_a_failure_has_the_status_of_an_error(code: Any):
+    for told in (
+        {"error": {"message": "m", "code": code}},
+        {"meta_info": {"finish_reason": {"type": "abort", "status_code": code}}},
+    ):
+        data = b"data: " + json.dumps(told).encode() + b"\n\n"
+        found = failure_of(data, "generate")
+        assert found is None or found.status == 500
+    good = failure_of(b'data: {"error": {"message": "m", "code": 429}}\n\n', "generate")
+    assert good is not None and good.status == 429
+
+
+@pytest.mark.parametrize("ids", [b"-1", b"1.5", b"x", b"1234567890", b"9" * 5000, b"1,2"])
+def test_ids_of_tokens_are_numbers_of_a_vocabulary(ids: bytes):
+    class Nowhere:
+        def write(self, events: bytes) -> None:
+            pass
+
+        def join(self, relay: Relay) -> None:
+            pass
+
+    async def check() -> None:
+        single = parse("/generate", b'{"text":"a","stream":true}').singles[0]
+        relay = Relay(single, Nowhere())
+        relay.begin(Call("w", (b"",), None), hold=False)
+        relay.feed(b': 11 12\ndata: {"text":"a"}\n\n')
+        assert relay.known_ids() == [11, 12]
+        relay.feed(b": %b" % ids + b'\ndata: {"text":"ab"}\n\n')
+        with pytest.raises(ValueError, match="that are none"):
+            relay.known_ids()
 
     asyncio.run(check())

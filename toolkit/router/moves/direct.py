@@ -140,18 +140,21 @@ class _Transfer:
         if booking is None:
             return self._keep(f"{self._move.target.name} takes nothing now")
         self._legs.booking = booking
-        self._post()
+        try:
+            ids = self._relay.known_ids()
+        except ValueError as error:
+            return self._keep(str(error))
+        self._post(ids)
         how = await self._until_taken()
         if how == "taken":
             self._take()
         return how
 
-    def _post(self) -> None:
+    def _post(self, ids: list[int]) -> None:
         live, target, source = self._live, self._move.target, self._from.rank
         single, config = live.single, source.worker.config
         self._rid = secrets.token_hex(RID_BYTES)
         room = new_room(config.dp_size, source.dp_rank)
-        ids = [int(token) for token in self._relay.ids.split()]
         resume, key = [*ids, *[0] * self._late], self._d.known_workers.worker_key
         body: dict[str, Any] = ticket_body(single, self._rid, key, resume, self._late)
         body |= {
