@@ -11,6 +11,13 @@ def kv_row(req: Any) -> int | None:
     return getattr(req, "req_pool_idx", None) if older else req.kv.req_pool_idx
 
 
+def shorten(req: Any, tokens: int) -> None:
+    """It has KV of so many tokens, and places for no more."""
+    req.kv.kv_allocated_len = tokens
+    holder = req.kv if hasattr(req.kv, "kv_committed_len") else req  # as in SGLang 0.5.17
+    holder.kv_committed_len = tokens
+
+
 def physical(allocator: Any, slots: Any) -> Any:
     """Slots of the pool, for a transfer, of those in `req_to_token`; int tensors [tokens]. They are
     the same in SGLang 0.5.17, and later unless memory is unified."""

@@ -37,7 +37,7 @@ from patches.http import (
     worker_key,
 )
 from patches.leaving_out import left_out
-from patches.move import incoming, outgoing
+from patches.move import held, incoming, outgoing
 from patches.move import order as move_order
 from patches.order import inner_first
 from patches.pd import (
@@ -111,6 +111,7 @@ ALL: tuple[Patch, ...] = (
     resume_penalties.PATCH,
     move_order.PATCH,
     outgoing.PATCH,
+    held.PATCH,
     incoming.PATCH,
     relocation_order.PATCH,
     rank.PATCH,

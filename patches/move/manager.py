@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from patches.move.traffic import Observed, Traffic
 from patches.pd import host_receive
 
 
@@ -51,7 +52,17 @@ def sending_manager(scheduler: Any) -> Any:
     from sglang.srt.runtime_context import get_parallel
 
     class Sending(MooncakeKVManager):  # type: ignore[misc]
-        """The receiving manager of this process has registered the same memory."""
+        """The receiving manager of this process has registered the same memory. It keeps the books
+        of what is on its way (`toolkit_traffic`)."""
+
+        def __init__(self, *args: Any) -> None:
+            self.toolkit_traffic = Traffic()
+            super().__init__(*args)
+            queues: list[Any] = vars(self)["transfer_queues"]
+            self.transfer_queues = [Observed(queue, self.toolkit_traffic) for queue in queues]
+
+        def transfer_worker(self, queue: Any, *args: Any, **kwargs: Any) -> None:
+            super().transfer_worker(Observed(queue, self.toolkit_traffic), *args, **kwargs)
 
         def register_buffer_to_engine(self) -> None:
             pass
@@ -71,12 +82,3 @@ def sending_manager(scheduler: Any) -> Any:
         args.kv_head_num = pool.head_num
         args.total_kv_head_num = scheduler.model_config.get_total_num_kv_heads()
     return Sending(args, DisaggregationMode.PREFILL, scheduler.server_args, mla)
-
-
-def on_its_way(manager: Any, room: int) -> bool:
-    """Whether something that was to be sent there has not been. What a sending thread has just
-    taken from its queue and not counted yet is overlooked, for a moment."""
-    if getattr(manager, "_staging_outstanding", {}).get(room, 0) > 0:  # not in 0.5.17
-        return True
-    waiting = (chunk for queue in manager.transfer_queues for chunk in list(queue._buf))
-    return any(chunk is not None and chunk.room == room for chunk in waiting)

@@ -1,55 +1,21 @@
-"""The router's order to send a running request elsewhere: from HTTP to the schedulers.
+"""The router's orders about requests that move: from HTTP to the schedulers.
 
-It goes the way of all requests, so ranks that share a request take it up in the same step. Ranks
-that do not have the request pass it over.
+They go the way of all requests, so ranks that share a request take them up in the same step. Ranks
+that do not have the request pass them over.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve
 from patches.streams.event_stream import HUB
 from toolkit.contract.events import Moving
+from toolkit.contract.move_orders import End, decode_order
 from toolkit.contract.paths import MOVE
-from toolkit.contract.ticket import MAX_LATE
 from toolkit.contract.variables import MOVE_VARIABLE
 
 APP = "sglang.srt.entrypoints.http_server.app"
-
-
-@dataclass(frozen=True, slots=True)
-class MoveOrder:
-    """Send the KV of the prompt and of `count` output tokens of request `rid` to whoever asks for
-    bootstrap room `room`, with the ids of the last `late` of these tokens and of the one after
-    them."""
-
-    rid: str
-    room: int
-    count: int
-    late: int
-
-
-def read_order(body: Any) -> MoveOrder:
-    """The order in a request's body.
-
-    Raises:
-        ValueError: says what is wrong with it.
-    """
-    names = ("rid", "room", "count", "late")
-    if not isinstance(body, dict) or set(body) != set(names):
-        raise ValueError(f"an order is an object with {', '.join(names)}")
-    rid, room, count, late = (body[name] for name in names)
-    if not isinstance(rid, str) or not rid:
-        raise ValueError("rid: the id under which this worker runs the request")
-    if any(type(value) is not int for value in (room, count, late)):
-        raise ValueError("room, count and late are whole numbers")
-    if not 0 < room < 2**63:
-        raise ValueError("room: 1 to 2**63 - 1")
-    if not 0 <= late <= min(count, MAX_LATE):
-        raise ValueError(f"late: 0 to {MAX_LATE}, and not more than count")
-    return MoveOrder(rid, room, count, late)
 
 
 def _add_route() -> None:
@@ -59,10 +25,10 @@ def _add_route() -> None:
     async def move(request: Request) -> JSONResponse:
         manager = resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
         try:
-            order = read_order(await request.json())
+            order = decode_order(await request.body())
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
-        if order.rid not in manager.rid_to_state:
+        if order.rid not in manager.rid_to_state and not isinstance(order, End):
             return JSONResponse({"error": "no such request runs here"}, 404)
         manager._dispatch_to_scheduler(order)
         return JSONResponse({}, 202)

@@ -1,17 +1,15 @@
 """A decode rank sends a running request's KV to another decode rank, and decodes on meanwhile.
 
-The router names a token: the target is to have the KV of the prompt and of `count` output tokens,
-and goes on behind the one after them. It posts the request there with the ids that it has, and with
-placeholders for those that are still to come; so the target can say at once where the KV is to go,
-and most of it is sent while this rank decodes those tokens. When the token after them is known,
-their KV is complete, and the rest follows: their rows, and their ids in the request's metadata. So
-the client waits for the last rows only, however long the context.
+The router posts the request to the target with the ids that it has and with places for more, so the
+target can say where the KV is to go. Then the KV is sent in rounds, each with the pages that were
+completed since the round before. When what is left is little, by the rates that this move has had
+(`toolkit.policies.precopy`), the request stops: the last rows follow, with the number of its tokens
+and the last of their ids in the request's metadata, and from here on its client gets nothing more
+from this rank (`patches.move.held`). The rank decodes on all the same: as long as the target has
+not generated a token the request can go on here at once.
 
-This rank alone decides whether the move takes place, at that very token: if the target has not said
-by then where the KV is to go, or what was sent before is still on its way, it does not, and the
-request goes on here as if nothing had been. It also goes on here after a move that does: the router
-tells it to stop once the target has generated a token, and has its answer from here as long as the
-target has not.
+This rank alone decides at which token the request stops, or that it cannot. Ranks that share a
+request measure each for itself, and do what the least hopeful of them says.
 
 KV that is being sent must stay what it is. A request that ends before the last rows left only ends
 its move; one that ends while they leave (a matter of milliseconds) keeps its KV until they have.
@@ -26,12 +24,15 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
-from patches.kv_row import kv_row, physical
-from patches.move.manager import obstacle, on_its_way, sending_manager
-from patches.move.order import MoveOrder
+from patches.move import held
+from patches.move.copying import FAILED, SENT, Outgoing, StepTimes
+from patches.move.incoming import learn
+from patches.move.manager import obstacle, sending_manager
 from toolkit.contract.events import Moving
+from toolkit.contract.move_orders import End, Ids, Send
 from toolkit.contract.variables import MOVE_VARIABLE
 from toolkit.limited_logs import limited_logger
+from toolkit.policies.precopy import Act
 
 log = limited_logger("toolkit.move")
 
@@ -40,57 +41,8 @@ LAST_ROWS_S = 2.0
 """A request that has ended waits so long for its last rows to leave. They go to a target that has
 answered a moment ago; who is dead by then gets nothing that anybody would read."""
 LOOK_S = 0.0005
-QUIET = 3
-"""Tokens before the cut in which nothing more is sent."""
-REST = 256
-"""Tokens beside those that are late that may be sent while the client waits."""
 AT_A_TIME = 8
 """Moves from one rank; the router's bound is lower."""
-
-
-@dataclass
-class Outgoing:
-    """One move. `sent` pages are on their way, of `pages`; `row`: its row of metadata, -1 until
-    the target has said where the KV is to go."""
-
-    req: Any
-    order: MoveOrder
-    sender: Any
-    began: float
-    row: int = -1
-    pages: int = 0
-    sent: int = 0
-    skipped: int = 0
-    """Tokens at the beginning that the target has."""
-    cut_at: float = 0.0
-    """When the last rows left; 0: they have not."""
-
-    @property
-    def rows(self) -> int:
-        """Tokens whose KV the target is to have."""
-        return len(self.req.origin_input_ids) + self.order.count
-
-    @property
-    def complete(self) -> int:
-        """Tokens whose KV is complete: that of the last output token is still being computed."""
-        return len(self.req.origin_input_ids) + len(self.req.output_ids) - 1
-
-    def poll(self) -> int:
-        """How far this rank is, as `KVPoll`; of ranks that share the request the least far counts.
-        Before the cut: Bootstrapping while the target has not said where the KV is to go, or while
-        something is on its way, else WaitingForInput."""
-        from sglang.srt.disaggregation.base.conn import KVPoll
-
-        told = int(self.sender.poll())
-        if self.row < 0 or self.cut_at or told == KVPoll.Failed:
-            return told
-        busy = on_its_way(self.sender.kv_mgr, self.order.room)
-        return int(KVPoll.Bootstrapping if busy else KVPoll.WaitingForInput)
-
-    @property
-    def due(self) -> bool:
-        """Whether the token after the last one that goes along is known."""
-        return len(self.req.output_ids) > self.order.count
 
 
 @dataclass
@@ -101,6 +53,7 @@ class Rank:
     manager: Any = None
     why: str = "it has not started"
     moves: dict[str, Outgoing] = field(default_factory=dict)
+    steps: StepTimes = field(default_factory=StepTimes)
 
 
 RANK = Rank()
@@ -118,10 +71,15 @@ def _start(original: Any, scheduler: Any) -> None:
 def _take_orders(original: Any, scheduler: Any) -> None:
     original(scheduler)
     dispatcher = scheduler._request_dispatcher
-    dispatcher += type(dispatcher)([(MoveOrder, lambda order: begin(scheduler, order))])
+    orders = [
+        (Send, lambda order: begin(scheduler, order)),
+        (End, lambda order: end(scheduler, order)),
+        (Ids, lambda order: learn(scheduler, order)),
+    ]
+    dispatcher += type(dispatcher)(orders)
 
 
-def begin(scheduler: Any, order: MoveOrder) -> None:
+def begin(scheduler: Any, order: Send) -> None:
     """Take an order up; a refusal goes to the router. Who does not have the request is silent: one
     rank of several does, or it has ended, of which the router hears anyway."""
     req = next((req for req in scheduler.running_batch.reqs if req.rid == order.rid), None)
@@ -144,7 +102,18 @@ def begin(scheduler: Any, order: MoveOrder) -> None:
         req_has_disagg_prefill_dp_rank=True,
         **_of_older_releases(kind),
     )
-    RANK.moves[order.rid] = Outgoing(req, order, sender, time.perf_counter())
+    now = time.perf_counter()
+    page = int(scheduler.token_to_kv_pool_allocator.page_size)
+    RANK.moves[order.rid] = Outgoing(req, order, sender, now, page, RANK.steps)
+
+
+def end(scheduler: Any, order: End) -> None:
+    """Nothing comes of a move: the request goes on here, if it was to stop."""
+    move = RANK.moves.get(order.rid)
+    if move is not None and move.order.room == order.room:
+        move.sender.abort()
+        _close(scheduler, move)
+    held.let_go(scheduler, order.rid, order.room)
 
 
 def _of_older_releases(kind: Any) -> dict[str, Any]:
@@ -157,13 +126,13 @@ def _of_older_releases(kind: Any) -> dict[str, Any]:
     return {"dest_tp_ranks": [parallel.tp_rank], "pp_rank": parallel.pp_rank}
 
 
-def _refusal(req: Any, order: MoveOrder) -> str:
-    if order.rid in RANK.moves:
+def _refusal(req: Any, order: Send) -> str:
+    if order.rid in RANK.moves or order.rid in held.HELD:
         return "it is being moved"
     if len(RANK.moves) >= AT_A_TIME:
         return f"{AT_A_TIME} requests are being moved"
-    if len(req.output_ids) > order.count:
-        return "it is past that token"
+    if len(req.output_ids) < order.known:
+        return f"it has {len(req.output_ids)} tokens, and not {order.known}"
     beams = getattr(req, "beam_group", None) is not None  # none in 0.5.17
     if req.return_logprob or beams or req.multimodal_inputs is not None:
         return "only text without log probabilities or beams can be moved"
@@ -172,131 +141,55 @@ def _refusal(req: Any, order: MoveOrder) -> str:
 
 def advance(scheduler: Any) -> None:
     """Take every move as far as it goes now. Ranks that share requests call this alike."""
+    if held.HELD:
+        for each in held.overdue():
+            news = Moving(each.req.rid, "failed", each.room, "nobody said what comes of it")
+            _tell(scheduler, each.req, news)
+            held.let_go(scheduler, each.req.rid, each.room)
     if not RANK.moves:
         return
-    from sglang.srt.disaggregation.base.conn import KVPoll
     from sglang.srt.disaggregation.utils import poll_and_all_reduce
 
     moves = list(RANK.moves.values())
-    polls = poll_and_all_reduce(moves, scheduler.attn_tp_cpu_group)
-    for move, poll in zip(moves, polls, strict=True):
-        if poll == KVPoll.Failed:
-            _end(scheduler, move, "failed", _failure(move))
-        elif move.cut_at:
-            if poll == KVPoll.Success:
-                _end(scheduler, move, "sent")
+    acts = poll_and_all_reduce(moves, scheduler.attn_tp_cpu_group)
+    for move, act in zip(moves, acts, strict=True):
+        _do(scheduler, move, act)
+
+
+def _do(scheduler: Any, move: Outgoing, act: int) -> None:
+    if act == FAILED:
+        _end(scheduler, move, "failed", move.failure())
+    elif act == SENT:
+        _end(scheduler, move, "sent")
+    elif act in (Act.GIVE_UP, Act.REPLAY):
+        _call_off(scheduler, move, "slow" if act == Act.GIVE_UP else "replay", move.verdict.reason)
+    elif act == Act.SEND:
+        if move.row < 0 and not move.open(scheduler):
+            _call_off(scheduler, move, "refused", "all rows of metadata are in use")
         else:
-            _go_on(scheduler, move, ready=poll == KVPoll.WaitingForInput)
+            move.send_round(scheduler)
+    elif act == Act.STOP:
+        held.hold(move.req, move.order.room)
+        move.stop(scheduler)
+        _tell(scheduler, move.req, move.news("cut"))
 
 
-def _go_on(scheduler: Any, move: Outgoing, ready: bool) -> None:
-    if move.row < 0 and ready and not _open(scheduler, move):
-        return
-    if move.due and (not ready or _much_left(scheduler, move)):
-        move.sender.abort()
-        where = "the target had not said where it is to go"
-        _end(scheduler, move, "late", where if move.row < 0 else "the KV was still on its way")
-    elif move.due:
-        _cut(scheduler, move)
-    elif move.row >= 0:
-        _send_some(scheduler, move)
-
-
-def _much_left(scheduler: Any, move: Outgoing) -> bool:
-    """Whether the target has said only just now where the KV is to go: all would be sent while the
-    client waits."""
-    left = move.pages - move.sent
-    return left * _page_size(scheduler) > move.order.late + REST
-
-
-def _open(scheduler: Any, move: Outgoing) -> bool:
-    """The target has said where the KV is to go. False, and the move is over, when this rank has no
-    row of metadata left."""
-    from sglang.srt.mem_cache.common import kv_to_page_num
-
-    row = scheduler.req_to_metadata_buffer_idx_allocator.alloc()
-    if row is None:
-        move.sender.abort()
-        _end(scheduler, move, "refused", "all rows of metadata are in use")
-        return False
-    move.row, move.skipped = row, move.sender.pop_decode_prefix_len()
-    move.pages = kv_to_page_num(move.rows - move.skipped, _page_size(scheduler))
-    move.sender.init(move.pages, row)
-    return True
-
-
-def _send_some(scheduler: Any, move: Outgoing) -> None:
-    """Whole pages that are complete, never the last one: with it goes the metadata. Not shortly
-    before the cut either: what is still on its way then would call it off."""
-    if move.order.count - len(move.req.output_ids) < QUIET:
-        return
-    whole = (min(move.complete, move.rows) - move.skipped) // _page_size(scheduler)
-    _send(scheduler, move, min(whole, move.pages - 1))
-
-
-def _cut(scheduler: Any, move: Outgoing) -> None:
-    req, order, row = move.req, move.order, move.row
-    buffers = scheduler.disagg_metadata_buffers
-    buffers.cached_tokens[row].zero_()
-    buffers.output_ids[row, 0] = req.output_ids[order.count]
-    # Log probabilities of a first token travel here; requests that want them are not moved.
-    late = buffers.output_top_logprobs_idx[row]
-    late[0] = order.late
-    for place, token in enumerate(req.output_ids[order.count - order.late : order.count], 1):
-        late[place] = token
-    buffers.bootstrap_room[row, 0] = order.room
-    move.cut_at = time.perf_counter()
-    _send(scheduler, move, move.pages)
-    _tell(scheduler, req, Moving(order.rid, "cut", order.room, tokens=move.rows))
-
-
-def _send(scheduler: Any, move: Outgoing, upto: int) -> None:
-    """All pages before `upto` that are not on their way yet."""
-    from sglang.srt.mem_cache.common import kv_to_page_indices
-
-    if upto <= move.sent:
-        return
-    size, allocator = _page_size(scheduler), scheduler.token_to_kv_pool_allocator
-    begin = move.skipped + move.sent * size
-    end = min(move.skipped + upto * size, move.rows)
-    rows = scheduler.req_to_token_pool.req_to_token[kv_row(move.req), begin:end]
-    pages = kv_to_page_indices(physical(allocator, rows), size)
-    move.sender.send(pages, num_kv_tokens=end - begin)
-    move.sent = upto
-
-
-def _page_size(scheduler: Any) -> int:
-    return int(scheduler.token_to_kv_pool_allocator.page_size)
-
-
-def _failure(move: Outgoing) -> str:
-    try:
-        move.sender.failure_exception()
-    except Exception as error:  # that is how it says what was wrong
-        return str(error)
-    return "the KV could not be sent"
+def _call_off(scheduler: Any, move: Outgoing, state: Any, reason: str) -> None:
+    move.sender.abort()
+    _end(scheduler, move, state, reason or "another rank of it cannot send its part in time")
 
 
 def _end(scheduler: Any, move: Outgoing, state: Any, reason: str = "") -> None:
-    order, now = move.order, time.perf_counter()
-    del RANK.moves[order.rid]
-    metric = move.sender.get_transfer_metric()
-    move.sender.clear()
-    if move.row >= 0:
-        # Whoever gets the row next must see that nothing has come yet.
-        scheduler.disagg_metadata_buffers.bootstrap_room[move.row] = 0
-        scheduler.req_to_metadata_buffer_idx_allocator.free(move.row)
-    news = Moving(
-        order.rid,
-        state,
-        order.room,
-        reason,
-        tokens=move.rows if state == "sent" else 0,
-        bytes=int(metric.transfer_total_bytes or 0),
-        seconds=now - move.began,
-        last_s=now - move.cut_at if state == "sent" else 0.0,
-    )
+    news = move.news(state, reason)
+    _close(scheduler, move)
     _tell(scheduler, move.req, news)
+    if state != "sent":
+        held.let_go(scheduler, move.order.rid, move.order.room)
+
+
+def _close(scheduler: Any, move: Outgoing) -> None:
+    del RANK.moves[move.order.rid]
+    move.close(scheduler)
 
 
 def _tell(scheduler: Any, req: Any, news: Moving) -> None:
@@ -324,18 +217,20 @@ def leave(scheduler: Any, req: Any) -> None:
     if move.cut_at and poll == KVPoll.Success:
         _end(scheduler, move, "sent")
     elif move.cut_at and poll == KVPoll.Failed:
-        _end(scheduler, move, "failed", _failure(move))
+        _end(scheduler, move, "failed", move.failure())
     else:
-        move.sender.abort()
-        _end(scheduler, move, "gone", "the request ended or was put aside")
+        _call_off(scheduler, move, "gone", "the request ended or was put aside")
 
 
 def _after_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
     original(scheduler, batch, result)
+    RANK.steps.stepped(time.perf_counter())
     advance(scheduler)
 
 
 def _before_queue(original: Any, scheduler: Any) -> None:
+    if not scheduler.running_batch.reqs:
+        RANK.steps.paused()
     advance(scheduler)
     original(scheduler)
 
@@ -375,14 +270,14 @@ PATCH = Patch(
     ),
     requires=(
         "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager.register_buffer_to_engine",
+        "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager.add_transfer_request",
+        "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager.transfer_worker",
         "sglang.srt.disaggregation.mooncake.conn.MooncakeKVSender.send",
         "sglang.srt.disaggregation.mooncake.conn.MooncakeKVSender.poll",
-        "sglang.srt.disaggregation.common.utils.FastQueue",
         "sglang.srt.disaggregation.common.conn.CommonKVSender.pop_decode_prefix_len",
         "sglang.srt.disaggregation.utils.poll_and_all_reduce",
         "sglang.srt.disaggregation.utils.ReqToMetadataIdxAllocator.alloc",
         "sglang.srt.disaggregation.utils.MetadataBuffers.get_buf_infos",
         "sglang.srt.mem_cache.common.kv_to_page_indices",
-        "sglang.srt.mem_cache.common.kv_to_page_num",
     ),
 )

@@ -38,7 +38,7 @@ import orjson
 import uvloop
 
 from tests.standin.faults import MODES, Faults
-from tests.standin.moving import LATE_S, Orders
+from tests.standin.moving import LATE_S, Orders, ahead_of
 from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, late_of, prompt_of, resumed_ids, seed_of, token_id
@@ -242,7 +242,7 @@ class Protocol(asyncio.Protocol):
         self.task = asyncio.get_running_loop().create_task(self.answer())
 
     def chunk(self, data: bytes) -> None:
-        if not self.transport.is_closing():
+        if data and not self.transport.is_closing():
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def json(self, value: Any, status: int = 200) -> None:
@@ -270,7 +270,7 @@ class Protocol(asyncio.Protocol):
                     task.cancel()
             self.json({})
         elif path == MOVE:
-            self.json({}, server.orders.take(orjson.loads(bytes(self.body)), server.taken))
+            self.json({}, server.orders.take(bytes(self.body), server.taken))
         elif path == PLACEMENT:
             self.place(bytes(self.body))
         elif path == "/stats":
@@ -279,6 +279,8 @@ class Protocol(asyncio.Protocol):
                     "served": server.served,
                     "posts": server.faults.posts,
                     "running": len(server.running),
+                    "moves_ended": server.orders.ends,
+                    "ids_told": sum(server.orders.told.values()),
                     "peak": server.peak,
                     "aborted": server.aborted,
                     "bodies": server.bodies[-200:],
@@ -456,7 +458,7 @@ class Protocol(asyncio.Protocol):
             self.json(stream.whole(count))
             return
         ids, late = resumed_ids(body), late_of(body)
-        if late and not await self.taken_over(body, late):
+        if late and not await self.taken_over(body):
             return
         self.transport.write(HEAD_STREAM)
         if stream.head:
@@ -465,7 +467,7 @@ class Protocol(asyncio.Protocol):
         known = ids[: done - late]
         assert known == [token_id(seed, i) for i in range(len(known))], "resumed with wrong ids"
         if late:
-            done += 1  # the token behind them came along
+            done = len(known) + ahead_of(body) + 1  # the one behind them came along
         at = asyncio.get_running_loop().time()
         first = 0
         while first < count:
@@ -492,19 +494,20 @@ class Protocol(asyncio.Protocol):
                 new = b": %b\n" % joined.encode()
             if rid in self.server.dropped and self.drop(body, new, stream, first, upto):
                 return
-            self.chunk(new + stream.delta(first, upto))
+            self.chunk(self.server.orders.through(rid, new + stream.delta(first, upto)))
             self.server.orders.generated(rid, upto)
             if not self.can_write.is_set():
                 await self.can_write.wait()
             elif not args.token_ms and not args.step_ms and first % 64 == 0:
                 await asyncio.sleep(0)
             first = upto
+        self.chunk(await self.server.orders.free(rid, self.server.dropped))
         for tail in stream.tail(count):
             self.chunk(tail)
         self.chunk(b"data: [DONE]\n\n")
         self.transport.write(b"0\r\n\r\n")
 
-    async def taken_over(self, body: dict[str, Any], late: int) -> bool:
+    async def taken_over(self, body: dict[str, Any]) -> bool:
         """Wait for the KV of a request that another one sends. False: it has not come."""
         how = body.get("on_take")
         if how == "refuse":
@@ -512,7 +515,7 @@ class Protocol(asyncio.Protocol):
             return False
         if how == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        await asyncio.sleep((self.server.args.token_ms or 1) / 1e3 * (late + 1) + LATE_S)
+        await asyncio.sleep((self.server.args.token_ms or 1) / 1e3 * (ahead_of(body) + 1) + LATE_S)
         if how == "die_late":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "hang":

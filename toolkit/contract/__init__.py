@@ -15,7 +15,7 @@ once, with its type; both sides import it. `patches` imports this package, `tool
 - `run_id`: of which run a process is
 """
 
-VERSION = 3
+VERSION = 4
 """Of this contract, in every `hello`. Raise it whenever a side that does not know of a change would
 misread the other; a field that is added with a default is no such change. Sides of different
 versions refuse each other."""

@@ -134,15 +134,17 @@ class KvTransfer(msgspec.Struct, frozen=True, tag="kv_transfer", tag_field="type
 class Moving(msgspec.Struct, frozen=True, tag="moving", tag_field="type", omit_defaults=True):
     """What has become of the order to send a running request's KV to another decode worker.
 
-    `cut`: its last rows are on their way; what it generates from here on is the target's to say.
-    `sent`: they are there. All others end the move, and the request goes on where it is: `unable`,
-    as this rank can send nothing, for the `reason`; `refused`, as it cannot now; `late`: the target
-    had not said in time where the KV is to go; `failed` on the way; `gone`: the request ended or
-    was put aside meanwhile. `cut` is followed by `sent` or `failed`, all others by nothing.
+    `cut`: it has stopped here at `tokens` of KV, the rest is on its way, and what comes behind is
+    the target's to say. `sent`: it is there. All others end the move, and the request goes on where
+    it is: `unable`, as this rank can send nothing, for the `reason`; `refused`, as it cannot now;
+    `slow`: it does not come to a stop that is short enough; `replay`: nor that, and to compute it
+    again elsewhere takes less; `failed` on the way, or nobody said what comes of it; `gone`: the
+    request ended or was put aside meanwhile. `cut` is followed by `sent` or `failed`; `sent` by
+    `failed` if the target says nothing; all others by nothing.
     """
 
     rid: Name
-    state: Literal["cut", "sent", "unable", "refused", "late", "failed", "gone"]
+    state: Literal["cut", "sent", "unable", "refused", "slow", "replay", "failed", "gone"]
     room: Room = 0
     reason: Text = ""
     tokens: Tokens = 0
@@ -154,6 +156,19 @@ class Moving(msgspec.Struct, frozen=True, tag="moving", tag_field="type", omit_d
     last_s: Seconds = 0.0
     """Between `cut` and `sent`, as this worker saw it."""
     dp_rank: Small = 0
+    outputs: Tokens = 0
+    """Of a cut: output tokens of which the target gets the KV. The client gets one more from
+    here."""
+    rounds: Tokens = 0
+    """In which KV was sent before the stop."""
+    rate: Amount = 0.0
+    """Bytes a second in these; 0: none was over."""
+    step_s: Seconds = 0.0
+    """Of this rank's decode steps; 0: not measured."""
+    token_bytes: Amount = 0.0
+    """Of this rank's KV."""
+    last_bytes: Sum = 0
+    """What was left at the stop, or is when there is none."""
 
 
 class LoadReading(msgspec.Struct, frozen=True, tag="load", tag_field="type"):

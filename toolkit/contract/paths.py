@@ -5,6 +5,7 @@ EVENTS = "/toolkit/events"
 EXPERTS = "/toolkit/experts"
 """`toolkit.contract.frames`, for ever; `?share=` in [0, 1]."""
 MOVE = "/toolkit/move"
-"""POST on a decode worker: send a running request's KV to another one (`patches.move`)."""
+"""POST on a decode worker: `toolkit.contract.move_orders`, of a request whose KV is sent to another
+one (`patches.move`)."""
 PLACEMENT = "/toolkit/placement"
 """GET: which expert lies in which slot of a worker; POST: put others there (`patches.relocate`)."""

@@ -31,9 +31,9 @@ MAX_RESUMED_IDS = 1 << 20
 _DOMAIN = "toolkit ticket 3"
 _FIELDS = frozenset({"resume", "late", "capture", "class", "signature"})
 _ID_DIGITS = 10
-MAX_LATE = 96
-"""Tokens to resume that may come with the KV in place of the ticket: the row of metadata in which
-they travel has 128 places."""
+MAX_LATE = 8192
+"""Tokens to resume that may come after the ticket: a request that moves is decoded on while its KV
+is sent. For each of them the target reserves a place until the KV is there."""
 MAX_NAME = 256
 """Characters of the name under which captured experts go out."""
 
@@ -49,8 +49,8 @@ class Ticket:
     resume: tuple[int, ...] = ()
     """Output token ids that the client has already; the generation goes on after them."""
     late: int = 0
-    """So many of the last of them are placeholders: what they are comes with the KV, from the
-    decode worker that sends it (`patches.move`)."""
+    """So many of the last of them are placeholders, of which some may stay empty: how many tokens
+    there are comes with the KV, from the decode worker that sends it (`patches.move`)."""
     capture: str = ""
     """The name under which the experts of every token go out on the worker's event stream: the id
     that the client gave the request. Empty: they do not."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from toolkit.router.resume import split_events
 
 _COMMENT = b": "
@@ -11,13 +9,12 @@ _COMMENT = b": "
 
 class HeldBack:
     """Lets events through as long as they bring `left` tokens at most; holds the first that would
-    bring more, and all behind it. `on_first` is told of the first that it holds."""
+    bring more, and all behind it."""
 
-    __slots__ = ("_left", "_on_first", "events", "size")
+    __slots__ = ("_left", "events", "size")
 
-    def __init__(self, left: int, on_first: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, left: int) -> None:
         self._left = left
-        self._on_first = on_first
         self.events: list[bytes] = []
         self.size = 0
         """Bytes that it holds."""
@@ -30,8 +27,6 @@ class HeldBack:
             if event[:2] == _COMMENT:
                 self._left -= event[1 : event.find(b"\n")].count(b" ")
             if self.events or self._left < 0:
-                if not self.events:
-                    self._on_first()
                 self.events.append(event)
                 self.size += len(event)
             else:

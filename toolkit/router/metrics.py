@@ -88,6 +88,12 @@ class Metrics:
             ["why", "kind", "outcome"],
             **one,
         )
+        self.moves_kept = Counter(
+            "moves_kept",
+            "Moves that had begun and did not take place, by kind and cause",
+            ["kind", "cause"],
+            **one,
+        )
         self.move_stall = Histogram(
             "move_stall_seconds",
             "From the last event of the rank that a stream left to the next event",

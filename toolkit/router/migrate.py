@@ -12,6 +12,7 @@ from toolkit.router.errors import ApiError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from toolkit.contract.events import Moving
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.moves import Live, Moves, Outcome
     from toolkit.router.rank import Rank
@@ -123,4 +124,22 @@ def _told(live: Live, source: Rank | None, outcome: Outcome) -> dict[str, Any]:
         told["kind"] = outcome.kind
         told["tokens"] = outcome.tokens
         told["stall_ms"] = round(outcome.stall_s * 1e3, 3)
+    if outcome.cause:
+        told["cause"] = outcome.cause
+    if outcome.copied is not None:
+        told["copied"] = _copied(outcome.copied)
     return told
+
+
+def _copied(told: Moving) -> dict[str, Any]:
+    """What the source of a direct move measured: of its own rank, where several share a request."""
+    return {
+        "rounds": told.rounds,
+        "bytes": told.bytes,
+        "mb_s": round(told.rate / 1e6, 3),
+        "step_ms": round(told.step_s * 1e3, 3),
+        "last_bytes": told.last_bytes,
+        "last_ms": round(told.last_s * 1e3, 3),
+        "token_bytes": round(told.token_bytes),
+        "seconds": round(told.seconds, 4),
+    }

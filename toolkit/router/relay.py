@@ -167,10 +167,10 @@ class Relay:
         self._departure = Departure(self._single.endpoint)
         self._gate = self._departure.take
 
-    def hold_back(self, most: int, on_first: Callable[[], None] = lambda: None) -> None:
+    def hold_back(self, most: int) -> None:
         """Until `let_out`, the client gets no event by which it would have more than `most` tokens:
-        they may be another worker's to say. `on_first`: the client begins to wait for one."""
-        self._held_back = HeldBack(most - self.tokens, on_first)
+        they may be another worker's to say."""
+        self._held_back = HeldBack(most - self.tokens)
         self._gate = self._held_back.take
 
     def let_out(self) -> None:

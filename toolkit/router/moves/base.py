@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
+    from toolkit.contract.events import Moving
     from toolkit.router.booking import Booking
     from toolkit.router.moves.live import Live
     from toolkit.router.rank import Rank
@@ -43,6 +44,11 @@ class Outcome:
     tokens: int = 0
     kind: str = ""
     other_kind: bool = False
+    cause: str = ""
+    """Of one that is kept, in a word: a state of `toolkit.contract.events.Moving`, or whose fault
+    it was (`source`, `target`, `time`). Empty where it had not begun."""
+    copied: Moving | None = None
+    """Of a direct move: what the source measured."""
 
 
 class GoOn(Exception):
@@ -71,6 +77,8 @@ class Move:
     """The source's part is over."""
     stalled_at: float = 0.0
     """When the client had the source's last event."""
+    copied: Moving | None = None
+    """What the source said of its KV last."""
 
     def leave(self, relay: Relay) -> None:
         """The source's part is over; whoever goes on ends the stall."""
@@ -85,13 +93,16 @@ class Move:
         to: str = "",
         stall_s: float = 0.0,
         other_kind: bool = False,
+        cause: str = "",
     ) -> None:
         """Once; what comes later does not count."""
         self.drop_booking()
         if not self.done.done():
             tokens = self.tokens if how == "moved" else 0
-            name = self.kind.name
-            self.done.set_result(Outcome(how, reason, to, stall_s, tokens, name, other_kind))
+            name, copied = self.kind.name, self.copied
+            self.done.set_result(
+                Outcome(how, reason, to, stall_s, tokens, name, other_kind, cause, copied)
+            )
 
     def take_booking(self) -> Booking | None:
         """The place on the target, which is the caller's from now on. None: there is none, or its

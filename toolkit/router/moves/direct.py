@@ -1,12 +1,14 @@
-"""Move directly: the source sends its KV to the target and decodes on meanwhile.
+"""Move directly: the source sends its KV to the target in rounds, and decodes on meanwhile.
 
-1. The target is posted the request, with the ids that the client has and placeholders for `late`
-   more; the source is ordered to send (`patches.move`). From now on the client gets what the source
-   generates up to the token behind those, and nothing after it.
-2. At that token the source says whether the move takes place (`cut`). If not, what was held back
-   goes out, and it was as if nothing had been.
-3. The target's first event makes the stream its own. Only then the source is told to stop: it has
-   decoded on, and as long as the target has said nothing it can go on with the stream.
+1. The target is posted the request, with the ids that the client has and places for more; the
+   source is ordered to send (`patches.move`). While the client gets what the source generates, the
+   target is told these ids, too.
+2. The source stops at a token of its own choice (`cut`), when what is left of the KV is little.
+   From then on its client gets nothing more from it. Or it says that it cannot, and it was as if
+   nothing had been.
+3. The target's first event makes the stream its own. Only then the source is told to drop the
+   request: it has decoded on, and as long as the target has said nothing it can go on with the
+   stream. If the target fails it is told so (`End`), and says at once what it held back.
 
 So nobody who dies takes the request along: without the target the source goes on, and a source that
 dies is a worker that dies, with or without a target that has its KV.
@@ -19,15 +21,16 @@ import secrets
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
-import orjson
-
 from toolkit.contract.events import Hello, Moving
+from toolkit.contract.move_orders import End, Ids, Send, encode_order
 from toolkit.contract.paths import MOVE
 from toolkit.contract.ticket import MAX_LATE
+from toolkit.policies.precopy import reserve_for
 from toolkit.router.failure import failure_of
 from toolkit.router.first import first_of
 from toolkit.router.leg import RID_BYTES, Apart, Leg, set_rank
 from toolkit.router.moves.replay import why_not_resumed
+from toolkit.router.moves.targets import room_of
 from toolkit.router.relay import strip
 from toolkit.router.request import new_room, ticket_body
 from toolkit.router.resume import split_events
@@ -38,21 +41,21 @@ if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.moves.base import Move
     from toolkit.router.moves.live import Live
+    from toolkit.router.moves.replay_times import ReplayTimes
     from toolkit.router.rank import Rank
     from toolkit.router.upstream import Call
 
 SENDS, TAKES = "move_order", "move_incoming"
-LATE = 16
-"""Steps of the source in which a target can mostly say where the KV is to go, and most of it can be
-sent. Where it could not, the next move from there has twice as many, and later ones fewer again."""
 CUT_S = 30.0
-"""So long the source has for the tokens up to the cut; it may be at other work in between."""
+"""So long the source has until it stops, or says that it does not; it does by itself before."""
 TAKEN_S = 2.0
-"""So long the target has for its first token after the cut, and the source to say that there is one
-once it has generated more than the client is to have; then the source goes on."""
+"""So long the target has for its first token after the cut; then the source goes on."""
 DEAD_S = 1.0
 """The same where the source has died after the cut: then another worker goes on."""
-End = Literal["taken", "kept", "over"]
+TELL_S, TELL = 0.02, 48
+"""So often the target is told ids, if there are so many new ones; the last ones come with the
+KV."""
+Ended = Literal["taken", "kept", "over"]
 
 
 class Direct:
@@ -61,9 +64,13 @@ class Direct:
 
     name = "direct"
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, replays: ReplayTimes) -> None:
         self._d = dispatcher
-        self._late: dict[Rank, int] = {}
+        self._replays = replays
+        self._copied: dict[Rank, Moving] = {}
+        """What each source measured last."""
+        self._least: dict[Rank, int] = {}
+        """Places that its next move has at least: the last one ran out of them."""
         self._unable: dict[Rank, tuple[Hello, str]] = {}
         """Ranks that have said why they can send nothing, and who they were then."""
 
@@ -90,34 +97,53 @@ class Direct:
     async def run(self, move: Move) -> None:
         live, source = move.live, move.source
         assert live.relay is not None
-        late = max(1, min(self._late.get(source, LATE), live.at_most - 2))
-        transfer = _Transfer(self._d, move, late)
+        late = self._places(move)
+        transfer = _Transfer(self._d, move, late, self._replays.of(live.length))
         try:
             how = await transfer.run()
         finally:
             transfer.close()
-        if transfer.state == "late":
-            self._late[source] = min(MAX_LATE, 2 * late)
-        elif how == "taken":
-            self._late[source] = max(LATE, late - late // 8)
+        self._least.pop(source, None)
+        if move.copied is not None and move.copied.rate > 0:
+            self._copied[source] = move.copied
+        if transfer.state in ("slow", "replay"):
+            self._least[source] = min(MAX_LATE, 2 * late)
         if transfer.state == "unable":
             self._unable[source] = (source.worker.hello, transfer.reason)
         if how == "kept":
             live.move = None
-            move.end("kept", transfer.reason, other_kind=transfer.unable)
+            move.end("kept", transfer.reason, other_kind=transfer.unable, cause=transfer.cause)
+
+    def _places(self, move: Move) -> int:
+        """Tokens that the request may generate before it stops: the target has places for them."""
+        live, source, last = move.live, move.source, self._copied.get(move.source)
+        most = min(MAX_LATE, live.at_most - 2)
+        room = room_of(move.target) - live.length
+        context = move.target.worker.hello.context_length
+        if context:
+            room = min(room, context - live.length - 2)
+        if last is None or not last.token_bytes:
+            wanted = reserve_for(live.length, 0.0, 0.0, MAX_LATE)
+        else:
+            rate = last.rate / last.token_bytes
+            wanted = reserve_for(live.length, rate, last.step_s, MAX_LATE)
+        return int(max(1, min(most, room, max(wanted, self._least.get(source, 0)))))
 
 
 class _Transfer:
-    """One move. `state`: what the source said last."""
+    """One move. `late`: places that the target keeps. `state`: what the source said last; `cause`:
+    why it is kept, in a word."""
 
-    def __init__(self, dispatcher: Dispatcher, move: Move, late: int) -> None:
+    def __init__(self, dispatcher: Dispatcher, move: Move, late: int, replay_s: float) -> None:
         self._d = dispatcher
         self._move = move
         self._live = live = move.live
         assert live.relay is not None and live.leg is not None and live.legs is not None
         self._relay, self._from, self._legs = live.relay, live.leg, live.legs
-        self._count = live.relay.tokens + late
-        self._late = late
+        self._late, self._replay_s = late, replay_s
+        self._known = self._told = 0
+        """Output tokens that the target was posted, and of which it was told since."""
+        self._room = 0
         self._rid = ""
         self._to: Leg | None = None
         self._order: Call | None = None
@@ -126,24 +152,22 @@ class _Transfer:
         self._heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.state = ""
         self.reason = ""
+        self.cause = ""
         self.unable = False
         """It is the source that cannot."""
-        self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._taken = False
 
-    async def run(self) -> End:
-        source, relay = self._from.rank.worker, self._relay
-        source.on_moving[self._from.rid] = self._moving
-        relay.hold_back(self._count + 1, self._hold)
+    async def run(self) -> Ended:
+        self._from.rank.worker.on_moving[self._from.rid] = self._moving
         booking = self._move.take_booking()
         if booking is None:
-            return self._keep(f"{self._move.target.name} takes nothing now")
+            return self._keep(f"{self._move.target.name} takes nothing now", "target")
         self._legs.booking = booking
         try:
             ids = self._relay.known_ids()
         except ValueError as error:
-            return self._keep(str(error))
+            return self._keep(str(error), "source")
         self._post(ids)
         how = await self._until_taken()
         if how == "taken":
@@ -154,7 +178,8 @@ class _Transfer:
         live, target, source = self._live, self._move.target, self._from.rank
         single, config = live.single, source.worker.config
         self._rid = secrets.token_hex(RID_BYTES)
-        room = new_room(config.dp_size, source.dp_rank)
+        self._room = room = new_room(config.dp_size, source.dp_rank)
+        self._known = self._told = len(ids)
         resume, key = [*ids, *[0] * self._late], self._d.known_workers.worker_key
         body: dict[str, Any] = ticket_body(single, self._rid, key, resume, self._late)
         body |= {
@@ -166,20 +191,36 @@ class _Transfer:
         if config.dp_size > 1:
             body["disagg_prefill_dp_rank"] = source.dp_rank
         set_rank(body, target)
-        order = {"rid": self._from.rid, "room": room, "count": self._count, "late": self._late}
-        self._order = source.worker.post(MOVE, orjson.dumps(order))
+        order = Send(self._from.rid, room, len(ids), self._late, self._replay_s)
+        self._order = source.worker.post(MOVE, encode_order(order))
         apart = Apart(self._rid, len(ids), self._feed)
         self._to = self._legs.post(target, body, live.view(), decode=True, late=True, apart=apart)
 
-    def _hold(self) -> None:
-        """The client waits from now on."""
-        if not self._held.done():
-            self._held.set_result(None)
+    def _tell(self) -> None:
+        """The target needs to know what the client has got since.
+
+        Raises:
+            ValueError: that is not known any more, or never was.
+        """
+        if self._relay.tokens < self._told + TELL:
+            return
+        if self._relay.forgotten:
+            raise ValueError("the router had no memory for its tokens")
+        ids = self._relay.known_ids()
+        self._told = len(ids)
+        order = Ids(self._rid, self._known, ids[self._known : self._known + self._late])
+        self._move.target.worker.post(MOVE, encode_order(order))
 
     def _moving(self, news: Moving) -> None:
+        if self._room and news.room != self._room:  # of a move before this one
+            return
         self.state, self.reason = news.state, news.reason
-        if not self._told.done():
-            self._told.set_result(None)
+        if news.rounds:
+            self._move.copied = news
+        if news.state == "cut":
+            self._relay.hold_back(news.outputs + 1)
+        if not self._news.done():
+            self._news.set_result(None)
 
     def _feed(self, data: bytes) -> None:
         """The sink of the target's call, first to last."""
@@ -191,20 +232,20 @@ class _Transfer:
         if b"\n\n" in self._early and not self._heard.done():
             self._heard.set_result(None)
 
-    async def _until_taken(self) -> End:
+    async def _until_taken(self) -> Ended:
         assert self._to is not None and self._order is not None
         source, target, order = self._from.call, self._to.call, self._order
         deadline = monotonic() + CUT_S
-        watched: list[asyncio.Future[Any]] = [source.done, target.done, self._heard, self._held]
+        watched: list[asyncio.Future[Any]] = [source.done, target.done, self._heard]
         while True:
             ordered = () if order.done.done() else (order.done,)
-            waiting = (*watched, self._told, *ordered)
-            await first_of(waiting, max(0.0, deadline - monotonic()))
+            left = max(0.0, deadline - monotonic())
+            await first_of((*watched, self._news, *ordered), min(left, self._until_told()))
             if self._heard.done():
                 failure = self._failure()
-                return "taken" if failure is None else self._keep(failure)
+                return "taken" if failure is None else self._keep(failure, "target")
             if target.done.done():
-                return self._keep(f"{self._move.target.name} {self._end_of(target)}")
+                return self._keep(f"{self._move.target.name} {self._end_of(target)}", "target")
             if source.done.done() and not self._outlived():
                 # What it said last may be held back; if it has died the next attempt goes on.
                 self._relay.let_out()
@@ -214,27 +255,36 @@ class _Transfer:
                 deadline = min(deadline, monotonic() + DEAD_S)
             if order.done.done() and order.status != 202 and not self.state:
                 self.unable = True
-                return self._keep(f"{self._from.rank.name} {self._end_of(order)}")
-            self.unable = self.state in ("unable", "refused")
-            if self.unable or self.state in ("late", "failed", "gone"):
-                return self._keep(self.reason or self.state)
-            if self._held.done() and self._held in watched:
-                # A source that is past the cut and has said nothing of it says nothing more.
-                watched.remove(self._held)
-                deadline = min(deadline, monotonic() + TAKEN_S)
-            if self._told.done():
-                self._told = asyncio.get_running_loop().create_future()
+                return self._keep(f"{self._from.rank.name} {self._end_of(order)}", "source")
+            self.unable = self.state in ("unable", "refused", "replay")
+            if self.unable or self.state in ("slow", "failed", "gone"):
+                return self._keep(self.reason or self.state, self.state)
+            if self._news.done():
+                self._news = asyncio.get_running_loop().create_future()
                 if self.state == "cut":
                     deadline = monotonic() + TAKEN_S
             if monotonic() >= deadline:
-                return self._keep("it took too long")
+                return self._keep("it took too long", "time")
+            if not self.state:
+                try:
+                    self._tell()
+                except ValueError as error:
+                    return self._keep(str(error), "source")
+
+    def _until_told(self) -> float:
+        """Seconds until the target may have to be told ids."""
+        return CUT_S if self.state else TELL_S
 
     def _outlived(self) -> bool:
         """Whether the source has died when all was on its way."""
         return self._from.call.failed and self.state in ("cut", "sent")
 
-    def _keep(self, reason: str) -> End:
-        self.reason = reason
+    def _keep(self, reason: str, cause: str) -> Ended:
+        """The source goes on, and hears that it does: it may have stopped, or be about to."""
+        self.reason, self.cause = reason, cause
+        source = self._from.rank.worker
+        if self._order is not None and not self._from.call.done.done():
+            source.post(MOVE, encode_order(End(self._from.rid, self._room)))
         self._relay.let_out()
         return "kept"
 

@@ -138,7 +138,8 @@ class Live:
         assert self.relay is not None and rank is not None
         stall = monotonic() - move.stalled_at
         if rank is move.source:
-            move.end("kept", f"{move.target.name} failed, and it went back", stall_s=stall)
+            reason = f"{move.target.name} failed, and it went back"
+            move.end("kept", reason, stall_s=stall, cause="target")
         else:
             rank.moved_in += 1
             move.end("moved", to=rank.name, stall_s=stall)

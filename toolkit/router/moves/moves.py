@@ -14,6 +14,7 @@ from toolkit.router.moves.base import Kind, Move, Outcome, Why
 from toolkit.router.moves.direct import Direct
 from toolkit.router.moves.live import Live
 from toolkit.router.moves.replay import Replay
+from toolkit.router.moves.replay_times import ReplayTimes
 from toolkit.router.moves.targets import Targets
 from toolkit.router.rank import Rank
 
@@ -36,6 +37,13 @@ class Counted(NamedTuple):
     outcome: str
 
 
+class Kept(NamedTuple):
+    """What moves that had begun and did not take place are counted by."""
+
+    kind: str
+    cause: str
+
+
 class Moves:
     """Moves requests between ranks, and knows those that run.
 
@@ -52,10 +60,12 @@ class Moves:
         self.targets = Targets(dispatcher)
         self.kind: MovesBy = dispatcher.config.moves
         """What was set."""
+        self._replays = ReplayTimes()
         self.kinds: Sequence[Kind] = ()
         """Those that this router may use, the best one first."""
         self.use(dispatcher.config.moves)
         self.counts: Counter[Counted] = Counter()
+        self.kept: Counter[Kept] = Counter()
         self.tokens = 0
         """KV tokens of all that was moved."""
         self.under_way: Counter[Rank] = Counter()
@@ -66,7 +76,7 @@ class Moves:
 
     def use(self, kind: MovesBy) -> None:
         """From now on."""
-        direct, replay = Direct(self._d), Replay()
+        direct, replay = Direct(self._d, self._replays), Replay()
         chosen: dict[MovesBy, tuple[Kind, ...]] = {
             "auto": (direct, replay), "direct": (direct,), "replay": (replay,)
         }  # fmt: skip
@@ -188,7 +198,13 @@ class Moves:
     def _ended(self, move: Move, outcome: Outcome) -> None:
         self.under_way[move.source] -= 1
         self._count(move.why, outcome)
+        if outcome.how == "kept":
+            kept = Kept(outcome.kind, outcome.cause or "target")
+            self.kept[kept] += 1
+            self._d.metrics.moves_kept.labels(*kept).inc()
         if outcome.how == "moved":
+            if outcome.kind == Replay.name:
+                self._replays.add(outcome.stall_s, outcome.tokens)
             self.tokens += outcome.tokens
             self._stalls.append(outcome.stall_s)
             self._d.metrics.moved(outcome.stall_s, outcome.tokens)
@@ -212,6 +228,9 @@ class Moves:
             "outcomes": [
                 {**counted._asdict(), "count": count}
                 for counted, count in sorted(self.counts.items())
+            ],
+            "kept": [
+                {**kept._asdict(), "count": count} for kept, count in sorted(self.kept.items())
             ],
             "tokens": self.tokens,
             "stall_ms": {

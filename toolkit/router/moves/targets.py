@@ -45,7 +45,7 @@ class Targets:
         able = [rank for rank, reason in reasons.items() if reason is None]
         if not able:
             return next(reason for reason in reasons.values() if reason is not None)
-        return max(able, key=lambda rank: read_ranks([rank.view(monotonic(), True)]).room[0])
+        return max(able, key=room_of)
 
     def choose(self, live: Live) -> Rank | str:
         """The decode policy's choice among the others; why there is none."""
@@ -72,6 +72,11 @@ class Targets:
         if decision is None or not room[decision.index]:
             return f"policy {self._d.policy(role).name} chose none of the others"
         return ranks[decision.index]
+
+
+def room_of(rank: Rank) -> float:
+    """KV tokens that one more request may bring; infinite where the pool's size is unknown."""
+    return read_ranks([rank.view(monotonic(), True)]).room[0]
 
 
 def _why_no_room(rank: Rank, tokens: int) -> str | None:
