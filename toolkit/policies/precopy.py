@@ -163,8 +163,8 @@ def _never_fits(copy: Copy) -> str:
 
 
 def _over(copy: Copy, reason: str) -> Verdict:
-    """To compute it again, all of its KV has to be sent, too: that is the estimate where none was
-    measured."""
+    """To compute it again, all of its KV has to be sent, too: that is the estimate where nobody has
+    measured it."""
     if not copy.opened or copy.rate <= 0:
         return Verdict(Act.GIVE_UP, reason)
     replay_s = copy.replay_s or copy.pages * copy.page_bytes / copy.rate
@@ -178,4 +178,4 @@ def reserve_for(tokens: int, tokens_a_second: float, step_s: float, most: int) -
     if tokens_a_second <= 0 or step_s <= 0:
         return min(most, UNMEASURED)
     seconds = SETTING_UP_S + tokens / tokens_a_second
-    return min(most, max(LEAST_RESERVE, math.ceil(ALLOWANCE * seconds / step_s)))
+    return min(most, int(min(most, max(LEAST_RESERVE, ALLOWANCE * seconds / step_s))))

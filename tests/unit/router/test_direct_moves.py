@@ -25,6 +25,7 @@ from tests.unit.router.test_moves import (
 from toolkit.router.held_back import HeldBack
 from toolkit.router.resume import split_events
 
+SOURCE_FAULTS = ["refused", "unable", "slow", "replay", "failed", "cut_fail", "404"]
 ARGS = ["--resume", "--moves", "--token-ms", "4"]
 SENDS = {"bootstrap_host": "127.0.0.1", "bootstrap_port": 1}
 
@@ -69,7 +70,7 @@ def test_a_stream_that_moves_to_and_fro_says_what_it_would_have_said(path, first
     run(check())
 
 
-@pytest.mark.parametrize("how", ["refused", "unable", "slow", "replay", "failed", "cut_fail", "404"])
+@pytest.mark.parametrize("how", SOURCE_FAULTS)
 def test_a_source_that_does_not_send_goes_on_itself(how):
     """With `cut_fail` the target says nothing either: it has got nothing."""
 
@@ -90,7 +91,7 @@ def test_a_source_that_does_not_send_goes_on_itself(how):
     run(check())
 
 
-@pytest.mark.parametrize("how", ["refused", "unable", "slow", "replay", "failed", "cut_fail", "404"])
+@pytest.mark.parametrize("how", SOURCE_FAULTS)
 def test_another_kind_follows_only_where_the_source_is_not_able(how):
     """A target that does not answer gets nothing by replay either: its client would wait for it."""
 

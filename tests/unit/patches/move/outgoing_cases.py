@@ -4,6 +4,7 @@ where SGLang can be imported (`test_outgoing`)."""
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections import deque
 from types import SimpleNamespace
@@ -13,9 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from patches.move import outgoing
-from patches.move.order import MoveOrder
-from patches.move.outgoing import RANK, Outgoing, advance, leave
+from patches.move import held, outgoing, row
+from patches.move.copying import Outgoing, StepTimes
+from patches.move.outgoing import RANK, advance, end, leave
+from patches.move.traffic import Traffic
+from toolkit.contract.move_orders import End, Send
+from toolkit.policies.precopy import Act
+
+PAGE_BYTES = 1000
 
 
 class Sender:
@@ -26,7 +32,11 @@ class Sender:
 
         self.kinds = KVPoll
         self.says = KVPoll.Bootstrapping
-        self.kv_mgr = SimpleNamespace(_staging_outstanding={}, transfer_queues=[])
+        self.traffic = Traffic()
+        self.kv_mgr = SimpleNamespace(toolkit_traffic=self.traffic, kv_item_lens_sum=PAGE_BYTES)
+        self.room = 0
+        self.slow = False
+        """What is sent stays on its way, until `arrive`."""
         self.pages: list[int] = []
         self.calls: list[int] = []
         self.total = -1
@@ -46,6 +56,12 @@ class Sender:
         assert len(pages) > 0 and len(self.pages) + len(pages) <= self.total
         self.pages += pages.tolist()
         self.calls.append(len(pages))
+        self.traffic.queued(self.room)
+        if not self.slow:
+            self.arrive()
+
+    def arrive(self) -> None:
+        self.traffic.done(self.room)
 
     def abort(self) -> None:
         self.aborted = True
@@ -71,7 +87,7 @@ class Allocator:
 class Source:
     """A scheduler with one running request, of which a move goes out."""
 
-    def __init__(self, prompt: int, made: int, order: MoveOrder, page: int = 1) -> None:
+    def __init__(self, prompt: int, made: int, order: Send, page: int = 1) -> None:
         import torch
         from sglang.srt.disaggregation.utils import MetadataBuffers, ReqToMetadataIdxAllocator
 
@@ -80,13 +96,19 @@ class Source:
             origin_input_ids=list(range(prompt)),
             output_ids=array("q", [1000 + n for n in range(made)]),
             kv=SimpleNamespace(req_pool_idx=0),
-            finished=lambda: False,
+            finished=lambda: self.ended,
+            finished_reason=None,
+            return_logprob=False,
         )
+        self.ended = False
         pages = -(-(prompt + 400) // page)
         # Page n of the request is page 7 n + 3 of the pool.
         rows = [(7 * (at // page) + 3) * page + at % page for at in range(pages * page)]
         self.news: list[Any] = []
         self.sender = Sender()
+        self.sender.room = order.room
+        self.out: list[tuple[str, int]] = []
+        """What went to clients: of which request, with how many tokens."""
         self.rows = ReqToMetadataIdxAllocator(4)
         self.scheduler = SimpleNamespace(
             attn_tp_cpu_group=None,
@@ -94,14 +116,36 @@ class Source:
             req_to_token_pool=SimpleNamespace(req_to_token=torch.tensor([rows])),
             req_to_metadata_buffer_idx_allocator=self.rows,
             disagg_metadata_buffers=MetadataBuffers(4, 16, torch.float32, 8),
+            output_streamer=SimpleNamespace(stream_output=self.stream),
         )
         RANK.moves.clear()
-        self.move = RANK.moves[order.rid] = Outgoing(self.req, order, self.sender, 0.0)
+        held.HELD.clear()
+        self.steps = StepTimes()
+        for at in (1.0, 1.001, 1.002):
+            self.steps.stepped(at)
+        now = time.perf_counter()
+        self.move = Outgoing(self.req, order, self.sender, now, page, self.steps)
+        RANK.moves[order.rid] = self.move
+
+    def stream(self, reqs: list[Any], return_logprob: bool) -> None:
+        """As SGLang's streamer, under our hook."""
+        held._stream(self._out, None, reqs, return_logprob)
+
+    def _out(self, streamer: Any, reqs: list[Any], return_logprob: bool) -> None:
+        self.out += [(req.rid, len(req.output_ids)) for req in reqs]
 
     def step(self) -> None:
-        """A token more, and a look."""
+        """A token more, which goes to its client, and a look."""
         self.req.output_ids.append(1000 + len(self.req.output_ids))
+        self.stream([self.req], False)
         advance(self.scheduler)
+
+    def cut(self) -> None:
+        """Step until it stops."""
+        self.sender.says = self.sender.kinds.WaitingForInput
+        while "cut" not in self.states:
+            assert len(self.req.output_ids) < 390
+            self.step()
 
     @property
     def states(self) -> list[str]:
@@ -111,7 +155,7 @@ class Source:
 SOURCES: deque[Source] = deque(maxlen=1)
 
 
-def source(prompt: int, made: int, order: MoveOrder, page: int = 1) -> Source:
+def source(prompt: int, made: int, order: Send, page: int = 1) -> Source:
     SOURCES.append(Source(prompt, made, order, page))
     return SOURCES[-1]
 
@@ -134,87 +178,173 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     page=st.sampled_from([1, 2, 16]),
     ready=st.integers(0, 30),
     skipped=st.integers(0, 3),
+    each=st.integers(1, 5),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_every_page_is_sent_once_and_the_ids_go_with_the_last(
-    prompt: int, made: int, late: int, page: int, ready: int, skipped: int
+    prompt: int, made: int, late: int, page: int, ready: int, skipped: int, each: int
 ) -> None:
-    order = MoveOrder("r", 77, made + late, late)
+    """`each`: steps that a round takes."""
+    order = Send("r", 77, made, late)
     one = source(prompt, made, order, page)
-    one.sender.skip = min(skipped, prompt // page) * page
+    one.sender.skip, one.sender.slow = min(skipped, prompt // page) * page, True
     kinds = one.sender.kinds
     for step in range(late + 2):
         if step == ready:
             one.sender.says = kinds.WaitingForInput
+        if step % each == 0 and one.sender.traffic.in_flight(77):
+            one.sender.arrive()
         one.step()
         if one.states:
             break
-    if ready > late:
-        assert one.states == ["late"] and one.sender.aborted and one.sender.cleared
+    assert one.states
+    if one.states != ["cut"]:
+        assert one.states[0] in ("slow", "replay") and one.news[0].reason
+        assert one.sender.aborted and one.sender.cleared and not held.HELD
         assert one.rows.available_size() == 4 and not RANK.moves
         return
-    assert one.states == ["cut"]
-    pages = -(-(prompt + order.count) // page)
+    outputs = one.news[0].outputs
+    assert made <= outputs <= made + late and outputs == len(one.req.output_ids) - 1
+    pages = -(-(prompt + outputs) // page)
     assert one.sender.pages == [7 * n + 3 for n in range(one.sender.skip // page, pages)]
-    assert len(one.req.output_ids) == order.count + 1  # at once
-    buffers, row = one.scheduler.disagg_metadata_buffers, one.move.row
-    assert int(buffers.output_ids[row, 0]) == 1000 + order.count
-    told = buffers.output_top_logprobs_idx[row][: late + 1].tolist()
-    assert told == [late, *(1000 + n for n in range(made, made + late))]
-    assert int(buffers.bootstrap_room[row, 0]) == 77
+    assert one.sender.total == len(one.sender.pages)
+    buffers, place = one.scheduler.disagg_metadata_buffers, one.move.row
+    assert int(buffers.output_ids[place, 0]) == 1000 + outputs
+    assert row.read(buffers, place) == (outputs, [1000 + n for n in range(made, outputs)])
+    assert int(buffers.bootstrap_room[place, 0]) == 77
     one.sender.says = kinds.Success
     one.step()
-    assert one.states == ["cut", "sent"] and one.news[-1].tokens == prompt + order.count
+    assert one.states == ["cut", "sent"] and one.news[-1].tokens == prompt + outputs
     assert one.sender.cleared and not RANK.moves
     assert one.rows.available_size() == 4
-    assert int(buffers.bootstrap_room[row, 0]) == 0
+    assert int(buffers.bootstrap_room[place, 0]) == 0
 
 
-def test_a_long_context_is_mostly_sent_before_the_cut() -> None:
-    one = source(2000, 5, MoveOrder("r", 7, 21, 16))
-    one.sender.says = one.sender.kinds.WaitingForInput
-    while "cut" not in one.states:
-        one.step()
-    assert one.sender.calls[0] == 2005  # the last token's KV is still being computed
-    assert sum(one.sender.calls) == 2021
-    assert one.sender.calls[-1] <= outgoing.QUIET + 2
-
-
-def test_what_is_on_its_way_at_the_cut_calls_it_off() -> None:
-    one = source(300, 5, MoveOrder("r", 7, 13, 8))
+def test_rounds_follow_each_other_and_each_takes_what_was_written_since() -> None:
+    one = source(300, 5, Send("r", 7, 5, 100))
+    one.sender.slow = True
     one.sender.says = one.sender.kinds.WaitingForInput
     one.step()
-    one.sender.kv_mgr._staging_outstanding[7] = 1
-    while not one.states:
-        one.step()
-    assert one.states == ["late"] and one.sender.aborted
-
-
-def test_a_target_that_is_ready_at_the_last_moment_is_too_late_for_a_long_context() -> None:
-    one = source(1000, 5, MoveOrder("r", 7, 13, 8))
+    one.step()
+    assert one.sender.calls == [304]  # the last one's KV is still being computed, one is left
     for _ in range(8):
         one.step()
-    one.sender.says = one.sender.kinds.WaitingForInput
+    assert one.sender.calls == [304]  # on its way
+    one.sender.arrive()
     one.step()
-    assert one.states == ["late"] and not one.sender.pages
+    while "cut" not in one.states:
+        one.sender.arrive()
+        one.step()
+    assert one.news[-1].rounds >= 1 and one.news[-1].rate > 0
+    assert sum(one.sender.calls) == 300 + one.news[-1].outputs
+
+
+def test_only_the_last_ids_travel_with_the_kv() -> None:
+    one = source(10, 5, Send("r", 7, 5, 380))
+    one.sender.slow = True
+    one.sender.says = one.sender.kinds.WaitingForInput
+    for _ in range(300):
+        one.step()
+    one.sender.arrive()
+    while "cut" not in one.states:
+        one.step()
+        one.sender.traffic.done(7)
+    outputs, ids = row.read(one.scheduler.disagg_metadata_buffers, one.move.row)
+    assert outputs > 300 and len(ids) == row.LAST_IDS
+    assert ids == [1000 + n for n in range(outputs - row.LAST_IDS, outputs)]
+
+
+def test_from_its_stop_on_its_client_gets_nothing_until_the_move_is_off() -> None:
+    one = source(10, 5, Send("r", 7, 5, 40))
+    one.cut()
+    had = one.news[-1].outputs + 1
+    one.step()
+    one.step()
+    assert one.out[-1] == ("r", had)
+    other = SimpleNamespace(rid="q", output_ids=[1], finished_reason=None)
+    one.stream([one.req, other], False)
+    assert one.out[-1] == ("q", 1)
+    end(one.scheduler, End("r", 8))  # of another move
+    one.step()
+    assert one.out[-1] == ("q", 1)
+    end(one.scheduler, End("r", 7))
+    assert not RANK.moves and one.sender.aborted and one.rows.available_size() == 4
+    one.step()
+    assert one.out[-1] == ("r", len(one.req.output_ids))
+
+
+@pytest.mark.parametrize("how", ["off", "aborted", "forgotten"])
+def test_the_end_of_what_ended_meanwhile_comes_out(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    one = source(10, 5, Send("r", 7, 5, 40))
+    one.cut()
+    one.sender.says = one.sender.kinds.Success
+    one.step()
+    one.ended = True
+    one.req.finished_reason = SimpleNamespace(to_json=lambda: {"type": "length"})
+    one.stream([one.req], False)
+    assert one.out[-1] == ("r", one.news[0].outputs + 1)
+    if how == "off":
+        end(one.scheduler, End("r", 7))
+    elif how == "aborted":
+        asked = SimpleNamespace(abort_all=False, rid="r")
+        held._abort(lambda *_: None, one.scheduler, asked)
+    else:
+        monkeypatch.setattr(held, "HOLD_S", -1.0)
+        advance(one.scheduler)
+        assert one.states[-1] == "failed"
+    assert one.out[-1] == ("r", len(one.req.output_ids)) and not held.HELD
+
+
+def test_what_is_aborted_passes() -> None:
+    """The HTTP server waits for it."""
+    one = source(10, 5, Send("r", 7, 5, 40))
+    one.cut()
+    one.req.finished_reason = SimpleNamespace(to_json=lambda: {"type": "abort"})
+    one.step()
+    assert one.out[-1] == ("r", len(one.req.output_ids)) and not held.HELD
+
+
+def test_a_move_that_is_off_before_its_stop_leaves_nothing() -> None:
+    one = source(10, 5, Send("r", 7, 5, 40))
+    one.step()
+    end(one.scheduler, End("r", 7))
+    assert one.sender.aborted and one.sender.cleared and not RANK.moves and one.states == []
 
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_transfer_that_fails_ends_the_move(cut: bool) -> None:
-    one = source(10, 5, MoveOrder("r", 7, 9, 4))
-    one.sender.says = one.sender.kinds.WaitingForInput
-    while cut and "cut" not in one.states:
-        one.step()
+    one = source(10, 5, Send("r", 7, 5, 40))
+    if cut:
+        one.cut()
     one.sender.says = one.sender.kinds.Failed
     one.step()
     assert one.states[-1] == "failed" and one.news[-1].reason == "the target is gone"
-    assert one.rows.available_size() == 4 and not RANK.moves
+    assert one.rows.available_size() == 4 and not RANK.moves and not held.HELD
+    one.step()
+    assert one.out[-1] == ("r", len(one.req.output_ids))
+
+
+def test_what_another_rank_says_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least hopeful rank decides; this one does not know why."""
+    from sglang.srt.disaggregation import utils
+
+    one = source(10, 5, Send("r", 7, 5, 40))
+    one.sender.says = one.sender.kinds.WaitingForInput
+    wait = lambda moves, group: [min(int(Act.WAIT), move.poll()) for move in moves]  # noqa: E731
+    monkeypatch.setattr(utils, "poll_and_all_reduce", wait)
+    one.step()
+    one.step()
+    assert one.states == [] and one.sender.calls == []
+    give_up = lambda moves, group: [int(Act.GIVE_UP) for move in moves]  # noqa: E731
+    monkeypatch.setattr(utils, "poll_and_all_reduce", give_up)
+    one.step()
+    assert one.states == ["slow"] and "another rank" in one.news[-1].reason
 
 
 def test_a_request_that_ends_before_the_cut_ends_its_move() -> None:
-    one = source(10, 5, MoveOrder("r", 7, 9, 4))
-    one.sender.says = one.sender.kinds.WaitingForInput
-    one.step()
+    one = source(10, 5, Send("r", 7, 5, 40))
     leave(one.scheduler, one.req)
     assert one.states == ["gone"] and one.sender.aborted and one.sender.cleared
     assert one.rows.available_size() == 4
@@ -224,10 +354,8 @@ def test_a_request_that_ends_before_the_cut_ends_its_move() -> None:
 def test_kv_stays_until_its_last_rows_have_left(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
     """`ends`: how the transfer comes to its end while the request waits; empty: it does not."""
     monkeypatch.setattr(outgoing, "LAST_ROWS_S", 0.05)
-    one = source(10, 5, MoveOrder("r", 7, 9, 4))
-    one.sender.says = one.sender.kinds.WaitingForInput
-    while "cut" not in one.states:
-        one.step()
+    one = source(10, 5, Send("r", 7, 5, 40))
+    one.cut()
     polls: list[int] = []
 
     def poll() -> int:
@@ -240,11 +368,12 @@ def test_kv_stays_until_its_last_rows_have_left(monkeypatch: pytest.MonkeyPatch,
     assert len(polls) > 5
     assert one.states[-1] == {"Success": "sent", "Failed": "failed", "": "gone"}[ends]
     assert one.sender.aborted is (ends == "")
+    assert bool(held.HELD) is (ends == "Success")  # the target may go on with it
     assert one.rows.available_size() == 4 and not RANK.moves
 
 
 def test_without_a_row_of_metadata_nothing_moves() -> None:
-    one = source(10, 5, MoveOrder("r", 7, 9, 4))
+    one = source(10, 5, Send("r", 7, 5, 40))
     while one.rows.available_size():
         one.rows.alloc()
     one.sender.says = one.sender.kinds.WaitingForInput
@@ -253,7 +382,7 @@ def test_without_a_row_of_metadata_nothing_moves() -> None:
 
 
 def test_another_requests_kv_is_none_of_its_business() -> None:
-    one = source(10, 5, MoveOrder("r", 7, 9, 4))
+    one = source(10, 5, Send("r", 7, 5, 40))
     leave(one.scheduler, SimpleNamespace(rid="other"))
     leave(one.scheduler, SimpleNamespace(rid="r"))  # the rid of one before it
     assert one.states == [] and RANK.moves
