@@ -17,6 +17,13 @@ One prefill and four decode workers on the CPU, a router in front; greedy stream
 - `rolling`: what `toolkit restart --rolling` does, to all four with 32 streams in flight:
   `rolling_lost`, `rolling_changed`, `rolling_streams`, `rolling_moved`, `rolling_gap_s` (the
   longest pause that a client saw), `rolling_s`.
+- `cells`: another deployment, with the shortest steps that a CPU worker makes
+  (`migrate_parts/cells.py`): in batches of 1, 16 and 64, at 512, 2,048 and 8,192 tokens of context,
+  20 moves each. In `cells`, of each: `moves`, `direct`, `causes` of those that were kept,
+  `stall_p50_ms`, `stall_p99_ms`, `step_p50_ms`, `allowed_p50_ms` (two steps, and the transfer of
+  what two steps write), `rest_p50_ms` (the last transfer, as the source saw it), `rounds`, `mb_s`,
+  `bytes`, `last_bytes`, `changed` of `streams`. `cells_direct_least`: the least share of direct
+  ones.
 """
 
 from __future__ import annotations
@@ -31,6 +38,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.benchmarks.migrate_parts import cells
 from tests.benchmarks.shared.common import Result, arguments, interval, percentile
 from tests.benchmarks.shared.eldr_rounds import say
 from tests.e2e import calls
@@ -42,7 +50,9 @@ from toolkit.launch.running import Running
 from toolkit.launch.runs import to_stop
 
 NAMES = ("direct", "replay")
-PARTS = ("load", "idle", "speed", "rolling")
+SHARED = ("load", "idle", "speed", "rolling")
+"""Parts that have one deployment."""
+PARTS = (*SHARED, "cells")
 DECODES = [f"decode-{n}" for n in range(4)]
 CONTEXT, EVERY, TOKENS = 2000, 40, 400
 ROUND_S = 20.0
@@ -257,12 +267,19 @@ def main() -> None:
     options = arguments(__doc__, ("--part", {"choices": PARTS, "action": "append"}))
     result = Result()
     parts = options.part or list(PARTS)
-    with (
-        tempfile.TemporaryDirectory(prefix="migrate-") as name,
-        deployed(described(), Path(name)) as up,
-    ):
-        result.keys |= asyncio.run(run(up, parts, options.quick))
-    result.emit(result.keys.get("moves", 0))
+    with tempfile.TemporaryDirectory(prefix="migrate-") as name:
+        if set(parts) & set(SHARED):
+            with deployed(described(), Path(name)) as up:
+                shared = [part for part in parts if part in SHARED]
+                result.keys |= asyncio.run(run(up, shared, options.quick))
+        if "cells" in parts:
+            wanted = cells.QUICK if options.quick else cells.CELLS
+            folder = Path(name) / "cells"
+            folder.mkdir()
+            with deployed(cells.described(folder / "model", wanted), folder) as up:
+                result.keys |= asyncio.run(cells.cells_part(up, wanted))
+    moved = sum(cell["direct"] for cell in result.keys.get("cells", []))
+    result.emit(result.keys.get("moves", 0) + moved)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Parts of `tests.benchmarks.migrate`."""
