@@ -56,6 +56,7 @@ SHOWN: dict[str, str] = {
     "resume": f"{E2E}/test_resume.py",
     "resume_penalties": f"{E2E}/test_resume.py",
     "move_order": f"{E2E}/test_direct_moves.py",
+    "move_held": f"{UNIT}/move/outgoing_cases.py",
     "move_outgoing": f"{E2E}/test_direct_moves.py",
     "move_incoming": f"{E2E}/test_direct_moves.py",
     "prefill_restart": f"{UNIT}/pd/test_prefill_restart.py",

@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CONTEXT = 400
 TOKENS = 150
+LATE = 64
+"""Tokens that a source generates while its target stands still: no move once waited for so many."""
 
 
 class Moved:
@@ -78,8 +80,8 @@ def empty(deployment: Running) -> None:
 def test_a_target_that_stands_still_costs_nothing(
     deployment: Running, reference: Reference
 ) -> None:
-    """It does not say in time where the KV is to go, so the source says that it is too late, and
-    has gone on all the time."""
+    """It never says where the KV is to go, so its places are used up, or the request ends: the
+    source has gone on all the time."""
 
     async def main() -> None:
         async with calls.session() as http:
@@ -92,8 +94,38 @@ def test_a_target_that_stands_still_costs_nothing(
                 told = await streams.move("still", target)
             finally:
                 os.kill(pid, signal.SIGCONT)
-            assert told["outcome"] == "kept", told
+            assert told["outcome"] in ("kept", "ended"), told
             right({"still": await task}, reference)
+
+    calls.run(settled(deployment))
+    calls.run(main())
+    empty(deployment)
+
+
+def test_a_target_that_answers_late_is_waited_for(
+    deployment: Running, reference: Reference
+) -> None:
+    """Its client notices nothing: the source decodes on, and stops when all but a little is
+    there."""
+    tokens = 400
+
+    async def main() -> None:
+        async with calls.session() as http:
+            streams = Moved(deployment, http)
+            task = streams.start("late", tokens)
+            _, target = await streams.place("late")
+            pid = victim(deployment, target, "scheduler")
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                order = asyncio.ensure_future(streams.move("late", target))
+                had = streams.tokens["late"]
+                await streams.has("late", had + LATE)
+                assert not order.done()
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            told = await order
+            assert (told["outcome"], told["kind"]) == ("moved", "direct"), told
+            right({"late": await task}, reference, tokens)
 
     calls.run(settled(deployment))
     calls.run(main())

@@ -97,13 +97,13 @@ def test_another_kind_follows_only_where_the_source_is_not_able(how):
 
     async def check() -> None:
         async with cluster(config={"moves": "auto"}) as router:
-            async with streaming(router, on_move=how, on_take="hang") as (where, task):
+            async with streaming(router, tokens=600, on_move=how, on_take="hang") as (where, task):
                 (move,) = (await migrate(router, rid="r", to=other(where)))["moves"]
                 by_replay = how in ("refused", "unable", "replay", "404")
                 assert move["outcome"] == ("moved" if by_replay else "kept"), move
                 assert move.get("kind", "") == ("replay" if by_replay else "") or not by_replay
                 _, raw = await task
-            check_text(CHAT, raw)
+            check_text(CHAT, raw, 600)
             state = await router.until(idle)
             assert (state["resumed"], state["retried"]) == (0, 0)
 
