@@ -196,6 +196,8 @@ class Outgoing:
         now = time.perf_counter()
         copy, metric = self.copy(now), self.sender.get_transfer_metric()
         gone = state in ("cut", "sent")
+        # Sooner than it was noticed, at the end of a step.
+        sent_at = self.sender.kv_mgr.toolkit_traffic.done_at(self.order.room)
         return Moving(
             self.order.rid,
             state,
@@ -204,7 +206,7 @@ class Outgoing:
             tokens=len(self.req.origin_input_ids) + self.outputs if gone else 0,
             bytes=int(metric.transfer_total_bytes or 0),
             seconds=now - self.began,
-            last_s=now - self.cut_at if state == "sent" else 0.0,
+            last_s=sent_at - self.cut_at if state == "sent" else 0.0,
             outputs=self.outputs if gone else 0,
             rounds=self.rounds,
             rate=copy.rate,

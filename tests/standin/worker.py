@@ -509,7 +509,8 @@ class Protocol(asyncio.Protocol):
 
     async def taken_over(self, body: dict[str, Any]) -> bool:
         """Wait for the KV of a request that another one sends. False: it has not come."""
-        how = body.get("on_take")
+        # Of a source that dies before its stop no KV comes.
+        how = "hang" if body.get("on_move") == "die" else body.get("on_take")
         if how == "refuse":
             self.json({"object": "error", "message": "as asked"}, 500)
             return False
