@@ -1,0 +1,49 @@
+"""What was sent of a move is known when its thread is done with it, and not before."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from patches.move.traffic import Observed, Traffic
+
+
+@dataclass
+class Chunk:
+    room: int
+    sent: threading.Event
+
+
+def test_a_chunk_is_on_its_way_until_its_thread_asks_for_the_next() -> None:
+    traffic, queue = Traffic(), SimpleQueue[Chunk | None]()
+    put = Observed(queue, traffic)
+
+    def work() -> None:
+        taken = Observed(queue, traffic)
+        while (chunk := taken.get()) is not None:
+            chunk.sent.wait(30)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    first, second, other = (Chunk(room, threading.Event()) for room in (7, 7, 8))
+    for chunk in (first, second, other):
+        put.put(chunk)
+    assert traffic.in_flight(7) and traffic.in_flight(8) and not traffic.in_flight(9)
+    assert traffic.done_at(7) == 0.0
+    first.sent.set()
+    while traffic.done_at(7) == 0.0:
+        time.sleep(0.001)
+    assert traffic.in_flight(7)  # the second one
+    began = time.perf_counter()
+    second.sent.set()
+    while traffic.in_flight(7):
+        time.sleep(0.001)
+    assert began <= traffic.done_at(7) <= time.perf_counter()
+    assert traffic.in_flight(8)
+    traffic.forget(8)
+    other.sent.set()
+    put.put(None)
+    thread.join(30)
+    assert not thread.is_alive() and not traffic.in_flight(8)
