@@ -16,6 +16,7 @@ from patches.dp.hold import HOLD_S, Holding, Released
 from patches.dp.loads import NAME
 from patches.dp.prefill_news import PrefillNews
 from patches.dp.register import counterpart
+from toolkit.contract.addresses import host_port
 from toolkit.contract.variables import DP_HOLD_VARIABLE, DP_PROFILE_VARIABLE
 from toolkit.limited_logs import limited_logger
 from toolkit.policies.base import Policy
@@ -60,7 +61,7 @@ class DpLocality:
         if shared is None or port is None:
             return False
         host, room = shared
-        source = f"{host}:{port}"
+        source = host_port(host, port)
         if not self.news.subscribed(source):
             return False
         self.holding.hold(req, room, source, now)

@@ -18,6 +18,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from patches.http.worker_key import header
+from toolkit.contract.addresses import place_in
 from toolkit.contract.events import Down, Hello, PrefillDone, decode
 from toolkit.contract.paths import EVENTS
 from toolkit.contract.variables import LAYERS_VARIABLE
@@ -92,7 +93,7 @@ class PrefillNews:
             port = json.loads(_get(server, SERVER_INFO).read())["prefill_http_port"]
         finally:
             server.close()
-        worker = HTTPConnection(bootstrap.rpartition(":")[0], int(port), timeout=SILENT_S)
+        worker = HTTPConnection(place_in(bootstrap).host, int(port), timeout=SILENT_S)
         try:
             stream = _get(worker, EVENTS)
             while line := stream.readline():

@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from patches.base import EVERY, Hook, Patch, Process
+from toolkit.contract.addresses import is_ipv6, tcp_url
 from toolkit.limited_logs import limited_logger
 from toolkit.private_sockets import interface_of, narrow_all
 
@@ -44,17 +45,23 @@ def address() -> str | None:
 def bound_here(endpoint: str) -> str:
     """A ZeroMQ endpoint, less the wish to listen everywhere: `tcp://*:5` -> `tcp://127.0.0.1:5`."""
     scheme, _, place = endpoint.partition("://")
-    host, colon, port = place.rpartition(":")
-    if scheme != "tcp" or host not in EVERYWHERE:
+    everywhere = next((each for each in EVERYWHERE if place.startswith(f"{each}:")), None)
+    if scheme != "tcp" or everywhere is None:
         return endpoint
+    port = place.removeprefix(f"{everywhere}:")
     own = address()
     if own is None:
         return endpoint
-    return f"tcp://{f'[{own}]' if ':' in own else own}{colon}{port}"
+    return tcp_url(own, port)
 
 
 def _bind_here(original: Any, receiver: Any, addr: Any) -> Any:
-    return original(receiver, bound_here(addr) if isinstance(addr, str) else addr)
+    if not isinstance(addr, str):
+        return original(receiver, addr)
+    here = bound_here(addr)
+    if here != addr and "[" in here:
+        receiver.ipv6 = True  # else it takes no IPv6 address; SGLang asked for `*`
+    return original(receiver, here)
 
 
 def _narrow(original: Any, *args: Any, **named: Any) -> Any:
@@ -90,7 +97,7 @@ def _store_here(
         return original(hostname, port, rank, world_size, timeout, use_libuv)
     from torch.distributed import TCPStore
 
-    family = socket.AF_INET6 if ":" in hostname else socket.AF_INET
+    family = socket.AF_INET6 if is_ipv6(hostname) else socket.AF_INET
     listening = socket.socket(family)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -28,6 +28,7 @@ from patches.move import held
 from patches.move.copying import FAILED, SENT, Outgoing, StepTimes
 from patches.move.incoming import learn
 from patches.move.manager import obstacle, sending_manager
+from toolkit.contract.addresses import host_port
 from toolkit.contract.events import Moving
 from toolkit.contract.move_orders import End, Ids, Send
 from toolkit.contract.variables import MOVE_VARIABLE
@@ -97,7 +98,7 @@ def begin(scheduler: Any, order: Send) -> None:
     kind: Any = get_kv_class(scheduler.transfer_backend, KVClassType.SENDER)
     sender = kind(
         mgr=RANK.manager,
-        bootstrap_addr=f"{RANK.manager.bootstrap_host}:{RANK.manager.bootstrap_port}",
+        bootstrap_addr=host_port(RANK.manager.bootstrap_host, RANK.manager.bootstrap_port),
         bootstrap_room=order.room,
         req_has_disagg_prefill_dp_rank=True,
         **_of_older_releases(kind),

@@ -74,16 +74,27 @@ class Page:
         )  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
-        went = self.call("Page.navigate", url=path.resolve().as_uri())
+        self._navigate(path.resolve().as_uri())
+
+    def go(self, url: str) -> None:
+        """Loads a page from a server, up to its `load` event."""
+        self.events.clear()
+        self._navigate(url)
+
+    def _navigate(self, url: str) -> None:
+        went = self.call("Page.navigate", url=url)
         if "errorText" in went:
-            raise RuntimeError(f"{path}: {went['errorText']}")
+            raise RuntimeError(f"{url}: {went['errorText']}")
         deadline = time.monotonic() + PATIENCE_S
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(self._message(deadline))
 
-    def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression (JSON kinds only)."""
-        got = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+    def evaluate(self, expression: str, wait: bool = False) -> Any:
+        """The value of a JavaScript expression (JSON kinds only); with `wait`, what its promise
+        comes to."""
+        got = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=wait
+        )
         if "exceptionDetails" in got:
             raise RuntimeError(json.dumps(got["exceptionDetails"]))
         return got["result"].get("value")
@@ -133,7 +144,7 @@ def browser(program: str, folder: Path) -> Iterator[Page]:
     command = [
         program, "--headless", "--disable-gpu", "--no-first-run", "--no-default-browser-check",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        "--disable-extensions", "--hide-scrollbars", "--remote-debugging-pipe",
+        "--disable-quic", "--disable-extensions", "--hide-scrollbars", "--remote-debugging-pipe",
         f"--user-data-dir={folder / 'browser'}", "about:blank",
     ]  # fmt: skip
     if os.geteuid() == 0:

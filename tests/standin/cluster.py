@@ -20,6 +20,7 @@ import aiohttp
 from tests.ports import free_port
 from tests.preloading import Process
 from tests.standin import forking
+from toolkit.contract.addresses import LOOPBACK, http_url, loopback_like
 
 PATIENCE_S = 60.0
 """Only a test that fails waits so long: a refit at nice 10 may take long on a full machine."""
@@ -33,10 +34,13 @@ class Standin:
     role: str
     args: list[str]
     port: int = 0
+    host: str = LOOPBACK
+    prefix: str = ""
     process: Process | None = None
 
     def start(self) -> None:
         arguments = ["--role", self._role(), "--port", str(self.port), *self.args]
+        arguments += ["--host", self.host, "--prefix", self.prefix]
         with tempfile.TemporaryFile() as output:
             self.process = forking.start(
                 "tests.standin.worker", *arguments, env=os.environ, output=output
@@ -63,7 +67,7 @@ class Standin:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return http_url(self.host, self.port) + self.prefix
 
     @property
     def pid(self) -> int:
@@ -77,7 +81,7 @@ class Standin:
             self.process = None
 
     def config(self) -> dict[str, Any]:
-        bootstrap = {"bootstrap_host": "127.0.0.1", "bootstrap_port": 1}
+        bootstrap = {"bootstrap_host": self.host, "bootstrap_port": 1}
         extra = bootstrap if self.role == "prefill" else {}
         return {"name": self.name, "role": self.role, "url": self.url, **extra}
 
@@ -97,6 +101,9 @@ class Cluster:
     files: int | None = None
     """Descriptors that the router is started with, as its soft limit."""
     router_module: str = "toolkit.router"
+    host: str = LOOPBACK
+    prefix: str = ""
+    """Behind which workers are."""
     workers: list[Standin] = field(default_factory=list)
     router: Process | None = None
     session: Any = None
@@ -108,13 +115,14 @@ class Cluster:
             index = seen.setdefault(role, 0)
             seen[role] += 1
             args = [*self.worker_args, *self.role_args.get(role, [])]
-            worker = Standin(f"{role}-{index}", role, args)
+            worker = Standin(f"{role}-{index}", role, args, host=self.host, prefix=self.prefix)
             worker.start()
             self.workers.append(worker)
         self.port, self.admin_port = free_port(), free_port()
         self._dir = tempfile.TemporaryDirectory()
         path = self.config_path = Path(self._dir.name) / "router.json"
         config = {
+            "host": self.host,
             "port": self.port,
             "admin_port": self.admin_port,
             "rerun_wait_s": 10,
@@ -155,12 +163,12 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return http_url(self.host, self.port)
 
     @property
     def admin(self) -> str:
         """Where the admin's endpoints answer, as no key is asked for there."""
-        return f"http://127.0.0.1:{self.admin_port}"
+        return http_url(loopback_like(self.host), self.admin_port)
 
     def worker(self, name: str) -> Standin:
         return next(worker for worker in self.workers if worker.name == name)

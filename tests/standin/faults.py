@@ -1,9 +1,10 @@
 """How a stand-in worker can be sick, switched at run time: POST /standin/mode with a name as body.
 
-- `500`, `503`, `429`: every generation is answered so.
+- `500`, `503`, `429`: every generation is answered so; `503 NAME: VALUE` with that header.
 - `silent`: generations are taken and shown as running, and nothing is answered; events flow.
 - `half`: half of a stream's tokens, then silence; an answer that does not stream does not come.
 - `1xx`: two interim answers (100, 103) come before the answer.
+- `html`: every generation is answered 502 with a page, as by a gateway in between.
 - `rude`: raw frames that no server should send (`tests.standin.rude`), on the event stream too.
 - `well`: as ever. What was silent goes on, unless its client has gone.
 - `reset` is no mode: it resets (RST) all other connections of the worker, once.
@@ -29,7 +30,7 @@ from toolkit.contract import events
 if TYPE_CHECKING:
     from tests.standin.worker import Protocol, Server
 
-MODES = ("well", "500", "503", "429", "silent", "half", "1xx", "rude")
+MODES = ("well", "500", "503", "429", "silent", "half", "1xx", "rude", "html")
 INTERIM = (
     b"HTTP/1.1 100 Continue\r\n\r\n"
     b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
@@ -41,6 +42,7 @@ class Faults:
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
+        self.header = ""
         self.posts = 0
         self._random = random.Random(17)
         self._well = asyncio.Event()
@@ -61,6 +63,7 @@ class Faults:
             loop = asyncio.get_running_loop()
             loop.call_later(0.01, _hold, float(seconds), [] if mute else list(server.subscribers))
             return True
+        name, _, self.header = name.partition(" ")
         if name not in MODES:
             return False
         self.mode = name
@@ -85,7 +88,15 @@ class Faults:
                     subscriber.chunk(line)
             await rude.answer(protocol.transport, self._random)
             return True
-        protocol.json({"object": "error", "message": "sick, as asked"}, int(self.mode))
+        if self.mode == "html":
+            page = b"<html>Bad Gateway</html>"
+            protocol.transport.write(
+                b"HTTP/1.1 502 X\r\ncontent-type: text/html\r\ncontent-length: %d\r\n\r\n%b"
+                % (len(page), page)
+            )
+            return True
+        more = f"{self.header}\r\n" if self.header else ""
+        protocol.json({"object": "error", "message": "sick, as asked"}, int(self.mode), more)
         return True
 
     async def silence(self) -> None:

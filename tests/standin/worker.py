@@ -69,6 +69,7 @@ class Server:
         self.served = 0
         self.peak = 0
         self.bodies: list[dict[str, Any]] = []
+        self.heads: list[dict[str, str]] = []
         self.rooms: dict[int, asyncio.Event] = {}
         self.step: asyncio.Future[None] | None = None
         layers = args.signature_layers
@@ -196,6 +197,7 @@ class Protocol(asyncio.Protocol):
         self.body = bytearray()
         self.ids = False
         self.attempt = 0
+        self.head: dict[str, str] = {}
         self.task: asyncio.Task[None] | None = None
         self.can_write = asyncio.Event()
         self.can_write.set()
@@ -228,8 +230,10 @@ class Protocol(asyncio.Protocol):
         self.body = bytearray()
         self.ids = False
         self.attempt = 0
+        self.head = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self.head[name.decode().lower()] = value.decode()
         if name.lower() == headers.IDS.encode():
             self.ids = True
         elif name.lower() == headers.ATTEMPT.encode():
@@ -245,15 +249,20 @@ class Protocol(asyncio.Protocol):
         if data and not self.transport.is_closing():
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def json(self, value: Any, status: int = 200) -> None:
+    def json(self, value: Any, status: int = 200, more: str = "") -> None:
+        """`more`: whole lines of the head."""
         body = orjson.dumps(value)
         self.transport.write(
-            b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-            % (status, len(body), body)
+            b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
+            % (status, more.encode(), len(body), body)
         )
 
     async def answer(self) -> None:
         server, path = self.server, self.path
+        if not path.startswith(server.args.prefix):
+            self.json({"detail": "Not Found"}, 404)
+            return
+        path = self.path = path.removeprefix(server.args.prefix)
         if path == EVENTS:
             await self.events()
         elif path in ("/health", "/health_generate"):
@@ -284,6 +293,7 @@ class Protocol(asyncio.Protocol):
                     "peak": server.peak,
                     "aborted": server.aborted,
                     "bodies": server.bodies[-200:],
+                    "heads": server.heads[-200:],
                     "pid": os.getpid(),
                 }
             )
@@ -340,6 +350,7 @@ class Protocol(asyncio.Protocol):
         server.faults.posts += 1
         if server.args.record:
             server.bodies.append(body)
+            server.heads.append(self.head)
         if "fail_status" in body and body.get("fail_role", server.role) == server.role:
             message = body.get("fail_message", "as asked")
             self.json({"object": "error", "message": message}, body["fail_status"])
@@ -599,7 +610,7 @@ async def serve(args: argparse.Namespace) -> None:
     server = Server(args)
     loop = asyncio.get_running_loop()
     listener = await loop.create_server(
-        lambda: Protocol(server), "127.0.0.1", args.port, backlog=1024
+        lambda: Protocol(server), args.host, args.port, backlog=1024
     )
     print(listener.sockets[0].getsockname()[1], flush=True)
     await listener.serve_forever()
@@ -614,7 +625,9 @@ def _tokens(prompt: object) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--role", choices=("prefill", "decode", "null"), required=True)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--prefix", default="", help="behind which all its paths are")
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--token-ms", type=float, default=0.0)
     parser.add_argument(

@@ -64,7 +64,7 @@ def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
         except OSError as error:
             print(f"its namespace cannot be entered: {error.strerror}", file=sys.stderr)
             return {}
-    code, body, run = readiness.ask(f"{url}/workers", timeout=3.0, key=key)
+    code, body, run, _ = readiness.ask(f"{url}/workers", timeout=3.0, key=key)
     if run is not None and run != state.get("run_id"):
         print(f"{url} is answered by another run's router", file=sys.stderr)
         return {}

@@ -13,3 +13,21 @@ LABEL = "x-toolkit-label"
 """Client to router: a word for the class of the request; only `label_oracle` looks at it."""
 CLASS = "x-toolkit-class"
 """Client to router: how much the request is in a hurry, a RequestClass value."""
+REQUEST_ID = "x-request-id"
+"""On every answer of the router, and of every request to a worker: the client's own word for its
+request, or one that the router made (`toolkit.router.request_id`). It is for people and their logs:
+nothing is found, aborted or moved by it."""
+ROUTING_KEY = "x-smg-routing-key"
+"""Client to router, and on to workers: where a request belongs (SGLang's own)."""
+
+TO_WORKER = ("traceparent", "tracestate", ROUTING_KEY)
+"""Headers of a client's request that go on to workers as they came. REQUEST_ID goes on, too, once
+it is known to be sane. No other does: `Authorization` is the client's key for the router, and what
+else SGLang reads in a header (`x-data-parallel-rank`, `x-sglext-*`) the router decides itself."""
+RETRY_AFTER = "retry-after"
+"""Seconds, or a date of HTTP."""
+RETRY_AFTER_MS = "retry-after-ms"
+"""What OpenAI's clients look at first."""
+TO_CLIENT = (RETRY_AFTER, RETRY_AFTER_MS, "x-should-retry")
+"""Headers of a worker's answer that go on to the client as they came. No other does: the router
+frames the answer and knows its type."""

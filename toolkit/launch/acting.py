@@ -61,6 +61,7 @@ ROUTER = dict.fromkeys(LIMITS, Rule(OURS)) | {
     "profile": Rule(EVERY),
     "api_key_env": Rule(BOTH),
     "classes": Rule(OURS),
+    "cors": Rule(OURS, "only our router answers web pages: use kind: toolkit, or remove it"),
     "rebalance": Rule(OURS, plain=PD),
     "moves": Rule(OURS, plain="plain workers move requests by replay alone: remove it"),
     "max_inflight": Rule(BOTH),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from toolkit.contract.addresses import host_port, http_url, reachable
 from toolkit.contract.variables import (
     PAUSE_VARIABLE,
     PREEMPT_VARIABLE,
@@ -108,7 +109,7 @@ class PlanBuilder:
             if role.expert_placement and role_name == "decode":
                 flags[PLACED] = f"{RUN_DIR}/{file_of(base)}"
             if dist:
-                flags["dist-init-addr"] = f"{head}:{dist}"
+                flags["dist-init-addr"] = host_port(head, dist)
             if role.nodes > 1:
                 flags |= {"nnodes": role.nodes, "node-rank": node.node_rank}
             argv = tuple(command.to_argv(flags))
@@ -122,7 +123,7 @@ class PlanBuilder:
                     nodes=role.nodes,
                     host=node.host,
                     address=address,
-                    url=f"http://{address}:{port}" if first else None,
+                    url=http_url(address, port) if first else None,
                     port=port,
                     bootstrap_port=bootstrap if first else None,
                     dist_port=dist,
@@ -168,7 +169,7 @@ class PlanBuilder:
         if node not in self.addresses:
             raise LaunchError([Problem("router.node", f"no host {node!r}", "name one of hosts")])
         port = router.port or self.ports.take()
-        reach = router.host if router.host not in ("0.0.0.0", "::") else self.addresses[node]
+        reach = reachable(router.host, self.addresses[node])
         entries = [_router_entry(w, w.host == node) for w in workers if w.url]
         if router.kind == "sglang":
             argv = command.sglang_router_command(self.deployment, port, self.ports.take(), entries)
@@ -181,7 +182,7 @@ class PlanBuilder:
             node=node,
             host=router.host,
             port=port,
-            url=f"http://{reach}:{port}",
+            url=http_url(reach, port),
             command=tuple(argv),
             env=command.python_env() | self.deployment.env,
             config=config,
@@ -203,6 +204,7 @@ class PlanBuilder:
                 "moves",
                 "tau",
                 "refit_on_drift",
+                "cors",
                 *LIMITS,
             )
         }

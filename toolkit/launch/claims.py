@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from toolkit.bounded_files import read_json
+from toolkit.contract.addresses import is_unspecified, loopback_like
 from toolkit.launch import trees
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.plan import Plan
@@ -106,12 +107,12 @@ def _ports(plan: Plan) -> set[tuple[int, str, str]]:
     if plan.router and plan.router.local:
         found.add((plan.router.port, plan.router.host, "router"))
         if admin := (plan.router.config or {}).get("admin_port"):
-            found.add((admin, "127.0.0.1", "router.admin_port"))
+            found.add((admin, loopback_like(plan.router.host), "router.admin_port"))
     return found
 
 
 def _port_file(address: str, port: int) -> Path:
-    where = "all" if address in ("0.0.0.0", "::") else address.replace(":", "_").replace("/", "_")
+    where = "all" if is_unspecified(address) else address.replace(":", "_").replace("/", "_")
     return _folder() / f"{_space()}-{where}-{port}.lock"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.contract.capturing import SCATTERED
+from toolkit.contract.headers import REQUEST_ID
 from toolkit.contract.variables import (
     BACKGROUND_VARIABLE,
     DEVICE_VARIABLE,
@@ -203,6 +204,8 @@ def worker_env(
     controller reads what others have recorded; `kept`: the file that keeps its expert map."""
     env = {PATCHES_VARIABLE: "1", DEVICE_VARIABLE: deployment.device, "SGLANG_HOST_IP": address}
     env |= python_env() | CRASH_ENV
+    # With --log-requests SGLang's own lines name a request as its client and the router do.
+    env["SGLANG_LOG_REQUEST_HEADERS"] = REQUEST_ID
     if signature_layers:
         env[LAYERS_VARIABLE] = ",".join(map(str, signature_layers))
     if profile and by_signature(role.dp_policy):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -23,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from toolkit.contract.addresses import LOOPBACK, check_host
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.preempting import from_yaml as preempt_yaml
 from toolkit.contract.waiting import Waiting, from_yaml
@@ -38,6 +40,7 @@ from toolkit.policies.stages.layout import Layout
 from toolkit.router.classes import Classes
 from toolkit.router.config import MovesBy
 from toolkit.router.door.limits import ALLOWABLE
+from toolkit.router.origins import check_origin
 from toolkit.router.rebalance import Rebalance
 from toolkit.router.rebalance import from_yaml as rebalance_yaml
 
@@ -193,7 +196,7 @@ class Router(_Strict):
     """The front door. Limits are those of `toolkit.router`; unset ones keep its defaults."""
 
     kind: Literal["toolkit", "sglang", "none"] = "toolkit"
-    host: str = "127.0.0.1"
+    host: Annotated[str, AfterValidator(check_host)] = LOOPBACK
     port: Port | None = None
     node: str | None = Field(
         default=None, description="name of the host it runs on; default: the first"
@@ -275,6 +278,10 @@ class Router(_Strict):
     accept_gzip: bool | None = None
     parse_cpu_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     write_stall_s: Seconds | None = None
+    cors: list[Annotated[str, AfterValidator(check_origin)]] | None = Field(
+        default=None,
+        description="origins whose web pages may use it (CORS), as `https://HOST`; `*`: all",
+    )
     args: dict[str, Any] = Field(default_factory=dict, description="more sglang_router flags")
 
     @field_validator("allow")
@@ -326,7 +333,7 @@ class Router(_Strict):
 
 
 class Host(_Strict):
-    address: str
+    address: Annotated[str, AfterValidator(check_host)]
     gpus: Count | None = Field(
         default=None, description="how many GPUs it has; default: counted, or 8"
     )

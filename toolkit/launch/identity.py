@@ -11,20 +11,25 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
+from toolkit.contract.addresses import host_port, place_of
 from toolkit.launch import readiness, runs, trees
 
+PASSING = frozenset({408, 425, 429})
+"""Of the answers 4xx, those that a process may give while it is starting."""
 Listeners = set[int | None]
 """Processes that listen; None is one that cannot be seen, as another user's."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a probe found: an answer of our own process, or who is there instead."""
+    """What a probe found: an answer of our own process, or who is there instead. `why` it is not
+    ready; `refuses`: it is up, and answers what no start-up mends."""
 
     status: int
     stranger: str | None = None
+    why: str = ""
+    refuses: bool = False
 
 
 def probe(url: str, timeout: float, run_id: str, leaders: Mapping[int, int]) -> Probe:
@@ -32,18 +37,31 @@ def probe(url: str, timeout: float, run_id: str, leaders: Mapping[int, int]) -> 
 
     Who listens is looked at first: a stranger gets no request, and so no key that goes with one.
     """
-    host, port = urlsplit(url).hostname or "", urlsplit(url).port or 80
+    host, port = place_of(url)
+    nobody = f"nobody listens at {host_port(host, port)}"
     if not _accepts(host, port, timeout):
-        return Probe(0)
+        return Probe(0, why=nobody)
     there = listeners(host, port)
     if not there:  # it has ended since
-        return Probe(0)
+        return Probe(0, why=nobody)
     if not there <= {process.pid for process in trees.members(leaders)}:
         return Probe(0, f"port {port} is answered by {_shown(None, there)}")
     seen = readiness.ask(url, timeout)
     if seen.run not in (None, run_id):
         return Probe(seen.status, f"port {port} is answered by {_shown(seen.run, set())}")
-    return Probe(seen.status)
+    return Probe(
+        seen.status, why=_answered(url, seen), refuses=seen.strange or _refuses(seen.status)
+    )
+
+
+def _answered(url: str, seen: readiness.Seen) -> str:
+    shown = seen.body[:200].decode("utf-8", "replace").strip()
+    return f"{url} answered {seen.status or 'nothing'}: {shown}"
+
+
+def _refuses(status: int) -> bool:
+    """Whether it blames whoever asks, and not its own state."""
+    return 400 <= status < 500 and status not in PASSING
 
 
 def stranger(url: str, run_id: str, timeout: float = 5.0) -> str | None:
@@ -56,8 +74,8 @@ def stranger(url: str, run_id: str, timeout: float = 5.0) -> str | None:
         raise readiness.NotReady(f"{url}/health answered nothing")
     if seen.run == run_id:
         return None
-    port = urlsplit(url).port or 80
-    return f"port {port} is answered by {_shown(seen.run, listeners(urlsplit(url).hostname, port))}"
+    host, port = place_of(url)
+    return f"port {port} is answered by {_shown(seen.run, listeners(host, port))}"
 
 
 def listeners(host: str | None, port: int) -> Listeners:

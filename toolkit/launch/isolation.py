@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
+from toolkit.contract.addresses import host_port
 from toolkit.front import listen
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.plan import Plan
@@ -43,7 +44,7 @@ def begin(plan: Plan) -> list[socket.socket]:
     try:
         front = listen(host, port)
     except OSError as error:
-        what = f"cannot listen on {host}:{port}: {error.strerror}"
+        what = f"cannot listen on {host_port(host, port)}: {error.strerror}"
         mend = f"end what listens there (ss -ltnp 'sport = :{port}'), or set another port"
         raise LaunchError([Problem("router.port", what, mend)]) from error
     try:

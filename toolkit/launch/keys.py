@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from toolkit.contract.addresses import origin_of
 from toolkit.contract.variables import INSECURE_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.keys import KeysError, client_keys, from_environment, one_key
 from toolkit.launch.errors import LaunchError, Problem
@@ -68,25 +68,25 @@ def not_for_the_router(plan: Plan) -> tuple[str, ...]:
 def hold(plan: Plan, key: str) -> None:
     """From now on `key_at` knows the key of these workers, in this process."""
     for worker in plan.workers if key else ():
-        _ours[_origin(worker.health_url)] = key
+        _ours[origin_of(worker.health_url)] = key
 
 
 def drop(plan: Plan) -> None:
     """Forget what `hold` was told."""
     for worker in plan.workers:
-        _ours.pop(_origin(worker.health_url), None)
+        _ours.pop(origin_of(worker.health_url), None)
 
 
 def ours(url: str) -> dict[str, str]:
     """The header for a worker of this process's own runs; empty for every other URL."""
-    key = _ours.get(_origin(url))
+    key = _ours.get(origin_of(url))
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def key_at(url: str) -> str | None:
     """The key of the worker that answers at this URL, if it is one of a run that this process, or
     another one of this user on this machine, supervises; None: none is known."""
-    origin = _origin(url)
+    origin = origin_of(url)
     own = _ours.get(origin)
     if own is not None:
         return own
@@ -150,11 +150,6 @@ def names_of(router: RouterPlan | None) -> Mapping[str, Any]:
     return {"api_key_env": router.key_env} if router.config is None else router.config
 
 
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"http://{parts.netloc}"
-
-
 def _processes_at(origin: str) -> Iterator[tuple[int, int]]:
     """(pid, start time) of the process that serves this origin, by the states of live runs."""
     from toolkit.launch import trees
@@ -170,7 +165,7 @@ def _processes_at(origin: str) -> Iterator[tuple[int, int]]:
         except (LaunchError, KeyError):
             continue
         for row in rows:
-            if row.get("url") and _origin(row["url"]) == origin and row.get("pid"):
+            if row.get("url") and origin_of(row["url"]) == origin and row.get("pid"):
                 yield row["pid"], row["start_ticks"]
 
 

@@ -130,13 +130,17 @@ def _death(m: Managed) -> Problem:
     return Problem(m.name, f"{m.note}\n{m.tail()}", f"see {m.log}")
 
 
+def _told(m: Managed) -> str:
+    return f"{m.status}: " + "; ".join(filter(None, (m.note, m.probed)))
+
+
 def _what_is_missing(seen: Seen) -> list[Problem]:
     """Why the start has taken too long: who is not ready, or that nothing can be generated."""
     seconds = limit(Phase.STARTING, seen.plan.timeouts)
     late = [
         Problem(
             m.name,
-            f"not ready after {seconds:.0f} s ({m.status}: {m.note})\n{m.tail()}",
+            f"not ready after {seconds:.0f} s ({_told(m)})\n{m.tail()}",
             f"see {m.log}, or raise timeouts.start",
         )
         for m in seen.processes

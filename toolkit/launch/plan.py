@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from toolkit.contract.addresses import http_url, loopback_like
 from toolkit.launch.deployment import LogFiles, Restart, Timeouts
 from toolkit.launch.errors import Problem
 from toolkit.launch.masking import masked_plan
@@ -72,7 +73,7 @@ class WorkerPlan:
     @property
     def health_url(self) -> str:
         """Answers 200 once this process serves (SGLang's higher nodes have a stand-in server)."""
-        return f"http://{self.address}:{self.port}/health"
+        return http_url(self.address, self.port) + "/health"
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class RouterPlan:
         if self.config is None:
             return None
         port = self.config.get("admin_port")
-        return f"http://127.0.0.1:{port}" if port else self.url
+        return http_url(loopback_like(self.host), port) if port else self.url
 
 
 @dataclass(frozen=True)

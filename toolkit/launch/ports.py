@@ -11,14 +11,18 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
+from toolkit.contract.addresses import is_ipv6
+
 LOWEST = 20000
 RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
     """True when `port` can be bound on `host` now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket.AF_INET6 if is_ipv6(host) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         # As the servers do: a port in TIME_WAIT is free.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -26,6 +30,10 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
         except OSError:
             return False
     return True
+
+
+def _is_free_everywhere(port: int) -> bool:
+    return is_free(port, "0.0.0.0") and (not socket.has_dualstack_ipv6() or is_free(port, "::"))
 
 
 class FreePorts:
@@ -41,7 +49,7 @@ class FreePorts:
         for _ in range(2000):
             first = self._rng.randrange(self._low, self._high - count)
             block = range(first, first + count)
-            if self._taken.isdisjoint(block) and all(is_free(p, "0.0.0.0") for p in block):
+            if self._taken.isdisjoint(block) and all(map(_is_free_everywhere, block)):
                 self._taken.update(block)
                 return first
         raise OSError(f"no {count} consecutive free ports in {self._low}..{self._high}")

@@ -12,6 +12,9 @@ from toolkit.launch.progress import stage_of
 
 EVERY = 0.5
 TIMEOUT = 10.0
+REFUSED = 60
+"""Probes in a row, half a minute of them, that a process may answer with a refusal: it is up by
+then, and will say nothing else."""
 
 
 class Probes:
@@ -26,6 +29,8 @@ class Probes:
         """Processes that have been ready once."""
         self._strangers: dict[str, str] = {}
         """Who was found at their ports; said once."""
+        self._refused: dict[str, int] = {}
+        """Probes in a row that a process has refused."""
 
     def timer(self, processes: Iterable[Managed]) -> float | None:
         """When (monotonic s) to call `tick`; None: nothing is starting."""
@@ -51,11 +56,19 @@ class Probes:
             m.probing = False
             if m.popen is not life or m.status is not Status.STARTING:
                 return
-            if isinstance(result, identity.Probe) and result.stranger:
+            if isinstance(result, ValueError):  # no URL: nobody will ever answer there
+                self._hopeless(m, f"cannot be asked whether it is ready: {result}")
+            elif not isinstance(result, identity.Probe):
+                m.probed = f"cannot be probed now: {result!r}"
+            elif result.stranger:
                 self._not_ours(m, result.stranger)
-            elif isinstance(result, identity.Probe) and result.status == 200:
+            elif result.status != 200:
+                self._not_yet(m, result)
+            else:
                 m.status, m.note = Status.READY, ""
                 m.ready_after = time.monotonic() - m.started
+                m.probed = ""
+                self._refused.pop(m.name, None)
                 self._served.add(m.name)
                 self._changed(f"{m.name}: ready after {m.ready_after:.1f} s")
 
@@ -64,9 +77,23 @@ class Probes:
             lambda: identity.probe(m.health_url, TIMEOUT, self._run_id, leaders), answer
         )
 
+    def _not_yet(self, m: Managed, found: identity.Probe) -> None:
+        m.probed = found.why
+        if not found.refuses:
+            self._refused.pop(m.name, None)
+            return
+        count = self._refused[m.name] = self._refused.get(m.name, 0) + 1
+        if count >= REFUSED:
+            self._refused.pop(m.name)
+            self._hopeless(m, f"will not get ready: {found.why}")
+
     def _not_ours(self, m: Managed, who: str) -> None:
-        """Somebody else answers at its port, so it will not get it. At the start that is the end;
-        later it goes the way of a process that does not get up, while the others go on."""
+        """Somebody else answers at its port, so it will not get it."""
+        self._hopeless(m, who)
+
+    def _hopeless(self, m: Managed, who: str) -> None:
+        """It will not get ready, and why. At the start that is the end; later it goes the way of a
+        process that does not get up, while the others go on."""
         if m.name not in self._served:
             m.status, m.note = Status.FAILED, who
             self._changed(f"{m.name}: {who}")

@@ -63,6 +63,8 @@ class Managed:
     """Waits until what the process has said is in its log."""
     status: Status = Status.WAITING
     note: str = ""
+    probed: str = ""
+    """What the last probe found of one that is not ready."""
     restarts: int = 0
     deaths: list[float] = field(default_factory=list)
     """Times (monotonic s) of the latest deaths that count against it."""

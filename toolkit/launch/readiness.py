@@ -31,11 +31,13 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Seen(NamedTuple):
-    """An answer; `status` is 0 when there was none. `run`: of which run it says that it is."""
+    """An answer; `status` is 0 when there was none, and `body` then says why. `run`: of which run
+    it says that it is. `strange`: something answered that is not HTTP."""
 
     status: int
     body: bytes
     run: str | None
+    strange: bool = False
 
 
 def ask(url: str, timeout: float = 5.0, key: str | None = None) -> Seen:
@@ -152,6 +154,7 @@ def _headers(key: str | None) -> dict[str, str]:
 
 
 def _ask(request: urllib.request.Request, timeout: float) -> Seen:
+    """ValueError: the URL is none, so nobody will ever answer there."""
     for name, value in keys.ours(request.full_url).items():
         request.add_header(name, value)
     try:
@@ -163,4 +166,4 @@ def _ask(request: urllib.request.Request, timeout: float) -> Seen:
     except (OSError, ValueError) as error:
         return Seen(0, str(error).encode(), None)
     except Exception as error:  # http.client raises several kinds for a broken answer
-        return Seen(0, repr(error).encode(), None)
+        return Seen(0, repr(error).encode(), None, strange=True)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from toolkit.contract.addresses import LOOPBACK, http_url
 from toolkit.placement.online import Settings
 from toolkit.profile.measure import new_session
 from toolkit.relocate.app import make
@@ -45,8 +46,8 @@ async def serve(
             runner = web.AppRunner(make(relocators), access_log=None)
             await runner.setup()
             try:
-                await _listen(web.TCPSite(runner, "127.0.0.1", port), port)
-                say({"listening": f"http://127.0.0.1:{runner.addresses[0][1]}"})
+                await _listen(web.TCPSite(runner, LOOPBACK, port), port)
+                say({"listening": http_url(LOOPBACK, runner.addresses[0][1])})
                 await asyncio.gather(*running)
             finally:
                 await runner.cleanup()

@@ -27,6 +27,7 @@ an admin's request that waits for a refit, say, or a stream that outlived `drain
 async def serve(config_path: str, parsers: Started) -> int:
     from aiohttp import web
 
+    from toolkit.contract.addresses import host_port, http_url, loopback_like
     from toolkit.front import inherited
     from toolkit.limited_logs import limit_all
     from toolkit.router import connections, descriptors, lobby, quiet
@@ -64,10 +65,10 @@ async def serve(config_path: str, parsers: Started) -> int:
         host, port = await listener.start(*where)
         listener.adopt(inherited())
         if config.admin_port:
-            where = ("127.0.0.1", config.admin_port)
+            where = (loopback_like(config.host), config.admin_port)
             await admin.start(*where)
     except OSError as error:
-        print(f"cannot listen on {where[0]}:{where[1]}: {error.strerror}", file=sys.stderr)
+        print(f"cannot listen on {host_port(*where)}: {error.strerror}", file=sys.stderr)
         await listener.stop()
         await runner.cleanup()
         return 1
@@ -76,7 +77,7 @@ async def serve(config_path: str, parsers: Started) -> int:
         "%d file descriptors, so at most %d connections of clients (max_connections %d)",
         limit, clients.most, config.max_connections,
     )  # fmt: skip
-    log.info("listening on http://%s:%d", host, port)
+    log.info("listening on %s", http_url(host, port))
     # What is there now stays: the collector need not walk it while streams wait.
     gc.collect()
     gc.freeze()

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from toolkit.contract.headers import CLASS, LABEL
+from toolkit.contract.headers import CLASS, LABEL, REQUEST_ID, ROUTING_KEY, TO_WORKER
 from toolkit.keys import KeysError
-from toolkit.policies.support.user import HEADER as ROUTING_KEY
-from toolkit.router import bodies, budget, identity, views
+from toolkit.router import bodies, budget, identity, request_id, views
 from toolkit.router.admission import Admission, Entry
 from toolkit.router.attempt.legs import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
 from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.connections import Connection
+from toolkit.router.cross_origin import CrossOrigin
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.door import models
 from toolkit.router.drains import Drains
@@ -29,6 +29,7 @@ from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
 from toolkit.router.grammars import closing
 from toolkit.router.guard import CALLER, Guard
+from toolkit.router.known_requests import Known, KnownRequests
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
@@ -41,6 +42,7 @@ from toolkit.router.relay import Relay
 from toolkit.router.request import CAPTURE, PATHS, WHOLE, Job
 from toolkit.router.silence import give_up_silent
 from toolkit.router.stages import Rebalancer
+from toolkit.router.unserved import answered, shape, unserved
 
 if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolkit.router")
 
 DONE = b"data: [DONE]\n\n"
-FORWARDED = ("traceparent", "tracestate", "x-request-id", ROUTING_KEY)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -72,6 +73,8 @@ class Router:
         self.budget = Budget(config.max_body_total_mib * budget.MIB)
         self.parser = Parser(config.parse_cpu_ms / 1000, parsers)
         self.recording = Recording(config.record) if config.record else None
+        self.cross_origin = CrossOrigin(config.cors)
+        self.known_requests = KnownRequests()
         models.prepare(config.allow)
         self.ending = False
         self.jobs: dict[tuple[str, str], set[asyncio.Task[Any]]] = {}
@@ -89,7 +92,8 @@ class Router:
         for path in PATHS:
             app.router.add_post(path, self.serve, expect_handler=bodies.expect)
         views.add_routes(app, self)
-        identity.mark(app)
+        for mark in (identity.mark, request_id.mark, self.cross_origin.mark, shape):
+            mark(app)
         app.on_startup.append(self._start)
         app.on_cleanup.append(self._stop)
         return app
@@ -126,9 +130,16 @@ class Router:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        request_id.enter(request)
+        if not self.guard.at_admin_door(request):
+            asked = self.cross_origin.enter(request)
+            if asked is not None:
+                return asked
         refused = self.guard.refuse(request)
+        if refused is None:
+            refused = await unserved(request)
         if refused is not None:
-            return refused
+            return _closing(refused, request)
         if request[CALLER].known and isinstance(request.protocol, Connection):
             request.protocol.welcome()
         if request.path in PATHS:
@@ -144,16 +155,17 @@ class Router:
                     chunks = await bodies.read(request, self.config, charge, bodies.ORDER)
                 request._read_bytes = b"".join(chunks)  # what `request.read()` gives
         except ApiError as error:
-            return _closing(await self._refuse(error, "generate", ClientStream(request)), request)
+            return _closing(answered(error, request.path), request)
         return await handler(request)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Everything that runs on workers."""
         endpoint = PATHS[request.path]
         client = ClientStream(request)
+        known = self.known_requests.begin(request[request_id.KEY], endpoint, request[CALLER].name)
         status = 500
         try:
-            response = await self._serve(request, client)
+            response = await self._serve(request, client, known)
             status = response.status
             return response
         except ApiError as error:
@@ -173,13 +185,15 @@ class Router:
             raise
         except Exception as error:
             # The text of an unexpected exception may hold a prompt: log where, not what.
-            log.error("unexpected error in %s: %s", endpoint, where(error))
+            name = known.request_id
+            log.error("request %s: unexpected error in %s: %s", name, endpoint, where(error))
             if self.config.debug:
                 log.error("".join(traceback.format_tb(error.__traceback__)))
             internal = ApiError(500, "Internal error of the router.", "InternalServerError")
             return await self._refuse(internal, endpoint, client)
         finally:
             client.close()
+            self.known_requests.end(known, status)
             self.metrics.requests.labels(endpoint, str(status)).inc()
 
     async def _refuse(
@@ -194,7 +208,9 @@ class Router:
             headers=error.headers(),
         )
 
-    async def _serve(self, request: web.Request, client: ClientStream) -> web.StreamResponse:
+    async def _serve(
+        self, request: web.Request, client: ClientStream, known: Known
+    ) -> web.StreamResponse:
         if self.config.disaggregated and PATHS[request.path] in WHOLE:
             raise _apart(request.path)
         limit = self.config.max_body_mib * budget.MIB
@@ -202,10 +218,15 @@ class Router:
         self.admission.check()  # before anything of the body is read
         with self.budget.open() as charge:
             chunks = await bodies.read(request, self.config, charge, limit)
-            return await self._parsed(request, client, chunks, charge)
+            return await self._parsed(request, client, known, chunks, charge)
 
     async def _parsed(
-        self, request: web.Request, client: ClientStream, chunks: list[bytes], charge: Charge
+        self,
+        request: web.Request,
+        client: ClientStream,
+        known: Known,
+        chunks: list[bytes],
+        charge: Charge,
     ) -> web.StreamResponse:
         arrived, caller = monotonic(), request[CALLER].name
         job = await self.parser.parse(
@@ -215,6 +236,7 @@ class Router:
             client=caller or neighbours(request.remote or ""),
             wanted=self.dispatcher.wanted,
             headers=_forwarded(request),
+            request_id=known.request_id,
             limit=min(self.config.max_parts, self.admission.widest),
             vocabulary=self.known_workers.vocabulary(),
             allow=self.config.allow,
@@ -226,6 +248,7 @@ class Router:
             said_class=request.headers.get(CLASS),
             key=caller,
         )
+        known.parsed(job)
         view = job.singles[0].view
         self.metrics.classed(view.request_class)
         with self.admission.enter(len(job.singles), view.best_effort) as entry:
@@ -301,7 +324,9 @@ class Router:
     async def _collect(self, job: Job, arrived: float, entry: Entry) -> web.Response:
         if not job.merged:
             answer = await self._run(job, 0, arrived, entry)
-            return web.Response(body=answer.body, content_type="application/json")
+            return web.Response(
+                body=answer.body, content_type="application/json", headers=answer.headers
+            )
         answers = await _all(
             self._run(job, index, arrived, entry) for index in range(len(job.singles))
         )
@@ -376,5 +401,8 @@ def _closing(response: web.StreamResponse, request: web.Request) -> web.StreamRe
 
 
 def _forwarded(request: web.Request) -> str:
+    """What workers get of a client's headers, and its request id."""
     headers = request.headers
-    return "".join(f"{name}: {headers[name]}\r\n" for name in FORWARDED if name in headers)
+    passed = {name: headers[name] for name in TO_WORKER if name in headers}
+    passed[REQUEST_ID] = request[request_id.KEY]
+    return "".join(f"{name}: {value}\r\n" for name, value in passed.items())

@@ -7,6 +7,7 @@ connection that feeds it stops being read until the buffer has drained.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -61,20 +62,22 @@ class ClientStream:
         with suppress(ConnectionError):  # whoever serves the client hears of it, too
             await self.start()
 
-    async def start(self) -> None:
-        """Send the head (200, text/event-stream), then what is pending. Once."""
+    async def start(self, headers: Mapping[str, str] | None = None) -> None:
+        """Send the head (200, text/event-stream, and what a worker's answer had for the client),
+        then what is pending. Once."""
         if self._starting is not None:
             await first_of((self._starting,))
             return
         self._starting = asyncio.get_running_loop().create_future()
         try:
-            await self._open()
+            await self._open(headers or {})
         finally:
             self._starting.set_result(None)
 
-    async def _open(self) -> None:
+    async def _open(self, headers: Mapping[str, str]) -> None:
         response = _Response(
             headers={
+                **headers,
                 "Content-Type": "text/event-stream; charset=utf-8",
                 "Cache-Control": "no-cache",
                 "X-Accel-Buffering": "no",

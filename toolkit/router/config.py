@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
-from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,14 @@ from pydantic import (
 )
 
 from toolkit.bounded_files import Unreadable, read_bytes
+from toolkit.contract.addresses import (
+    LAST_PORT,
+    LOOPBACK,
+    Place,
+    check_host,
+    http_url,
+    read_worker_url,
+)
 from toolkit.errors import ToolkitError
 from toolkit.keys import KeysError, from_environment
 from toolkit.loopback import is_loopback, open_door
@@ -26,6 +34,7 @@ from toolkit.policies.stages.layout import Layout
 from toolkit.router.classes import Classes
 from toolkit.router.door.limits import ALLOWABLE, MEDIA, NO_MEDIA
 from toolkit.router.first_token import FirstTokenFrom
+from toolkit.router.origins import check_origin
 from toolkit.router.rebalance import Rebalance
 
 Role = Literal["prefill", "decode", "plain"]
@@ -50,7 +59,7 @@ class WorkerConfig(BaseModel):
     role: Role
     url: str
     bootstrap_host: str | None = None
-    bootstrap_port: int | None = None
+    bootstrap_port: int | None = Field(default=None, ge=1, le=LAST_PORT)
     dp_size: int = Field(default=1, ge=1)
     dp_attention: bool = False
     same_run: bool = False
@@ -58,11 +67,14 @@ class WorkerConfig(BaseModel):
 
     @field_validator("url")
     @classmethod
-    def _plain_http(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or parts.port is None:
-            raise ValueError(f"{url!r} must look like http://HOST:PORT")
-        return url.rstrip("/")
+    def _readable(cls, url: str) -> str:
+        place, prefix = read_worker_url(url)
+        return http_url(*place) + prefix
+
+    @field_validator("bootstrap_host")
+    @classmethod
+    def _host_alone(cls, host: str | None) -> str | None:
+        return None if host is None else check_host(host)
 
     @model_validator(mode="after")
     def _prefill_needs_bootstrap(self) -> WorkerConfig:
@@ -73,13 +85,23 @@ class WorkerConfig(BaseModel):
             )
         return self
 
+    @cached_property
+    def place(self) -> Place:
+        """Where it listens."""
+        return read_worker_url(self.url)[0]
+
+    @cached_property
+    def prefix(self) -> str:
+        """What stands before every path of it; empty for a worker that is behind none."""
+        return read_worker_url(self.url)[1]
+
     @property
     def host(self) -> str:
-        return urlsplit(self.url).hostname or "127.0.0.1"
+        return self.place.host
 
     @property
     def port(self) -> int:
-        return urlsplit(self.url).port or 80
+        return self.place.port
 
 
 class StageConfig(BaseModel):
@@ -157,7 +179,7 @@ class RouterConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     port: int = Field(default=30000, ge=0, le=65535)
     api_key_env: str | None = None
     api_keys_file: str | None = None
@@ -215,6 +237,8 @@ class RouterConfig(BaseModel):
     accept_gzip: bool = False
     parse_cpu_ms: float = Field(default=100.0, gt=0, allow_inf_nan=False)
     write_stall_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
+    cors: tuple[str, ...] = ()
+    """Origins whose web pages may read answers (`toolkit.router.cross_origin`); `*`: every page."""
     debug: bool = False
     """Log the lines of code that led to unexpected errors; never what they were about."""
     incremental_streaming: bool = False
@@ -240,6 +264,16 @@ class RouterConfig(BaseModel):
         if "media_urls" in names and "media" not in names:
             raise ValueError("'media_urls' needs 'media' too")
         return names
+
+    @field_validator("host")
+    @classmethod
+    def _host_alone(cls, host: str) -> str:
+        return check_host(host)
+
+    @field_validator("cors")
+    @classmethod
+    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_origin(origin) for origin in origins)
 
     @field_validator("stages")
     @classmethod

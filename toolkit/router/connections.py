@@ -14,14 +14,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import orjson
 from aiohttp import web, web_protocol
 
-from toolkit.router import stalls
+from toolkit.contract.headers import REQUEST_ID
+from toolkit.router import request_id, stalls
+from toolkit.router.errors import OWN, ApiError
 from toolkit.router.lobby import Lobby
 from toolkit.router.neighbours import neighbours
 from toolkit.router.quiet import log, where
 from toolkit.router.stalls import Stalls
+from toolkit.router.unserved import answered
 
 READ_BUFFER = 64 * 1024
 """Bytes of a body that aiohttp holds before it stops reading; twice that at most."""
@@ -39,19 +41,22 @@ NO_LINGER = struct.pack("ii", 1, 0)
 web_protocol.MAX_MSG_QUEUE_SIZE = 2  # type: ignore[misc]
 
 
-def _plain(status: int, reason: str, message: str, more: str = "") -> bytes:
-    body = orjson.dumps({"error": {"message": message}})
-    head = (
-        f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n{more}Connection: close\r\n\r\n"
-    )
-    return head.encode() + body
+def _plain(error: ApiError) -> bytes:
+    """An answer to what is no request yet."""
+    body = error.body(OWN)
+    lines = [
+        f"HTTP/1.1 {error.status} {error.kind}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        *(f"{name}: {value}" for name, value in error.headers().items()),
+        f"{REQUEST_ID}: {request_id.new()}",
+        "Connection: close",
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-_FULL = _plain(
-    503, "Service Unavailable", "The router has too many connections.", "Retry-After: 1\r\n"
-)
-_LATE = _plain(408, "Request Timeout", "The head of the request took too long.")
+_FULL = ApiError(503, "The router has too many connections.", retry_after=1)
+_LATE = ApiError(408, "The head of the request took too long.")
 
 
 class Connection(web.RequestHandler):
@@ -83,7 +88,7 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._wire = transport
         if not self._lobby.enter(self):
-            transport.write(_FULL)  # type: ignore[attr-defined]
+            transport.write(_plain(_FULL))  # type: ignore[attr-defined]
             transport.close()
             return
         self._let_in = True
@@ -172,7 +177,7 @@ class Connection(web.RequestHandler):
         if not self.idle:
             return
         if self._said and self.transport is not None:
-            self.transport.write(_LATE)
+            self.transport.write(_plain(_LATE))
         self.force_close()
 
     def handle_error(
@@ -182,16 +187,17 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
+        name = request_id.enter(request)
         if status < 500:
             self._lobby.malformed.add()
             text = "This is not a well-formed HTTP/1.1 request."
         else:
-            log.error("a request failed: %s", "?" if exc is None else where(exc))
+            log.error("request %s failed: %s", name, "?" if exc is None else where(exc))
             text = "Internal error of the router."
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer has been sent")
-        body = orjson.dumps({"error": {"message": text}})
-        answer = web.Response(status=status, body=body, content_type="application/json")
+        answer = answered(ApiError(status, text), "")
+        answer.headers[REQUEST_ID] = name
         answer.force_close()
         return answer
 

@@ -161,12 +161,16 @@ class Dispatcher:
             except GoOn:
                 assert relay is not None
                 live.moves += 1
+                single.track.moves += 1
                 single.resume_ids = _ids(relay)
             except Retry as failure:
                 attempts += 1
                 busy += failure.kind == "busy"
                 single.avoid |= failure.suspects
-                log.warning("attempt %d failed: %s", attempts, failure)
+                single.track.failures.append(str(failure))
+                log.warning(
+                    "request %s: attempt %d failed: %s", single.request_id, attempts, failure
+                )
                 await asyncio.sleep(RETRY_PAUSE_S * attempts)
                 await self.reruns.verdict(failure)
                 self.reruns.judge(single, failure, attempts, busy)

@@ -1,5 +1,8 @@
 """Errors that a client sees, in the shapes that SGLang gives them.
 
+The shape is that of the path, whatever went wrong there (`family`): a client reads an unknown path
+below /v1 as it reads a refused request. Elsewhere it is OpenAI's own error object.
+
 Sources (SGLang 0.5.21): `ErrorResponse` in srt/entrypoints/openai/protocol.py (flat object for a
 refused OpenAI request), `_create_error_response` in srt/entrypoints/http_server.py (/generate),
 its handlers of exceptions for /v1/messages (Anthropic's object) and /v1/responses (nested).
@@ -7,11 +10,13 @@ its handlers of exceptions for /v1/messages (Anthropic's object) and /v1/respons
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Literal
 
 import orjson
 
+from toolkit.contract.headers import RETRY_AFTER
 from toolkit.router.places import without_places, without_places_in
 
 MESSAGES = ("messages", "count_tokens")
@@ -28,6 +33,14 @@ ANTHROPIC_TYPES = {
     503: "overloaded_error",
 }
 """Any other is an `api_error`."""
+OWN = "router"
+"""The family of paths that are not SGLang's."""
+_FAMILIES = (("/v1/messages", "messages"), ("/v1/responses", "responses"), ("/v1/", "chat"))
+
+
+def family(path: str) -> str:
+    """The endpoint whose errors have the shape that errors of `path` have."""
+    return next((name for start, name in _FAMILIES if path.startswith(start)), OWN)
 
 
 def _phrase(status: int) -> str:
@@ -41,8 +54,9 @@ def _phrase(status: int) -> str:
 class ApiError(Exception):
     """An answer that is not a result.
 
-    `raw` is a worker's own body and `event` its own SSE event: they are passed on untouched,
-    but for the places (`toolkit.router.places`) that the texts of failures name.
+    `raw` is a worker's own body and `event` its own SSE event: they are passed on untouched, and so
+    are the headers in `passed`, but for the places (`toolkit.router.places`) that the texts of
+    failures name.
     """
 
     def __init__(
@@ -54,6 +68,7 @@ class ApiError(Exception):
         raw: bytes | None = None,
         event: bytes | None = None,
         final: bool = False,
+        passed: Mapping[str, str] | None = None,
     ) -> None:
         if status >= 500:  # the words of a worker's failure, or of ours to reach it
             message = without_places_in(message)
@@ -67,6 +82,7 @@ class ApiError(Exception):
         self.raw = raw
         self.final = final
         """Sending it again would end the same."""
+        self.passed = dict(passed or {})
         self._event = event
 
     def body(self, endpoint: str) -> bytes:
@@ -77,7 +93,7 @@ class ApiError(Exception):
             return orjson.dumps({"error": {"message": self.message}})
         if endpoint in MESSAGES:
             return orjson.dumps(self._of_messages())
-        if endpoint == "responses":
+        if endpoint in ("responses", OWN):
             return orjson.dumps({"error": self._nested()})
         return orjson.dumps(self._flat())
 
@@ -119,7 +135,9 @@ class ApiError(Exception):
         return self._event is not None
 
     def headers(self) -> dict[str, str]:
-        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        headers = dict(self.passed)
+        if self.retry_after is not None and RETRY_AFTER not in headers:
+            headers[RETRY_AFTER] = str(self.retry_after)
         if self.final:  # the `openai` client would send it again by itself, as any 5xx
             headers["x-should-retry"] = "false"
         return headers

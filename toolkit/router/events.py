@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, time
 
 from toolkit.contract import events
 from toolkit.contract.paths import EVENTS
@@ -17,6 +17,7 @@ from toolkit.router.errors import OutOfResources, UpstreamError
 from toolkit.router.identity import other_run
 from toolkit.router.quiet import where
 from toolkit.router.rank import Rank
+from toolkit.router.retry_after import passed
 from toolkit.router.upstream import Call
 from toolkit.router.worker import Worker
 
@@ -43,6 +44,8 @@ class Watcher:
         self._refused = ""
         self._stranger: str | None = None
         """Why the worker that answers there must not serve here."""
+        self._answered = False
+        """Something is there, and does not answer as a worker does."""
         self._held_up = 0.0
         """Seconds for which its HTTP loop has not come round, as it last said."""
 
@@ -54,6 +57,11 @@ class Watcher:
             reason = await self._watch_once()
             if was_up and not self.worker.healthy:
                 log.warning("worker %s is down: %s", self.worker.name, reason)
+            elif self._answered and reason not in (self.worker.why_down, self._refused):
+                # Once: a worker that answers so may do it for ever, and nobody would know why.
+                name, url = self.worker.name, self.worker.config.url
+                log.warning("worker %s at %s is not up: %s", name, url, reason)
+            self.worker.why_down = reason
             backoff = (
                 BACKOFF_S[0]
                 if self._hello and not self._refused
@@ -63,6 +71,7 @@ class Watcher:
 
     async def _watch_once(self) -> str:
         self._buffer, self._hello, self._stranger = bytearray(), False, None
+        self._answered = False
         self._held_up = 0.0
         call = self._call = self.worker.pool.get(EVENTS, self._feed)
         try:
@@ -74,7 +83,8 @@ class Watcher:
                 call.close()
                 return await self._poll_health()
             if status != 200:
-                return f"{EVENTS} answered {status or 'nothing'}"
+                self._answered = bool(status)
+                return f"{EVENTS} answered {status}" if status else _unanswered(call)
             if not self._hello:
                 return f"{EVENTS} did not begin with hello"
             return await self._follow(call)
@@ -151,9 +161,11 @@ class Watcher:
                 missed += 1
                 self.worker.mark_down()
                 if missed >= 3:
+                    why = f"/health answers {status or 'nothing'}"
+                    self._answered = bool(status)
                     self.worker.died(crashed=False)
-                    self.worker.mark_down("it does not answer /health")
-                    return "it does not answer /health"
+                    self.worker.mark_down(why)
+                    return why
             await asyncio.sleep(POLL_S)
 
     def _feed(self, data: bytes) -> None:
@@ -248,6 +260,12 @@ class Watcher:
             log.warning("worker %s sent %s", self.worker.name, error)
 
 
+def _unanswered(call: Call) -> str:
+    """Why a worker has answered nothing."""
+    error = call.done.exception() if call.failed and not call.done.cancelled() else None
+    return error.what if isinstance(error, UpstreamError) else "it answers nothing"
+
+
 def _unknown(hello: events.Hello) -> str | None:
     """What must be known of a worker before it gets requests; None when it has said so. Slots that
     it does not say would be taken for free ones without end, and nobody would wait in the pool."""
@@ -259,14 +277,21 @@ def _unknown(hello: events.Hello) -> str | None:
 async def fetch(worker: Worker, path: str, timeout_s: float = 5.0) -> tuple[int, bytes]:
     """GET from a worker; status 0 when it did not answer in time, OURS when the router itself
     could not ask."""
+    return (await answer(worker, path, timeout_s))[:2]
+
+
+async def answer(
+    worker: Worker, path: str, timeout_s: float = 5.0
+) -> tuple[int, bytes, dict[str, str]]:
+    """As `fetch`, with the headers that go on to a client."""
     call = worker.pool.get(path)
     try:
         async with asyncio.timeout(timeout_s):
             await call.done
     except OutOfResources:
-        return OURS, b""
+        return OURS, b"", {}
     except (TimeoutError, UpstreamError):
-        return 0, b""
+        return 0, b"", {}
     finally:
         call.close()
-    return call.status, bytes(call.body)
+    return call.status, bytes(call.body), passed(call.headers, time())

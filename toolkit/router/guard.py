@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from toolkit.contract.addresses import host_in, http_url, loopback_like
 from toolkit.loopback import is_loopback
+from toolkit.router.errors import ApiError
 from toolkit.router.keys import Caller, Keyring, keyring
+from toolkit.router.unserved import answered
 
 if TYPE_CHECKING:
     from toolkit.router.config import RouterConfig
@@ -24,6 +27,8 @@ ADMIN_DOOR = OPEN_PATHS | {
     "/admin/refit",
     "/admin/migrate",
 }
+REQUESTS = "/requests/"
+"""What was known of a request, by its name; at the admin's port too."""
 """What the admin's own port answers: no generation, which would need no client key there."""
 ANTHROPIC_KEY = "x-api-key"
 CALLER = web.RequestKey("caller", Caller)
@@ -41,6 +46,7 @@ class Guard:
     def __init__(self, config: RouterConfig) -> None:
         self._port = config.admin_port
         self._host = config.host
+        self._url = http_url(loopback_like(config.host), config.admin_port)
         self._keys: Keyring = keyring(config)
 
     @property
@@ -51,7 +57,7 @@ class Guard:
     @property
     def admin_url(self) -> str | None:
         """Where the admin's endpoints answer without a key; None: nowhere."""
-        return f"http://127.0.0.1:{self._port}" if self._port and not self._keys.admin else None
+        return self._url if self._port and not self._keys.admin else None
 
     def shows_addresses(self, request: web.Request) -> bool:
         """Whether GET /workers tells whoever asks where the workers are: the admin, and without an
@@ -62,17 +68,18 @@ class Guard:
     def refuse(self, request: web.Request) -> web.Response | None:
         """The answer that ends this request; None lets it in, with its caller under CALLER."""
         caller = self._keys.caller(_given(request))
-        if self._at_admin_door(request):
+        if self.at_admin_door(request):
             wrong = strange(request)
             if wrong is not None:
-                return _error(403, f"The admin port takes no requests {wrong}.")
-            if request.path not in ADMIN_DOOR:
-                return _error(404, "The admin port has only: " + ", ".join(sorted(ADMIN_DOOR)))
+                return _error(request, 403, f"The admin port takes no requests {wrong}.")
+            if request.path not in ADMIN_DOOR and not request.path.startswith(REQUESTS):
+                has = ", ".join((*sorted(ADMIN_DOOR), REQUESTS + "ID"))
+                return _error(request, 404, f"The admin port has only: {has}")
             if not self._keys.admin:
                 caller = Caller(admin=True)
             elif caller is None and request.path not in OPEN_PATHS:
                 return unauthorized(request)
-        elif caller is None and self._keys.clients and request.path not in OPEN_PATHS:
+        elif caller is None and self._keys.clients and not _open(request):
             return unauthorized(request)
         request[CALLER] = caller or _NOBODY
         return None
@@ -83,17 +90,19 @@ class Guard:
         if caller.admin:
             return None
         if not self._keys.admin:
-            where = f"at http://127.0.0.1:{self._port} only" if self._port else "nowhere"
+            where = f"at {self._url} only" if self._port else "nowhere"
             return _error(
+                request,
                 403,
                 f"Without an admin key this answers {where}: set admin_key_env or admin_key_file"
                 + ("." if self._port else ", or admin_port."),
             )
         if caller.name or _given(request):
-            return _error(403, "This needs the admin key.")
+            return _error(request, 403, "This needs the admin key.")
         return unauthorized(request)
 
-    def _at_admin_door(self, request: web.Request) -> bool:
+    def at_admin_door(self, request: web.Request) -> bool:
+        """Whether it came to the admin's own port."""
         if not self._port:
             return False
         name = request.get_extra_info("sockname")
@@ -107,16 +116,9 @@ def strange(request: web.Request) -> str | None:
         return "from web pages (it has an Origin)"
     if headers.get("Sec-Fetch-Site", "none").lower() in ("cross-site", "same-site"):
         return "from other sites"
-    if not is_loopback(_host_of(headers.get("Host", ""))):
+    if not is_loopback(host_in(headers.get("Host", ""))):
         return "under other names than localhost (Host)"
     return None
-
-
-def _host_of(header: str) -> str:
-    """`localhost:1` -> `localhost`, `[::1]:1` -> `::1`."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.rpartition(":")[0] if ":" in header else header
 
 
 def _given(request: web.Request) -> str:
@@ -124,14 +126,18 @@ def _given(request: web.Request) -> str:
     return request.headers.get("Authorization", "") or request.headers.get(ANTHROPIC_KEY, "")
 
 
+def _open(request: web.Request) -> bool:
+    """Whether anybody may ask: OPTIONS tells what methods a path has, and a browser sends no key
+    with it."""
+    return request.path in OPEN_PATHS or request.method == "OPTIONS"
+
+
 def unauthorized(request: web.Request) -> web.Response:
     """No key, or one that is nobody's."""
-    body: dict[str, object] = {"error": "Unauthorized"}
-    if request.path.startswith("/v1/messages"):
-        message = "This needs a key, in header x-api-key or Authorization."
-        body = {"type": "error", "error": {"type": "authentication_error", "message": message}}
-    return web.json_response(body, status=401, headers={"WWW-Authenticate": "Bearer"})
+    response = _error(request, 401, "This needs a key, in header Authorization or x-api-key.")
+    response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
 
-def _error(status: int, message: str) -> web.Response:
-    return web.json_response({"error": {"message": message}}, status=status)
+def _error(request: web.Request, status: int, message: str) -> web.Response:
+    return answered(ApiError(status, message), request.path)

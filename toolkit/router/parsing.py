@@ -144,7 +144,7 @@ class Parser:
         seconds: float,
     ) -> Job:
         process: Process | None = None
-        good = False
+        name, good = known.get("request_id"), False
         try:
             async with asyncio.timeout(max(WALL_S, WALL * seconds)):
                 process = await self._process()
@@ -158,12 +158,12 @@ class Parser:
         except Ended as ended:
             if ended.code == -signal.SIGVTALRM:
                 raise too_costly(seconds) from ended
-            log.error("a parsing process ended with %s", ended.code)
+            log.error("request %s: its parsing process ended with %s", name, ended.code)
             raise ApiError(
                 413, "The body could not be parsed within the router's bounds of memory."
             ) from ended
         except (TimeoutError, OSError) as error:
-            log.error("a body could not be parsed: %s", type(error).__name__)
+            log.error("request %s could not be parsed: %s", name, type(error).__name__)
             short = descriptors.is_ours(error)
             raise ApiError(
                 503,

@@ -198,6 +198,7 @@ class Rank:
             "url": self.worker.config.url,
             "dp_rank": self.dp_rank,
             "healthy": self.worker.healthy,
+            **({} if self.worker.healthy else {"why": self.worker.why_down}),
             "held": self.held,
             "inflight": self.inflight,
             "inflight_tokens": self.inflight_tokens,

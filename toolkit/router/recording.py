@@ -1,9 +1,9 @@
 """What traffic was like, written down for `toolkit plan` and `toolkit simulate`.
 
 A line for each request in Mooncake's format: when it came (ms), tokens in and out, and a name for
-each block of its prompt, so that prompts that begin alike can be told; its class unless that is
-standard. Nothing else of a prompt, and no user: names are keyed by the process, and nobody can look
-one up.
+each block of its prompt, so that prompts that begin alike can be told; its `x-request-id`, and its
+class unless that is standard. Nothing else of a prompt, and no user: names of blocks are keyed by
+the process, and nobody can look one up.
 
 What is held of a request until its line is written is that line, never its body: some kilobytes.
 """
@@ -49,6 +49,7 @@ class Entry:
     blocks: tuple[int, ...]
     prompt_bytes: int
     request_class: RequestClass
+    request_id: str = ""
     line: bytes | None = None
 
 
@@ -82,7 +83,12 @@ class Recording:
         self._last = max(self._last, round((self._begun + arrived) * 1000))
         view = single.view
         entry = Entry(
-            self._last, view.prompt_tokens, view.blocks, single.prompt_bytes, view.request_class
+            self._last,
+            view.prompt_tokens,
+            view.blocks,
+            single.prompt_bytes,
+            view.request_class,
+            single.request_id,
         )
         self._entries.append(entry)
         return entry
@@ -143,6 +149,8 @@ def _line(entry: Entry, output_tokens: int, prompt_tokens: int) -> bytes:
         "hash_ids": [anonymous(block) for block in entry.blocks],
         "block": max(1, round(tokens * BLOCK_BYTES / max(entry.prompt_bytes, 1))),
     }
+    if entry.request_id:
+        row["request_id"] = entry.request_id
     if entry.request_class is not RequestClass.STANDARD:
         row["class"] = entry.request_class.value
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"

@@ -143,6 +143,7 @@ class Relay:
         self.sent.add(events)
         self._write(events)
         self.sent_at = monotonic()
+        self._single.track.told(self.sent_at)
         if self._call is not None:  # its own is on the way
             self._trim()
             self._slow = True
@@ -314,6 +315,7 @@ class Relay:
         if not self._begun:
             self._begun = True
             self.first.set_result(None)
+            self._single.track.told(self.sent_at)
         if is_over(events, self._ends):
             self.ended = True
 

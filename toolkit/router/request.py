@@ -16,6 +16,8 @@ from toolkit.contract.ticket import TICKET_KEY, sign
 from toolkit.policies.base import RequestView
 from toolkit.router.errors import ApiError
 from toolkit.router.poison import Record
+from toolkit.router.retry_after import Refusals
+from toolkit.router.track import Track
 
 Endpoint = Literal[
     "chat", "completions", "generate", "messages", "responses", "count_tokens", "embeddings",
@@ -78,6 +80,11 @@ class Single:
     """Workers that failed it in a way that is theirs."""
     job: str = ""
     """The id of the request that it is a part of."""
+    request_id: str = ""
+    """The word for it in logs (`toolkit.router.request_id`)."""
+    refusals: Refusals = field(default_factory=Refusals)
+    """What workers said that were too full for it."""
+    track: Track = field(default_factory=Track)
 
     def wants_prompt_logprobs(self) -> bool:
         """Only the prefill computes them; its answer has to be merged into the decode's."""

@@ -72,7 +72,7 @@ class Reruns:
         if attempts - busy > self._config.max_retries:
             raise failure.answer from failure
         if not self.budget.take(now):
-            log.error("no rerun: the budget of reruns is spent")
+            log.error("request %s: no rerun: the budget of reruns is spent", single.request_id)
             message = "A worker failed this request, and too many others wait to be run again."
             raise ApiError(503, message, retry_after=5) from failure
 
@@ -98,7 +98,7 @@ class Reruns:
         self._fleet.poisoned.update(record.deaths)
         self._metrics.poisoned.inc()
         seen = ", ".join(f"{worker} ({what})" for what, worker in record.strikes)
-        log.error("a request is not run again: %s", seen)
+        log.error("request %s is not run again: %s", single.request_id, seen)
         if failure.kind == "answer":  # the worker says more than we can
             answer = failure.answer
             answer.final = True

@@ -75,6 +75,7 @@ def split(
     *,
     wanted: Wanted = NOTHING,
     headers: str = "",
+    request_id: str = "",
     limit: int = 1024,
     vocabulary: int = 0,
     allow: frozenset[str] = frozenset(),
@@ -92,9 +93,9 @@ def split(
 
     `label` is the client's own name for the kind of request and `routing_key` its word on where it
     belongs, if it gave them: they may tell of the prompt or of a person, and are never logged.
-    `now`: when the request came, monotonic. `classes`: how the class of a request is found, None
-    where this deployment has none; `said_class`: what its header says, `key`: the name of its
-    client's key.
+    `request_id`: the word for it in logs. `now`: when the request came, monotonic. `classes`: how
+    the class of a request is found, None where this deployment has none; `said_class`: what its
+    header says, `key`: the name of its client's key.
 
     Raises:
         ApiError: 400 for values that no worker should see and for combinations that cannot work
@@ -149,7 +150,7 @@ def split(
         job.singles.append(
             Single(
                 endpoint, path, one, rid, index, stream, view, headers, first, size,
-                capture=capture, job=job.rid,
+                capture=capture, job=job.rid, request_id=request_id,
             )
         )  # fmt: skip
     return job

@@ -13,6 +13,8 @@ from weakref import WeakSet
 
 import httptools
 
+from toolkit.contract.addresses import host_port
+from toolkit.contract.headers import TO_CLIENT
 from toolkit.router import descriptors
 from toolkit.router.errors import OutOfResources, Reason, UpstreamError
 from toolkit.router.quiet import where
@@ -28,7 +30,10 @@ IDLE_S = 3.0
 """Idle connections older than this are not reused: uvicorn closes them after 5 s."""
 IDLE_MAX = 256
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
-_FRAMING_LENGTHS = frozenset(map(len, _FRAMING))
+_PASSED = frozenset(name.encode() for name in TO_CLIENT)
+_KNOWN_LENGTHS = frozenset(map(len, _FRAMING | _PASSED))
+PASSED_MAX = 128
+"""Bytes of a header's value that goes on to the client."""
 
 _POOLS: WeakSet[Upstream] = WeakSet()
 """All of this process: what is idle in any of them can be closed when descriptors are short."""
@@ -41,6 +46,7 @@ class Call:
     pieces, which calls may share.
 
     With a `sink`, a 200's body goes there as it arrives; every other body collects in `body`.
+    `headers`: those of the answer that go on to a client (`TO_CLIENT`).
     """
 
     __slots__ = (
@@ -48,6 +54,7 @@ class Call:
         "body",
         "connection",
         "done",
+        "headers",
         "heard",
         "request",
         "retriable",
@@ -66,6 +73,7 @@ class Call:
         self.heard = 0
         """How often something has come."""
         self.body = bytearray()
+        self.headers: dict[str, str] = {}
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
         self.connection: Connection | None = None
@@ -129,6 +137,7 @@ class Connection(asyncio.Protocol):
         "_keep",
         "_parser",
         "_parts",
+        "_passed",
         "_started",
         "call",
         "idle_since",
@@ -156,6 +165,7 @@ class Connection(asyncio.Protocol):
         self._framed = False
         """Its head says where the body ends."""
         self._informational = 0
+        self._passed: dict[str, str] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -217,8 +227,15 @@ class Connection(asyncio.Protocol):
             raise TooMuch(f"more than {HEADERS_MAX} headers")
         if len(name) + len(value) > HEAD_MAX:
             raise TooMuch(f"a header of more than {HEAD_MAX >> 10} KiB")
-        if len(name) in _FRAMING_LENGTHS and name.lower() in _FRAMING:
+        if len(name) not in _KNOWN_LENGTHS:
+            return
+        name = name.lower()
+        if name in _FRAMING:
             self._framed = True
+        elif name in _PASSED and len(value) <= PASSED_MAX and value.isascii():
+            text = value.decode()
+            if text.isprintable():
+                self._passed[name.decode()] = text
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -228,10 +245,11 @@ class Connection(asyncio.Protocol):
             raise TooMuch(f"status {status}, which HTTP does not have")
         if status >= 200:
             self.call.status = status
+            self.call.headers = self._passed
             self._framed = self._framed or status in (204, 304)
             return
         self._informational += 1
-        self._headers, self._framed = 0, False
+        self._headers, self._framed, self._passed = 0, False, {}
         if status == 101:
             raise TooMuch("a change of protocol")
         if self._informational > INFORMATIONAL_MAX:
@@ -297,7 +315,8 @@ class Connection(asyncio.Protocol):
 
 
 class Upstream:
-    """Connections to one worker. `on_lost` is told when one breaks in the middle of a call."""
+    """Connections to one worker. `on_lost` is told when one breaks in the middle of a call.
+    `prefix` stands before every path."""
 
     def __init__(
         self,
@@ -307,6 +326,7 @@ class Upstream:
         api_key: str | None = None,
         connect_timeout_s: float = 2.0,
         on_lost: Callable[[], None] = lambda: None,
+        prefix: str = "",
     ) -> None:
         self._worker = worker
         self._host = host
@@ -317,8 +337,8 @@ class Upstream:
         self._connecting: set[asyncio.Task[None]] = set()
         self.on_lost = on_lost
         auth = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._common = f" HTTP/1.1\r\nHost: {address}\r\n{auth}"
+        self._prefix = prefix
+        self._common = f" HTTP/1.1\r\nHost: {host_port(host, port)}\r\n{auth}"
 
     def post(
         self,
@@ -331,14 +351,14 @@ class Upstream:
         `Name: value\\r\\n` lines."""
         pieces = body if isinstance(body, tuple) else (body,)
         head = _bytes(
-            f"POST {path}{self._common}{headers}Content-Type: application/json\r\n"
+            f"POST {self._prefix}{path}{self._common}{headers}Content-Type: application/json\r\n"
             f"Content-Length: {sum(map(len, pieces))}\r\n\r\n"
         )
         first = head + pieces[0]  # the small ones, mostly all there is
         return self._begin((first, *pieces[1:]), sink)
 
     def get(self, path: str, sink: Sink | None = None) -> Call:
-        return self._begin((_bytes(f"GET {path}{self._common}\r\n"),), sink)
+        return self._begin((_bytes(f"GET {self._prefix}{path}{self._common}\r\n"),), sink)
 
     def _begin(self, request: tuple[bytes, ...], sink: Sink | None) -> Call:
         call = Call(self._worker, request, sink)

@@ -20,8 +20,10 @@ from toolkit.router import (
 from toolkit.router.about_workers import for_client
 from toolkit.router.config import MOVES_BY, why_not
 from toolkit.router.errors import ApiError
-from toolkit.router.events import fetch
+from toolkit.router.events import answer
 from toolkit.router.guard import CALLER
+from toolkit.router.places import without_places_in
+from toolkit.router.unserved import answered
 
 if TYPE_CHECKING:
     from toolkit.router.app import Router
@@ -42,6 +44,7 @@ def add_routes(app: web.Application, router: Router) -> None:
     app.router.add_get("/readiness", view.readiness)
     app.router.add_get("/workers", view.workers)
     app.router.add_get("/metrics", view.metrics)
+    app.router.add_get("/requests/{id}", view.request)
     app.router.add_post("/abort_request", view.abort)
     app.router.add_post("/admin/policy", view.policy)
     app.router.add_post("/admin/drain", view.drain)
@@ -65,7 +68,11 @@ class Views:
     async def readiness(self, _: web.Request) -> web.Response:
         if self._r.known_workers.ready() and not self._r.admission.draining:
             return web.Response(text="ready")
-        down = [w.name for w in self._r.known_workers.workers if not w.healthy]
+        down = [
+            f"{w.name} ({without_places_in(w.why_down)})" if w.why_down else w.name
+            for w in self._r.known_workers.workers
+            if not w.healthy
+        ]
         why = "draining" if self._r.admission.draining else f"waiting for {', '.join(down)}"
         return web.Response(status=503, text=why, headers={"Retry-After": "2"})
 
@@ -81,6 +88,8 @@ class Views:
         ]
         for row in rows if not addresses else ():
             del row["url"]
+            if "why" in row:
+                row["why"] = without_places_in(row["why"])
         return _json(
             {
                 "workers": rows,
@@ -134,14 +143,30 @@ class Views:
         for worker in self._r.known_workers.workers:
             if not worker.healthy:
                 continue
-            status, body = await fetch(worker, request.raw_path)
+            status, body, headers = await answer(worker, request.raw_path)
             if status <= 0:
                 continue
             shown = body if request[CALLER].admin else for_client(request.path, status, body)
             if shown is None:
                 return _error(502, "The worker's answer is not a JSON object.")
-            return web.Response(status=status, body=shown, content_type="application/json")
-        return _error(503, "No healthy worker.")
+            return web.Response(
+                status=status, body=shown, content_type="application/json", headers=headers
+            )
+        return answered(ApiError(503, "No healthy worker.", retry_after=2), request.path)
+
+    async def request(self, request: web.Request) -> web.Response:
+        """What is known of a request, by its `x-request-id` or the id of its answer: of all to the
+        admin, to a client with a key of its own."""
+        caller = request[CALLER]
+        if not caller.name:
+            refused = self._r.guard.refuse_admin(request)
+            if refused is not None:
+                return refused
+        name = request.match_info["id"]
+        found = self._r.known_requests.find(name, None if caller.admin else caller.name)
+        if not found:
+            return _error(404, "No request of this id is running, nor among the last that ended.")
+        return _json({"requests": [known.describe(caller.admin) for known in found]})
 
     async def abort(self, request: web.Request) -> web.Response:
         """SGLang's /abort_request: by the client's own rid, of its own requests; `abort_all`, and
@@ -310,5 +335,4 @@ def _json(value: Any) -> web.Response:
 
 
 def _error(status: int, message: str) -> web.Response:
-    body = orjson.dumps({"error": {"message": message}})
-    return web.Response(status=status, body=body, content_type="application/json")
+    return answered(ApiError(status, message), "")

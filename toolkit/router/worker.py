@@ -39,6 +39,8 @@ class Worker:
         self.shares_experts = config.dp_attention
         """Whether its ranks do (DP attention)."""
         self.down_since = 0.0
+        self.why_down = ""
+        """Why it is not up, as it was last seen; what it was once it is."""
         self.last_event = 0.0
         self.record = Ejection()
         self.crashed_at = 0.0
@@ -52,6 +54,7 @@ class Worker:
             api_key,
             router.connect_timeout_s,
             on_lost=self._data_lost,
+            prefix=config.prefix,
         )
         self.ranks = [Rank(self, rank, router) for rank in range(config.dp_size)]
         self.calls: set[Call] = set()

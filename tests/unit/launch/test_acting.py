@@ -38,8 +38,8 @@ ONLY_OURS = {
     "lost_s": "60", "first_token_timeout_s": "9", "idle_timeout_s": "9", "eject_share": "0.5",
     "max_retries": "3", "max_parts": "8", "max_body_mib": "9", "max_body_total_mib": "99",
     "max_connections": "9", "head_timeout_s": "9", "keepalive_s": "9", "body_timeout_s": "9",
-    "body_pace_kib": "1", "accept_gzip": "false", "parse_cpu_ms": "50", "write_stall_s": "9", "classes": "{}", "rebalance": "true",
-    "moves": "replay",
+    "body_pace_kib": "1", "accept_gzip": "false", "parse_cpu_ms": "50", "write_stall_s": "9",
+    "classes": "{}", "rebalance": "true", "moves": "replay", "cors": "['https://app.example']",
 }  # fmt: skip
 ANY_ROUTERS = {
     "host": "127.0.0.1", "port": "30000", "node": "n", "open": "false", "api_key_env": "KEY",

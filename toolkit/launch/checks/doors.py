@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from toolkit.contract.addresses import is_ipv6, loopback_like
 from toolkit.launch.plan import DIST_PORTS, Plan
 from toolkit.loopback import is_loopback
 
@@ -33,7 +34,11 @@ def doors(plan: Plan) -> list[Door]:
         key = "a client key" if keyed else ""
         found.append(Door("router", router.host, str(router.port), "clients", key))
         if admin := config.get("admin_port"):
-            found.append(Door("router", "127.0.0.1", str(admin), "orders", "to be no web page"))
+            found.append(
+                Door(
+                    "router", loopback_like(router.host), str(admin), "orders", "to be no web page"
+                )
+            )
     for w in plan.workers:
         key = "the run's key" if plan.keyed else ""
         found.append(Door(w.name, w.address, str(w.port), "HTTP", key))
@@ -57,13 +62,19 @@ def firewall(plan: Plan) -> list[str]:
     hosts &= {worker.address for worker in plan.workers}
     if not hosts:
         return []
+    old = sorted(host for host in hosts if not is_ipv6(host))
+    new = sorted(host for host in hosts if is_ipv6(host))
     ports = dict.fromkeys(d.ports for d in doors(plan) if d.who != "router")
     return [
         "nft add table inet toolkit",
         "nft 'add chain inet toolkit input { type filter hook input priority 0; }'",
         "nft 'add rule inet toolkit input ct state established,related accept'",
         "nft 'add rule inet toolkit input iif lo accept'",
-        f"nft 'add rule inet toolkit input ip saddr {{ {', '.join(sorted(hosts))} }} accept'",
+        *(
+            f"nft 'add rule inet toolkit input {family} saddr {{ {', '.join(some)} }} accept'"
+            for family, some in (("ip", old), ("ip6", new))
+            if some
+        ),
         f"nft 'add rule inet toolkit input tcp dport {{ {', '.join(ports)} }} drop'",
     ]
 

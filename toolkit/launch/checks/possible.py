@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from toolkit.contract.addresses import loopback_like
 from toolkit.keys import KeysError, client_keys, one_key
 from toolkit.launch import claims, hardware
 from toolkit.launch.checks.agreement import agreement
@@ -189,7 +190,8 @@ def ports(plan: Plan) -> list[Problem]:
         router = plan.router
         wanted.append(("router", router.node, router.port, router.host, router.local))
         if admin := (router.config or {}).get("admin_port"):
-            wanted.append(("router.admin_port", router.node, admin, "127.0.0.1", router.local))
+            own = loopback_like(router.host)
+            wanted.append(("router.admin_port", router.node, admin, own, router.local))
     counts = Counter((host, port) for _, host, port, _, _ in wanted)
     problems = []
     for name, host, port, address, local in wanted:

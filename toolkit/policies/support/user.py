@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-HEADER = "x-smg-routing-key"
+from toolkit.contract.headers import ROUTING_KEY as HEADER
+
+__all__ = ["HEADER", "MAX_NAME", "user_of"]
+
 MAX_NAME = 4096
 """Characters. A longer name is passed over: cut off, it could be that of many users."""
 _DIGEST_BYTES = 12

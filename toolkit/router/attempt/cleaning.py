@@ -53,7 +53,8 @@ def clean_up(
             try:
                 leg.rank.worker.abort(leg.rid)
             except Exception:  # best effort, as it is; the counts must go back
-                log.exception("%s could not be told to drop a request", leg.rank.worker.name)
+                name, worker = single.request_id, leg.rank.worker.name
+                log.exception("request %s: %s could not be told to drop it", name, worker)
             call.close()
         _end(leg, _generated(leg, relay, ok), ok, moved)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +30,12 @@ IDS_HEADER = f"{IDS}: 1\r\n"
 
 @dataclass(slots=True)
 class Answer:
-    """A worker's complete answer to a request that does not stream."""
+    """A worker's complete answer to a request that does not stream. `headers`: those of it that go
+    on to the client."""
 
     status: int
     body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 class Legs:
@@ -91,6 +93,8 @@ class Legs:
         rid, brought = self.rid, len(self._single.resume_ids)
         if apart is not None:
             rid, brought = apart.rid, apart.brought
+        worker, role = rank.worker, rank.worker.config.role
+        self._single.track.sent(self._number, worker.name, rank.dp_rank, role, rid)
         leg = Leg(rank, call, booking, decode, now, probe, rid=rid, brought=brought, early=early)
         if apart is None:
             self.all.append(leg)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -16,6 +16,7 @@ from toolkit.router.first import first_of
 from toolkit.router.merge import put_prompt_logprobs
 from toolkit.router.metrics import Timing
 from toolkit.router.request import Single
+from toolkit.router.retry_after import passed
 from toolkit.router.stream_memory import FORGOTTEN
 from toolkit.router.upstream import Call
 
@@ -113,7 +114,7 @@ class Relaying:
                     self._d.metrics.began(monotonic() - self._arrived, kind)
             first_at, had = monotonic(), relay.tokens
             assert self._client is not None
-            await self._client.start()
+            await self._client.start(passed(call.headers, time()))
             leg = await self._to_its_end(leg)
             call = leg.call
             if relay.tokens > had:
@@ -163,7 +164,7 @@ class Relaying:
             answer = orjson.loads(body)
             put_prompt_logprobs(self._single.endpoint, answer, prompt)
             body = orjson.dumps(answer)
-        return Answer(call.status, self._legs.named(body))
+        return Answer(call.status, self._legs.named(body), passed(call.headers, time()))
 
 
 def _prefill_answer(prefill: Leg) -> dict[str, Any] | None:

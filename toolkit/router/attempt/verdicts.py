@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
+from toolkit.contract.headers import RETRY_AFTER
 from toolkit.router.attempt.legs import Leg, Legs
 from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
 from toolkit.router.failure import ABOUT_KV
 from toolkit.router.request import Single
+from toolkit.router.retry_after import passed
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
@@ -20,6 +22,8 @@ PROBE_S = 10.0
 """A worker on probation is well again when an answer has run for so long, or to its end."""
 FULL = frozenset({429, 503})
 """What a worker answers that has no room: another one may have."""
+FULL_FOR_S = 1
+"""How long a full worker is thought to be full that does not say it."""
 _INNER = re.compile(rb'"message":"(5\d\d): ([^"]*)')
 """How SGLang's /v1/responses tells that its own server failed: a 400 with that in its message."""
 SCRUBBED = "Internal server error"
@@ -78,8 +82,11 @@ class Verdicts:
     def refusal(self, leg: Leg) -> Exception:
         """A worker's answer that is not a 200: the client's own mistake, or a failure."""
         status, body = leg.call.status, self._legs.named(bytes(leg.call.body))
-        after = 1 if status in FULL else None
-        error = ApiError(status, f"answered {status}", raw=body, retry_after=after)
+        headers = passed(leg.call.headers, time())
+        if status in FULL:
+            error = self._full(leg, headers, body)
+        else:
+            error = self._said(leg, status, body, headers)
         inner = _INNER.search(body) if self._single.endpoint == "responses" else None
         if inner is not None:
             status = int(inner[1])
@@ -88,6 +95,28 @@ class Verdicts:
             self.prove(leg)
             return error
         return self.failed(leg, f"answered {status}", error)
+
+    def _full(self, leg: Leg, headers: dict[str, str], body: bytes) -> ApiError:
+        """The answer when no worker had room. When to come again: what those that refused this
+        request have said, or else the router's own estimate."""
+        role, refusals = leg.rank.worker.config.role, self._single.refusals
+        refusals.add(role, leg.rank.worker.name, headers, time())
+        others = {
+            name: value for name, value in headers.items() if not name.startswith(RETRY_AFTER)
+        }
+        told = others | refusals.headers()
+        return self._said(leg, leg.call.status, body, told, FULL_FOR_S)
+
+    @staticmethod
+    def _said(
+        leg: Leg, status: int, body: bytes, headers: dict[str, str], after: int | None = None
+    ) -> ApiError:
+        """As the worker said it; a page of something in between is not an error object."""
+        if body.lstrip()[:1] in (b"{", b"["):
+            what, raw = f"answered {status}", body
+        else:
+            what, raw = f"Worker {leg.rank.worker.name} answered {status}, and no JSON.", None
+        return ApiError(status, what, raw=raw, retry_after=after, passed=headers)
 
     def failed(self, leg: Leg, reason: str, error: ApiError) -> Retry:
         """A worker says that it failed, or that it is full."""
