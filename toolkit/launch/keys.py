@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.contract.addresses import origin_of
+from toolkit.contract.addresses import origin_of, place_of
 from toolkit.contract.variables import INSECURE_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.keys import KeysError, client_keys, from_environment, one_key
 from toolkit.launch.errors import LaunchError, Problem
@@ -111,7 +111,7 @@ def headers_at(url: str) -> dict[str, str]:
 
 def _check_stays(url: str) -> None:
     """Raise KeysError where a key would go to another host by plain HTTP unwanted."""
-    host = urlsplit(url).hostname or ""
+    host = place_of(url).host
     if is_loopback(host) or is_own(host) or os.environ.get(INSECURE_VARIABLE) == "1":
         return
     raise KeysError(
