@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolkit.contract.addresses import is_ipv6
 from toolkit.contract.capturing import SCATTERED
 from toolkit.contract.headers import REQUEST_ID
 from toolkit.contract.variables import (
@@ -206,6 +207,8 @@ def worker_env(
     env |= python_env() | CRASH_ENV
     # With --log-requests SGLang's own lines name a request as its client and the router do.
     env["SGLANG_LOG_REQUEST_HEADERS"] = REQUEST_ID
+    if is_ipv6(address):
+        env["MC_USE_IPV6"] = "1"  # else Mooncake looks for IPv4 addresses of its peers only
     if signature_layers:
         env[LAYERS_VARIABLE] = ",".join(map(str, signature_layers))
     if profile and by_signature(role.dp_policy):

@@ -37,6 +37,7 @@ def test_a_deployment_on_ipv6_has_brackets_wherever_a_port_follows(model: Path) 
     for worker in plan.workers:
         at = worker.argv.index("--host")
         assert worker.argv[at + 1] == worker.env["SGLANG_HOST_IP"] == "::1"
+        assert worker.env["MC_USE_IPV6"] == "1"
     config = RouterConfig.model_validate(plan.router.config)
     assert (config.host, config.workers[0].host) == ("::1", "::1")
     assert {door.address for door in doors(plan)} == {"::1"} and not firewall(plan)

@@ -322,6 +322,18 @@ def test_a_slash_too_many_is_sent_on_and_followed_with_method_and_body():
     run(check())
 
 
+def test_an_expectation_that_nobody_knows_is_refused_in_the_shape_of_the_path():
+    async def check() -> None:
+        async with Cluster(decodes=1) as cluster:
+            for path in ("/health", "/v1/models", PATH, "/nothing"):
+                method = "POST" if path == PATH else "GET"
+                got, headers, body = await ask(cluster, method, path, headers={"Expect": "tea"})
+                assert got == 417 and _is_an_error(path, 417, body), (path, body)
+                assert headers["content-type"] == "application/json"
+
+    run(check())
+
+
 def test_head_and_options_are_answered():
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
