@@ -26,7 +26,7 @@ PLATFORMS = (
 
 NEEDS = (
     "annotated-types", "apache-tvm-ffi", "asttokens", "cffi", "compressed-tensors", "dill",
-    "distro", "executing", "fastapi", "gguf", "httptools", "interegular", "ipython",
+    "distro", "executing", "fastapi", "gguf", "google-re2", "httptools", "interegular", "ipython",
     "ipython_pygments_lexers", "jedi", "jiter", "jsonschema", "jsonschema-specifications",
     "llguidance", "loguru", "matplotlib-inline", "msgspec", "openai", "openai-harmony",
     "opentelemetry-api", "orjson", "parso", "partial-json-parser", "pexpect", "prompt_toolkit",

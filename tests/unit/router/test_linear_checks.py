@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.router.worst_bodies import ROWS, Worst, raw, rules
+from tests.hostile_bodies import HOSTILE
+from tests.unit.router.worst_bodies import ROWS, Make, Worst, raw, rules
 from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.door.models import prepare
 from toolkit.router.errors import ApiError
@@ -52,14 +53,20 @@ def made() -> None:
     prepare(ALLOW)
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_four_times_the_size_costs_about_four_times_as_much(row: Worst) -> None:
+EVERY: dict[str, tuple[str, Make]] = {
+    **{name: (row.path, row.make) for name, row in ROWS.items()},
+    **{each.name: (each.path, each.make) for each in HOSTILE},
+}
+
+
+@pytest.mark.parametrize(("path", "make"), EVERY.values(), ids=EVERY)
+def test_four_times_the_size_costs_about_four_times_as_much(path: str, make: Make) -> None:
     smaller = b""
     for size in SIZES:
-        body = raw(row.make(size))
+        body = raw(make(size))
         if smaller:
             for _ in range(TRIES):
-                taken = cpu_s(row.path, smaller), cpu_s(row.path, body)
+                taken = cpu_s(path, smaller), cpu_s(path, body)
                 if taken[1] < GROWTH * taken[0]:
                     break
             else:

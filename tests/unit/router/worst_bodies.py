@@ -14,6 +14,7 @@ from toolkit.router.door.endpoints import ENDPOINTS
 from toolkit.router.door.sampling import SAMPLING
 
 Body = dict[str, Any] | bytes
+Make = Callable[[int], Body]
 
 
 class Worst(NamedTuple):
@@ -22,7 +23,7 @@ class Worst(NamedTuple):
 
     path: str
     reads: str
-    make: Callable[[int], Body]
+    make: Make
 
 
 def name_of(function: Any) -> str:
@@ -136,11 +137,11 @@ def _images(size: int) -> list[dict[str, Any]]:
     return [part] * (size // 60)
 
 
-def _schema_text(make: Callable[[int], dict[str, Any]]) -> Callable[[int], Body]:
+def _schema_text(make: Callable[[int], dict[str, Any]]) -> Make:
     return lambda size: _native(json_schema=json.dumps(make(size)))
 
 
-def _format(make: Callable[[int], dict[str, Any]]) -> Callable[[int], Body]:
+def _format(make: Callable[[int], dict[str, Any]]) -> Make:
     return lambda size: _chat(
         response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": make(size)}}
     )
