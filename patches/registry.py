@@ -61,7 +61,7 @@ from patches.preempt import experts as preempt_experts
 from patches.relocate import dispatch_info, rank
 from patches.relocate import order as relocation_order
 from patches.steps import batch_trace, lockstep, sent_time, step_log
-from patches.streams import event_stream, expert_stream
+from patches.streams import event_stream, expert_stream, heartbeat
 from toolkit.contract.variables import WITHOUT_VARIABLE
 
 ALL: tuple[Patch, ...] = (
@@ -131,6 +131,7 @@ ALL: tuple[Patch, ...] = (
     *sent_time.PATCHES,
     batch_trace.PATCH,
     stop_patterns.PATCH,
+    heartbeat.PATCH,
     router_fields.PATCH,
     request_guard.PATCH,
     request_answers.PATCH,

@@ -7,13 +7,16 @@ SGLang or transformers are imported there, which no plugin can do.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 
 from patches import stubs
 from patches.cpu import template
 from patches.environment import installed, on_cpu
-from toolkit.contract.variables import PATCHES_VARIABLE
+from toolkit.contract.variables import HEARTBEAT_VARIABLE, PATCHES_VARIABLE
 from toolkit.preloaded.server import die_with_parent
 
 
@@ -86,10 +89,22 @@ def main() -> None:
     signature.check_worker(server_args)
     waiting_queue.check_worker(server_args)
     speculative.check_worker(server_args)
-    try:
-        run_server(server_args)
-    finally:
-        kill_process_tree(os.getpid(), include_parent=False)
+    with _heartbeats():
+        try:
+            run_server(server_args)
+        finally:
+            kill_process_tree(os.getpid(), include_parent=False)
+
+
+@contextlib.contextmanager
+def _heartbeats() -> Iterator[None]:
+    """A folder for them, where no launcher has given one."""
+    if os.environ.get(HEARTBEAT_VARIABLE):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="toolkit-", ignore_cleanup_errors=True) as folder:
+        os.environ[HEARTBEAT_VARIABLE] = folder
+        yield
 
 
 if __name__ in ("__main__", "__mp_main__"):

@@ -18,7 +18,8 @@ from time import monotonic
 
 from patches.streams.outlet import Outlet
 from patches.streams.pulse import Pulse
-from toolkit.contract.events import Down, Event, LoadReading, Ping, encode
+from toolkit.contract.events import Down, Event, Heartbeat, LoadReading, Ping, encode
+from toolkit.contract.heartbeat import Beat
 from toolkit.limited_logs import limited_logger
 
 log = limited_logger("toolkit.events")
@@ -28,6 +29,8 @@ IDLE_LOAD_INTERVAL_S = 0.25
 STILL_S = 2.0
 """A busy worker says so often, too, that a rank's load has not changed, if the rank lives: the
 router must be able to tell a rank that has lost a request from one that is stuck in a step."""
+HEARTBEAT_S = 0.5
+"""Between two heartbeats of each rank, changed or not: a count that stands still is news."""
 PING_AFTER_S = 1.0
 HELD_PING_S = 0.5
 """Between two pings while the loop is held up: the router must hear of that before `silent_s`."""
@@ -36,14 +39,19 @@ PAUSE_S = 1.0
 
 
 class EventHub:
-    """`busy` and `loads` are asked by the hub's thread: whether the worker has requests, and each
-    rank's newest reading with the time at which it was taken."""
+    """`busy`, `loads` and `beats` are asked by the hub's thread: whether the worker has requests,
+    each rank's newest reading with the time at which it was taken, and its heartbeat."""
 
     def __init__(
-        self, busy: Callable[[], bool], loads: Callable[[], Iterable[tuple[LoadReading, float]]]
+        self,
+        busy: Callable[[], bool],
+        loads: Callable[[], Iterable[tuple[LoadReading, float]]],
+        beats: Callable[[], Iterable[tuple[int, Beat]]] = tuple,
     ) -> None:
         self._busy = busy
         self._read = loads
+        self._beats = beats
+        self._beat_at = float("-inf")
         self._lock = threading.Lock()
         self._outlets: set[Outlet] = set()
         self._loads: dict[int, LoadReading] = {}
@@ -107,6 +115,7 @@ class EventHub:
                 busy = self._busy()
                 if not down:  # nothing that a worker says after that counts
                     self._tell_loads(busy)
+                    self._tell_heartbeats(monotonic())
                     self._tell_life(monotonic())
                 self._wait(LOAD_INTERVAL_S if busy else IDLE_LOAD_INTERVAL_S)
             except Exception:
@@ -121,6 +130,13 @@ class EventHub:
                 with self._lock:
                     self._loads[rank], self._as_of[rank] = load, as_of
                 self.publish(load)
+
+    def _tell_heartbeats(self, now: float) -> None:
+        if now - self._beat_at < HEARTBEAT_S:
+            return
+        self._beat_at = now
+        for rank, beat in self._beats():
+            self.publish(Heartbeat(*beat, dp_rank=rank))
 
     def _tell_life(self, now: float) -> None:
         assert self._pulse is not None

@@ -26,6 +26,7 @@ from patches.environment import expected, installed
 from patches.experts.of_model import expert_count
 from patches.experts.signature import wanted_layers
 from patches.flags import ASKED, WRITTEN, resolved_view
+from patches.streams import heartbeat
 from patches.streams.event_hub import EventHub
 from toolkit.contract import VERSION, run_id
 from toolkit.contract.events import (
@@ -102,7 +103,7 @@ def _loads() -> list[tuple[LoadReading, float]]:
     ]
 
 
-HUB = EventHub(_busy, _loads)
+HUB = EventHub(_busy, _loads, heartbeat.read_ranks)
 
 
 def _silent_ranks() -> list[int]:
@@ -240,6 +241,7 @@ def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
     if serving.enable_http2 or serving.ssl_certfile:
         refuse("--enable-http2 and --ssl-certfile: events want a connection that can be taken over")
     manager.load_snapshot_reader = SharedReader(manager.load_snapshot_reader)
+    heartbeat.begin_http(manager)
     original(state)
 
 

@@ -225,7 +225,29 @@ class Ping(msgspec.Struct, frozen=True, tag="ping", tag_field="type", omit_defau
     once when it is over."""
 
 
-Event = Hello | PrefillDone | KvTransfer | Moving | LoadReading | Steps | Placed | Down | Ping
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", tag_field="type", omit_defaults=True):
+    """What a rank's scheduler last wrote of itself (`toolkit.contract.heartbeat`), twice a second,
+    whether or not it has changed: a count that stands still is a rank that does."""
+
+    beats: int
+    works: bool = False
+    doing: str = ""
+    expected_s: float = 0.0
+    dp_rank: int = 0
+
+
+Event = (
+    Hello
+    | PrefillDone
+    | KvTransfer
+    | Moving
+    | LoadReading
+    | Steps
+    | Placed
+    | Down
+    | Ping
+    | Heartbeat
+)
 
 RUN_MAX = 1024
 SHOWN_MAX = 40

@@ -21,7 +21,7 @@ from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.expert_maps import PLACED, file_of
 from toolkit.launch.model import ModelFacts
-from toolkit.launch.patience import patience
+from toolkit.launch.patience import STUCK, bounds, patience
 from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
@@ -209,6 +209,9 @@ class PlanBuilder:
             )
         }
         optional |= patience(self.deployment.device, router)
+        stuck = bounds(self.deployment.device, self.deployment.restart)
+        if stuck != STUCK["cpu"]:
+            optional |= {"stuck_s": stuck.stuck_s, "announced_s": stuck.announced_s}
         if self.deployment.prefill.waiting.order == "sjf" and router.parked_per_prefill is None:
             optional["parked_per_prefill"] = PARKED
         if self.locality:

@@ -351,7 +351,11 @@ class Timeouts(_Strict):
 class Restart(_Strict):
     """A process that dies is started again after `first_delay * 2^n` s, at most `max_delay`. The
     (`max_restarts` + 1)-th death within `window` s ends a start-up. Later it rests: it is tried
-    after `rest_first * 2^n` s, at most `rest_max`, until it has been ready for `window` s."""
+    after `rest_first * 2^n` s, at most `rest_max`, until it has been ready for `window` s.
+
+    A worker that holds work and makes no step for `stuck_s` s is ended and started again; what it
+    has announced and cannot foresee may last `announced_s` (`toolkit.watchdog`). None: as the
+    device wants it (`toolkit.launch.patience`); a `stuck_s` of 0: nobody looks."""
 
     max_restarts: Annotated[int, Field(ge=0)] = 5
     window: Seconds = 300
@@ -359,6 +363,8 @@ class Restart(_Strict):
     max_delay: Seconds = 30
     rest_first: Seconds = 60
     rest_max: Seconds = 600
+    stuck_s: Annotated[float, Field(ge=0)] | None = None
+    announced_s: Seconds | None = None
 
 
 class LogFiles(_Strict):

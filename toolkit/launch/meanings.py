@@ -87,6 +87,11 @@ MEANINGS = {
     "restart.max_delay": "the longest such delay, seconds",
     "restart.rest_first": "first delay of a process that rests; it doubles each time, seconds",
     "restart.rest_max": "the longest rest, seconds",
+    "restart.stuck_s": "a rank that holds work and makes no step for so long is stuck: its "
+    "requests go elsewhere, and the launcher starts its worker again (default 5 on cpu, 20 on "
+    "cuda; 0: nobody looks), seconds",
+    "restart.announced_s": "the same for what a rank has announced and cannot foresee, such as a "
+    "kernel's compilation (default 120 on cpu, 300 on cuda), seconds",
     "logs": "one log for each process, readable by its owner only",
     "logs.max_mib": "size at which a log rotates, MiB",
     "logs.keep": "older logs that stay; `NAME.log.1` is the youngest",

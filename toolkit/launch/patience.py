@@ -18,6 +18,10 @@ On a GPU pauses are longer, each for its reason in SGLang 0.5.21 (by reading):
 - `idle_timeout_s` 120: a rank that compiles a kernel in mid-traffic, captures a graph again or
   moves experts (EPLB) sends nothing meanwhile, tens of seconds. SGLang itself ends a server whose
   forward takes more than 300 s (--watchdog-timeout): to be more patient than that is in vain.
+- `restart.stuck_s` 20 (5 on a CPU): a scheduler writes its heartbeat in every round of its loop,
+  and waits in one for the GPU at most as long as a forward takes, which it announces. What is left
+  beside that is SGLang's own Python and what it calls: milliseconds, and now and then a garbage
+  collection or a stalled file system. `restart.announced_s` 300: SGLang's own bound of a forward.
 - `lost_s` and `first_token_timeout_s` are the same on both: a rank that compiles publishes no
   reading, so it never says that it has no request; and 120 s for a first token suit both.
 """
@@ -26,11 +30,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolkit.launch.deployment import Restart
+from toolkit.watchdog import Bounds
+
 PATIENCE: dict[str, dict[str, float]] = {
     "cpu": {"silent_s": 1.5, "hung_s": 5.0, "lost_s": 60.0, "idle_timeout_s": 60.0},
     "cuda": {"silent_s": 5.0, "hung_s": 30.0, "lost_s": 60.0, "idle_timeout_s": 120.0},
 }
 """Seconds. Those of `cpu` are the router's own defaults, where nobody tells it the device."""
+
+STUCK: dict[str, Bounds] = {"cpu": Bounds(5.0, 120.0), "cuda": Bounds(20.0, 300.0)}
+"""When a rank that holds work is stuck, beside work that it has announced and in it. Those of `cpu`
+are the router's own defaults."""
+
+
+def bounds(device: str, restart: Restart) -> Bounds:
+    """When a rank is stuck, by the deployment or by its device."""
+    own = STUCK.get(device, STUCK["cpu"])
+    return Bounds(
+        own.stuck_s if restart.stuck_s is None else restart.stuck_s,
+        own.announced_s if restart.announced_s is None else restart.announced_s,
+    )
 
 
 def patience(device: str, router: Any) -> dict[str, float]:

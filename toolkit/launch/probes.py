@@ -66,7 +66,7 @@ class Probes:
                 self._not_yet(m, result)
             else:
                 m.status, m.note = Status.READY, ""
-                m.ready_after = time.monotonic() - m.started
+                m.ready_after = m.usual_start_s = time.monotonic() - m.started
                 m.probed = ""
                 self._refused.pop(m.name, None)
                 self._served.add(m.name)

@@ -31,6 +31,7 @@ class Status(StrEnum):
     WAITING = "waiting"
     STARTING = "starting"
     READY = "ready"
+    STUCK = "stuck"
     RESTARTING = "restarting"
     RESTING = "resting"
     REFUSED = "refused"
@@ -75,6 +76,10 @@ class Managed:
     next_start: float = 0.0
     started: float = 0.0
     ready_after: float | None = None
+    usual_start_s: float | None = None
+    """From its last start until it was ready; None: it never was."""
+    stuck: str = ""
+    """Why it is ended: it makes no step."""
     probing: bool = False
     popen: subprocess.Popen[bytes] | Forked | None = None
     start_ticks: int = 0
@@ -127,7 +132,7 @@ class Managed:
         self.start_ticks = seen.start if seen else 0
         self.started = time.monotonic()
         self.status = Status.STARTING
-        self.ready_after = None
+        self.ready_after, self.stuck = None, ""
         return why
 
     def tail(self, lines: int = 15) -> str:

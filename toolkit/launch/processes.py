@@ -21,11 +21,13 @@ from toolkit.launch.deaths import Deaths
 from toolkit.launch.guard import Guard
 from toolkit.launch.logpipes import LogPipes
 from toolkit.launch.orders import Order
+from toolkit.launch.patience import bounds
 from toolkit.launch.plan import Plan
 from toolkit.launch.preloading import PRELOADED, preloaded
 from toolkit.launch.probes import Probes
 from toolkit.launch.process import FINAL, REFUSED, RETRIED, Managed, Status, describe_exit
 from toolkit.launch.roster import roster
+from toolkit.launch.stalls import Stalls
 from toolkit.preloaded.client import State, reap
 
 
@@ -62,6 +64,7 @@ class Processes:
         again for ever. Before, it fails the start."""
         self._deaths = Deaths(plan, background, changed)
         self._probes = Probes(run_id, background, changed)
+        self._stalls = Stalls(bounds(plan.device, plan.restart), scratch)
         self._selector = selector
         self._changed = changed
         self._pidfds: dict[str, int] = {}
@@ -78,7 +81,7 @@ class Processes:
         times: list[float | None] = [
             m.next_start for m in everyone if m.status in RETRIED and not self._must_wait(m)
         ]
-        times += [self.logs.timer, self._probes.timer(everyone)]
+        times += [self.logs.timer, self._probes.timer(everyone), self._stalls.timer(everyone)]
         if self.preloaded:
             times.append(self.preloaded.timer)
         if self.patient:
@@ -104,6 +107,8 @@ class Processes:
             if (due or turn) and not self._must_wait(m):
                 self._spawn(m)
         self._probes.tick(self.processes.values(), now)
+        for m, why in self._stalls.tick(self.processes.values(), now):
+            self._end_stuck(m, why)
         if self.patient:
             self._deaths.tick(self.processes.values(), now)
 
@@ -128,6 +133,13 @@ class Processes:
                 continue
             self._changed(f"{m.name}: ended, to {order.what}, as ordered")
             _end(m)
+
+    def _end_stuck(self, m: Managed, why: str) -> None:
+        """End what will not go on: all its processes, at once, since one that is stopped or hangs
+        in native code hears no SIGTERM. Its death counts like any other."""
+        m.status, m.note, m.stuck = Status.STUCK, f"stuck: {why}", why
+        self._changed(f"{m.name}: {m.note}; it is killed and started again")
+        _end(m)
 
     def _ended_as_ordered(self, m: Managed) -> None:
         what, m.ordered = m.ordered, None
@@ -178,6 +190,7 @@ class Processes:
         return self.preloaded.state in (State.GONE, State.IMPORTING)
 
     def _spawn(self, m: Managed) -> None:
+        self._stalls.begin(m)
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self.logs.say(m.name, f"--- toolkit: start {m.restarts + 1} of {m.name}, {stamp}")
         fd = -1
@@ -222,7 +235,8 @@ class Processes:
             m.status, m.note = Status.REFUSED, m.tail(1)
             self._changed(f"{m.name}: refused to start: {m.note}")
             return
-        self._deaths.died(m, describe_exit(code), self.patient)
+        how = f"stuck ({m.stuck}), so killed" if m.stuck else describe_exit(code)
+        self._deaths.died(m, how, self.patient)
 
     def _drop_pidfd(self, m: Managed) -> None:
         fd = self._pidfds.pop(m.name, None)

@@ -116,7 +116,7 @@ class Live:
         for heading in ("process", "status", "pid", "what"):
             table.add_column(heading)
         colours = {"ready": "green", "failed": "red", "refused": "red"}
-        colours |= {"restarting": "yellow", "resting": "yellow"}
+        colours |= {"restarting": "yellow", "resting": "yellow", "stuck": "red"}
         for m in processes:
             colour = colours.get(m.status, "cyan")
             table.add_row(m.name, f"[{colour}]{m.status}[/]", str(m.pid or ""), m.note)

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolkit.contract.variables import FRONT_VARIABLE as FRONT
+from toolkit.contract.variables import HEARTBEAT_VARIABLE as HEARTBEAT
 from toolkit.launch import keys
 from toolkit.launch.plan import RUN_DIR, Plan
 from toolkit.launch.process import Managed
-from toolkit.launch.scratch import variables
+from toolkit.launch.scratch import heartbeats, variables
 
 
 def roster(
@@ -26,7 +27,7 @@ def roster(
             url=w.url,
             health_url=w.health_url,
             command=_within(run_dir, w.command),
-            env={**temporary, **_in(run_dir, w.env)},
+            env={**temporary, **_in(run_dir, w.env), HEARTBEAT: str(heartbeats(scratch, w.name))},
             log=run_dir / f"{w.name}.log",
             after=w.after,
             without=keys.not_for_workers(plan),

@@ -28,6 +28,11 @@ def scratch() -> tempfile.TemporaryDirectory[str]:
         raise LaunchError(f"temporary files: {error.strerror}; set TMPDIR to a folder") from error
 
 
+def heartbeats(folder: Path, worker: str) -> Path:
+    """Where a worker's processes write that they go on (`toolkit.contract.heartbeat`)."""
+    return folder / "heartbeats" / worker
+
+
 def variables(folder: Path) -> dict[str, str]:
     """Have a process use the folder. What torch has compiled stays where the next one finds it.
 

@@ -13,6 +13,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from toolkit.router.known_workers import KnownWorkers
+from toolkit.watchdog import Verdict
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality
 
 PREFIX = "toolkit_router_"
+VERDICTS = {Verdict.HEALTHY: 0, Verdict.SUSPECT: 1, Verdict.STUCK: 2}
 
 _STEPS = {
     "steps": ("decode_steps", "Decode steps"),
@@ -47,6 +49,32 @@ class StepCollector(Collector):
                 value = getattr(rank.steps, field)
                 family.add_metric([rank.worker.name, str(rank.dp_rank)], value)
             yield family
+
+
+class StuckCollector(Collector):
+    """How often a rank of each worker was found stuck, and which are now."""
+
+    def __init__(self, known_workers: KnownWorkers) -> None:
+        self._fleet = known_workers
+
+    def collect(self) -> Iterator[Metric]:
+        times = CounterMetricFamily(
+            PREFIX + "worker_stuck",
+            "Times that a worker held work and made no step, so that its requests went elsewhere",
+            labels=["worker"],
+        )
+        now = GaugeMetricFamily(
+            PREFIX + "rank_stuck",
+            "0: it goes on, 1: it gets nothing new as it makes no step, 2: it is stuck",
+            labels=["worker", "dp_rank"],
+        )
+        for worker in self._fleet.workers:
+            times.add_metric([worker.name], worker.times_stuck)
+            for rank in worker.ranks:
+                state = 2 if worker.stuck_since is not None else VERDICTS[rank.verdict]
+                now.add_metric([worker.name, str(rank.dp_rank)], state)
+        yield times
+        yield now
 
 
 class LocalityCollector(Collector):

@@ -146,6 +146,11 @@ class RouterConfig(BaseModel):
     `lost_s`: see `toolkit.router.rank.Rank`; longer than SGLang compiles a grammar (50 s), which
     no reading shows.
 
+    `stuck_s`: a rank that holds work and makes no step for so long (or for ten times what its
+    present step should take, if that is longer) is stuck; after half of it the rank gets nothing
+    new. `announced_s` is the bound of what is announced and cannot be foreseen, such as the
+    compilation of a kernel. A `stuck_s` of 0 never judges (`toolkit.watchdog`).
+
     `first_token_timeout_s`, `idle_timeout_s`: how long a worker may be silent on a request, before
     its first token and in mid-stream; then it runs elsewhere (`toolkit.router.silence`).
     `eject_share`: at most this share of the healthy workers of a role is left alone because they
@@ -210,6 +215,8 @@ class RouterConfig(BaseModel):
     silent_s: float = Field(default=1.5, gt=0)
     hung_s: float = Field(default=5.0, gt=0)
     lost_s: float = Field(default=60.0, gt=0)
+    stuck_s: float = Field(default=5.0, ge=0)
+    announced_s: float = Field(default=120.0, gt=0)
     no_worker_wait_s: float = Field(default=1.0, ge=0)
     rerun_wait_s: float = Field(default=60.0, ge=0)
     first_token_timeout_s: float = Field(default=120.0, gt=0)

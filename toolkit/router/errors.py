@@ -171,8 +171,11 @@ class UpstreamError(Exception):
         self.kind: Reason = kind
 
 
-Reason = Literal["lost", "silent", "unreached", "answer", "transfer", "busy", "early", "closed"]
-"""Why an attempt failed: its connection broke or the worker was given up; the worker fell silent;
+Reason = Literal[
+    "lost", "stuck", "silent", "unreached", "answer", "transfer", "busy", "early", "closed"
+]
+"""Why an attempt failed: its connection broke or the worker was given up; a rank of the worker was
+stuck; the worker fell silent;
 it could not be connected to; it answered 500; it answered that KV did not get across; it answered
 that it is full (429, 503); its stream ended before its end;
 we closed it ourselves."""

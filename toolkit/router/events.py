@@ -223,6 +223,8 @@ class Watcher:
                 self.worker.on_transfer(event.seconds, event.bytes)
             case events.Steps():
                 self._told(event.dp_rank, lambda rank: rank.stepped(event))
+            case events.Heartbeat():
+                self._told(event.dp_rank, lambda rank: rank.beat(event, now))
             case events.Placed():
                 self.worker.on_placed(event.serial)
             case events.Down():

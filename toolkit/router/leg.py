@@ -32,6 +32,8 @@ class Leg:
     """Whether it is to show that its worker is well again."""
     proven: bool = False
     """The worker has computed something of it."""
+    proving: bool = False
+    """It has had a token, which is not enough for the request that it runs."""
     rid: str = ""
     """What its worker calls it."""
     brought: int = 0

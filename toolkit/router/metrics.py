@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from toolkit.contract.request_class import RequestClass
-from toolkit.router.collectors import LocalityCollector, StepCollector
+from toolkit.router.collectors import LocalityCollector, StepCollector, StuckCollector
 from toolkit.router.known_workers import KnownWorkers
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class Metrics:
     def watch(self, known_workers: KnownWorkers, locality: Locality | None) -> None:
         """Export what decode workers say of their steps, and ELDR's part where there is one."""
         self.registry.register(StepCollector(known_workers))
+        self.registry.register(StuckCollector(known_workers))
         if locality is not None:
             self.registry.register(LocalityCollector(locality))
 

@@ -7,6 +7,10 @@ But when a worker dies, all requests on it see that, and all but one of them are
 - Whoever has had a token from there is not suspected: it had been taken in and computed.
 - The others are *suspects*. They run again one by one: a worker has one suspect at a time until
   that one has proven itself (`Lanes`), so that the guilty one is alone with its next death.
+- A worker that gets *stuck* is a death without a word. But what stops a scheduler may do so in
+  mid-answer (a pattern that the text must grow for), so that a token proves less: whoever had
+  tokens of it keeps a third of a conviction. With two of those it is a suspect that has proven
+  itself only when it has gone on for a while beyond its first token; the third convicts.
 - A worker that dies without a word may have been killed by somebody (an operator, the machine).
   Such a death counts in full only when the request saw at least half of all such deaths of late; in
   a storm of kills, two are a coincidence.
@@ -19,12 +23,21 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-Strike = Literal["crash", "gone", "answer", "transfer"]
+Strike = Literal["crash", "gone", "stood", "answer", "transfer"]
 """What a request saw happen to a worker that began it: it said that one of its processes died; it
-went away or hung without a word; it answered 500; it answered that KV did not get across."""
+went away or hung without a word; it got stuck when the request had had tokens of it; it answered
+500; it answered that KV did not get across."""
 
 LIMIT = 2.0
-WEIGHTS: dict[Strike, float] = {"crash": 1.0, "answer": 1.0, "gone": 0.5, "transfer": 0.5}
+WEIGHTS: dict[Strike, float] = {
+    "crash": 1.0,
+    "answer": 1.0,
+    "gone": 0.5,
+    "stood": LIMIT / 3,
+    "transfer": 0.5,
+}
+EPSILON = 1e-9
+"""Three thirds may be less than one."""
 LATELY_S = 60.0
 MOST_DEATHS = 256
 MOST_CONVICTS = 4096
@@ -40,7 +53,12 @@ class Record:
 
     @property
     def suspect(self) -> bool:
-        return bool(self.strikes)
+        return self.lingering or any(what != "stood" for what, _ in self.strikes)
+
+    @property
+    def lingering(self) -> bool:
+        """It saw workers stop in mid-answer again and again: a token is no proof of it."""
+        return sum(what == "stood" for what, _ in self.strikes) >= 2
 
     def convicted(self, deaths_lately: int) -> bool:
         """`deaths_lately`: how many workers of the fleet went away without a word of late."""
@@ -48,7 +66,7 @@ class Record:
         weight = sum(WEIGHTS[what] for what, _ in self.strikes)
         if gone and 2 * gone >= deaths_lately:
             weight += gone * (1.0 - WEIGHTS["gone"])
-        return weight >= LIMIT
+        return weight >= LIMIT - EPSILON
 
     @property
     def failed_by(self) -> set[str]:
@@ -58,7 +76,7 @@ class Record:
     @property
     def deaths(self) -> list[str]:
         """Names of the workers that died of it."""
-        return [worker for what, worker in self.strikes if what in ("crash", "gone")]
+        return [worker for what, worker in self.strikes if what in ("crash", "gone", "stood")]
 
 
 class Lanes:

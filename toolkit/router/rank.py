@@ -6,7 +6,8 @@ from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from toolkit.contract.events import LoadReading, Steps
+from toolkit.contract.events import Heartbeat, LoadReading, Steps
+from toolkit.contract.heartbeat import DOING_BYTES, Beat, sane_seconds
 from toolkit.policies.base import Group, Load, WorkerView, group_of
 from toolkit.policies.support.stoppable import without_efforts
 from toolkit.router.config import RouterConfig
@@ -15,6 +16,7 @@ from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call
 from toolkit.waiting_work import waiting_tokens
+from toolkit.watchdog import Bounds, Verdict, Watchdog
 
 if TYPE_CHECKING:
     from toolkit.router.booking import Booking
@@ -55,6 +57,9 @@ class Rank:
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.steps: StepSums | None = None
         self.silence = Silence(config.first_token_timeout_s, config.idle_timeout_s)
+        self._bounds = Bounds(config.stuck_s, config.announced_s)
+        self.watchdog = Watchdog(self._bounds)
+        self.verdict = Verdict.HEALTHY
         self._lost_s = config.lost_s
         self._posted: dict[Call, float | None] = {}
         """With the first reading since then after which none had a single request."""
@@ -68,7 +73,7 @@ class Rank:
     @property
     def open(self) -> bool:
         """Whether new requests may go there."""
-        return self.worker.healthy and not self.held
+        return self.worker.healthy and not self.held and self.verdict is Verdict.HEALTHY
 
     @property
     def group(self) -> Group:
@@ -162,6 +167,22 @@ class Rank:
         for booking in self.unstreamed.values():
             booking.stepped(sums.steps - before)
 
+    def beat(self, event: Heartbeat, now: float) -> None:
+        """Take its scheduler's heartbeat. A request of ours is work, wherever in the worker it is:
+        a scheduler that stands still does not take it in."""
+        beat = Beat(
+            event.beats, event.works, event.doing[:DOING_BYTES], sane_seconds(event.expected_s)
+        )
+        verdict = self.watchdog.read(beat, bool(self.ledger.inflight), now)
+        if verdict is not self.verdict:
+            self.verdict = verdict
+            self.worker.judged(self)
+
+    def begin_anew(self) -> None:
+        """Another process computes there now."""
+        self.watchdog = Watchdog(self._bounds)
+        self.verdict = Verdict.HEALTHY
+
     def forget_load(self) -> None:
         self.ledger.forget()
         self._posted = dict.fromkeys(self._posted)
@@ -200,6 +221,7 @@ class Rank:
             "healthy": self.worker.healthy,
             **({} if self.worker.healthy else {"why": self.worker.why_down}),
             "held": self.held,
+            "stuck": self.worker.describe_stuck(self),
             "inflight": self.inflight,
             "inflight_tokens": self.inflight_tokens,
             "load": None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.packed import segments
-from toolkit.router.poison import Convicts, RetryBudget, Strike
+from toolkit.router.poison import Convicts, Record, RetryBudget, Strike
 from toolkit.router.request import Single
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Reruns:
             if busy > len(self._fleet.workers):
                 raise failure.answer from failure
             return
-        strike = self._strike(failure)
+        strike = self._strike(single.record, failure)
         if strike is not None:
             single.record.strikes.append((strike, failure.worker))
             if single.record.convicted(self._fleet.deaths.lately(now)):
@@ -76,12 +76,14 @@ class Reruns:
             message = "A worker failed this request, and too many others wait to be run again."
             raise ApiError(503, message, retry_after=5) from failure
 
-    def _strike(self, failure: Retry) -> Strike | None:
+    def _strike(self, record: Record, failure: Retry) -> Strike | None:
+        if failure.kind == "stuck" and failure.proven:
+            return None if record.suspect else "stood"
         if failure.proven:
             return None
         if failure.kind in ("answer", "transfer"):
             return "answer" if failure.kind == "answer" else "transfer"
-        if failure.kind in ("lost", "early") and self._died(failure):
+        if failure.kind in ("lost", "early", "stuck") and self._died(failure):
             crashed = self._fleet.named(failure.worker).crashed_at >= failure.begun
             return "crash" if crashed else "gone"
         return None
@@ -119,7 +121,9 @@ class Reruns:
                 self._metrics.ejected.labels(name).inc()
                 log.warning("worker %s is left alone for a while: it fails requests", name)
         single.record.strikes = [
-            (what, name) for what, name in single.record.strikes if what in ("crash", "gone")
+            (what, name)
+            for what, name in single.record.strikes
+            if what in ("crash", "gone", "stood")
         ]
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from toolkit.contract.events import Hello, Moving, PrefillDone
 from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.ejection import Ejection
+from toolkit.router.errors import Reason
 from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call, Upstream
+from toolkit.watchdog import Verdict
 
-if TYPE_CHECKING:
-    pass
+log = logging.getLogger("toolkit.router")
 
 
 class Worker:
@@ -47,6 +50,10 @@ class Worker:
         """When it last said that one of its processes had died."""
         self.gone_at = 0.0
         """When it last went away, or hung, without a word."""
+        self.stuck_since: float | None = None
+        """Since when a rank of it has been stuck: it gets nothing until its ranks go on, or another
+        process answers there."""
+        self.times_stuck = 0
         self.pool = Upstream(
             config.name,
             config.host,
@@ -112,7 +119,9 @@ class Worker:
         says = hello.dp_attention
         self.shares_experts = self.config.dp_attention if says is None else says
         self.down_since = 0.0
+        self.stuck_since = None
         for rank in self.ranks:
+            rank.begin_anew()
             rank.silence.tells("step_log" in hello.patches)
         self.on_hello()
         self.on_news()
@@ -127,8 +136,43 @@ class Worker:
         if told is not None:
             told(event)
 
+    def judged(self, rank: Rank) -> None:
+        """What is thought of a rank of it has changed. One that is stuck takes all with it: what
+        ends it ends the worker."""
+        if rank.verdict is Verdict.STUCK and self.stuck_since is None:
+            why = f"{rank.name} is stuck: {rank.watchdog.describe()}"
+            log.error("worker %s: its requests go elsewhere, as %s", self.name, why)
+            self.died(crashed=False)  # what it ran is suspected as with a death
+            self.stuck_since = monotonic()
+            self.times_stuck += 1
+            self.mark_down(why, "stuck")
+            return
+        if rank.verdict is Verdict.SUSPECT:
+            log.warning("%s gets nothing new: %s", rank.name, rank.watchdog.describe())
+        stuck = any(each.verdict is Verdict.STUCK for each in self.ranks)
+        if self.stuck_since is not None and not stuck:
+            self.stuck_since = None
+            log.warning("worker %s goes on by itself", self.name)
+            self.mark_up()
+        self.on_change()
+        self.on_news()
+
+    def describe_stuck(self, rank: Rank) -> dict[str, Any] | None:
+        """Of a rank that is not healthy, or whose worker has a stuck one: since when, in Unix time,
+        and what it was at; None: it goes on."""
+        if rank.verdict is Verdict.HEALTHY and self.stuck_since is None:
+            return None
+        still_s = rank.watchdog.still_s
+        return {
+            "state": str(rank.verdict if self.stuck_since is None else Verdict.STUCK),
+            "since": round(time.time() - still_s, 3),
+            "still_s": round(still_s, 1),
+            "bound_s": round(rank.watchdog.bound_s, 1),
+            "doing": rank.watchdog.doing,
+        }
+
     def mark_up(self) -> None:
-        if not self.healthy:
+        if not self.healthy and self.stuck_since is None:
             self.healthy = True
             self.on_change()
             self.on_news()
@@ -143,14 +187,17 @@ class Worker:
             self.on_news()
 
     def died(self, crashed: bool) -> None:
-        """Its processes are gone, or may as well be: `crashed`: it said so itself."""
+        """Its processes are gone, or may as well be: `crashed`: it said so itself. One that was
+        stuck has gone already: its end is no second death."""
+        if self.stuck_since is not None:
+            return
         if crashed:
             self.crashed_at = monotonic()
         else:
             self.gone_at = monotonic()
             self.on_death()
 
-    def mark_down(self, fail: str | None = None) -> None:
+    def mark_down(self, fail: str | None = None, kind: Reason = "lost") -> None:
         """No new requests. With `fail`, what runs here is given up as well, with that reason."""
         if self.healthy:
             self.healthy = False
@@ -165,7 +212,7 @@ class Worker:
                 future.set_result(None)
         if fail is not None:
             for call in list(self.calls):
-                call.close(fail, "lost")
+                call.close(fail, kind)
 
     def _data_lost(self) -> None:
         # Not a verdict on what else runs there: those connections tell their own story. The next

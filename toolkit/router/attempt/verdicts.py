@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 PROBE_S = 10.0
 """A worker on probation is well again when an answer has run for so long, or to its end."""
+LINGER_S = 1.0
+"""Of a request in whose course workers got stuck: how long it has to go on beyond its first token
+to be proven."""
 FULL = frozenset({429, 503})
 """What a worker answers that has no room: another one may have."""
 FULL_FOR_S = 1
@@ -43,8 +46,29 @@ class Verdicts:
     def prove(self, leg: Leg) -> None:
         """The worker has computed something of the request: it does not die of it, nor is it the
         request's fault what other workers did."""
-        if leg.proven:
+        if leg.proven or leg.proving:
             return
+        if leg.decode and self._single.record.lingering and not leg.call.done.done():
+            leg.proving = True
+            self._prove_later(leg, leg.call.heard)
+            return
+        self._proven(leg)
+
+    def _prove_later(self, leg: Leg, heard: int) -> None:
+        """Once it has gone on for LINGER_S: what stops a scheduler in mid-answer does so again
+        where it goes on, in the first steps."""
+
+        def look() -> None:
+            if leg.call.done.done():
+                return
+            if leg.call.heard > heard:
+                self._proven(leg)
+            else:
+                self._prove_later(leg, heard)
+
+        asyncio.get_running_loop().call_later(LINGER_S, look)
+
+    def _proven(self, leg: Leg) -> None:
         leg.proven = True
         if leg.probe:
             asyncio.get_running_loop().call_later(PROBE_S, _well, leg)

@@ -1,0 +1,80 @@
+"""Is a worker stuck? Its processes' heartbeats are read from outside, beside the loop's other work.
+
+The launcher reads the files that the processes write, on its own host: it needs no router for that,
+no HTTP of the worker, and no word of a process that hangs. Of a worker on several nodes each node's
+launcher watches the ranks that report there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from toolkit.contract import heartbeat
+from toolkit.contract.heartbeat import HTTP
+from toolkit.launch.process import Managed, Status
+from toolkit.launch.scratch import heartbeats
+from toolkit.watchdog import Bounds, Verdict, Watchdog
+
+EVERY = 1.0
+LATER_S = 1.0
+"""So much more patience than the router's: its requests have gone elsewhere before the worker
+ends, and it knows why."""
+HTTP_FACTOR = 3.0
+"""The process that serves HTTP may be held up for longer: it tokenizes what clients send."""
+
+
+class Stalls:
+    """Reads the heartbeats of all workers that are ready. Used by one thread."""
+
+    def __init__(self, bounds: Bounds, scratch: Path) -> None:
+        self._on = bounds.stuck_s > 0
+        self._scheduler = replace(bounds, stuck_s=bounds.stuck_s + LATER_S)
+        self._http = replace(bounds, stuck_s=HTTP_FACTOR * bounds.stuck_s)
+        self._scratch = scratch
+        self._dogs: dict[tuple[str, str], Watchdog] = {}
+        self._next = 0.0
+
+    def timer(self, processes: Iterable[Managed]) -> float | None:
+        """When (monotonic s) to call `tick`; None: nobody is to be watched."""
+        watched = self._on and any(self._watches(m) for m in processes)
+        return self._next if watched else None
+
+    def begin(self, m: Managed) -> None:
+        """It is about to be started: what it said in its last life does not count."""
+        folder = heartbeats(self._scratch, m.name)
+        for key in [key for key in self._dogs if key[0] == m.name]:
+            del self._dogs[key]
+        with contextlib.suppress(OSError):  # without a folder it is not watched
+            shutil.rmtree(folder, ignore_errors=True)
+            os.makedirs(folder, mode=0o700)  # noqa: PTH103
+
+    def tick(self, processes: Iterable[Managed], now: float) -> list[tuple[Managed, str]]:
+        """Those that are stuck, with the reason, when it is time to look."""
+        if not self._on or now < self._next:
+            return []
+        self._next = now + EVERY
+        found = [(m, self._look(m, now)) for m in processes if self._watches(m)]
+        return [(m, why) for m, why in found if why]
+
+    @staticmethod
+    def _watches(m: Managed) -> bool:
+        return m.status is Status.READY and m.role != "router"
+
+    def _look(self, m: Managed, now: float) -> str:
+        beats = heartbeat.read_all(heartbeats(self._scratch, m.name))
+        serves = beats.get(HTTP)
+        works = serves is not None and serves.works
+        why = ""
+        for name, beat in beats.items():
+            bounds = self._http if name == HTTP else self._scheduler
+            dog = self._dogs.setdefault((m.name, name), Watchdog(bounds))
+            # The process that serves HTTP beats from a thread, with work or without.
+            verdict = dog.read(beat, works or name == HTTP, now)
+            if verdict is Verdict.STUCK and not why:
+                why = f"{name}: {dog.describe()}"
+        return why
