@@ -31,6 +31,24 @@ async def settled(deployment: Running) -> None:
     await calls.until(up, "all workers are healthy again")
 
 
+async def settled_but_busy(deployment: Running) -> None:
+    """Until every worker is up and the router knows it, whatever they run."""
+
+    async def up() -> bool:
+        rows = (await state(deployment.router_url))["workers"]
+        return all(row["healthy"] and not row["stuck"] for row in rows)
+
+    await calls.until(up, "all workers are healthy again")
+
+
+async def metrics(url: str) -> dict[str, float]:
+    """What the router exports, by name and labels as they are written."""
+    async with calls.session() as http, http.get(url + "/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    rows = [line.rpartition(" ") for line in lines if line and not line.startswith("#")]
+    return {name: float(value) for name, _, value in rows}
+
+
 def victim(deployment: Running, name: str, process: str) -> int:
     """The pid to kill: the worker's HTTP server, or the scheduler below it."""
     pid = deployment.worker(name).pid

@@ -1,0 +1,46 @@
+"""What a forward should take, by what those before it took."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patches.steps.usual_times import UsualTimes
+
+SECONDS = st.floats(1e-4, 10.0)
+
+
+@given(steps=st.lists(SECONDS, min_size=1, max_size=50))
+def test_a_decode_step_takes_at_least_as_long_as_the_last_and_at_most_as_the_slowest(
+    steps: list[float],
+) -> None:
+    usual = UsualTimes(shapes=False)
+    for seconds in steps:
+        usual.took(True, 4, seconds)
+    assert steps[-1] <= usual.expected(True, 1) <= max(steps)
+    assert usual.step_s == usual.expected(True, 64)
+
+
+def test_a_prefill_takes_its_time_by_the_token() -> None:
+    usual = UsualTimes(shapes=False)
+    usual.took(False, 100, 1.0)
+    assert usual.expected(False, 25_000) == pytest.approx(250.0)
+    assert usual.expected(True, 1) == 0.0, "decode has not run"
+
+
+def test_a_slow_one_is_forgotten_in_time() -> None:
+    usual = UsualTimes(shapes=False)
+    usual.took(True, 1, 10.0)
+    for _ in range(500):
+        usual.took(True, 1, 0.01)
+    assert usual.expected(True, 1) < 0.02
+
+
+def test_on_a_gpu_the_first_of_a_size_is_not_known_and_teaches_nothing() -> None:
+    usual = UsualTimes(shapes=True)
+    usual.took(False, 100, 1.0)
+    assert usual.expected(False, 100) == pytest.approx(1.0)
+    assert usual.expected(False, 4096) == 0.0
+    usual.took(False, 4096, 400.0)  # it compiled kernels
+    assert usual.expected(False, 4096) == pytest.approx(4096 * 0.01)

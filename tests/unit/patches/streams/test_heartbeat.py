@@ -1,0 +1,95 @@
+"""What a scheduler says of itself, round by round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from patches.steps.usual_times import UsualTimes
+from patches.streams import heartbeat as patch
+from patches.streams.heartbeat import KEPT, Rounds
+from toolkit.contract import heartbeat
+from toolkit.contract.heartbeat import Beat, Heartbeat
+from toolkit.contract.variables import HEARTBEAT_VARIABLE
+
+
+@pytest.fixture
+def rounds(tmp_path: Path) -> Rounds:
+    return Rounds(Heartbeat(tmp_path / "scheduler-0"), UsualTimes(shapes=False))
+
+
+def said(tmp_path: Path) -> Beat:
+    beat = heartbeat.read(tmp_path / "scheduler-0")
+    assert beat is not None
+    return beat
+
+
+def test_a_forward_is_announced_before_it_begins_and_until_its_result_is_processed(
+    rounds: Rounds, tmp_path: Path
+) -> None:
+    rounds.round()
+    assert said(tmp_path) == Beat(1)
+    rounds.begin(1, decode=False, tokens=100, now=0.0)
+    assert said(tmp_path) == Beat(2, True, "first prefill of 100 tokens")
+    rounds.end(1, now=1.0)
+    assert said(tmp_path) == Beat(3, True)
+    rounds.begin(2, decode=False, tokens=300, now=1.0)
+    assert said(tmp_path).doing == "prefill of 300 tokens"
+    assert said(tmp_path).expected_s == pytest.approx(3.0)
+
+
+def test_of_forwards_that_overlap_the_longest_counts(rounds: Rounds, tmp_path: Path) -> None:
+    for number, decode in ((1, False), (2, True)):
+        rounds.begin(number, decode, 10, now=0.0)
+        rounds.end(number, now=0.5)
+    rounds.begin(3, decode=False, tokens=1000, now=1.0)
+    rounds.begin(4, decode=True, tokens=1, now=1.1)
+    assert said(tmp_path).doing == "prefill of 1000 tokens"
+    rounds.end(3, now=2.0)
+    assert said(tmp_path).doing == "decode step"
+
+
+def test_a_result_that_never_comes_is_forgotten(rounds: Rounds, tmp_path: Path) -> None:
+    rounds.begin(1, decode=False, tokens=10, now=0.0)
+    for number in range(2, 3 + KEPT):
+        rounds.begin(number, decode=True, tokens=1, now=0.0)
+        rounds.end(number, now=0.1)
+    assert said(tmp_path).doing == ""
+    rounds.begin(99, decode=True, tokens=1, now=0.0)
+    rounds.rest(works=False)
+    rounds.round()
+    assert said(tmp_path)[1:3] == (False, "")
+
+
+def test_an_order_is_announced_and_a_request_is_not(
+    rounds: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patch, "_rounds", rounds)
+    seen: list[Beat] = []
+
+    def original(scheduler: object, received: object) -> None:
+        seen.append(said(tmp_path))
+
+    order = type("UpdateWeightFromDiskReqInput", (), {})()
+    request = type("TokenizedGenerateReqInput", (), {})()
+    for received in ([], [request], [request, order]):
+        patch._come_round(original, SimpleNamespace(), received)
+    assert [(beat.works, beat.doing) for beat in seen] == [
+        (False, ""),
+        (True, ""),
+        (True, "UpdateWeightFromDiskReqInput"),
+    ]
+    assert said(tmp_path).doing == ""
+
+
+def test_a_rank_that_follows_another_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HEARTBEAT_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(patch, "_rounds", None)
+    silent = SimpleNamespace(socket=None)
+    scheduler = SimpleNamespace(ipc_channels=SimpleNamespace(send_to_tokenizer=silent))
+    patch._come_round(lambda *_: None, scheduler, [])
+    assert list(tmp_path.iterdir()) == []
