@@ -48,13 +48,17 @@ class Watchdog:
 
     What counts is not a clock but what was seen: each reading that shows the same count as the one
     before adds the time between the two, at most GAP_S. A reader that was held up itself, or a
-    machine that slept, therefore proves nothing. A process that holds no work is healthy.
+    machine that slept, therefore proves nothing. Time without work does not count; but only a step
+    shows that a process goes on, not that its work has been taken away from it.
     """
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._last: Beat | None = None
         self._at = 0.0
+        self.moved_at = 0.0
+        """When it was last seen to have made a step. What was sent to it later, it has not taken
+        in since."""
         self.still_s = 0.0
         """For how long it has been seen to stand still with work."""
 
@@ -73,7 +77,10 @@ class Watchdog:
         own word counts as well."""
         gap = min(max(0.0, now - self._at), GAP_S)
         same = self._last is not None and self._last.beats == beat.beats
-        self.still_s = self.still_s + gap if same and (works or beat.works) else 0.0
+        if not same:
+            self.moved_at, self.still_s = now, 0.0
+        elif works or beat.works:
+            self.still_s += gap
         self._last, self._at = beat, now
         return self.verdict
 

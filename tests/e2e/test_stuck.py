@@ -144,6 +144,45 @@ def test_a_stopped_decode_scheduler_is_left_and_started_again(deployment: Runnin
     calls.run(stand_still(deployment, "decode-1", pid, signal.SIGSTOP, 4))
 
 
+CLIENTS = 24
+
+
+def test_nobody_is_refused_while_the_only_prefill_worker_is_started_again(
+    deployment: Running,
+) -> None:
+    """Clients that do not ask again: what is refused is lost."""
+    requests = int(os.environ.get("TOOLKIT_TEST_REQUESTS", "150"))
+    calls.run(workers.settled(deployment))
+    worker = deployment.worker("prefill-0")
+    assert worker.pid is not None
+    pid = worker.pid
+
+    async def check() -> list[calls.Answer]:
+        gate, done = asyncio.Semaphore(CLIENTS), 0
+
+        async def one(http: Any, number: int) -> calls.Answer:
+            nonlocal done
+            async with gate:
+                body = calls.greedy(calls.prompt(f"only-{number}", 20), TOKENS, stream=True)
+                answer = await calls.generate(http, deployment.router_url, body)
+                done += 1
+                return answer
+
+        async with calls.session() as http:
+            sending = [asyncio.create_task(one(http, n)) for n in range(requests)]
+            while done < requests / 3:
+                await asyncio.sleep(0.01)
+            os.kill(pid, signal.SIGKILL)
+            return await asyncio.gather(*sending)
+
+    answers = calls.run(check())
+    deployment.wait_ready("prefill-0", worker.restarts + 1)
+    failed = [answer.error for answer in answers if answer.error]
+    print(f"{len(failed)} of {len(answers)} failed")
+    assert failed == []
+    assert {len(answer.ids) for answer in answers} == {TOKENS}
+
+
 @pytest.fixture(scope="module")
 def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A deployment whose schedulers hang when they are told to."""

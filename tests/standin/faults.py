@@ -5,6 +5,7 @@
 - `half`: half of a stream's tokens, then silence; an answer that does not stream does not come.
 - `1xx`: two interim answers (100, 103) come before the answer.
 - `html`: every generation is answered 502 with a page, as by a gateway in between.
+- `stand`: nothing is computed, as by a scheduler that hangs; heartbeats say so.
 - `rude`: raw frames that no server should send (`tests.standin.rude`), on the event stream too.
 - `well`: as ever. What was silent goes on, unless its client has gone.
 - `reset` is no mode: it resets (RST) all other connections of the worker, once.
@@ -30,7 +31,7 @@ from toolkit.contract import events
 if TYPE_CHECKING:
     from tests.standin.worker import Protocol, Server
 
-MODES = ("well", "500", "503", "429", "silent", "half", "1xx", "rude", "html")
+MODES = ("well", "500", "503", "429", "silent", "half", "1xx", "rude", "html", "stand")
 INTERIM = (
     b"HTTP/1.1 100 Continue\r\n\r\n"
     b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
@@ -82,6 +83,9 @@ class Faults:
         if self.mode == "silent":
             await self.silence()
             return False
+        if self.mode == "stand":
+            await self.stand()
+            return False
         if self.mode == "rude":
             for line in rude.events(self._random):
                 for subscriber in list(server.subscribers):
@@ -102,6 +106,11 @@ class Faults:
     async def silence(self) -> None:
         """Until the worker is made well; a client that goes away, or an abort, cancels it."""
         await self._well.wait()
+
+    async def stand(self) -> None:
+        """While nothing is computed."""
+        while self.mode == "stand":
+            await self._well.wait()
 
     def stops_at(self, count: int) -> int | None:
         """The token of `count` before which a stream falls silent; None when it does not."""

@@ -17,6 +17,9 @@ With `--signature-layers` prefills send signatures: of the counts in the request
 as it is. With `--steps` decodes say what their steps were. POST /standin/mode makes it sick
 (`tests.standin.faults`); with `--patient` it serves any body somehow (`tests.standin.patient`).
 
+With `--heartbeat` it says ten times a second whether its "scheduler" goes on. A request with
+`stands_after` (tokens) makes a worker of the role `stands_role` (decode) stand still there.
+
 With `--first-token` prefills tell the first token of a stream at once, as `patches.pd.first_token`
 does; not that of a request with `hold_first`. `refuse_first`: they refuse it in the stream.
 `--done-ms`: they say so much later that they are done. `--prefill-only`: they answer a request
@@ -76,11 +79,25 @@ class Server:
         self.layers = [int(layer) for layer in layers.split(",")] if layers else []
         self.stepped = 0
         self.batched = 0
+        self.beats = 0
         self.connections: set[Protocol] = set()
         self.faults = Faults(args.mode)
         self.taken: dict[str, dict[str, Any]] = {}
         """Bodies of the requests that run."""
         self.orders = Orders(self.publish)
+
+    async def beat(self) -> None:
+        """Count rounds, as a scheduler does that goes on."""
+        while True:
+            self.beats += self.faults.mode != "stand"
+            self.publish(events.Heartbeat(self.beats, bool(self.running)))
+            await asyncio.sleep(0.1)
+
+    def stand_at(self, body: dict[str, Any], tokens: int) -> None:
+        """Hang from here on, if the request is such a one."""
+        if body.get("stands_after") == tokens and body.get("stands_role", "decode") == self.role:
+            self.faults.mode = "stand"
+            self.beats += 1  # of the round in which it was taken in
 
     async def next_step(self) -> None:
         """The next decode step's end: a batch gives every running request its token then."""
@@ -398,6 +415,8 @@ class Protocol(asyncio.Protocol):
         server = self.server
         if server.args.prefill_ms:
             await asyncio.sleep(server.args.prefill_ms / 1e3)
+        server.stand_at(body, 0)
+        await server.faults.stand()
         if body.get("crash_role") == "prefill" and not self.attempt:
             os.kill(os.getpid(), signal.SIGKILL)
         if body["bootstrap_host"] == prefill_only.HOST:
@@ -494,6 +513,8 @@ class Protocol(asyncio.Protocol):
                 if delay > 0:
                     await asyncio.sleep(delay)
             self.crash(body, rid, first)
+            self.server.stand_at(body, first)
+            await self.server.faults.stand()
             if first == stops_at:
                 await self.server.faults.silence()
             if args.steps:
@@ -613,7 +634,8 @@ async def serve(args: argparse.Namespace) -> None:
         lambda: Protocol(server), args.host, args.port, backlog=1024
     )
     print(listener.sockets[0].getsockname()[1], flush=True)
-    await listener.serve_forever()
+    tasks = [loop.create_task(server.beat())] if args.heartbeat else []
+    await asyncio.gather(listener.serve_forever(), *tasks)
 
 
 def _tokens(prompt: object) -> int:
@@ -652,6 +674,7 @@ def main() -> None:
     parser.add_argument("--placement", metavar="JSON", help="where its experts lie")
     parser.add_argument("--mute", action="store_true", help="never publish the load")
     parser.add_argument("--steps", action="store_true", help="decodes publish their steps")
+    parser.add_argument("--heartbeat", action="store_true", help="say that it goes on")
     parser.add_argument("--mode", choices=MODES, default="well", help="how it is sick")
     parser.add_argument("--patient", action="store_true", help="serve any body somehow")
     parser.add_argument("--record", action="store_true", help="keep request bodies for /stats")

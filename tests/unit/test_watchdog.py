@@ -103,6 +103,15 @@ def test_what_is_announced_gets_its_time_even_when_it_is_announced_late() -> Non
     assert "first decode step" in dog.describe()
 
 
+def test_one_that_stood_is_no_better_when_its_work_is_gone() -> None:
+    """Requests leave a stuck worker: that must not bring others there."""
+    dog = Watchdog(BOUNDS)
+    now = stand(dog, Beat(1), 5.0, 0.0)
+    assert dog.verdict is Verdict.STUCK
+    assert dog.read(Beat(1), False, now + 60.0) is Verdict.STUCK
+    assert dog.read(Beat(2), False, now + 61.0) is Verdict.HEALTHY
+
+
 def test_a_bound_of_0_never_judges() -> None:
     dog = Watchdog(Bounds(0.0, 120.0))
     stand(dog, Beat(1, True), 1000.0, 0.0)

@@ -26,6 +26,7 @@ from toolkit.launch.plan import Plan
 from toolkit.launch.preloading import PRELOADED, preloaded
 from toolkit.launch.probes import Probes
 from toolkit.launch.process import FINAL, REFUSED, RETRIED, Managed, Status, describe_exit
+from toolkit.launch.returns import Telling
 from toolkit.launch.roster import roster
 from toolkit.launch.stalls import Stalls
 from toolkit.preloaded.client import State, reap
@@ -64,6 +65,7 @@ class Processes:
         again for ever. Before, it fails the start."""
         self._deaths = Deaths(plan, background, changed)
         self._probes = Probes(run_id, background, changed)
+        self._telling = Telling(plan, run_id, background)
         self._stalls = Stalls(bounds(plan.device, plan.restart), scratch)
         self._selector = selector
         self._changed = changed
@@ -81,7 +83,12 @@ class Processes:
         times: list[float | None] = [
             m.next_start for m in everyone if m.status in RETRIED and not self._must_wait(m)
         ]
-        times += [self.logs.timer, self._probes.timer(everyone), self._stalls.timer(everyone)]
+        times += [
+            self._telling.timer,
+            self.logs.timer,
+            self._probes.timer(everyone),
+            self._stalls.timer(everyone),
+        ]
         if self.preloaded:
             times.append(self.preloaded.timer)
         if self.patient:
@@ -109,6 +116,7 @@ class Processes:
         self._probes.tick(self.processes.values(), now)
         for m, why in self._stalls.tick(self.processes.values(), now):
             self._end_stuck(m, why)
+        self._telling.tick(self.processes.values(), now)
         if self.patient:
             self._deaths.tick(self.processes.values(), now)
 

@@ -34,6 +34,7 @@ from toolkit.router.rank import Rank
 from toolkit.router.request import NOTHING, Single, Wanted
 from toolkit.router.reruns import Reruns
 from toolkit.router.stream_memory import FORGOTTEN
+from toolkit.router.turnstile import Place
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.legs import Answer
@@ -205,11 +206,18 @@ class Dispatcher:
         self.metrics.resumed += 1
 
     async def pick(
-        self, role: str, single: Single, view: RequestView, wait_s: float, credit: bool = False
+        self,
+        role: str,
+        single: Single,
+        view: RequestView,
+        wait_s: float,
+        deadline: float,
+        credit: bool = False,
     ) -> Rank:
         """The policy's choice among healthy ranks (with `credit`: those that have one left).
 
-        Waits for a credit as long as the request lives, and `wait_s` for a worker to come back.
+        Waits for a credit as long as the request lives, and for a worker to come back `wait_s`, or
+        as long as a start takes (`toolkit.router.returns`), until the request's own `deadline`.
         Nobody overtakes those who wait, however often the health of workers changes meanwhile.
 
         Raises:
@@ -228,26 +236,29 @@ class Dispatcher:
                     rank = self.choose(role, single, view, credit)
                     if rank is not None:
                         return rank
-                gone_at = self.known_workers.gone_at(role)
-                if gone_at is None:
+                if self.known_workers.gone_at(role) is None:
                     await place.wait(self.config.request_timeout_s)
                     continue
-                left = max(gone_at, entered) + wait_s - monotonic()
-                if left <= 0:
-                    raise ApiError(503, f"No healthy {role} worker.", retry_after=2)
-                await place.wait(left)
+                await self._stay(role, place, entered, wait_s, deadline)
 
-    async def present(self, role: str, wait_s: float) -> None:
-        """Return once some worker of the role is healthy; ApiError 503 after `wait_s`."""
+    async def present(self, role: str, wait_s: float, deadline: float) -> None:
+        """Return once some worker of the role is healthy; ApiError 503 when none is in time, which
+        is as in `pick`."""
         if self.known_workers.any_healthy(role):
             return
-        deadline = monotonic() + wait_s
+        entered = monotonic()
         with self.known_workers.queue(role).enter() as place:
             while not self.known_workers.any_healthy(role):
-                left = deadline - monotonic()
-                if left <= 0:
-                    raise ApiError(503, f"No healthy {role} worker.", retry_after=2)
-                await place.wait(left)
+                await self._stay(role, place, entered, wait_s, deadline)
+
+    async def _stay(
+        self, role: str, place: Place, entered: float, wait_s: float, deadline: float
+    ) -> None:
+        """Wait until something may have changed; ApiError 503 when the wait is over."""
+        stay = self.known_workers.stay(role, entered, wait_s, deadline, monotonic())
+        if stay.seconds <= 0:
+            raise ApiError(503, f"No healthy {role} worker.", retry_after=stay.retry_after)
+        await place.wait(stay.seconds)
 
     def usable(self, role: str, single: Single, credit: bool = False, left: int = 0) -> list[bool]:
         """Which ranks of the role this request may go to now, in their order.

@@ -26,6 +26,7 @@ ADMIN_DOOR = OPEN_PATHS | {
     "/admin/drain",
     "/admin/refit",
     "/admin/migrate",
+    "/admin/returns",
 }
 REQUESTS = "/requests/"
 """What was known of a request, by its name; at the admin's port too."""

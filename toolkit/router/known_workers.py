@@ -10,8 +10,10 @@ from time import monotonic
 from toolkit.router.config import RouterConfig
 from toolkit.router.poison import Deaths, Lanes
 from toolkit.router.rank import Rank
+from toolkit.router.returns import Return, Returns, Stay, first, stay
 from toolkit.router.turnstile import Turnstile
 from toolkit.router.worker import Worker
+from toolkit.watchdog import Verdict
 
 
 class KnownWorkers:
@@ -22,6 +24,7 @@ class KnownWorkers:
         self.worker_key = api_key
         self.lanes = Lanes()
         self.deaths = Deaths()
+        self.returns = Returns()
         self.poisoned: Counter[str] = Counter()
         """By worker: its deaths for which a request was convicted (`toolkit.router.poison`)."""
         self._queues: dict[str, Turnstile] = {w.role: Turnstile() for w in config.workers}
@@ -38,6 +41,7 @@ class KnownWorkers:
             worker.judge = partial(self._judge, worker)
 
         self._note_roles()
+        self._note_workers()
 
     def _noted(self) -> None:
         self.deaths.note(monotonic())
@@ -49,9 +53,20 @@ class KnownWorkers:
             else:
                 self._gone_at.setdefault(role, monotonic())
 
+    def _note_workers(self) -> None:
+        now = monotonic()
+        for worker in self.workers:
+            note = self.returns.came if worker.healthy else self.returns.went
+            note(worker.name, now)
+
     def _changed(self) -> None:
         self._note_roles()
+        self._note_workers()
         self.on_change()
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Let everybody who waits for a worker look again."""
         for queue in (*self._queues.values(), self._suspects):
             queue.wake_all()
 
@@ -73,6 +88,29 @@ class KnownWorkers:
     def gone_at(self, role: str) -> float | None:
         """When the role's last healthy worker went; None while there is one."""
         return self._gone_at.get(role)
+
+    def back(self, role: str, now: float) -> Return | None:
+        """When some worker of a role that nobody serves is expected to serve it; None: nobody
+        knows. A rank that makes no step for the moment is about to go on, or to be started anew."""
+        found = []
+        for worker in self.workers:
+            if worker.config.role != role:
+                continue
+            found.append(self.returns.of(worker.name))
+            for rank in worker.ranks:
+                if worker.healthy and rank.verdict is Verdict.SUSPECT:
+                    found.append(Return(now + 1.0, rank.watchdog.bound_s))
+        return first(found)
+
+    def back_in_s(self, worker: Worker, now: float) -> float | None:
+        """Until a worker that is gone is expected back; None: it is here, or nobody knows."""
+        back = self.returns.of(worker.name)
+        return None if back is None else round(max(0.0, back.at - now), 1)
+
+    def stay(self, role: str, entered: float, least_s: float, deadline: float, now: float) -> Stay:
+        """How long a request that came at `entered` waits for the role, which nobody serves."""
+        since = max(self._gone_at.get(role, entered), entered)
+        return stay(since, least_s, deadline, self.back(role, now), now)
 
     def named(self, name: str) -> Worker:
         return next(worker for worker in self.workers if worker.name == name)

@@ -77,8 +77,10 @@ class Reruns:
             raise ApiError(503, message, retry_after=5) from failure
 
     def _strike(self, record: Record, failure: Retry) -> Strike | None:
-        if failure.kind == "stuck" and failure.proven:
-            return None if record.suspect else "stood"
+        if failure.kind == "stuck" and failure.begun > self._stood_from(failure):
+            return None  # the rank stood already when it came
+        if failure.kind == "stuck" and (record.lingering or failure.proven):
+            return None if record.suspect and failure.proven else "stood"
         if failure.proven:
             return None
         if failure.kind in ("answer", "transfer"):
@@ -93,6 +95,9 @@ class Reruns:
         to be warned of it."""
         worker = self._fleet.named(failure.worker)
         return max(worker.crashed_at, worker.gone_at) >= failure.begun
+
+    def _stood_from(self, failure: Retry) -> float:
+        return self._fleet.named(failure.worker).stood_from
 
     def _convict(self, single: Single, failure: Retry, now: float) -> None:
         record = single.record

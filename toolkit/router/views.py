@@ -15,6 +15,7 @@ from toolkit.router import (
     kept_answers,
     migrate,
     policy_figures,
+    returns_told,
     stage_figures,
 )
 from toolkit.router.about_workers import for_client
@@ -50,6 +51,7 @@ def add_routes(app: web.Application, router: Router) -> None:
     app.router.add_post("/admin/drain", view.drain)
     app.router.add_post("/admin/refit", view.refit)
     app.router.add_post("/admin/migrate", view.migrate)
+    app.router.add_post("/admin/returns", view.returns)
     for path in PROXIED:
         app.router.add_get(path, view.proxy)
     app.router.add_get("/v1/models/{model:.*}", view.proxy)
@@ -82,7 +84,9 @@ class Views:
         router = self._r
         now, addresses = monotonic(), router.guard.shows_addresses(request)
         rows = [
-            r.describe(now) | stage_figures.of_rank(router.dispatcher, r)
+            r.describe(now)
+            | {"back_in_s": router.known_workers.back_in_s(w, now)}
+            | stage_figures.of_rank(router.dispatcher, r)
             for w in router.known_workers.workers
             for r in w.ranks
         ]
@@ -266,6 +270,25 @@ class Views:
             return _json(await migrate.migrate(self._r.dispatcher.moves, order))
         except ApiError as error:
             return _error(error.status, error.message)
+
+    async def returns(self, request: web.Request) -> web.Response:
+        """The launcher tells how long starts take, and when workers are back."""
+        refused = self._r.guard.refuse_admin(request)
+        if refused is not None:
+            return refused
+        wrong = identity.misdirected(request)
+        if wrong is not None:
+            return _error(409, wrong)
+        told = returns_told.read(await _body(request))
+        if isinstance(told, str):
+            return _error(400, told)
+        known_workers, now = self._r.known_workers, monotonic()
+        names = {worker.name for worker in known_workers.workers}
+        for name, each in told.items():
+            if name in names:
+                known_workers.returns.told(name, each.usual_s, each.back_in_s, now)
+        known_workers.wake_all()
+        return _json({"taken": sorted(names & told.keys())})
 
     async def drain(self, request: web.Request) -> web.Response:
         """Refuse new requests from now on, those that run go on; {"on": false}: take them again.

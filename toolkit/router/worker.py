@@ -53,6 +53,8 @@ class Worker:
         self.stuck_since: float | None = None
         """Since when a rank of it has been stuck: it gets nothing until its ranks go on, or another
         process answers there."""
+        self.stood_from = 0.0
+        """When the rank that got stuck last was last seen to go on."""
         self.times_stuck = 0
         self.pool = Upstream(
             config.name,
@@ -144,6 +146,7 @@ class Worker:
             log.error("worker %s: its requests go elsewhere, as %s", self.name, why)
             self.died(crashed=False)  # what it ran is suspected as with a death
             self.stuck_since = monotonic()
+            self.stood_from = rank.watchdog.moved_at
             self.times_stuck += 1
             self.mark_down(why, "stuck")
             return

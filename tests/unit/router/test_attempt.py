@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 
 import pytest
 
@@ -109,7 +110,7 @@ def test_a_suspect_that_waits_for_a_credit_gets_the_next_one():
         rank.credit = 0
 
         async def pick(request: Single) -> Single:
-            await dispatcher.pick("prefill", request, request.view, 30, credit=True)
+            await dispatcher.pick("prefill", request, request.view, 30, math.inf, credit=True)
             return request
 
         ordinary, suspect = single(), single()

@@ -38,6 +38,9 @@ def seen(*what: str) -> Record:
         (["gone", "gone"], 4, True),
         (["gone", "gone"], 5, False),  # a storm: a coincidence
         (["gone", "gone", "gone", "gone"], 99, True),
+        (["stood", "stood"], 0, False),
+        (["stood", "stood", "stood"], 99, True),  # no coincidence: it was alone with the third
+        (["stood", "stood", "gone"], 99, False),
         (["transfer", "transfer"], 0, False),  # between prefill and decode it may be either
         (["transfer", "transfer", "answer"], 0, True),
     ],

@@ -99,9 +99,16 @@ class Attempt:
         config = self._d.config
         return config.no_worker_wait_s if self._number == 0 else config.rerun_wait_s
 
+    @property
+    def _deadline(self) -> float:
+        """When its client gets 504."""
+        return self._arrived + self._d.config.request_timeout_s
+
     async def _whole(self, role: str) -> Answer | None:
         """All of it on one worker."""
-        rank = self._booked() or await self._d.pick(role, self._single, self._view, self._wait_s)
+        rank = self._booked() or await self._d.pick(
+            role, self._single, self._view, self._wait_s, self._deadline
+        )
         body = self._legs.body()
         set_rank(body, rank)
         self._timing.queue = monotonic() - self._arrived
@@ -131,19 +138,21 @@ class Attempt:
         one = is_one(self._single)
         if not one:
             # No prefill whose KV nobody can take: first somebody must be there.
-            await d.present("decode", self._wait_s)
+            await d.present("decode", self._wait_s, self._deadline)
         late = d.dispatch == "late"
-        prefill = await d.pick("prefill", self._single, self._view, self._wait_s, credit=late)
+        prefill = await d.pick(
+            "prefill", self._single, self._view, self._wait_s, self._deadline, credit=late
+        )
         if late:
             self._legs.credit = prefill
         if one:
             if prefill_only.PATCH in prefill.worker.hello.patches:
                 return await self._prefill_only(prefill)
-            await d.present("decode", self._wait_s)
+            await d.present("decode", self._wait_s, self._deadline)
         self._late = late = late and prefill.worker.has_events
         decode = None
         if not late:
-            decode = await d.pick("decode", self._single, self._view, self._wait_s)
+            decode = await d.pick("decode", self._single, self._view, self._wait_s, self._deadline)
         room = new_room(prefill.worker.config.dp_size, prefill.dp_rank)
         self._timing.queue = monotonic() - self._arrived
         body = self._legs.split_body(prefill, room)
@@ -233,7 +242,7 @@ class Attempt:
         if chosen is not None:
             return chosen
         picking = asyncio.ensure_future(
-            self._d.pick("decode", self._single, self._view, config.park_timeout_s)
+            self._d.pick("decode", self._single, self._view, config.park_timeout_s, self._deadline)
         )
         try:
             await first_of((picking, leg.call.done))

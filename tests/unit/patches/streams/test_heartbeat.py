@@ -37,7 +37,7 @@ def test_a_forward_is_announced_before_it_begins_and_until_its_result_is_process
     assert said(tmp_path) == Beat(3, True)
     rounds.begin(2, decode=False, tokens=300, now=1.0)
     assert said(tmp_path).doing == "prefill of 300 tokens"
-    assert said(tmp_path).expected_s == pytest.approx(3.0)
+    assert said(tmp_path).expected_s == pytest.approx(4.0)
 
 
 def test_of_forwards_that_overlap_the_longest_counts(rounds: Rounds, tmp_path: Path) -> None:
