@@ -9,9 +9,10 @@ of a size, which may compile kernels), and every order that is no request (new w
 experts, a profile). The worker's event stream passes it on to the router, and the launcher reads
 the file itself.
 
-Ranks that follow another one's requests write nothing: when one of them stands still, that one
-waits for it. The process that serves HTTP has a heartbeat of its own, from a thread, so that one
-that is stopped shows; whether its loop comes round, its events say (`patches.streams.pulse`).
+Schedulers that follow another one's requests write a file for their launcher alone: where one of
+them stands still, all of them do, on whatever node they are. The process that serves HTTP has a
+heartbeat of its own, from a thread, so that one that is stopped shows; whether its loop comes
+round, its events say (`patches.streams.pulse`).
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Forward:
 
 @dataclass
 class Rounds:
-    """What a scheduler says of itself. `out`: None on a rank that follows another one's requests.
-    A time of 0 is one that is not known."""
+    """What a scheduler says of itself. `out`: None where nobody has asked for it. A time of 0 is
+    one that is not known."""
 
     out: Heartbeat | None
     usual: UsualTimes
@@ -116,11 +117,11 @@ def _of(scheduler: Any) -> Rounds:
     """This process's own."""
     global _rounds
     if _rounds is None:
-        folder = _folder()
-        reports = scheduler.ipc_channels.send_to_tokenizer.socket is not None
-        out = None
-        if folder is not None and reports:
-            out = Heartbeat(folder / heartbeat.scheduler(layout.rank(scheduler)))
+        folder, out = _folder(), None
+        if folder is not None:
+            reports = scheduler.ipc_channels.send_to_tokenizer.socket is not None
+            own, pid = heartbeat.scheduler(layout.rank(scheduler)), os.getpid()
+            out = Heartbeat(folder / (own if reports else heartbeat.follower(pid)))
         _rounds = Rounds(out, UsualTimes(shapes=not on_cpu()))
     return _rounds
 

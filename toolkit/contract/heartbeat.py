@@ -6,7 +6,8 @@ counts its rounds, in a file that it maps into memory; whoever reads the file fr
 the count stands still. `toolkit.watchdog` judges what is read.
 
 The files of a worker are in the folder that HEARTBEAT_VARIABLE names: `scheduler-N` of DP rank N,
-and `http` of the process that serves HTTP.
+`follower-PID` of each scheduler that follows another one's requests (other ranks of its tensor
+parallelism, maybe on another node), and `http` of the process that serves HTTP.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ LONGEST_S = 3600.0
 _LAYOUT = struct.Struct(f"<QQd{DOING_BYTES}s")
 """Rounds, whether it holds work, expected seconds, what it does."""
 _SCHEDULER = re.compile(r"scheduler-(\d{1,5})")
+_KNOWN = re.compile(rf"{_SCHEDULER.pattern}|follower-\d+|{HTTP}")
 
 
 class Beat(NamedTuple):
@@ -80,6 +82,11 @@ def scheduler(dp_rank: int) -> str:
     return f"scheduler-{dp_rank}"
 
 
+def follower(pid: int) -> str:
+    """The name of the file of a scheduler that follows another one's requests."""
+    return f"follower-{pid}"
+
+
 def rank_of(name: str) -> int | None:
     """The DP rank whose file has this name; None of another file."""
     found = _SCHEDULER.fullmatch(name)
@@ -92,7 +99,5 @@ def read_all(folder: Path) -> dict[str, Beat]:
         names = sorted(os.listdir(folder))  # noqa: PTH208 (asked every half a second)
     except OSError:
         return {}
-    found = {
-        name: read(folder / name) for name in names if name == HTTP or rank_of(name) is not None
-    }
+    found = {name: read(folder / name) for name in names if _KNOWN.fullmatch(name)}
     return {name: beat for name, beat in found.items() if beat is not None}

@@ -24,8 +24,6 @@ EVERY = 1.0
 LATER_S = 1.0
 """So much more patience than the router's: its requests have gone elsewhere before the worker
 ends, and it knows why."""
-HTTP_FACTOR = 3.0
-"""The process that serves HTTP may be held up for longer: it tokenizes what clients send."""
 
 
 class Stalls:
@@ -34,7 +32,9 @@ class Stalls:
     def __init__(self, bounds: Bounds, scratch: Path) -> None:
         self._on = bounds.stuck_s > 0
         self._scheduler = replace(bounds, stuck_s=bounds.stuck_s + LATER_S)
-        self._http = replace(bounds, stuck_s=HTTP_FACTOR * bounds.stuck_s)
+        # The process that serves HTTP tokenizes what clients send, which may hold Python's lock: a
+        # text of 8 MB did for 13 s.
+        self._http = replace(bounds, stuck_s=max(bounds.stuck_s, bounds.announced_s))
         self._scratch = scratch
         self._dogs: dict[tuple[str, str], Watchdog] = {}
         self._next = 0.0

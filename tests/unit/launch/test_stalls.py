@@ -106,15 +106,15 @@ RANK = heartbeat.scheduler(0)
 @pytest.mark.parametrize(
     ("beats", "seconds", "stuck"),
     [
-        ({RANK: Beat(1, True)}, 5.0 + LATER_S - EVERY, False),
+        ({RANK: Beat(1, True)}, 5.0 + LATER_S - 2 * EVERY, False),
         ({RANK: Beat(1, True)}, 5.0 + LATER_S, True),
         ({RANK: Beat(1, False)}, 300.0, False),  # it has nothing to do
         ({RANK: Beat(1, False), HTTP: Beat(1, False)}, 10.0, False),
         ({RANK: Beat(1, False), HTTP: Beat(1, True)}, 7.0, True),  # but there is something
         ({RANK: Beat(1, True, "first prefill of 9 tokens")}, 100.0, False),
         ({RANK: Beat(1, True, "first prefill of 9 tokens")}, 121.0, True),
-        ({HTTP: Beat(1, False)}, 10.0, False),
-        ({HTTP: Beat(1, False)}, 16.0, True),  # stopped, so it serves nobody
+        ({HTTP: Beat(1, False)}, 100.0, False),  # it may tokenize
+        ({HTTP: Beat(1, False)}, 121.0, True),  # stopped, so it serves nobody
         ({}, 300.0, False),
     ],
 )

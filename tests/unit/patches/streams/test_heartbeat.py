@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,12 +85,19 @@ def test_an_order_is_announced_and_a_request_is_not(
     assert said(tmp_path).doing == ""
 
 
-def test_a_rank_that_follows_another_writes_nothing(
+def test_a_rank_that_follows_another_writes_for_its_launcher_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told = SimpleNamespace(dp_rank=1)
     monkeypatch.setenv(HEARTBEAT_VARIABLE, str(tmp_path))
     monkeypatch.setattr(patch, "_rounds", None)
     silent = SimpleNamespace(socket=None)
-    scheduler = SimpleNamespace(ipc_channels=SimpleNamespace(send_to_tokenizer=silent))
+    scheduler = SimpleNamespace(ipc_channels=SimpleNamespace(send_to_tokenizer=silent), ps=told)
+    monkeypatch.setattr(patch.layout, "rank", lambda scheduler: scheduler.ps.dp_rank)
     patch._come_round(lambda *_: None, scheduler, [])
-    assert list(tmp_path.iterdir()) == []
+    assert heartbeat.read_all(tmp_path) == {heartbeat.follower(os.getpid()): Beat(1)}
+    assert patch.read_ranks() == []
+    silent.socket = object()
+    monkeypatch.setattr(patch, "_rounds", None)
+    patch._come_round(lambda *_: None, scheduler, [])
+    assert patch.read_ranks() == [(1, Beat(1))]
