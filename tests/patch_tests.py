@@ -75,6 +75,7 @@ SHOWN: dict[str, str] = {
     "sent_time_preempt": f"{E2E}/test_preempt.py",
     "sent_time_trace": f"{E2E}/test_preempt.py",
     "batch_trace": f"{E2E}/test_preempt.py",
+    "heartbeat": f"{E2E}/test_stuck.py",
     "router_fields": f"{E2E}/test_other_endpoints.py",
     "stop_patterns": f"{E2E}/test_poison.py",
     "request_guard": f"{E2E}/test_poison.py",
