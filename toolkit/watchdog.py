@@ -56,6 +56,7 @@ class Watchdog:
         self._bounds = bounds
         self._last: Beat | None = None
         self._at = 0.0
+        self._allowed_s = 0.0
         self.moved_at = 0.0
         """When it was last seen to have made a step. What was sent to it later, it has not taken
         in since."""
@@ -63,25 +64,30 @@ class Watchdog:
         """For how long it has been seen to stand still with work."""
 
     @property
+    def own_bound_s(self) -> float:
+        """What is allowed to it by what it says itself."""
+        return self._bounds.stuck_s if self._last is None else self._bounds.of(self._last)
+
+    @property
     def bound_s(self) -> float:
         """What is allowed to it now."""
-        return self._bounds.stuck_s if self._last is None else self._bounds.of(self._last)
+        return max(self.own_bound_s, self._allowed_s)
 
     @property
     def doing(self) -> str:
         """What it has announced."""
         return "" if self._last is None else self._last.doing
 
-    def read(self, beat: Beat, works: bool, now: float) -> Verdict:
+    def read(self, beat: Beat, works: bool, now: float, allowed_s: float = 0.0) -> Verdict:
         """Take a reading. `works`: whether the process holds work, as far as the reader knows; its
-        own word counts as well."""
+        own word counts as well. `allowed_s`: the longest bound of those for which it may wait."""
         gap = min(max(0.0, now - self._at), GAP_S)
         same = self._last is not None and self._last.beats == beat.beats
         if not same:
             self.moved_at, self.still_s = now, 0.0
         elif works or beat.works:
             self.still_s += gap
-        self._last, self._at = beat, now
+        self._last, self._at, self._allowed_s = beat, now, allowed_s
         return self.verdict
 
     @property

@@ -112,6 +112,16 @@ def test_one_that_stood_is_no_better_when_its_work_is_gone() -> None:
     assert dog.read(Beat(2), False, now + 61.0) is Verdict.HEALTHY
 
 
+def test_who_waits_for_another_has_that_one_s_time() -> None:
+    dog, now = Watchdog(BOUNDS), 0.0
+    while now < 100.0:
+        now += 0.5
+        dog.read(Beat(1, True), True, now, allowed_s=120.0)
+    assert dog.verdict is Verdict.SUSPECT
+    dog.read(Beat(1, True), True, now, allowed_s=5.0)
+    assert dog.verdict is Verdict.STUCK
+
+
 def test_a_bound_of_0_never_judges() -> None:
     dog = Watchdog(Bounds(0.0, 120.0))
     stand(dog, Beat(1, True), 1000.0, 0.0)

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from toolkit.contract import heartbeat
-from toolkit.contract.heartbeat import HTTP
+from toolkit.contract.heartbeat import HTTP, Beat
 from toolkit.launch.process import Managed, Status
 from toolkit.launch.scratch import heartbeats
 from toolkit.watchdog import Bounds, Verdict, Watchdog
 
+NODE = re.compile(r"-node-\d+$")
+"""How the name of a worker's part ends that is on one of several nodes."""
 EVERY = 1.0
 LATER_S = 1.0
 """So much more patience than the router's: its requests have gone elsewhere before the worker
@@ -69,12 +72,19 @@ class Stalls:
         beats = heartbeat.read_all(heartbeats(self._scratch, m.name))
         serves = beats.get(HTTP)
         works = serves is not None and serves.works
-        why = ""
+        why, allowed_s = "", self._allowed(m, beats)
         for name, beat in beats.items():
             bounds = self._http if name == HTTP else self._scheduler
             dog = self._dogs.setdefault((m.name, name), Watchdog(bounds))
             # The process that serves HTTP beats from a thread, with work or without.
-            verdict = dog.read(beat, works or name == HTTP, now)
+            verdict = dog.read(beat, works or name == HTTP, now, allowed_s)
             if verdict is Verdict.STUCK and not why:
                 why = f"{name}: {dog.describe()}"
         return why
+
+    def _allowed(self, m: Managed, beats: dict[str, Beat]) -> float:
+        """Schedulers of a worker wait for each other: what one announces counts for all. What those
+        on other nodes announce is not seen from here."""
+        told = [self._scheduler.of(beat) for name, beat in beats.items() if name != HTTP]
+        several = self._scheduler.announced_s if NODE.search(m.name) else 0.0
+        return max([several, *told])

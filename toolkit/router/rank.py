@@ -173,7 +173,9 @@ class Rank:
         beat = Beat(
             event.beats, event.works, event.doing[:DOING_BYTES], sane_seconds(event.expected_s)
         )
-        verdict = self.watchdog.read(beat, bool(self.ledger.inflight), now)
+        # Ranks that share their experts wait for one that compiles, say.
+        allowed_s = max(rank.watchdog.own_bound_s for rank in self.worker.ranks)
+        verdict = self.watchdog.read(beat, bool(self.ledger.inflight), now, allowed_s)
         if verdict is not self.verdict:
             self.verdict = verdict
             self.worker.judged(self)

@@ -100,7 +100,7 @@ def looked(tmp_path: Path) -> Callable[[dict[str, Beat], float], list[str]]:
     return look
 
 
-RANK = heartbeat.scheduler(0)
+RANK, OTHER = heartbeat.scheduler(0), heartbeat.scheduler(1)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,9 @@ RANK = heartbeat.scheduler(0)
         ({RANK: Beat(1, False), HTTP: Beat(1, True)}, 7.0, True),  # but there is something
         ({RANK: Beat(1, True, "first prefill of 9 tokens")}, 100.0, False),
         ({RANK: Beat(1, True, "first prefill of 9 tokens")}, 121.0, True),
+        ({RANK: Beat(1, True), OTHER: Beat(1, True, "first decode step")}, 100.0, False),
+        ({RANK: Beat(1, True), OTHER: Beat(1, True, "first decode step")}, 121.0, True),
+        ({heartbeat.follower(7): Beat(1, True)}, 7.0, True),
         ({HTTP: Beat(1, False)}, 100.0, False),  # it may tokenize
         ({HTTP: Beat(1, False)}, 121.0, True),  # stopped, so it serves nobody
         ({}, 300.0, False),
