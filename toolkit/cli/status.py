@@ -139,6 +139,7 @@ def _row(process: dict[str, Any], alive: bool, routed: dict[str, Any]) -> dict[s
         "url": process["url"],
         "restarts": process["restarts"],
         "memory_mib": _memory(process) if alive else None,
+        "stuck": next((r["stuck"] for r in ranks if r.get("stuck")), None),
         "healthy": all(r.get("healthy") for r in ranks) if ranks else None,
         "held": any(r.get("held") for r in ranks) if ranks else None,
         "inflight": sum(r.get("inflight") or 0 for r in ranks) if ranks else None,
@@ -147,6 +148,18 @@ def _row(process: dict[str, Any], alive: bool, routed: dict[str, Any]) -> dict[s
         "note": process["note"],
         "log": process["log"],
     }
+
+
+def status_of(row: dict[str, Any]) -> str:
+    """As the table has it: what the launcher says, and of a worker that makes no step since when,
+    as the router says."""
+    import time
+
+    stuck = row["stuck"]
+    if not isinstance(stuck, dict) or row["status"] not in ("ready", "stuck"):
+        return str(row["status"])
+    at = time.strftime("%H:%M:%S", time.localtime(stuck.get("since")))
+    return f"{stuck.get('state')} since {at}"
 
 
 def _memory(process: dict[str, Any]) -> int | None:
@@ -185,6 +198,7 @@ def _show(folder: Path, state: dict[str, Any], phase: str, rows: list[dict[str, 
     for heading in columns:
         table.add_column(heading.replace("memory_mib", "MiB"))
     for row in rows:
+        row = row | {"status": status_of(row)}
         table.add_row(*("" if row[h] is None else str(row[h]) for h in columns))
     table.caption = str(folder)
     terminal.show(terminal.console(), table)

@@ -123,7 +123,8 @@ class RouterConfig(BaseModel):
     keeps what it runs. The defaults suit a CPU; a launcher gives those of the device
     (`toolkit.launch.patience`).
     `rerun_wait_s` is how long a request that already ran somewhere waits for a worker to come
-    back; a new one waits `no_worker_wait_s` and then gets 503.
+    back; a new one waits `no_worker_wait_s` and then gets 503. Both wait longer for a worker that
+    is expected back (`toolkit.router.returns`), up to `request_timeout_s`.
 
     Decode policies `br0`, `brh@PREDICTOR`, `level` and `composed` keep finished prefills in a pool
     and bind them in rounds, which needs `dispatch` late; `parked_per_prefill` times prefill ranks
