@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from toolkit.contract.heartbeat import Beat
 
-FACTOR = 10.0
+FACTOR = 5.0
 """What takes so many times as long as expected is stuck, if that is longer than the bound."""
 GAP_S = 1.5
 """Two readings further apart say no more than two so far apart: whoever reads was held up."""

@@ -199,9 +199,28 @@ def begin_http(manager: Any) -> None:
     threading.Thread(target=run, name="toolkit-heartbeat", daemon=True).start()
 
 
+_WHOLE = "what it does is part of the round, and is to be announced"
+
 PATCH = Patch(
     name="heartbeat",
     why="a scheduler that hangs cannot say so, and nobody would notice",
+    after=dict.fromkeys(
+        (
+            "load_count",
+            "signature",
+            "lockstep",
+            "step_log_cpu",
+            "step_log",
+            "early_place",
+            "expert_capture",
+            "move_outgoing",
+            "preempt_admission",
+            "preempt_boundary",
+            "cpu_idle",
+            "batch_trace",
+        ),
+        _WHOLE,
+    ),
     processes=frozenset({Process.SCHEDULER}),
     hooks=(
         Hook(f"{SCHEDULER}.process_input_requests", _come_round, ("self", "recv_reqs")),

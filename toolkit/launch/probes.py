@@ -12,6 +12,8 @@ from toolkit.launch.progress import stage_of
 
 EVERY = 0.5
 TIMEOUT = 10.0
+FADE = 0.7
+"""What a slow start leaves behind of itself with the next one: starts differ by what else runs."""
 REFUSED = 60
 """Probes in a row, half a minute of them, that a process may answer with a refusal: it is up by
 then, and will say nothing else."""
@@ -66,7 +68,8 @@ class Probes:
                 self._not_yet(m, result)
             else:
                 m.status, m.note = Status.READY, ""
-                m.ready_after = m.usual_start_s = time.monotonic() - m.started
+                m.ready_after = time.monotonic() - m.started
+                m.usual_start_s = max(m.ready_after, FADE * (m.usual_start_s or 0.0))
                 m.probed = ""
                 self._refused.pop(m.name, None)
                 self._served.add(m.name)

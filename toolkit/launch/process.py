@@ -77,7 +77,7 @@ class Managed:
     started: float = 0.0
     ready_after: float | None = None
     usual_start_s: float | None = None
-    """From its last start until it was ready; None: it never was."""
+    """The slowest of its last starts, until it was ready; None: it never was."""
     stuck: str = ""
     """Why it is ended: it makes no step."""
     probing: bool = False

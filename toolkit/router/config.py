@@ -147,7 +147,7 @@ class RouterConfig(BaseModel):
     `lost_s`: see `toolkit.router.rank.Rank`; longer than SGLang compiles a grammar (50 s), which
     no reading shows.
 
-    `stuck_s`: a rank that holds work and makes no step for so long (or for ten times what its
+    `stuck_s`: a rank that holds work and makes no step for so long (or for five times what its
     present step should take, if that is longer) is stuck; after half of it the rank gets nothing
     new. `announced_s` is the bound of what is announced and cannot be foreseen, such as the
     compilation of a kernel. A `stuck_s` of 0 never judges (`toolkit.watchdog`).
