@@ -178,6 +178,7 @@ PATCH = Patch(
     after={
         "resume": "it answers what that one raises about a ticket",
         "preempt_admission": "it survives what that one raises",
+        "move_held": "it survives what that one raises",
     },
     processes=frozenset({Process.SCHEDULER}),
     hooks=(

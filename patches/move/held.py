@@ -82,6 +82,9 @@ def _abort(original: Any, scheduler: Any, recv_req: Any) -> None:
 PATCH = Patch(
     name="move_held",
     why="what a request that goes on elsewhere generates here is not sent to its client",
+    independent_of={
+        "preempt_admission": "that one ends prompts, and what is held back decodes",
+    },
     processes=EITHER,
     variable=MOVE_VARIABLE,
     hooks=(
