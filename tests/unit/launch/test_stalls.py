@@ -85,14 +85,16 @@ def looked(tmp_path: Path) -> Callable[[dict[str, Beat], float], list[str]]:
     stalls = Stalls(Bounds(5.0, 120.0), tmp_path)
     m = Managed("decode-0", "decode", "", "", (), {}, tmp_path)
     m.status = Status.READY
+    now = 0.0
 
     def look(beats: dict[str, Beat], seconds: float) -> list[str]:
         stalls.begin(m)
         folder = heartbeats(tmp_path, m.name)
         for name, beat in beats.items():
             Heartbeat(folder / name).write(beat)
-        now, found = 0.0, []
-        while now <= seconds + EVERY:
+        nonlocal now
+        until, found = now + seconds + EVERY, []
+        while now <= until:
             now += EVERY
             found = stalls.tick([m], now)
         return [why for _, why in found]

@@ -52,6 +52,16 @@ def test_of_forwards_that_overlap_the_longest_counts(rounds: Rounds, tmp_path: P
     assert said(tmp_path).doing == "decode step"
 
 
+def test_one_that_nobody_can_foresee_counts_before_all_others(
+    rounds: Rounds, tmp_path: Path
+) -> None:
+    rounds.begin(1, decode=False, tokens=10, now=0.0)
+    rounds.end(1, now=0.5)
+    rounds.begin(2, decode=False, tokens=10, now=1.0)
+    rounds.begin(3, decode=True, tokens=1, now=1.0)
+    assert said(tmp_path)[2:] == ("first decode step", 0.0)
+
+
 def test_a_result_that_never_comes_is_forgotten(rounds: Rounds, tmp_path: Path) -> None:
     rounds.begin(1, decode=False, tokens=10, now=0.0)
     for number in range(2, 3 + KEPT):
