@@ -21,10 +21,11 @@ ENTIRE_S = 25.0
 """A copy that has not come to its stop by then is given up."""
 NO_PROGRESS = 3
 """So many rounds in a row may leave as much as the round before."""
-UNMEASURED = 512
-"""Tokens that a request may generate meanwhile, where no copy from there was measured."""
-LEAST_RESERVE, ALLOWANCE = 128, 2.0
-"""What is measured is one copy among others on the same link, so twice as long is allowed for."""
+LEAST_RESERVE = 512
+"""Tokens that a request may generate meanwhile, also where no copy from there was measured: a target
+may be busy, and places cost nothing that it does not get back."""
+ALLOWANCE = 2.0
+"""What was measured is one copy among others on the same link, so twice as long is allowed for."""
 SETTING_UP_S = 0.25
 """Until the target has said where pages are to go, mostly; on a GPU 0.1 s was seen."""
 
@@ -176,6 +177,6 @@ def reserve_for(tokens: int, tokens_a_second: float, step_s: float, most: int) -
     target reserves places. Rate and step time are those of the last copy from there, 0 where there
     was none."""
     if tokens_a_second <= 0 or step_s <= 0:
-        return min(most, UNMEASURED)
+        return min(most, LEAST_RESERVE)
     seconds = SETTING_UP_S + tokens / tokens_a_second
     return min(most, int(min(most, max(LEAST_RESERVE, ALLOWANCE * seconds / step_s))))
