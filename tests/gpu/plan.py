@@ -38,7 +38,7 @@ STEPS = (
     Step("late", "1P + 2D, late-bound against shortest queue", 3, 90, ("sglang", "nixl")),
     Step("lengths", "decode step with even and mixed lengths", 1, 110, ("sglang",)),
     Step("preempt", "what a slice of layer preemption costs", 1, 10, ("sglang",)),
-    Step("migrate", "decode -> decode moves of KV on one GPU", 3, 60, ("sglang", "mooncake")),
+    Step("migrate", "decode -> decode moves of KV on one GPU", 3, 100, ("sglang", "mooncake")),
 )
 
 

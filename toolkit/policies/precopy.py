@@ -22,8 +22,8 @@ ENTIRE_S = 25.0
 NO_PROGRESS = 3
 """So many rounds in a row may leave as much as the round before."""
 LEAST_RESERVE = 512
-"""Tokens that a request may generate meanwhile, also where no copy from there was measured: a target
-may be busy, and places cost nothing that it does not get back."""
+"""Tokens that a request may generate meanwhile, also where no copy from there was measured: a
+target may be busy, and places cost nothing that it does not get back."""
 ALLOWANCE = 2.0
 """What was measured is one copy among others on the same link, so twice as long is allowed for."""
 SETTING_UP_S = 0.25
