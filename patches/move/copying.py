@@ -196,8 +196,9 @@ class Outgoing:
         now = time.perf_counter()
         copy, metric = self.copy(now), self.sender.get_transfer_metric()
         gone = state in ("cut", "sent")
-        # Sooner than it was noticed, at the end of a step.
+        # Sooner than it was noticed, at the end of a step; where the thread has not said so yet, now.
         sent_at = self.sender.kv_mgr.toolkit_traffic.done_at(self.order.room)
+        sent_at = sent_at if sent_at >= self.cut_at else now
         return Moving(
             self.order.rid,
             state,
