@@ -196,7 +196,8 @@ class Outgoing:
         now = time.perf_counter()
         copy, metric = self.copy(now), self.sender.get_transfer_metric()
         gone = state in ("cut", "sent")
-        # Sooner than it was noticed, at the end of a step; where the thread has not said so yet, now.
+        # Sooner than it was noticed, at the end of a step; now, where the thread has not said so
+        # yet.
         sent_at = self.sender.kv_mgr.toolkit_traffic.done_at(self.order.room)
         sent_at = sent_at if sent_at >= self.cut_at else now
         return Moving(

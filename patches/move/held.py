@@ -87,12 +87,6 @@ PATCH = Patch(
     },
     processes=EITHER,
     variable=MOVE_VARIABLE,
-    independent_of={
-        "preempt_admission": "it drops prompts that wait on a prefill worker; what is held back "
-        "here decodes",
-        "request_guard": "it outlives what SGLang raises of an order; what is done here raises "
-        "nothing, and is right before such an error and after it",
-    },
     hooks=(
         Hook(f"{STREAMER}.stream_output", _stream, ("self", "reqs", "return_logprob")),
         Hook(

@@ -207,16 +207,9 @@ PATCH = Patch(
     after=dict.fromkeys(
         (
             "load_count",
-            "signature",
-            "lockstep",
-            "step_log_cpu",
-            "step_log",
             "early_place",
-            "expert_capture",
             "move_outgoing",
             "preempt_admission",
-            "preempt_boundary",
-            "cpu_idle",
             "batch_trace",
         ),
         _WHOLE,
