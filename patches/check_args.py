@@ -118,6 +118,10 @@ def main() -> None:
         # SGLang decides once per process, at import, whether it is on CPU.
         sys.exit(f"ask about one device a call, not {', '.join(sorted(devices))}")
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1" if devices == {"cpu"} else "0"
+    if devices == {"cpu"}:
+        from patches.flags import allow_deterministic
+
+        allow_deterministic()
     ask = check_away if devices == {"cuda"} and _without_gpu() else check
     for question in questions:
         print(json.dumps({"name": question["name"], **ask(question["argv"])}), file=answers)

@@ -21,6 +21,12 @@ ASKED = (
 WRITTEN = (f"{SERVER_ARGS}.get_model_config",)
 """And in 0.5.17; no later release has it, so a variant that wants it is for that one alone."""
 
+DETERMINISTIC = (
+    "sglang.srt.server_args.DETERMINISTIC_ATTENTION_BACKEND_CHOICES",
+    "sglang.srt.server_args.RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND",
+)
+"""Lists of attention backends that go with `--enable-deterministic-inference`."""
+
 BACKUP = "--disaggregation-decode-retraction-backup"
 
 
@@ -56,3 +62,14 @@ def model_config(server_args: Any) -> Any:
 
     described = getattr(overrides, "model_config_of", None)
     return server_args.get_model_config() if described is None else described(server_args)
+
+
+def allow_deterministic() -> None:
+    """Have SGLang take `--enable-deterministic-inference` together with the attention of the CPU
+    (`patches.cpu.deterministic`)."""
+    import pkgutil
+
+    for name in DETERMINISTIC:
+        choices = pkgutil.resolve_name(name)
+        if "torch_native" not in choices:
+            choices.append("torch_native")

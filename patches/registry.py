@@ -9,6 +9,7 @@ from patches.cpu import (
     attention,
     attention_sinks,
     background,
+    deterministic,
     device_module,
     expert_parallel,
     expert_remap,
@@ -60,7 +61,7 @@ from patches.preempt import admission, answers, boundary
 from patches.preempt import experts as preempt_experts
 from patches.relocate import dispatch_info, rank
 from patches.relocate import order as relocation_order
-from patches.steps import batch_trace, lockstep, sent_time, step_log
+from patches.steps import batch_trace, lockstep, seeded, sent_time, step_log
 from patches.streams import event_stream, expert_stream, heartbeat
 from toolkit.contract.variables import WITHOUT_VARIABLE
 
@@ -88,6 +89,7 @@ ALL: tuple[Patch, ...] = (
     attention.PATCH,
     attention_sinks.PATCH,
     latent_attention.PATCH,
+    deterministic.PATCH,
     event_stream.PATCH,
     event_stream.SCHEDULER_PATCH,
     output_ids.PATCH,
@@ -132,6 +134,7 @@ ALL: tuple[Patch, ...] = (
     batch_trace.PATCH,
     stop_patterns.PATCH,
     heartbeat.PATCH,
+    seeded.PATCH,
     router_fields.PATCH,
     request_guard.PATCH,
     request_answers.PATCH,

@@ -79,6 +79,7 @@ def limits_of(config: Any) -> Limits:
         disaggregated=mode != "null",
         calls=mode == "decode" and transfer != "fake",
         processors=bool(get_exec().features.enable_custom_logit_processor),
+        seeds=bool(get_exec().deterministic.enable_deterministic_inference),
     )
 
 

@@ -69,6 +69,8 @@ class Limits:
     """A decode worker, which calls the prefill worker at the host that a request names."""
     processors: bool = False
     """`--enable-custom-logit-processor`."""
+    seeds: bool = False
+    """`--enable-deterministic-inference`."""
 
 
 def wrong(request: Any, limits: Limits) -> str | None:
@@ -161,6 +163,10 @@ def _check_sampling(params: Any, limits: Limits) -> None:
         if not math.isfinite(value):
             raise _WrongError(f"{name} must be a finite number, got {value}")
     _need(params.repetition_penalty >= 1e-6, "repetition_penalty must be at least 1e-06")
+    _need(
+        not limits.seeds or params.min_p <= 0,
+        "min_p is not possible on a worker with --enable-deterministic-inference",
+    )
     _within("top_k", params.top_k, 1, MAX_INT32)
     _within("max_new_tokens", params.max_new_tokens, 0, MAX_INT32)
     _within("min_new_tokens", params.min_new_tokens, 0, MAX_INT32)

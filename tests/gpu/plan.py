@@ -12,8 +12,8 @@ kernels the first one compiles. Measured on 2026-11-26: 60 to 94 s."""
 @dataclass(frozen=True)
 class Step:
     """`starts` counts workers that start one after the other, `work_s` what comes on top:
-    guesses for `late`, `lengths` and `migrate`, what they took for the others. `groups` of parcels
-    it needs."""
+    guesses for `late`, `lengths`, `migrate` and `deterministic`, what they took for the others.
+    `groups` of parcels it needs."""
 
     name: str
     shows: str
@@ -39,6 +39,7 @@ STEPS = (
     Step("lengths", "decode step with even and mixed lengths", 1, 110, ("sglang",)),
     Step("preempt", "what a slice of layer preemption costs", 1, 10, ("sglang",)),
     Step("migrate", "decode -> decode moves of KV on one GPU", 3, 100, ("sglang", "mooncake")),
+    Step("deterministic", "replayed streams with deterministic inference", 1, 30, ("sglang",)),
 )
 
 

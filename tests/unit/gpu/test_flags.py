@@ -14,7 +14,16 @@ import pytest
 from tests.gpu import model
 from tests.gpu.context import Context
 from tests.gpu.packing.wanted import SGLANG
-from tests.gpu.steps import experts, late, lengths, migrate, outputs, preempt, signature
+from tests.gpu.steps import (
+    deterministic,
+    experts,
+    late,
+    lengths,
+    migrate,
+    outputs,
+    preempt,
+    signature,
+)
 from tests.releases import fetch
 from tests.sglang_python import PROJECT
 from toolkit.contract.capturing import worker_problems
@@ -39,7 +48,7 @@ def test_sglang_takes_the_flags_of_every_step(
     cuda = Context("cuda", False, tmp_path)
     every: list[dict[str, Any]] = [
         outputs.described(cuda), experts.described(cuda), late.described(cuda),
-        lengths.described(cuda), migrate.described(cuda),
+        lengths.described(cuda), migrate.described(cuda), deterministic.described(cuda),
         *(signature.described(cuda, side) for side in signature.SIDES),
         *(preempt.described(cuda, side) for side in preempt.SIDES),
     ]  # fmt: skip

@@ -10,7 +10,16 @@ import pytest
 from tests.gpu import model, record, run
 from tests.gpu.context import Context
 from tests.gpu.plan import STEPS
-from tests.gpu.steps import experts, late, lengths, migrate, outputs, preempt, signature
+from tests.gpu.steps import (
+    deterministic,
+    experts,
+    late,
+    lengths,
+    migrate,
+    outputs,
+    preempt,
+    signature,
+)
 from toolkit.launch.deployment import Deployment
 
 CUDA = Context("cuda", False, Path("unused"))
@@ -57,6 +66,7 @@ def test_the_scaled_up_model_fits_four_times_into_a_gpu_of_80_gb() -> None:
         lengths.described,
         preempt.described,
         migrate.described,
+        deterministic.described,
     ],
     ids=lambda each: getattr(each, "__module__", "outputs").rpartition(".")[2],
 )
@@ -112,3 +122,5 @@ def test_every_step_runs_on_the_cpu(tmp_path: Path) -> None:
     assert told["outputs"]["figures"]["different_patched"] == 0
     assert told["preempt"]["figures"]["stopped"] > 0
     assert told["migrate"]["figures"]["direct"]["moves"] > 0
+    exact = told["deterministic"]["figures"]
+    assert exact["bits_beside"] == exact["bits_prefilled"] == exact["cuts"] > 0
