@@ -61,6 +61,7 @@ from patches.preempt import admission, answers, boundary
 from patches.preempt import experts as preempt_experts
 from patches.relocate import dispatch_info, rank
 from patches.relocate import order as relocation_order
+from patches.start import memory_turn
 from patches.steps import batch_trace, lockstep, seeded, sent_time, step_log
 from patches.streams import event_stream, expert_stream, heartbeat
 from toolkit.contract.variables import WITHOUT_VARIABLE
@@ -135,6 +136,7 @@ ALL: tuple[Patch, ...] = (
     stop_patterns.PATCH,
     heartbeat.PATCH,
     seeded.PATCH,
+    memory_turn.PATCH,
     router_fields.PATCH,
     request_guard.PATCH,
     request_answers.PATCH,

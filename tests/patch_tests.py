@@ -76,6 +76,7 @@ SHOWN: dict[str, str] = {
     "sent_time_preempt": f"{E2E}/test_preempt.py",
     "sent_time_trace": f"{E2E}/test_preempt.py",
     "seeded": f"{E2E}/test_deterministic.py",
+    "memory_turn": f"{UNIT}/start/test_memory_turn.py",
     "batch_trace": f"{E2E}/test_preempt.py",
     "heartbeat": f"{E2E}/test_stuck.py",
     "router_fields": f"{E2E}/test_other_endpoints.py",

@@ -19,6 +19,9 @@ FRONT_VARIABLE = "TOOLKIT_FRONT"
 HEARTBEAT_VARIABLE = "TOOLKIT_HEARTBEAT"
 """A folder for the worker's heartbeats (`toolkit.contract.heartbeat`)."""
 
+TURN_VARIABLE = "TOOLKIT_MEMORY_TURN"
+"""Whose GPU memory the worker waits for when it starts, as `toolkit.contract.memory_turn` writes
+it."""
 LAYERS_VARIABLE = "TOOLKIT_SIGNATURE_LAYERS"
 """Layers whose experts a prefill worker records, with commas between
 (`patches.experts.signature`)."""

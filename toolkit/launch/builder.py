@@ -136,7 +136,7 @@ class PlanBuilder:
                     max_running=flags.get("max-running-requests"),
                     ranges=_ranges(role, replica),
                     # SGLang sizes its KV pool by the memory it finds free: workers that share a
-                    # GPU start one after the other.
+                    # GPU take it one after the other (`toolkit.launch.turns`).
                     after=tuple(
                         w.name
                         for w in before

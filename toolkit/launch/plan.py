@@ -58,6 +58,11 @@ class WorkerPlan:
     """The lengths that its ranks serve (`1-512`); empty where it has no stage."""
 
     @property
+    def ranks(self) -> int:
+        """Scheduler processes of the whole replica, without pipeline stages."""
+        return self.tp if self.dp_attention else self.tp * self.dp
+
+    @property
     def centroids(self) -> int:
         """How many ELDR has for its ranks."""
         return group_count(self.dp, self.dp_attention)

@@ -6,12 +6,15 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from toolkit.contract.memory_turn import MemoryTurn
 from toolkit.contract.variables import FRONT_VARIABLE as FRONT
 from toolkit.contract.variables import HEARTBEAT_VARIABLE as HEARTBEAT
+from toolkit.contract.variables import TURN_VARIABLE
 from toolkit.launch import keys
 from toolkit.launch.plan import RUN_DIR, Plan
 from toolkit.launch.process import Managed
 from toolkit.launch.scratch import heartbeats, variables
+from toolkit.launch.turns import Turn, turns
 
 
 def roster(
@@ -20,6 +23,8 @@ def roster(
     """The processes that `plan` wants on this machine: its workers, then its router, which
     inherits `front`. They put temporary files into `scratch`."""
     temporary = variables(scratch)
+    here = [w for w in plan.workers if w.local]
+    waits = turns(here)
     result = [
         Managed(
             name=w.name,
@@ -27,13 +32,17 @@ def roster(
             url=w.url,
             health_url=w.health_url,
             command=_within(run_dir, w.command),
-            env={**temporary, **_in(run_dir, w.env), HEARTBEAT: str(heartbeats(scratch, w.name))},
+            env={
+                **temporary,
+                **_in(run_dir, w.env),
+                HEARTBEAT: str(heartbeats(scratch, w.name)),
+                **_turn(scratch, w.name, waits[w.name]),
+            },
             log=run_dir / f"{w.name}.log",
-            after=w.after,
+            after=waits[w.name].ready,
             without=keys.not_for_workers(plan),
         )
-        for w in plan.workers
-        if w.local
+        for w in here
     ]
     if plan.router and plan.router.local:
         router, passed = plan.router, [each.fileno() for each in front]
@@ -54,6 +63,16 @@ def roster(
             )
         )
     return result
+
+
+def _turn(scratch: Path, name: str, turn: Turn) -> dict[str, str]:
+    """What a worker is told of those with which it shares a GPU."""
+    if not turn.memory and not turn.asked:
+        return {}
+    folder = scratch / "memory"
+    folder.mkdir(exist_ok=True)
+    after = dict(turn.memory)
+    return {TURN_VARIABLE: MemoryTurn(folder=str(folder), own=name, after=after).text}
 
 
 def _within(run_dir: Path, command: Sequence[str]) -> list[str]:

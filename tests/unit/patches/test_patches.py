@@ -121,6 +121,7 @@ def test_what_nobody_asked_for_is_not_in_a_worker(monkeypatch: pytest.MonkeyPatc
         ["batch_trace", "sent_time_trace"],
         ["cpu_background"],
         ["early_place"],
+        ["memory_turn"],
         ["move_held", "move_order", "move_outgoing"],
         ["preempt_admission", "preempt_boundary", "preempt_experts", "sent_time_preempt"],
         ["preempt_answers"],

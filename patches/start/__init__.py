@@ -1,0 +1,1 @@
+"""How a worker's processes come up beside those of other workers."""
