@@ -82,11 +82,12 @@ def _abort(original: Any, scheduler: Any, recv_req: Any) -> None:
 PATCH = Patch(
     name="move_held",
     why="what a request that goes on elsewhere generates here is not sent to its client",
-    independent_of={
-        "preempt_admission": "that one ends prompts, and what is held back decodes",
-    },
     processes=EITHER,
     variable=MOVE_VARIABLE,
+    independent_of={
+        "preempt_admission": "it drops prompts that wait on a prefill worker; what is held back "
+        "here decodes",
+    },
     hooks=(
         Hook(f"{STREAMER}.stream_output", _stream, ("self", "reqs", "return_logprob")),
         Hook(
