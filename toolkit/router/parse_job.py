@@ -23,6 +23,8 @@ import struct
 from types import FrameType
 from typing import IO, Any
 
+from toolkit.router.quiet import log, where
+
 FRAME = struct.Struct("<Q")
 LARGE = 2**20
 """Bytes of a body from which on it is a large one."""
@@ -136,6 +138,11 @@ def answer(timer: Timer, known: tuple[Any, ...], raw: bytes) -> tuple[bytes, lis
     except MemoryError:
         told = {"status": 413, "message": "The body takes too much memory."}
         return pickle.dumps((None, told)), []
+    except Exception as error:
+        # The text of an unexpected exception may hold a prompt: log where, not what.
+        log.error("unexpected error in a parsing process: %s", where(error))
+        internal = ApiError(500, "Internal error of the router.", "InternalServerError")
+        return pickle.dumps((None, _arguments(internal))), []
 
 
 def too_costly(seconds: float, field: str = "") -> Any:

@@ -54,6 +54,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 def forked() -> Started:
     """Fork the server from this process, which must have one thread and no event loop."""
+    _prepare()  # here, for both
     ours, theirs = pair()
     parent = os.getpid()
     pid = os.fork()
@@ -86,10 +87,6 @@ def serve(control: socket.socket, parent: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C is the router's to handle
         signal.signal(number, signal.SIG_IGN)
-    models.prepare(frozenset())
-    for path, raw in _FIRST:
-        with suppress(ApiError):
-            splitting.parse(path, raw)
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, lambda *_: _tell(control))
@@ -106,6 +103,14 @@ def serve(control: socket.socket, parent: int) -> None:
                 os._exit(0)
         os.close(files[0])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def _prepare() -> None:
+    """Whatever is made at its first use."""
+    models.prepare(frozenset())
+    for path, raw in _FIRST:
+        with suppress(ApiError):
+            splitting.parse(path, raw)
 
 
 def _parse(control: socket.socket, number: int, parent: int) -> None:
@@ -146,6 +151,7 @@ def _keep_only(number: int) -> None:
 
 
 def main() -> int:
+    _prepare()
     serve(socket.socket(fileno=0), int(sys.argv[1]))
     return 0
 

@@ -188,6 +188,8 @@ def endless(name: str, value: str, limits: object) -> str | None:
     """A check of patterns that takes for ever, in Python or in C."""
     while value == "in Python":
         pass
+    if value == "broken":
+        raise KeyError("a secret")
     return str(sum(range(10**10))) if value == "in C" else None  # no signal breaks into it
 
 
@@ -211,6 +213,9 @@ def test_what_takes_more_cpu_than_it_may_is_refused_with_the_field_that_did():
             assert "50 ms of CPU time" in message and "parse_cpu_ms" in message
             assert message.startswith(f"Checking {field} " if field else "Parsing and checking")
             assert len(parser._idle) == (1 if field else 0), "only code in C costs a process"
+        with pytest.raises(ApiError) as refused:
+            await parse(parser, "/v1/completions", b'{"prompt": "a", "regex": "broken"}')
+        assert (refused.value.status, "secret" in refused.value.message) == (500, False)
         await parse(parser, "/v1/completions", b'{"prompt": "a", "ebnf": "root ::= \\"a\\""}')
         await parser.stop()
 
