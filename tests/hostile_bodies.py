@@ -287,9 +287,15 @@ def id_rows(size: int) -> bytes:
 
 
 def samples(size: int) -> bytes:
-    return _dump({"text": "hello", "rid": "x" * 200,
-                  "sampling_params": {"n": 100, "max_new_tokens": 1, "stop": ["s"] * 30},
-                  "custom": "x" * size})  # fmt: skip
+    """Many parts; most of the body is dropped at the door."""
+    params = {"n": 100, "max_new_tokens": 1, "stop": ["s"] * 30}
+    return _dump({"text": "hello", "background": "x" * size, "sampling_params": params})
+
+
+def samples_large(size: int) -> bytes:
+    """Parts that are large, each for two workers."""
+    return _dump({"text": "hello", "custom": "x" * size,
+                  "sampling_params": {"n": 8, "max_new_tokens": 1}})  # fmt: skip
 
 
 HOSTILE: tuple[Hostile, ...] = (
@@ -337,7 +343,8 @@ HOSTILE: tuple[Hostile, ...] = (
     Hostile("prompts: a batch", COMPLETIONS, prompts),
     Hostile("token ids", COMPLETIONS, ids),
     Hostile("token ids: rows", GENERATE, id_rows),
-    Hostile("samples of one prompt", GENERATE, samples),
+    Hostile("samples: many", GENERATE, samples),
+    Hostile("samples: large", GENERATE, samples_large),
 )
 
 

@@ -71,7 +71,7 @@ def test_what_is_compiled_or_has_many_parts_is_for_processes():
                 stay.add(hostile.name)
         assert stay <= {
             "JSON: broken at its end", "JSON: too deep", "text: escapes", "text: beyond 16 bits",
-            "messages: many", "samples of one prompt",
+            "messages: many", "samples: many", "samples: large",
         }  # fmt: skip
 
     asyncio.run(check())
