@@ -38,7 +38,8 @@ def _chat(**fields: Any) -> bytes:
 
 def _fill(part: Callable[[int], str], size: int) -> list[str]:
     """Parts, numbered, that are so long together."""
-    parts, length = [], 0
+    parts: list[str] = []
+    length = 0
     while length < size:
         parts.append(part(len(parts)))
         length += len(parts[-1]) + 1

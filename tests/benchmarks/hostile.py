@@ -62,7 +62,9 @@ def main() -> None:
     args = arguments(__doc__, ("--only", {"default": "", "help": "inputs whose name has this"}))
     wanted = [each for each in HOSTILE if args.only in each.name]
     sizes, repeats = ((16,), 1) if args.quick else (SIZES, REPEATS)
-    cells = {(each.name, size): {} for each in wanted for size in sizes}
+    cells: dict[tuple[str, int], dict[str, Any]] = {
+        (each.name, size): {} for each in wanted for size in sizes
+    }
     bodies = {(each, size): each.make(size * KIB) for each in wanted for size in sizes}
     result = Result()
     quiet = asyncio.run(_gaps(bodies, cells, repeats))
@@ -190,7 +192,7 @@ async def _large(count: int) -> dict[str, Any]:
             for thread in threads:
                 thread.start()
             sleep(0.2)
-            beside = []
+            beside: list[float] = []
             while any(thread.is_alive() for thread in threads) and len(beside) < 500:
                 beside.append(_seconds(cluster.port))
                 sleep(0.02)
