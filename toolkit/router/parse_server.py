@@ -145,12 +145,14 @@ def _die_with(parent: int) -> None:
 
 
 def _keep_only(number: int) -> None:
-    """Close all files but the outputs and this one: sockets that listen are the router's alone."""
-    os.closerange(3, number)
-    os.closerange(number + 1, os.sysconf("SC_OPEN_MAX"))
+    """Close all files but the three first and this one: sockets that listen are the router's."""
+    if number > 3:
+        os.closerange(3, number)
+    os.closerange(max(3, number + 1), os.sysconf("SC_OPEN_MAX"))
 
 
 def main() -> int:
+    _keep_only(0)
     _prepare()
     serve(socket.socket(fileno=0), int(sys.argv[1]))
     return 0
