@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from patches.base import Hook, Patch, Process
+from patches.base import Hook, Patch, PatchError, Process
 from toolkit.contract.stop_patterns import StopPatterns
 
 _REQ = "sglang.srt.managers.schedule_batch.Req"
@@ -71,12 +71,24 @@ def _finish(original: Any, req: Any, new_accepted_len: int = 1) -> Any:
     return True
 
 
+def _has_engine() -> None:
+    """A worker without it would fail at the first pattern that a client sends."""
+    try:
+        import re2  # noqa: F401
+    except ImportError as error:
+        raise PatchError(
+            "google-re2 is not installed, which searches stop_regex: `python3 -m toolkit.setup` "
+            "(CPU) or `pip install .[cuda]` brings it"
+        ) from error
+
+
 PATCH = Patch(
     name="stop_patterns",
     why="stop_regex is searched by Python's re, which some patterns hold for ever, and with it the "
     "scheduler of everybody's requests",
     processes=frozenset({Process.SCHEDULER}),
     hooks=(Hook(f"{_REQ}._check_str_based_finish", _finish, ("self", "new_accepted_len")),),
+    attach=_has_engine,
     requires=(
         "sglang.srt.managers.schedule_batch.FINISHED_MATCHED_REGEX",
         f"{_SAMPLING}.stop_strs",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from patches.http.stop_patterns import search
+from patches.base import PatchError
+from patches.http.stop_patterns import PATCH, search
 from toolkit.contract.stop_patterns import MAX_TOKENS, StopPatterns
 
 WORDS = ["a", "b", "END", " ", "\n", "stop", "```", "x" * 300, "é"]
@@ -66,3 +69,11 @@ def test_no_more_is_decoded_however_long_the_answer_is(pattern: str, most: int) 
     tokenizer = Tokenizer()
     assert search(StopPatterns([pattern]), [0] * 50_000, 1, tokenizer.decode) is None
     assert max(tokenizer.decoded) <= most
+
+
+def test_a_worker_without_the_engine_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PATCH.attach is not None
+    PATCH.attach()
+    monkeypatch.setitem(sys.modules, "re2", None)  # an import of it fails
+    with pytest.raises(PatchError, match="google-re2 is not installed"):
+        PATCH.attach()
