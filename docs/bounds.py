@@ -16,6 +16,8 @@ MEANINGS = {
     "rerun_wait_s": "the same of one that has run already, seconds",
     "drain_timeout_s": "how long requests that run have when the router ends, seconds",
     "max_head_kib": "the largest head of a request, KiB; larger ones get 400",
+    "stuck_s": "how long a rank that holds work may make no step; then it is stuck, seconds",
+    "announced_s": "the same beside announced work that cannot be foreseen, seconds",
     "body_window_s": "over how long the pace of a body is averaged, seconds",
 }
 """Of those that no deployment file can set. A field's own `description` counts first."""
