@@ -65,7 +65,7 @@ FIXED = (
 def rows() -> list[tuple[str, str, str, str]]:
     """(bound, default, key of the deployment file, meaning); the key is empty where there is
     none."""
-    from toolkit.launch.deployment import Router
+    from toolkit.launch.deployment import Restart, Router
     from toolkit.launch.meanings import MEANINGS as OF_DEPLOYMENT
     from toolkit.router.config import RouterConfig
 
@@ -73,14 +73,15 @@ def rows() -> list[tuple[str, str, str, str]]:
     for name, field in RouterConfig.model_fields.items():
         if field.annotation not in (int, float) or name in NO_BOUND:
             continue
-        of_deployment = Router.model_fields.get(name)
+        section = "restart" if name in Restart.model_fields else "router"
+        of_deployment = (Restart if section == "restart" else Router).model_fields.get(name)
         meaning = (
             field.description
-            or OF_DEPLOYMENT.get(f"router.{name}")
+            or OF_DEPLOYMENT.get(f"{section}.{name}")
             or (of_deployment and of_deployment.description)
             or MEANINGS.get(name, "")
         )
-        key = f"`router.{name}`" if of_deployment is not None else ""
+        key = f"`{section}.{name}`" if of_deployment is not None else ""
         found.append((f"`{name}`", f"{field.default:g}", key, meaning.partition("; default")[0]))
     for each in FIXED:
         value = getattr(import_module(f"toolkit.{each.module}"), each.name) / each.unit
