@@ -21,7 +21,8 @@ With `--heartbeat` it says ten times a second whether its "scheduler" goes on. A
 `stands_after` (tokens) makes a worker of the role `stands_role` (decode) stand still there.
 
 With `--first-token` prefills tell the first token of a stream at once, as `patches.pd.first_token`
-does; not that of a request with `hold_first`. `refuse_first`: they refuse it in the stream.
+does; not that of a request with `hold_first`. `refuse_first`: they refuse it in the stream, with
+400 or the status that it is.
 `--done-ms`: they say so much later that they are done. `--prefill-only`: they answer a request
 whose KV nobody will ask for.
 """
@@ -596,7 +597,7 @@ class FirstTokens:
         """False when that was all."""
         self.protocol.transport.write(HEAD_STREAM)
         if self.refuses:
-            self.fail(400, "as asked")
+            self.fail(400 if self.refuses is True else self.refuses, "as asked")
         elif self.tells:
             self._token(b": %d\n" % token_id(self.seed, 0) if self.protocol.ids else b"")
         return not self.refuses

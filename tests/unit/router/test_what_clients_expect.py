@@ -60,6 +60,18 @@ def test_a_worker_that_says_no_time_has_the_router_s_own_estimate(said: str):
     run(check())
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_worker_that_is_full_says_so_in_its_stream_and_the_client_hears_when_to_come(status: int):
+    async def check() -> None:
+        async with Cluster(decodes=1, role_args={"prefill": ["--first-token"]}) as cluster:
+            body = bodies(2, refuse_first=status)[PATH]
+            got, headers, _ = await ask(cluster, "POST", PATH, json=body)
+            assert (got, headers["retry-after"]) == (status, "1")
+            await cluster.until(idle)
+
+    run(check())
+
+
 def test_of_workers_that_all_refuse_the_first_to_have_room_counts():
     async def check() -> None:
         async with Cluster(prefills=0, decodes=0, plains=2) as cluster:

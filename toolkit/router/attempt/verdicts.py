@@ -107,45 +107,39 @@ class Verdicts:
         """A worker's answer that is not a 200: the client's own mistake, or a failure."""
         status, body = leg.call.status, self._legs.named(bytes(leg.call.body))
         headers = passed(leg.call.headers, time())
-        if status in FULL:
-            error = self._full(leg, headers, body)
-        else:
-            error = self._said(leg, status, body, headers)
+        error = self._said(leg, status, body, headers)
         inner = _INNER.search(body) if self._single.endpoint == "responses" else None
         if inner is not None:
             status = int(inner[1])
-            error = ApiError(status, inner[2].decode(errors="replace"))
+            error = ApiError(status, inner[2].decode(errors="replace"), passed=headers)
         if status < 500 and status not in FULL:
             self.prove(leg)
             return error
         return self.failed(leg, f"answered {status}", error)
 
-    def _full(self, leg: Leg, headers: dict[str, str], body: bytes) -> ApiError:
-        """The answer when no worker had room. When to come again: what those that refused this
-        request have said, or else the router's own estimate."""
+    def _come_again(self, leg: Leg, error: ApiError) -> None:
+        """When to, if no worker has room: what those that refused this request have said, or else
+        the router's own estimate."""
         role, refusals = leg.rank.worker.config.role, self._single.refusals
-        refusals.add(role, leg.rank.worker.name, headers, time())
-        others = {
-            name: value for name, value in headers.items() if not name.startswith(RETRY_AFTER)
-        }
-        told = others | refusals.headers()
-        return self._said(leg, leg.call.status, body, told, FULL_FOR_S)
+        refusals.add(role, leg.rank.worker.name, error.passed, time())
+        others = {name: v for name, v in error.passed.items() if not name.startswith(RETRY_AFTER)}
+        error.passed = others | refusals.headers()
+        error.retry_after = FULL_FOR_S
 
     @staticmethod
-    def _said(
-        leg: Leg, status: int, body: bytes, headers: dict[str, str], after: int | None = None
-    ) -> ApiError:
+    def _said(leg: Leg, status: int, body: bytes, headers: dict[str, str]) -> ApiError:
         """As the worker said it; a page of something in between is not an error object."""
         if body.lstrip()[:1] in (b"{", b"["):
             what, raw = f"answered {status}", body
         else:
             what, raw = f"Worker {leg.rank.worker.name} answered {status}, and no JSON.", None
-        return ApiError(status, what, raw=raw, retry_after=after, passed=headers)
+        return ApiError(status, what, raw=raw, passed=headers)
 
     def failed(self, leg: Leg, reason: str, error: ApiError) -> Retry:
         """A worker says that it failed, or that it is full."""
         if error.status in FULL:
             leg.rank.worker.record.full(monotonic())
+            self._come_again(leg, error)
             return self.retry(leg, reason, "busy", error)
         said = error.message if error.raw is None else error.raw.decode(errors="replace")
         about_kv = ABOUT_KV.search(said) is not None
