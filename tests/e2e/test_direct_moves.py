@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CONTEXT = 400
 TOKENS = 150
-LATE = 300
-"""Tokens that a source generates while its target stands still: more than come with the KV, so that
-the router has to tell some."""
+LATE = 64
+"""Tokens that a source generates while its target stands still, not for so long that it is ended
+for that. No move once waited for so many."""
 
 
 class Moved:
