@@ -40,10 +40,13 @@ _RANGES = {
     (_SPACE, False): _SPACES,
 }
 """Categories by range: which, and whether in ASCII alone."""
-_CLASSES = {_WORD: r"\p{L}\p{N}_", _DIGIT: r"\p{Nd}"}
-"""Of all Unicode: the same characters as in `re`, as far as it knows them."""
-_DOTTED = [(0x49, 0x49), (0x69, 0x69), (0x130, 0x131)]
+_WORDS = r"\p{L}\p{N}_"
+"""The word characters of Unicode: those of `re`, as far as it knows them."""
+_DOTTED = (0x49, 0x69, 0x130, 0x131)
 """The letters I, with dot and without. They are one under IGNORECASE in `re`, two in RE2."""
+_IOTAS = (0x345, 0x399, 0x3B9, 0x1FBE)
+"""The other cases of an iota. The first is an accent, no letter."""
+_EMPTY = r"[^\x{0}-\x{10ffff}]"
 
 
 class WrittenError(ValueError):
@@ -161,7 +164,8 @@ def _character(code: Any, value: Any, flags: int) -> str:
 def _set(items: Any, flags: int) -> str:
     ranges: list[tuple[int, int]] = []
     named = ""
-    no_word = negated = False
+    word = no_word = negated = False
+    ascii_only = bool(flags & ASCII)
     for code, value in items:
         if code is codes.NEGATE:
             negated = True
@@ -169,31 +173,38 @@ def _set(items: Any, flags: int) -> str:
             ranges.append((value, value))
         elif code is codes.RANGE:
             ranges.append(value)
+        elif (listed := _RANGES.get((_NOT.get(value, value), ascii_only))) is not None:
+            ranges += _others(listed) if value in _NOT else listed
+        elif _NOT.get(value, value) is _DIGIT:
+            named = r"\p{Nd}\P{Nd}" if named else r"\P{Nd}" if value in _NOT else r"\p{Nd}"
         else:
-            category, ascii_only = _NOT.get(value, value), bool(flags & ASCII)
-            listed = _RANGES.get((category, ascii_only))
-            if listed is not None:
-                ranges += _others(listed) if value in _NOT else listed
-            elif value is codes.CATEGORY_NOT_WORD:
-                no_word = True
-            else:
-                named += r"\P{Nd}" if value in _NOT else _CLASSES[category]
-    sign = "^" if negated else ""
-    folded = ""
-    if flags & IGNORECASE and flags & ASCII:
+            word, no_word = word or value not in _NOT, no_word or value in _NOT
+    ignore = bool(flags & IGNORECASE)
+    if ignore and ascii_only:
         ranges += _other_case(ranges)
-    elif flags & IGNORECASE:
-        folded = "i"
-        if any(low <= each[1] and each[0] <= high for low, high in ranges for each in _DOTTED):
-            ranges += _DOTTED
+    elif ignore and _holds(ranges, _DOTTED):
+        ranges += [(each, each) for each in _DOTTED]
+    iota = _holds(ranges, _IOTAS)
     text = "".join(f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in ranges) + named
-    if not no_word:
+    folded = "i" if ignore and not ascii_only else ""
+    sign = "^" if negated else ""
+    if not (word or no_word):
         return f"(?{folded}:[{sign}{text}])"
+    if word and no_word:
+        return _EMPTY if negated else "(?s:.)"
     if not text:
-        return f"[{'' if negated else '^'}{_CLASSES[_WORD]}]"
-    if negated:
+        return f"[{'' if negated == no_word else '^'}{_WORDS}]"
+    if not negated:
+        return f"(?:(?{folded}:[{text}])|[{'^' if no_word else ''}{_WORDS}])"
+    if no_word:
         raise WrittenError("has \\W beside others in a negated set: name what it is to match")
-    return f"(?{folded}:[{text}]|[^{_CLASSES[_WORD]}])"
+    others = f"(?{folded}:[^{text}{_WORDS}])"
+    # RE2 takes this one for a letter, as it is the other case of one.
+    return others if iota or not folded else f"(?:{others}|\\x{{345}})"
+
+
+def _holds(ranges: list[tuple[int, int]], letters: tuple[int, ...]) -> bool:
+    return any(low <= each <= high for low, high in ranges for each in letters)
 
 
 def _others(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

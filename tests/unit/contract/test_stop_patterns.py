@@ -135,6 +135,7 @@ def test_how_far_a_pattern_looks_back(pattern: str, tokens: int, characters: int
 ATOMS = st.sampled_from(
     ["a", "b", "i", "I", "k", "ß", "é", "1", " ", "_", r"\n", ".", r"\w", r"\W", r"\d", r"\D",
      r"\s", r"\S", "[ab]", "[^a]", "[a-z]", r"[^\s]", r"[\W_]", r"[\D1]", "[^0-9]", r"\Z", "^",
+     r"[\wι]", r"[^\wι]", r"[^\w;]", r"[\W;]", r"[\w\W]", r"[^\w\W]", r"[\d\D]", "ι",
      r"\A", "(?s:.)", "(?i:s)", "(?i:[^k])", "(?a:\\w)", "(?m:^)", "(?m:$)", "日", r"\x41",
      r"(?a:\b)"]
 )  # fmt: skip
@@ -154,7 +155,7 @@ WHOLE = st.builds(
     "{}{}{}".format, st.sampled_from(["", "(?i)", "(?s)", "(?m)", "(?a)", "(?ai)"]), PATTERNS,
     st.sampled_from(["", "$"]),
 )  # fmt: skip
-LETTERS = st.text(st.sampled_from("abiIkKſßéÉ1²_ \t\n日İı\u212a\x85"), max_size=8)
+LETTERS = st.text(st.sampled_from("abiIkKſßéÉ1²_ \t\n日İı\u212a\x85\u0345ιΙ\u1fbe"), max_size=8)
 
 
 @settings(max_examples=400, deadline=None)
