@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -16,6 +17,13 @@ class Chunk:
     sent: threading.Event
 
 
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def test_a_chunk_is_on_its_way_until_its_thread_asks_for_the_next() -> None:
     traffic, queue = Traffic(), SimpleQueue[Chunk | None]()
     put = Observed(queue, traffic)
@@ -25,7 +33,7 @@ def test_a_chunk_is_on_its_way_until_its_thread_asks_for_the_next() -> None:
         while (chunk := taken.get()) is not None:
             chunk.sent.wait(30)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     first, second, other = (Chunk(room, threading.Event()) for room in (7, 7, 8))
     for chunk in (first, second, other):
@@ -33,13 +41,11 @@ def test_a_chunk_is_on_its_way_until_its_thread_asks_for_the_next() -> None:
     assert traffic.in_flight(7) and traffic.in_flight(8) and not traffic.in_flight(9)
     assert traffic.done_at(7) == 0.0
     first.sent.set()
-    while traffic.done_at(7) == 0.0:
-        time.sleep(0.001)
+    until(lambda: traffic.done_at(7) > 0.0)
     assert traffic.in_flight(7)  # the second one
     began = time.perf_counter()
     second.sent.set()
-    while traffic.in_flight(7):
-        time.sleep(0.001)
+    until(lambda: not traffic.in_flight(7))
     assert began <= traffic.done_at(7) <= time.perf_counter()
     assert traffic.in_flight(8)
     traffic.forget(8)
