@@ -9,7 +9,7 @@ do something else.
 
 `on_move`: `refused`, `unable` (at once), `slow`, `replay`, `failed`, `die` (in place of the cut),
 `cut_die`, `cut_fail` (after it), `deaf` (it never says anything), `404` (it does not know the
-request), `long` (it stops later).
+request), `long` (it stops later), `crawl` (it measured a link that takes 100 steps for a token).
 `on_take`: `refuse`, `die` (at once), `error`, `die_late` (in place of its first token), `hang`.
 """
 
@@ -26,6 +26,8 @@ from toolkit.contract.move_orders import End, Ids, Send, decode_order
 SENT_S = 0.01
 LATE_S = 0.03
 """After the source's cut, about."""
+RATE, STEP_S = 1e9, 0.001
+CRAWL_BYTES = 100 * RATE * STEP_S
 AHEAD, LONG = 8, 150
 """Tokens after the order at which a source stops."""
 
@@ -115,13 +117,17 @@ class Orders:
     def _cut_ended(self, order: Send, how: str) -> None:
         if how == "cut_fail":
             self._let_go(order.rid, order.room)
-        self._say(order, "failed" if how == "cut_fail" else "sent")
+        token_bytes = CRAWL_BYTES if how == "crawl" else 0.0
+        self._say(order, "failed" if how == "cut_fail" else "sent", token_bytes=token_bytes)
 
     def _let_go(self, rid: str, room: int) -> None:
         if self._held.get(rid) == room:
             del self._held[rid]
 
-    def _say(self, order: Send, state: Any, outputs: int = 0) -> None:
+    def _say(self, order: Send, state: Any, outputs: int = 0, token_bytes: float = 0.0) -> None:
         self._publish(
-            Moving(order.rid, state, order.room, "as asked", outputs=outputs, rounds=2, rate=1e9)
-        )
+            Moving(
+                order.rid, state, order.room, "as asked", outputs=outputs, rounds=2, rate=RATE,
+                step_s=STEP_S, token_bytes=token_bytes,
+            )
+        )  # fmt: skip

@@ -17,6 +17,9 @@ from enum import IntEnum
 
 PAUSE_STEPS = 2
 """So many steps' time may what goes over at the stop take."""
+LONGEST_STOP_S = 0.1
+"""What goes over at a stop may take so long where no shorter stop can be had: to compute the
+request again makes its client wait longer."""
 ENTIRE_S = 25.0
 """A copy that has not come to its stop by then is given up."""
 NO_PROGRESS = 3
@@ -110,6 +113,12 @@ class Copy:
         return self.left / self.rate if self.rate > 0 else math.inf
 
     @property
+    def last_chance(self) -> bool:
+        """Whether the tokens of another round would use up what is reserved; that a round is over
+        is seen at the end of a step."""
+        return self.rounds > 0 and (self.reserve - PAUSE_STEPS) * self.step_s <= self.pause_s
+
+    @property
     def fits(self) -> bool:
         """Whether a stop now is as short as one can be, or short enough: within the time of two
         steps, or what two steps write (of pages with several tokens, one)."""
@@ -121,7 +130,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason`: of a copy that is given up."""
+    """`reason`: of a copy that is given up, and of a stop that is not as short as it should be."""
 
     act: Act
     reason: str = ""
@@ -134,7 +143,11 @@ def next_act(copy: Copy) -> Verdict:
         if copy.fits and copy.reserve >= 0:
             return Verdict(Act.STOP)
         reason = _never_fits(copy)
-        if reason:
+        if not reason and copy.last_chance:
+            reason = "another round would take all the tokens that the target has room for"
+        if reason and copy.reserve >= 0 and copy.pause_s <= LONGEST_STOP_S:
+            return Verdict(Act.STOP, reason)
+        if reason and not copy.last_chance:
             return _over(copy, reason)
     if copy.reserve <= 0:
         if not copy.opened:

@@ -285,6 +285,29 @@ def test_directly_where_that_is_possible():
     run(check())
 
 
+@pytest.mark.parametrize("moves", ["direct", "auto"])
+def test_what_ends_sooner_than_its_kv_is_sent_is_not_sent(moves):
+    """By what the source has measured: it stays, or is computed again where that is allowed."""
+
+    async def check() -> None:
+        async with cluster(config={"moves": moves}) as router:
+            async with streaming(router, tokens=300, on_move="crawl") as (where, task):
+                (first,) = (await migrate(router, rid="r", to=other(where)))["moves"]
+                assert (first["outcome"], first["kind"]) == ("moved", "direct")
+                (back,) = (await migrate(router, rid="r", to=where))["moves"]
+                assert (back["outcome"], back["kind"]) == ("moved", "direct"), back  # not measured
+                (third,) = (await migrate(router, rid="r", to=other(where)))["moves"]
+                if moves == "direct":
+                    assert third["outcome"] == "kept", third
+                    assert "it ends sooner than its KV is sent" in third["reason"]
+                else:
+                    assert (third["outcome"], third["kind"]) == ("moved", "replay"), third
+                _, raw = await task
+            check_text(CHAT, raw, 300)
+
+    run(check())
+
+
 def test_workers_that_cannot_are_named():
     async def check() -> None:
         no_port = Cluster(worker_args=ARGS, config={"moves": "direct"})

@@ -50,6 +50,8 @@ CUT_S = 30.0
 """So long the source has until it stops, or says that it does not; it does by itself before."""
 TAKEN_S = 2.0
 """So long the target has for its first token after the cut; then the source goes on."""
+MEASURED_S = 60.0
+"""A rate that is older than this is no reason not to try."""
 DEAD_S = 1.0
 """The same where the source has died after the cut: then another worker goes on."""
 TELL_S, TELL = 0.02, 48
@@ -69,6 +71,7 @@ class Direct:
         self._replays = replays
         self._copied: dict[Rank, Moving] = {}
         """What each source measured last."""
+        self._copied_at: dict[Rank, float] = {}
         self._least: dict[Rank, int] = {}
         """Places that its next move has at least: the last one ran out of them."""
         self._unable: dict[Rank, tuple[Hello, str]] = {}
@@ -92,7 +95,22 @@ class Direct:
             return f"{source.worker.name} and {target.worker.name} have pages of different sizes"
         if live.relay is not None and live.relay.paused:
             return "its client is slow to read"
-        return None
+        return self._ends_sooner(live, source)
+
+    def _ends_sooner(self, live: Live, source: Rank) -> str | None:
+        """Why a request is over before all of its KV can be sent, by what was measured lately."""
+        last = self._copied.get(source)
+        if last is None or monotonic() - self._copied_at[source] > MEASURED_S:
+            return None
+        if not last.token_bytes or last.step_s <= 0:
+            return None
+        seconds = live.length * last.token_bytes / last.rate
+        if seconds < live.at_most * last.step_s:
+            return None
+        return (
+            f"it ends sooner than its KV is sent: that takes {seconds:.1f} s by the "
+            f"{last.rate / 1e6:.0f} MB a second that {source.name} measured"
+        )
 
     async def run(self, move: Move) -> None:
         live, source = move.live, move.source
@@ -106,6 +124,7 @@ class Direct:
         self._least.pop(source, None)
         if move.copied is not None and move.copied.rate > 0:
             self._copied[source] = move.copied
+            self._copied_at[source] = monotonic()
         if transfer.state in ("slow", "replay"):
             self._least[source] = min(MAX_LATE, 2 * late)
         if transfer.state == "unable":
