@@ -138,8 +138,9 @@ def test_the_name_of_a_request_is_in_the_workers_logs_and_found_at_the_router(
     assert known["state"] == "done" and len(known["workers"]) == 2
     for worker in known["workers"]:
         log = (up.run_dir / f"{worker}.log").read_text()
-        (line,) = [each for each in log.splitlines() if "look-for-me" in each and "Receive" in each]
-        assert line
+        (line,) = [x for x in log.splitlines() if "look-for-me" in x and "Receive: obj=" in x]
+        assert "headers={'x-request-id': 'look-for-me'}" in line
+        assert "rid='look-for-me'" not in line
 
 
 def curl(url: str, *options: str) -> tuple[int, dict[str, str], str]:
