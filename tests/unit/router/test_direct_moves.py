@@ -291,7 +291,7 @@ def test_what_ends_sooner_than_its_kv_is_sent_is_not_sent(moves):
 
     async def check() -> None:
         async with cluster(config={"moves": moves}) as router:
-            async with streaming(router, tokens=300, on_move="crawl") as (where, task):
+            async with streaming(router, tokens=600, on_move="crawl") as (where, task):
                 (first,) = (await migrate(router, rid="r", to=other(where)))["moves"]
                 assert (first["outcome"], first["kind"]) == ("moved", "direct")
                 (back,) = (await migrate(router, rid="r", to=where))["moves"]
@@ -303,7 +303,7 @@ def test_what_ends_sooner_than_its_kv_is_sent_is_not_sent(moves):
                 else:
                     assert (third["outcome"], third["kind"]) == ("moved", "replay"), third
                 _, raw = await task
-            check_text(CHAT, raw, 300)
+            check_text(CHAT, raw, 600)
 
     run(check())
 
