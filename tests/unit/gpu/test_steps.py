@@ -121,6 +121,6 @@ def test_every_step_runs_on_the_cpu(tmp_path: Path) -> None:
     assert all(each["figures"] and each["versions"]["sglang"] for each in told.values())
     assert told["outputs"]["figures"]["different_patched"] == 0
     assert told["preempt"]["figures"]["stopped"] > 0
-    assert told["migrate"]["figures"]["direct"]["moves"] > 0
+    assert all(cell["moves"] for cell in told["migrate"]["figures"]["direct"].values())
     exact = told["deterministic"]["figures"]
     assert exact["bits_beside"] == exact["bits_prefilled"] == exact["cuts"] > 0
