@@ -12,7 +12,6 @@ and CUDA graphs.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from pathlib import Path
@@ -21,8 +20,9 @@ from typing import Any
 from patches.base import Hook, Patch, Process
 from toolkit.contract.memory_turn import MemoryTurn
 from toolkit.contract.variables import TURN_VARIABLE
+from toolkit.limited_logs import limited_logger
 
-log = logging.getLogger("toolkit.start")
+log = limited_logger("toolkit.start")
 
 LOOK_S = 0.05
 

@@ -351,7 +351,7 @@ def test_an_intact_controller_reports_its_patches() -> None:
     done = run_python(BROKEN.format(breakage=""))
     assert done.returncode == 0, done.stderr[-2000:]
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("ready")]
-    names = ("message_sockets", "private_logs", "load_count_reader", "dp_controller", "dp_watch")
+    names = ("dp_controller", "dp_watch", "load_count_reader", "message_sockets", "private_logs")
     assert f"'toolkit_controller_patches': {names}" in line
 
 
