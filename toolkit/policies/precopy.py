@@ -28,8 +28,9 @@ LEAST_RESERVE = 2048
 """Tokens that a request may generate meanwhile, also where no copy from there was measured: a
 target may be busy, and places cost nothing that it does not get back."""
 ALLOWANCE = 3.0
-"""What was measured is one copy among others on the same link, and a longer one may be slower a byte
-(an H100 sent 134 MB at a third of the rate of 35 MB): so three times as long is allowed for."""
+"""What was measured is one copy among others on the same link, and a longer one may be slower by
+the byte (an H100 sent 134 MB at a third of the rate of 35 MB): so three times as long is allowed
+for."""
 SETTING_UP_S = 0.25
 """Until the target has said where pages are to go, mostly; on a GPU 0.1 s was seen."""
 
