@@ -184,7 +184,7 @@ class Server:
 
     def about(self, path: str) -> dict[str, Any]:
         """What SGLang tells of itself, its folders, hosts and ports among it."""
-        folder = "/srv/secret-folder/weights/standin"
+        folder = self.args.folder
         if path == "/v1/models":
             card = {"id": "standin", "object": "model", "root": folder, "max_model_len": 8192}
             return {"object": "list", "data": [card | {"permission": [{"id": self.role}]}]}
@@ -677,6 +677,9 @@ def main() -> None:
     parser.add_argument("--steps", action="store_true", help="decodes publish their steps")
     parser.add_argument("--heartbeat", action="store_true", help="say that it goes on")
     parser.add_argument("--mode", choices=MODES, default="well", help="how it is sick")
+    parser.add_argument(
+        "--folder", default="/srv/secret-folder/weights/standin", help="of its model, as it says"
+    )
     parser.add_argument("--patient", action="store_true", help="serve any body somehow")
     parser.add_argument("--record", action="store_true", help="keep request bodies for /stats")
     if sys.platform == "linux":

@@ -21,6 +21,8 @@ ADMIN_DOOR = OPEN_PATHS | {
     "/workers",
     "/server_info",
     "/get_server_info",
+    "/model_info",
+    "/get_model_info",
     "/abort_request",
     "/admin/policy",
     "/admin/drain",
@@ -28,9 +30,9 @@ ADMIN_DOOR = OPEN_PATHS | {
     "/admin/migrate",
     "/admin/returns",
 }
+"""What the admin's own port answers: no generation, which would need no client key there."""
 REQUESTS = "/requests/"
 """What was known of a request, by its name; at the admin's port too."""
-"""What the admin's own port answers: no generation, which would need no client key there."""
 ANTHROPIC_KEY = "x-api-key"
 CALLER = web.RequestKey("caller", Caller)
 _NOBODY = Caller()
