@@ -15,6 +15,7 @@ import pytest
 from tests.e2e import calls
 from tests.e2e.workers import settled, state
 from tests.mixed_kinds import CHAT, NATIVE, TEXT, ask, kinds, requests, same
+from toolkit.bench.target import discover
 from toolkit.launch.running import Running
 
 pytestmark = pytest.mark.e2e
@@ -107,8 +108,7 @@ async def end_of_text(http: aiohttp.ClientSession, deployment: Running) -> int:
     """The token with which the model ends."""
     import transformers
 
-    async with http.get(deployment.router_url + "/get_model_info") as answer:
-        path = (await answer.json())["model_path"]
+    path = (await discover(http, deployment.router_url)).model_path
     found = transformers.AutoConfig.from_pretrained(path).eos_token_id
     return int(found[0] if isinstance(found, list) else found)
 
