@@ -104,6 +104,7 @@ def test_it_is_advised_against_where_it_cannot_win(
     assert "decode.stages" not in names
 
 
+@pytest.mark.slow
 def test_a_plan_searches_them_and_says_what_they_do() -> None:
     arriving = lambda seed: iter(_requests(30.0))  # noqa: E731
     made = make(replace(task(), cost=MIXED, requests=arriving, budget=80))
