@@ -155,7 +155,9 @@ def test_of_two_at_the_same_moment_one_gets_all(tmp_path: Path) -> None:
     assert len(failures) == 1
     ((loser, error),) = failures.items()
     winner = supervisors[1 - loser].run_dir
-    assert f"port {b} is taken by run {winner}" in str(error)
+    # In the moment before the winner has said who it is, nobody can name it.
+    holders = (f"run {winner}", "another launcher that begins just now")
+    assert any(f"port {b} is taken by {holder}" in str(error) for holder in holders), error
     assert not list((tmp_path / str(loser)).iterdir())
 
 
