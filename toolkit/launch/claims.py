@@ -17,6 +17,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import monotonic, sleep
 
 from toolkit.bounded_files import read_json
 from toolkit.contract.addresses import is_unspecified, loopback_like
@@ -28,6 +29,9 @@ from toolkit.launch.state import prepare_run_dir
 LOCK = "launcher.lock"
 VARIABLE = "TOOLKIT_LOCKS"
 """Another folder for the ports' locks, where the usual one cannot be had."""
+
+NAMED_S = 0.5
+"""A launcher that has locked a file gets so long to write into it who it is."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Holder:
 
 
 class Held(Exception):
-    """Somebody else has it; `holder` is None in the moment before it has said who it is."""
+    """Somebody else has it; `holder` is None where it has not said who it is."""
 
     def __init__(self, holder: Holder | None) -> None:
         self.holder = holder
@@ -170,7 +174,7 @@ def _lock(path: Path) -> int:
                 return fd
         except BlockingIOError:
             os.close(fd)
-            raise Held(_read(path)) from None
+            raise Held(_named(path)) from None
         except OSError as error:
             os.close(fd)
             mend = "use a folder on a local file system"
@@ -183,6 +187,14 @@ def _is_at(path: Path, fd: int) -> bool:
         return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:
         return False
+
+
+def _named(path: Path) -> Holder | None:
+    """Who has a lock. The holder writes that down in the moment after it has locked the file."""
+    end = monotonic() + NAMED_S
+    while (found := _read(path)) is None and monotonic() < end:
+        sleep(NAMED_S / 50)
+    return found
 
 
 def _read(path: Path) -> Holder | None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -155,9 +155,7 @@ def test_of_two_at_the_same_moment_one_gets_all(tmp_path: Path) -> None:
     assert len(failures) == 1
     ((loser, error),) = failures.items()
     winner = supervisors[1 - loser].run_dir
-    # In the moment before the winner has said who it is, nobody can name it.
-    holders = (f"run {winner}", "another launcher that begins just now")
-    assert any(f"port {b} is taken by {holder}" in str(error) for holder in holders), error
+    assert f"port {b} is taken by run {winner}" in str(error)
     assert not list((tmp_path / str(loser)).iterdir())
 
 
@@ -256,3 +254,18 @@ def test_folders_are_made_for_their_user(tmp_path: Path) -> None:
     finally:
         os.umask(old)
     assert new_run_dir("x", tmp_path).stat().st_mode & 0o777 == 0o700
+
+
+def test_who_has_just_locked_a_file_gets_a_moment_to_say_who_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "port.lock"
+    winner = claims.Holder(os.getpid(), 1, "winner", "/runs/winner")
+    fd = claims._lock(path)
+    late = threading.Timer(0.1, os.pwrite, (fd, json.dumps(asdict(winner)).encode(), 0))
+    late.start()
+    try:
+        with pytest.raises(claims.Held) as held:
+            claims._lock(path)
+    finally:
+        late.join()
+        os.close(fd)
+    assert held.value.holder == winner
