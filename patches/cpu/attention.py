@@ -62,6 +62,13 @@ def attend(
     return output
 
 
+def is_plain(query: Any, keys: Any, encoder_lens: Any, **options: Any) -> bool:
+    """Whether it is attention of a decoder to all that came before, without a window."""
+    within = encoder_lens is None and not options.get("is_cross_attn")
+    windowed = options.get("sliding_window_size") is not None
+    return within and not windowed and query.dtype == keys.dtype
+
+
 def _begin(original: Any, self: Any, forward_batch: Any) -> Any:
     setattr(self, PLAN, None)
     return original(self, forward_batch)
@@ -81,9 +88,7 @@ def _decode(
     scaling: float | None = None,
     **options: Any,
 ) -> Any:
-    plain = encoder_lens is None and not options.get("is_cross_attn")
-    windowed = options.get("sliding_window_size") is not None
-    if not plain or windowed or query.dtype != k_cache.dtype:
+    if not is_plain(query, k_cache, encoder_lens, **options):
         args = (query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens)
         return original(self, *args, encoder_lens, scaling=scaling, **options)
     batch = getattr(self, PLAN, None)

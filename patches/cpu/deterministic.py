@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.cpu.attention import is_plain
 from patches.flags import DETERMINISTIC, allow_deterministic
 
 if TYPE_CHECKING:
@@ -87,9 +88,7 @@ def _row_by_row(original: Any, runner: Any) -> None:
 
 
 def _ours(query: Any, keys: Any, encoder_lens: Any, **options: Any) -> bool:
-    plain = encoder_lens is None and not options.get("is_cross_attn")
-    windowed = options.get("sliding_window_size") is not None
-    return _library is not None and plain and not windowed and query.dtype == keys.dtype
+    return _library is not None and is_plain(query, keys, encoder_lens, **options)
 
 
 def _extend(
