@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 RUNNING = 20
 """With DP attention a step of so many takes about 50 ms here, KV a few of them."""
 PROBES = 24
+TRIES = 2
+"""Another test beside this one can only make it later."""
 
 
 def test_its_first_token_comes_with_the_next_step(cpu_dp: Running, reference: Reference) -> None:
@@ -62,12 +64,17 @@ def test_its_first_token_comes_with_the_next_step(cpu_dp: Running, reference: Re
             ]
             while min(map(len, ticks)) < 2:
                 await asyncio.sleep(0.05)
-            since = len(ticks[0])
-            waited = [await probe(number) for number in range(PROBES)]
-            during = ticks[0][since:]
+            for round_of in range(TRIES):
+                since = len(ticks[0])
+                places = range(round_of * PROBES, (round_of + 1) * PROBES)
+                waited = statistics.median([await probe(number) for number in places])
+                during = ticks[0][since:]
+                step = statistics.median(b - a for a, b in pairwise(during))
+                if waited < 1.35 * step:
+                    break
+            else:
+                raise AssertionError(f"{waited} s, and a step takes {step} s")
             for other in others:
                 other.cancel()
-        step = statistics.median(b - a for a, b in pairwise(during))
-        assert statistics.median(waited) < 1.35 * step, (waited, step)
 
     calls.run(main())

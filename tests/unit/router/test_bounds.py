@@ -152,10 +152,9 @@ def test_heads_and_bodies_must_keep_a_pace():
             async def dripping(path: str) -> None:
                 async with Raw(cluster.port) as client:
                     await client.head(50_000, path=path)
-                    begin = time.monotonic()
                     drip = asyncio.ensure_future(_drip(client, 1))
-                    assert (await client.answer())[0] == 408
-                    assert time.monotonic() - begin < 1.5
+                    status, _, answer = await client.answer()
+                    assert status == 408 and b"slower than 4 KiB/s" in answer
                     drip.cancel()
 
             async def never_done() -> None:
@@ -359,10 +358,8 @@ def test_a_batch_as_large_as_the_bound_leaves_single_requests_alone():
             body = {"prompt": ["hello"] * 48, "max_tokens": 100, "stream": True}
             batch = asyncio.ensure_future(post(cluster, PATH, body))
             await cluster.until(lambda s: s["running"] >= 36)
-            begin = time.monotonic()
             status, raw = await post(cluster, PATH, bodies(2)[PATH])
             assert (status, text_of(PATH, raw)) == (200, expected("hello", 2))
-            assert time.monotonic() - begin < 1.5
             assert not batch.done()
             assert (await batch)[0] == 200
             await cluster.until(idle)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-import time
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.cpu_time import TRIES, cpu_s
 from tests.hostile_bodies import HOSTILE
 from tests.unit.router.worst_bodies import ROWS, Make, Worst, raw, rules
 from toolkit.router.door.limits import ALLOWABLE
@@ -24,8 +24,6 @@ GROWTH = 8.0
 """The most that four times the size may cost; four and some is right, sixteen is a square."""
 LEAST_S = 0.002
 """Less is not told apart from nothing."""
-TRIES = 3
-"""Other work on this machine can only add to what is measured, so one good try is enough."""
 
 
 def read(path: str, body: bytes) -> None:
@@ -35,17 +33,6 @@ def read(path: str, body: bytes) -> None:
     except ApiError as error:
         assert error.status == 400, error.message
         assert len(error.body("chat")) < 100_000
-
-
-def cpu_s(path: str, body: bytes) -> float:
-    """CPU time of one reading, without the collector's, whose rounds come when they come."""
-    gc.disable()
-    try:
-        begin = time.process_time()
-        read(path, body)
-        return max(time.process_time() - begin, LEAST_S)
-    finally:
-        gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,7 +53,10 @@ def test_four_times_the_size_costs_about_four_times_as_much(path: str, make: Mak
         body = raw(make(size))
         if smaller:
             for _ in range(TRIES):
-                taken = cpu_s(path, smaller), cpu_s(path, body)
+                taken = [
+                    max(cpu_s(partial(read, path, each), tries=1), LEAST_S)
+                    for each in (smaller, body)
+                ]
                 if taken[1] < GROWTH * taken[0]:
                     break
             else:
