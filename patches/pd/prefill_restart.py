@@ -3,10 +3,13 @@
 Decode caches each prefill rank's address (`connection_pool`) and forgets it after two failed
 heartbeats (`srt/disaggregation/common/conn.py:1413`, SGLang 0.5.21). A prefill that is killed and
 restarted on the same bootstrap port answers heartbeats again long before it serves, so only one
-may fail: decode then sends its metadata to the dead rank's port, and every later request to that
-prefill hangs until a time-out of minutes. Here a single failure suffices to make the addresses
-suspect, and the next success drops them; the next request fetches them anew. Transfers under way
-are left alone: the blip may have been the network's.
+may fail, or none: decode then sends its metadata to the dead rank's port, and every later request
+to that prefill hangs until a time-out of minutes.
+
+Here each request asks first whether a connection to these ranks was lost since the last one: then
+the addresses are fetched anew, and the decode rank tells the new process of its memory. A host that
+dies closes no connection. So a single failed heartbeat makes the addresses suspect, too, and the
+next success drops them. Transfers under way are left alone: the blip may have been the network's.
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ from __future__ import annotations
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.pd.rank_sockets import Peer, RankSockets
 
-MANAGER = "sglang.srt.disaggregation.common.conn.CommonKVManager"
+COMMON = "sglang.srt.disaggregation.common.conn"
+MANAGER = f"{COMMON}.CommonKVManager"
+RECEIVER = f"{COMMON}.CommonKVReceiver"
+SOCKETS = RankSockets()
 
 
 class FailureCounts(dict[str, int]):
@@ -48,6 +55,43 @@ def _forget_suspect(original: Any, manager: Any, bootstrap_addr: str) -> None:
         manager.prefill_info_table.pop(bootstrap_addr, None)
 
 
+def _of_living_ranks(original: Any, receiver: Any) -> None:
+    original(receiver)
+    if _forget_lost(receiver):
+        original(receiver)
+    for info in receiver.bootstrap_infos or ():
+        SOCKETS.watch(_endpoint(info), receiver._connect_to_bootstrap_server(info)[0])
+
+
+def _forget_lost(receiver: Any) -> bool:
+    """Whether a rank of this request was lost: what was known of it is gone."""
+    lost: dict[str, Peer] = {}
+    for info in receiver.bootstrap_infos or ():
+        endpoint = _endpoint(info)
+        peer = SOCKETS.peer(endpoint, receiver._connect_to_bootstrap_server(info)[0])
+        if peer is not Peer.SAME:
+            lost[endpoint] = peer
+    if not lost:
+        return False
+    manager = receiver.kv_mgr
+    with manager.connection_lock:
+        pool = manager.connection_pool
+        for key in [key for key, ranks in pool.items() if any(_endpoint(r) in lost for r in ranks)]:
+            del pool[key]
+    for endpoint, peer in lost.items():
+        if peer is Peer.GONE:  # what else was sent there would wait for ever
+            SOCKETS.forget(endpoint)
+            receiver.disconnect_endpoint(endpoint)
+    return True
+
+
+def _endpoint(info: dict[str, Any]) -> str:
+    from sglang.srt.utils.network import NetworkAddress
+
+    endpoint: str = NetworkAddress(info["rank_ip"], int(info["rank_port"])).to_tcp()
+    return endpoint
+
+
 PATCH = Patch(
     name="prefill_restart",
     why="requests to a prefill that restarted quickly would hang on its old address",
@@ -55,6 +99,12 @@ PATCH = Patch(
     hooks=(
         Hook(f"{MANAGER}._start_heartbeat_checker_thread", _watch_failures, ("self",)),
         Hook(f"{MANAGER}._on_heartbeat_success", _forget_suspect, ("self", "bootstrap_addr")),
+        Hook(f"{RECEIVER}._setup_bootstrap_infos", _of_living_ranks, ("self",)),
     ),
-    requires=(f"{MANAGER}._handle_node_failure",),
+    requires=(
+        f"{MANAGER}._handle_node_failure",
+        f"{RECEIVER}._connect_to_bootstrap_server",
+        f"{RECEIVER}.disconnect_endpoint",
+        "sglang.srt.utils.network.NetworkAddress.to_tcp",
+    ),
 )

@@ -230,8 +230,8 @@ def worker_env(
     if role_name == "prefill" or sends:
         env |= TRANSFER_ENV
     if role_name == "decode":
-        # The shortest that SGLang allows: a prefill that restarts must miss one heartbeat, or
-        # decode never learns that its address changed (`patches/pd/prefill_restart.py`).
+        # The shortest that SGLang allows: a host that dies closes no connection, so that decode
+        # hears of it by heartbeats alone (`patches/pd/prefill_restart.py`).
         env["SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"] = "2"
         if dispatch == "late":
             env |= LATE_ENV

@@ -95,6 +95,12 @@ def test_nobody_waits_for_a_worker_that_rests() -> None:
     assert stay(NOW - 5, 1.0, math.inf, back, NOW + 60).seconds == pytest.approx(14.0)
 
 
+def test_a_short_rest_is_waited_for_though_starts_are_shorter() -> None:
+    back = Return(NOW + 11, 3.0)
+    assert stay(NOW - 5, 1.0, math.inf, back, NOW).seconds == pytest.approx(14.0)
+    assert stay(NOW - 5, 1.0, NOW + 10, back, NOW).seconds < 0
+
+
 @pytest.mark.parametrize(
     "body",
     [

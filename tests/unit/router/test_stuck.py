@@ -10,6 +10,7 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, run, text_of
+from tests.unit.router.test_moves import migrate
 
 PATH = "/v1/completions"
 BEATS = ["--heartbeat", "--token-ms", "20"]
@@ -85,8 +86,13 @@ def test_a_suspect_gets_nothing_new_and_keeps_what_it_has() -> None:
             state = await made.until(is_stuck("decode-0", "suspect"))
             assert row(state, "decode-0")["healthy"]
             had = row(state, "decode-0")["inflight"]
-            new = await asyncio.gather(*(stream(made, n) for n in range(4, 8)))
-            assert whole(new, 4)
+            streams.append(asyncio.create_task(stream(made, 4, rid="r")))
+            await made.until(busy("decode-1"))
+            (move,) = (await migrate(made, rid="r", to="decode-0"))["moves"]
+            assert move["outcome"] == "kept"
+            assert move["reason"] == "decode-0 makes no step while it holds work"
+            new = await asyncio.gather(*(stream(made, n) for n in range(5, 9)))
+            assert whole(new, 5)
             assert row(await made.state(), "decode-0")["inflight"] == had
             await made.make("decode-0", "well")
             assert whole(await asyncio.gather(*streams))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.policies.support.readings import read_ranks
 from toolkit.router.ejection import usable as ejected_left_out
+from toolkit.watchdog import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,8 @@ class Targets:
             return f"{target.name} is down"
         if target.held:
             return f"{target.name} is being drained"
+        if target.verdict is not Verdict.HEALTHY:
+            return f"{target.name} makes no step while it holds work"
         if target.worker.record.out:
             return f"{target.name} is left alone for a while: it failed requests"
         return _why_no_room(target, live.length)

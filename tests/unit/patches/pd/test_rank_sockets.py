@@ -1,0 +1,119 @@
+"""Whether the process behind a socket is still the same one, with real sockets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import zmq
+
+from patches.pd.rank_sockets import Peer, RankSockets
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Any]]:
+    with zmq.Context() as made:
+        yield made
+
+
+@contextmanager
+def rank(context: zmq.Context[Any], port: int = 0) -> Iterator[zmq.Socket[Any]]:
+    """A prefill rank's end."""
+    with context.socket(zmq.PULL) as socket:
+        socket.linger = 0
+        socket.bind(f"tcp://127.0.0.1:{port or '*'}")
+        yield socket
+
+
+@contextmanager
+def connected(context: zmq.Context[Any], endpoint: str) -> Iterator[zmq.Socket[Any]]:
+    with context.socket(zmq.PUSH) as socket:
+        socket.linger = 0
+        socket.connect(endpoint)
+        yield socket
+
+
+def becomes(sockets: RankSockets, endpoint: str, socket: Any, *wanted: Peer) -> None:
+    """Until it is one of these; the same until then."""
+    deadline = time.monotonic() + 10
+    while (found := sockets.peer(endpoint, socket)) not in wanted:
+        assert found is Peer.SAME and time.monotonic() < deadline, found
+        time.sleep(0.01)
+
+
+def endpoint_of(socket: zmq.Socket[Any]) -> str:
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_process_that_stays_is_the_same(context: zmq.Context[Any], early: bool) -> None:
+    sockets = RankSockets()
+    with rank(context) as pull, connected(context, endpoint_of(pull)) as push:
+        where = endpoint_of(pull)
+        if early:  # it is not connected yet
+            sockets.watch(where, push)
+        push.send(b"1")
+        assert pull.recv() == b"1"
+        sockets.watch(where, push)
+        assert [sockets.peer(where, push) for _ in range(3)] == [Peer.SAME] * 3
+        sockets.forget(where)
+
+
+def test_one_that_ends_is_gone_and_told_once(context: zmq.Context[Any]) -> None:
+    sockets = RankSockets()
+    with rank(context) as pull, connected(context, endpoint_of(pull)) as push:
+        where = endpoint_of(pull)
+        sockets.watch(where, push)
+        push.send(b"1")
+        assert pull.recv() == b"1"
+        pull.close()
+        becomes(sockets, where, push, Peer.GONE)
+        sockets.forget(where)
+        assert sockets.peer(where, push) is Peer.SAME, "nobody watches it"
+
+
+def test_one_that_was_never_there_is_gone(context: zmq.Context[Any]) -> None:
+    sockets = RankSockets()
+    with rank(context) as pull:
+        where = endpoint_of(pull)
+    with connected(context, where) as push:
+        sockets.watch(where, push)
+        becomes(sockets, where, push, Peer.GONE)
+        sockets.forget(where)
+
+
+def test_one_that_came_back_on_its_port_is_another(context: zmq.Context[Any]) -> None:
+    sockets = RankSockets()
+    with rank(context) as pull, connected(context, endpoint_of(pull)) as push:
+        where = endpoint_of(pull)
+        sockets.watch(where, push)
+        push.send(b"1")
+        assert pull.recv() == b"1"
+        pull.close()
+        with rank(context, int(where.rpartition(":")[2])) as again:
+            push.send(b"2")
+            assert again.recv() == b"2"
+            becomes(sockets, where, push, Peer.BACK)
+            assert sockets.peer(where, push) is Peer.SAME
+        becomes(sockets, where, push, Peer.GONE)
+        sockets.forget(where)
+
+
+def test_a_new_socket_to_the_same_place_starts_anew(context: zmq.Context[Any]) -> None:
+    sockets = RankSockets()
+    with rank(context) as pull:
+        where = endpoint_of(pull)
+        with connected(context, where) as first:
+            sockets.watch(where, first)
+            first.send(b"1")
+            assert pull.recv() == b"1"
+        with connected(context, where) as second:
+            second.send(b"2")
+            assert pull.recv() == b"2"
+            assert sockets.peer(where, second) is Peer.SAME
+            sockets.watch(where, second)
+            assert sockets.peer(where, second) is Peer.SAME
+            sockets.forget(where)
