@@ -228,6 +228,7 @@ def calls() -> list[tuple[str, str, ast.Call]]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_is_read_past_the_bounds_or_run() -> None:
     wrong = []
     for path, called, node in calls():
@@ -248,6 +249,7 @@ def test_nothing_is_read_past_the_bounds_or_run() -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_no_name_in_tmp_can_be_known_beforehand() -> None:
     """Whoever makes the file first has it. Locks and torch's cache check whose their folder is."""
     known = {"toolkit/launch/claims.py", "toolkit/launch/scratch.py"}

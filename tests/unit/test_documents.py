@@ -43,6 +43,7 @@ def test_every_option_of_every_command_has_a_meaning() -> None:
     assert not lacking
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_has_every_key_option_policy_and_result(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-f", "docs/mkdocs.yml"]
     done = subprocess.run(

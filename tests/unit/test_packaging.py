@@ -56,6 +56,7 @@ def test_every_module_is_in_the_wheel(installed: Path) -> None:
     _same_files(ROOT / "patches", installed / "patches", "*.py")
 
 
+@pytest.mark.slow
 def test_model_prompts_recipes_profiles_and_lock_are_in_the_wheel(installed: Path) -> None:
     _same_files(ROOT / "toolkit/embedded", installed / "toolkit/embedded", "*.json*")
     _same_files(ROOT / "toolkit/embedded", installed / "toolkit/embedded", "*.safetensors")
@@ -65,6 +66,7 @@ def test_model_prompts_recipes_profiles_and_lock_are_in_the_wheel(installed: Pat
     assert (installed / "toolkit/setup/cpu.lock").is_file()
 
 
+@pytest.mark.slow
 def test_entry_points_and_extras(installed: Path) -> None:
     info = next(installed.glob("*.dist-info"))
     entries = (info / "entry_points.txt").read_text()
@@ -77,6 +79,7 @@ def test_entry_points_and_extras(installed: Path) -> None:
     assert not [x for x in plain if "sglang" in x or "torch" in x]
 
 
+@pytest.mark.slow
 def test_an_installed_toolkit_finds_its_own_recipes(installed: Path, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(installed)!r})\n"

@@ -37,12 +37,18 @@ def _is_free_everywhere(port: int) -> bool:
 
 
 class FreePorts:
-    """Hands out ports that are free on this machine, never one twice."""
+    """Hands out ports that are free on this machine, never one twice; those `between` two numbers,
+    the upper one left out, or else any outside the ephemeral range."""
 
-    def __init__(self, taken: Iterable[int] = (), rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        taken: Iterable[int] = (),
+        rng: random.Random | None = None,
+        between: tuple[int, int] | None = None,
+    ) -> None:
         self._taken = set(taken)
         self._rng = rng or random.SystemRandom()
-        self._low, self._high = _outside_ephemeral()
+        self._low, self._high = between or _outside_ephemeral()
 
     def take(self, count: int = 1) -> int:
         """The first of `count` consecutive free ports. OSError when none is found."""

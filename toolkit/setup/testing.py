@@ -54,7 +54,7 @@ def lint_steps(layout: Layout) -> List[Step]:
 def test_steps(layout: Layout, unit_only: bool, scope: str, extra: Sequence[str]) -> List[Step]:
     """Every step runs, the later ones too when an earlier fails; the slowest tests last.
 
-    `extra` goes to pytest as it is (`-k`, `-x`, paths ...). Unit tests run in two more processes
+    `extra` goes to pytest as it is (`-k`, `-x`, paths ...). Unit tests run in three more processes
     than there are cores, since half of their time they wait; end-to-end tests in two, so that one
     uses the cores while the other waits; tests named
     by path one after the other.
@@ -64,7 +64,7 @@ def test_steps(layout: Layout, unit_only: bool, scope: str, extra: Sequence[str]
     kernels = [] if scope == FAST else _other_kernels(layout, scope, extra, given)
     if given:
         return [*kernels, ("named tests", [*pytest, *extra])]
-    processes = str(len(os.sched_getaffinity(0)) + 2)
+    processes = str(len(os.sched_getaffinity(0)) + 3)
     spread = ["-n", processes, "--dist", "worksteal"]
     steps = [(UNIT, [*pytest, *spread, "tests/unit", *extra]), *kernels]
     if not unit_only and scope != FAST and (layout.root / "tests" / "e2e").is_dir():

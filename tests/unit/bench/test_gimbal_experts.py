@@ -35,6 +35,7 @@ def test_the_busier_half_of_each_layer_is_together() -> None:
     assert [set(row[:2].tolist()) for row in table] == [{0, 2}, {2, 3}]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_no_placement_is_better_than_even_or_worse_than_worst() -> None:
     found = laid(0)
@@ -48,6 +49,7 @@ def test_no_placement_is_better_than_even_or_worse_than_worst() -> None:
     assert max(prefill, key=prefill.__getitem__) == WORST
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_no_placement_changes_what_leaves_its_gpu() -> None:
     found = laid(1)

@@ -159,6 +159,7 @@ def test_a_plain_server_can_be_swept_too() -> None:
     assert (server.flushes, server.played) == (1, 40)
 
 
+@pytest.mark.slow
 def test_each_policy_has_a_knee_of_its_own_and_the_router_gets_its_own_back() -> None:
     server = OneByOne()
     arms = (Arm.parse("quick"), Arm.parse("slow"))

@@ -36,6 +36,7 @@ def test_a_step_is_that_of_locality_nodes() -> None:
     assert ours == pytest.approx(theirs * wide_server.WHOLE / layers, rel=0.01)
 
 
+@pytest.mark.slow
 def test_placements_are_judged_on_requests_that_they_were_not_fitted_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

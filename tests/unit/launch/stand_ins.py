@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tests.ports import free_port
 from toolkit.launch import trees
 from toolkit.launch.command import python_env
 from toolkit.launch.deployment import Deployment, Restart, Timeouts
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.plan import RUN_DIR, Plan, RouterPlan, WorkerPlan
-from toolkit.launch.ports import FreePorts
 
 # A "worker": serves /health and /generate, and has a child and a grandchild that only sleep; the
 # grandchild has left for a session of its own.
@@ -97,7 +97,7 @@ def routed(worker_port: int, router_port: int) -> Plan:
     standin = ["-m", "tests.standin.worker", "--role", "null", "--port", str(worker_port)]
     one = replace(one, command=(sys.executable, *standin), env=python_env())
     entry = {"name": one.name, "role": "plain", "url": one.url, "same_run": True}
-    doors = {"port": router_port, "admin_port": FreePorts().take()}
+    doors = {"port": router_port, "admin_port": free_port()}
     config = {**doors, "dispatch": "concurrent", "workers": [entry]}
     router = RouterPlan(
         kind="toolkit",
@@ -114,8 +114,7 @@ def routed(worker_port: int, router_port: int) -> Plan:
 
 
 def two_workers(code: str = SERVER) -> Plan:
-    ports = FreePorts()
-    return plan([worker("worker-0", ports.take(), code), worker("worker-1", ports.take(), code)])
+    return plan([worker("worker-0", free_port(), code), worker("worker-1", free_port(), code)])
 
 
 def wait_gone(processes: Sequence[trees.Process], timeout: float = 30.0) -> None:

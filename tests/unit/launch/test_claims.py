@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.unit.launch.stand_ins import SERVER, plan, wait_gone, worker
 from toolkit.launch import claims, trees
 from toolkit.launch.checks import possible
@@ -21,7 +22,6 @@ from toolkit.launch.command import source_root
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
-from toolkit.launch.ports import FreePorts
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
 from toolkit.launch.state import STATE, new_run_dir
@@ -58,7 +58,7 @@ Launched = tuple["subprocess.Popen[bytes]", Path, int]
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launched]:
     """A launcher in a process of its own that has begun: folder, port."""
-    folder, port = tmp_path / "first", FreePorts().take()
+    folder, port = tmp_path / "first", free_port()
     folder.mkdir()
     process = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, str(folder), str(port)], cwd=source_root()
@@ -81,7 +81,7 @@ def test_a_second_launcher_in_a_folder_is_refused_and_touches_nothing(
 ) -> None:
     process, folder, _ = launcher
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(LaunchError) as caught, running(one(FreePorts().take()), folder):
+    with pytest.raises(LaunchError) as caught, running(one(free_port()), folder):
         pass
     text = str(caught.value)
     assert f"{folder}: is the folder of run {folder} (deployment stand-in" in text
@@ -123,9 +123,9 @@ def test_a_new_plan_leaves_out_what_a_launcher_has(
     assert claims.claimed() == set()
 
 
+@pytest.mark.slow
 def test_of_two_at_the_same_moment_one_gets_all(tmp_path: Path) -> None:
-    ports = FreePorts()
-    a, b, c = (ports.take() for _ in range(3))
+    a, b, c = (free_port() for _ in range(3))
     both = [
         plan([worker("worker-0", a, SLOW), worker("worker-1", b, SLOW)]),
         plan([worker("worker-0", c, SLOW), worker("worker-1", b, SLOW)]),
@@ -175,7 +175,7 @@ def test_a_killed_launcher_holds_nothing(launcher: Launched, locks: Path) -> Non
 def test_locks_are_for_their_user_only(tmp_path: Path, locks: Path) -> None:
     locks.mkdir(mode=0o755)
     locks.chmod(0o755)
-    with running(one(FreePorts().take()), tmp_path / "run"):
+    with running(one(free_port()), tmp_path / "run"):
         files = [*locks.iterdir(), tmp_path / "run" / "launcher.lock"]
         assert len(files) == 2
         assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
@@ -188,7 +188,7 @@ def test_no_folder_for_locks_is_said(
 ) -> None:
     locks.write_text("a file")
     with pytest.raises(LaunchError, match="set TOOLKIT_LOCKS to a folder of your own"):
-        Supervisor(one(FreePorts().take()), tmp_path / "run").run()
+        Supervisor(one(free_port()), tmp_path / "run").run()
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, launcher: Launched) -> None:
@@ -198,13 +198,13 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, launcher: Launche
     folder.mkdir()
     (folder / "launcher.lock").symlink_to(precious)
     with pytest.raises(LaunchError, match="cannot open the lock"):
-        Supervisor(one(FreePorts().take()), folder).run()
+        Supervisor(one(free_port()), folder).run()
     assert precious.read_text() == "do not touch"
 
 
 def test_addresses_of_one_machine_have_ports_of_their_own(tmp_path: Path) -> None:
     """As when launchers of several hosts of a deployment are tried on one machine."""
-    port = FreePorts().take()
+    port = free_port()
     other = replace(worker("worker-0", port), address="127.0.0.2", node_rank=1, url=None)
     with running(one(port), tmp_path / "a"):
         assert not possible.ports(plan([other]))
@@ -213,7 +213,7 @@ def test_addresses_of_one_machine_have_ports_of_their_own(tmp_path: Path) -> Non
 def test_only_local_ports_are_locked(launcher: Launched, tmp_path: Path) -> None:
     _, _, port = launcher
     elsewhere = replace(worker("worker-1", port), local=False)
-    both = plan([worker("worker-0", FreePorts().take()), elsewhere])
+    both = plan([worker("worker-0", free_port()), elsewhere])
     supervisor = Supervisor(both, tmp_path / "second")
     thread = threading.Thread(target=lambda: supervisor.run())
     thread.start()
@@ -241,7 +241,7 @@ def test_a_given_folder_is_closed_if_it_is_a_run_folder(tmp_path: Path, content:
     folder.chmod(0o755)
     if content:
         (folder / content).write_text("{}")
-    with running(one(FreePorts().take()), folder):
+    with running(one(free_port()), folder):
         mode = folder.stat().st_mode & 0o777
     assert mode == (0o755 if content == "letters.txt" else 0o700)
 
@@ -249,7 +249,7 @@ def test_a_given_folder_is_closed_if_it_is_a_run_folder(tmp_path: Path, content:
 def test_folders_are_made_for_their_user(tmp_path: Path) -> None:
     old = os.umask(0o022)
     try:
-        with running(one(FreePorts().take()), tmp_path / "given"):
+        with running(one(free_port()), tmp_path / "given"):
             assert (tmp_path / "given").stat().st_mode & 0o777 == 0o700
     finally:
         os.umask(old)

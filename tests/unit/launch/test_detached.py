@@ -71,6 +71,7 @@ def launched(folder: Path) -> Detached:
     return Detached(command, folder, {**os.environ, **python_env()})
 
 
+@pytest.mark.slow
 def test_it_waits_for_this_start(folder: Path) -> None:
     launcher = launched(folder)
     try:

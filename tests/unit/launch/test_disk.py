@@ -16,13 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.ports import free_port
 from tests.unit.launch.runs import Events, toolkit
 from tests.unit.launch.stand_ins import SERVER, plan, two_workers, wait_gone, worker
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import LogFiles, Restart
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.ports import FreePorts
 from toolkit.launch.running import running
 from toolkit.launch.state import read_state
 
@@ -193,6 +193,7 @@ def test_workers_go_on_talking_while_the_launcher_is_stopped(launcher):
     )
 
 
+@pytest.mark.slow
 def test_the_log_writer_is_replaced_when_it_dies(launcher):
     url = rows(launcher.run)["worker-0"]["url"]
     launcher.pump.kill()
@@ -226,7 +227,7 @@ def test_the_log_writer_ends_with_the_launcher(launcher):
 @pytest.mark.slow
 def test_logs_rotate_and_only_their_owner_reads_them(tmp_path):
     run = tmp_path / "run"
-    talking = plan([worker("worker-0", FreePorts().take(), TALKER)])
+    talking = plan([worker("worker-0", free_port(), TALKER)])
     object.__setattr__(talking, "logs", LogFiles(max_mib=0.05, keep=2))
     old = os.umask(0)
     try:
@@ -283,6 +284,6 @@ def test_the_log_of_a_detached_launcher_rotates(tmp_path):
 def test_a_dead_worker_s_last_words_are_in_the_message(tmp_path):
     code = "import sys; print('x' * 200_000); print('the reason'); sys.exit(3)"
     events = Events()
-    broken = plan([worker("worker-0", FreePorts().take(), code)], Restart(max_restarts=0))
+    broken = plan([worker("worker-0", free_port(), code)], Restart(max_restarts=0))
     with pytest.raises(LaunchError, match="the reason"), running(broken, tmp_path, events):
         pass

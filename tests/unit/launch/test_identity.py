@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.unit.launch.runs import until
 from tests.unit.launch.stand_ins import SERVER, deployment, plan, routed, worker
 from toolkit.contract.headers import RUN as HEADER
@@ -25,7 +26,6 @@ from toolkit.launch.command import sglang_router_command, source_root
 from toolkit.launch.deployment import Restart
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
-from toolkit.launch.ports import FreePorts
 from toolkit.launch.progress import Quiet
 from toolkit.launch.running import running
 from toolkit.launch.state import STATE
@@ -88,7 +88,7 @@ def supervised(plan: Plan, folder: Path, events: Events | None = None) -> Iterat
 
 
 def test_a_strangers_200_is_not_ready_and_it_is_named(tmp_path: Path) -> None:
-    port = FreePorts().take()
+    port = free_port()
     with process("-S", "-c", SERVER, str(port), port=port) as stranger:
         with supervised(plan([worker("worker-0", port, NEVER)]), tmp_path) as supervisor:
             assert supervisor.phase == "failed"
@@ -100,7 +100,7 @@ def test_a_strangers_200_is_not_ready_and_it_is_named(tmp_path: Path) -> None:
 def test_another_runs_worker_is_named_by_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = FreePorts().take()
+    port = free_port()
     monkeypatch.setenv("TOOLKIT_RUNS", str(tmp_path / "runs"))
     theirs = tmp_path / "runs" / "prod-1"
     theirs.mkdir(parents=True)
@@ -114,9 +114,8 @@ def test_another_runs_worker_is_named_by_its_run(
 
 
 def test_a_stranger_after_a_death_does_not_end_the_others(tmp_path: Path) -> None:
-    ports = FreePorts()
-    port, events = ports.take(), Events()
-    two = plan([worker("worker-0", port), worker("worker-1", ports.take())], Restart(first_delay=1))
+    port, events = free_port(), Events()
+    two = plan([worker("worker-0", port), worker("worker-1", free_port())], Restart(first_delay=1))
     with supervised(two, tmp_path, events) as supervisor:
         assert supervisor.phase == "ready"
         pid = supervisor.fleet.processes["worker-0"].pid
@@ -132,7 +131,7 @@ def test_a_stranger_after_a_death_does_not_end_the_others(tmp_path: Path) -> Non
 
 
 def test_a_process_deep_in_the_workers_tree_is_ours(tmp_path: Path) -> None:
-    port = FreePorts().take()
+    port = free_port()
     deep = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {SERVER!r}, "
     deep += "sys.argv[1]])"
     with supervised(plan([worker("worker-0", port, deep)]), tmp_path) as supervisor:
@@ -166,8 +165,7 @@ def test_a_stranger_is_sent_nothing() -> None:
 
 def test_another_runs_router_is_not_ours(tmp_path: Path) -> None:
     """Both routers are real ones; the second run's cannot have its port."""
-    ports = FreePorts()
-    first, port = routed(ports.take(), ports.take()), ports.take()
+    first, port = routed(free_port(), free_port()), free_port()
     (tmp_path / "first").mkdir()
     with running(first, tmp_path / "first") as up:
         assert up.plan.router is not None
@@ -185,13 +183,13 @@ def test_another_runs_router_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_a_drain_goes_to_this_runs_router_or_nowhere(tmp_path: Path) -> None:
-    ports, events = FreePorts(), Events()
-    port, admin = ports.take(), ports.take()
+    events = Events()
+    port, admin = free_port(), free_port()
     doors = {"port": port, "admin_port": admin}
     config = {**doors, "workers": [{"name": "w", "role": "plain", "url": "http://[::1]:1"}]}
     (tmp_path / "router.json").write_text(json.dumps(config | {"dispatch": "concurrent"}))
     later = Restart(first_delay=60, max_delay=60)
-    made = routed(ports.take(), port)
+    made = routed(free_port(), port)
     assert made.router is not None and made.router.config is not None
     router_plan = replace(made.router, config={**made.router.config, **doors})
     mine = replace(made, restart=later, router=router_plan)
@@ -217,13 +215,13 @@ def test_a_drain_goes_to_this_runs_router_or_nowhere(tmp_path: Path) -> None:
             assert status == 200
 
 
+@pytest.mark.slow
 def test_sglangs_own_router_says_no_run_and_is_known_all_the_same(tmp_path: Path) -> None:
-    ports = FreePorts()
-    port = ports.take()
-    made = routed(ports.take(), port)
+    port = free_port()
+    made = routed(free_port(), port)
     entry = {"role": "plain", "url": made.workers[0].url}
     file = deployment(tmp_path, mode="plain", router={"kind": "sglang"}, timeouts={"start": 30})
-    command = tuple(sglang_router_command(file, port, ports.take(), [entry]))
+    command = tuple(sglang_router_command(file, port, free_port(), [entry]))
     assert made.router is not None
     router = replace(made.router, kind="sglang", command=command, config=None)
     with supervised(replace(made, router=router), tmp_path / "run") as supervisor:
@@ -237,9 +235,10 @@ def test_sglangs_own_router_says_no_run_and_is_known_all_the_same(tmp_path: Path
         assert what in str(supervisor.failure)
 
 
+@pytest.mark.slow
 def test_an_own_router_drains(tmp_path: Path) -> None:
-    ports, events = FreePorts(), Events()
-    with supervised(routed(ports.take(), ports.take()), tmp_path, events) as supervisor:
+    events = Events()
+    with supervised(routed(free_port(), free_port()), tmp_path, events) as supervisor:
         assert drain.left(supervisor.plan, supervisor.run_id) == 0
         supervisor.request_stop()
         until(lambda: supervisor.phase == "stopped")

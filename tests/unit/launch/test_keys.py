@@ -15,6 +15,7 @@ import aiohttp
 import psutil
 import pytest
 
+from tests.ports import free_port
 from tests.unit.launch.stand_ins import deployment, plan, tiny_model, two_workers, worker
 from tests.worker_sessions import client_middleware
 from toolkit.contract.variables import INSECURE_VARIABLE, WORKER_KEY_VARIABLE
@@ -24,7 +25,6 @@ from toolkit.launch.checks import doors, possible
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
-from toolkit.launch.ports import FreePorts
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
 from toolkit.launch.state import read_state
@@ -51,7 +51,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 
 
 def guarded() -> Plan:
-    return plan([worker("worker-0", FreePorts().take(), GUARDED)])
+    return plan([worker("worker-0", free_port(), GUARDED)])
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.unit.launch.stand_ins import SERVER, plan, worker
 from toolkit.launch import identity, probes
 from toolkit.launch.errors import LaunchError
@@ -68,7 +69,7 @@ def test_what_is_up_and_refuses_for_ever_ends_the_start(
 ) -> None:
     monkeypatch.setattr(probes, "EVERY", 0.05)
     monkeypatch.setattr(probes, "REFUSED", 10)
-    wanted = plan([worker("worker-0", FreePorts().take(), code)])
+    wanted = plan([worker("worker-0", free_port(), code)])
     assert why in _fails(wanted, tmp_path)
 
 
@@ -86,7 +87,7 @@ def test_a_malformed_url_ends_the_start_at_once(
     monkeypatch.setattr(WorkerPlan, "health_url", _At.health_url)
     monkeypatch.setattr("toolkit.launch.keys.hold", lambda plan, key: None)
     monkeypatch.setattr("toolkit.launch.keys.drop", lambda plan: None)
-    wanted = plan([worker("worker-0", FreePorts().take())])
+    wanted = plan([worker("worker-0", free_port())])
     failure = _fails(wanted, tmp_path)
     assert "cannot be asked whether it is ready" in failure and "::1:31000" in failure
 
@@ -164,7 +165,7 @@ def test_a_worker_on_ipv6_gets_ready(tmp_path: Path) -> None:
         "http.server.ThreadingHTTPServer.address_family = __import__('socket').AF_INET6\n"
         "print('serving', flush=True)",
     )
-    port = FreePorts().take()
+    port = free_port()
     six = replace(worker("worker-0", port, code), address="::1", url=f"http://[::1]:{port}")
     with running(plan([six]), tmp_path) as up:
         assert [each.status for each in up.workers] == [Status.READY]

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.ports import free_port
 from tests.unit.launch.runs import Events
 from tests.unit.launch.stand_ins import SERVER, plan, worker
 from toolkit.launch.deployment import Restart
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import RouterPlan
-from toolkit.launch.ports import FreePorts
 from toolkit.launch.running import running
 from toolkit.launch.state import read_state
 
@@ -30,10 +30,10 @@ def ill(flag, status=3):
     return f"import os, sys\nif os.path.exists({str(flag)!r}): sys.exit({status})\n{SERVER}"
 
 
+@pytest.mark.slow
 def test_all_workers_rest_and_come_back(tmp_path):
     flag, events = tmp_path / "ill", Events()
-    ports = FreePorts()
-    both = [worker(f"worker-{n}", ports.take(), ill(flag)) for n in (0, 1)]
+    both = [worker(f"worker-{n}", free_port(), ill(flag)) for n in (0, 1)]
     with running(plan(both, QUICK), tmp_path / "run", events) as up:
         flag.touch()
         for each in up.workers:
@@ -50,7 +50,7 @@ def test_all_workers_rest_and_come_back(tmp_path):
 
 def test_status_shows_who_rests_and_until_when(tmp_path):
     flag, events = tmp_path / "ill", Events()
-    one = worker("worker-0", FreePorts().take(), ill(flag))
+    one = worker("worker-0", free_port(), ill(flag))
     policy = Restart(max_restarts=0, rest_first=100)
     with running(plan([one], policy), tmp_path / "run", events) as up:
         os.kill(up.workers[0].pid, signal.SIGKILL)
@@ -62,8 +62,7 @@ def test_status_shows_who_rests_and_until_when(tmp_path):
 
 def test_a_refusal_is_final_also_later_but_ends_nothing_while_others_serve(tmp_path):
     flag, events = tmp_path / "ill", Events()
-    ports = FreePorts()
-    both = [worker(f"worker-{n}", ports.take(), ill(flag, 78)) for n in (0, 1)]
+    both = [worker(f"worker-{n}", free_port(), ill(flag, 78)) for n in (0, 1)]
     said = pytest.raises(LaunchError, match="refused")
     with said, running(plan(both, QUICK), tmp_path / "run", events) as up:
         flag.touch()
@@ -85,7 +84,7 @@ ROUTER = SERVER.replace(
 
 def with_router(workers, policy, answer):
     """The workers behind a stand-in for our router, which answers what the file says."""
-    port = FreePorts().take()
+    port = free_port()
     router = RouterPlan(
         kind="toolkit",
         node="local",
@@ -106,7 +105,7 @@ def test_deaths_by_poison_do_not_count(tmp_path):
     answer, events = tmp_path / "workers.json", Events()
     answer.write_text('{"poison": {}}')
     policy = Restart(max_restarts=1, first_delay=0.01, max_delay=0.01, rest_first=1000)
-    one = worker("worker-0", FreePorts().take())
+    one = worker("worker-0", free_port())
     with running(with_router([one], policy, answer), tmp_path / "run", events) as up:
         for deaths in range(1, 7):
             answer.write_text(json.dumps({"poison": {"worker-0": deaths}}))
@@ -119,7 +118,7 @@ def test_a_worker_that_rests_wakes_when_the_router_pardons_it(tmp_path):
     answer, events = tmp_path / "workers.json", Events()
     answer.write_text("{}")  # a router that knows nothing of poison yet
     policy = Restart(max_restarts=0, first_delay=0.01, rest_first=1000)
-    one = worker("worker-0", FreePorts().take())
+    one = worker("worker-0", free_port())
     with running(with_router([one], policy, answer), tmp_path / "run", events) as up:
         os.kill(up.worker("worker-0").pid, signal.SIGKILL)
         events.wait_for("worker-0: killed by SIGKILL; died too often: rests, next try in 600 s")
@@ -128,10 +127,11 @@ def test_a_worker_that_rests_wakes_when_the_router_pardons_it(tmp_path):
         events.wait_for("worker-0: ready", 2)
 
 
+@pytest.mark.slow
 def test_the_router_is_tried_again_soon_and_for_ever(tmp_path):
     answer, events = tmp_path / "workers.json", Events()
     answer.write_text("{}")
-    one = worker("worker-0", FreePorts().take())
+    one = worker("worker-0", free_port())
     policy = Restart(max_restarts=0, rest_first=0.1, rest_max=1000)
     with running(with_router([one], policy, answer), tmp_path / "run", events) as up:
         for lives in (2, 3, 4, 5, 6):

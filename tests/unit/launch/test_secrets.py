@@ -16,13 +16,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.ports import free_port
 from tests.sglang_python import run_python
 from tests.unit.launch.stand_ins import deployment, plan, tiny_model, worker
 from toolkit.launch import command
 from toolkit.launch.checks import possible, reserved
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.masking import MASK, masked, masked_argv
-from toolkit.launch.ports import FreePorts
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
 
@@ -170,9 +170,9 @@ def test_the_process_gets_the_secret_and_nobody_reads_it(model, tmp_path, monkey
     from toolkit.launch.plan import RouterPlan
 
     monkeypatch.setenv("FRONT_DOOR_KEY", SECRET + "-front")
-    one = worker("worker-0", FreePorts().take())
+    one = worker("worker-0", free_port())
     one = replace(one, env={"HF_TOKEN": SECRET})
-    port = FreePorts().take()
+    port = free_port()
     router = RouterPlan(
         kind="sglang",
         node="local",
@@ -216,7 +216,7 @@ def test_sglang_s_router_asks_for_the_key(model, tmp_path):
             model,
             mode="plain",
             router={"kind": "sglang", "api_key_env": "FRONT_KEY"},
-            worker={"port": FreePorts().take()},
+            worker={"port": free_port()},
         )
     )
     assert "FRONT_KEY" in str(possible.secrets(made)[0])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.unit.launch.runs import Events
 from tests.unit.launch.stand_ins import plan, worker
 from toolkit.contract import heartbeat
@@ -18,7 +19,6 @@ from toolkit.launch.command import python_env
 from toolkit.launch.deployment import Restart
 from toolkit.launch.patience import STUCK, bounds
 from toolkit.launch.plan import Plan
-from toolkit.launch.ports import FreePorts
 from toolkit.launch.process import Managed, Status
 from toolkit.launch.running import running
 from toolkit.launch.scratch import heartbeats
@@ -57,11 +57,11 @@ FAST = Restart(first_delay=0.05, max_delay=0.05, stuck_s=0.5)
 
 
 def beating(restart: Restart) -> Plan:
-    ports = FreePorts()
-    made = [worker(f"worker-{n}", ports.take(), BEATING) for n in range(2)]
+    made = [worker(f"worker-{n}", free_port(), BEATING) for n in range(2)]
     return plan([replace(each, env=python_env()) for each in made], restart)
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_killed_and_started_again(tmp_path: Path) -> None:
     events = Events()
     with running(beating(FAST), tmp_path, events) as deployment:

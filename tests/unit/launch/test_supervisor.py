@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.ports import free_port
 from tests.unit.launch.runs import LAUNCHER, Events, toolkit
 from tests.unit.launch.stand_ins import plan, two_workers, wait_gone, worker
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.deployment import Restart
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.ports import FreePorts
 from toolkit.launch.running import running
 from toolkit.launch.scratch import scratch, variables
 from toolkit.launch.state import read_state
@@ -141,7 +141,7 @@ def test_a_killed_worker_is_started_again_on_its_port(tmp_path):
 def test_gives_up_with_the_end_of_the_log(tmp_path):
     code = "import sys; print('the reason'); sys.exit(3)"
     broken = plan(
-        [worker("worker-0", FreePorts().take(), code)],
+        [worker("worker-0", free_port(), code)],
         Restart(max_restarts=2, first_delay=0.01, max_delay=0.01),
     )
     with pytest.raises(LaunchError) as caught, running(broken, tmp_path):
@@ -154,16 +154,15 @@ def test_gives_up_with_the_end_of_the_log(tmp_path):
 
 def test_a_refusal_is_final(tmp_path):
     code = "import sys; print('toolkit: refused: late_binding'); sys.exit(78)"
-    refused = plan([worker("worker-0", FreePorts().take(), code)])
+    refused = plan([worker("worker-0", free_port(), code)])
     with pytest.raises(LaunchError, match="refused: late_binding"), running(refused, tmp_path):
         pass
     assert read_state(tmp_path)["workers"][0]["restarts"] == 0
 
 
 def test_workers_start_in_turn(tmp_path):
-    ports = FreePorts()
-    first = worker("worker-0", ports.take())
-    second = replace(worker("worker-1", ports.take()), after=("worker-0",))
+    first = worker("worker-0", free_port())
+    second = replace(worker("worker-1", free_port()), after=("worker-0",))
     events = Events()
     with running(plan([second, first]), tmp_path, events):
         pass
@@ -173,7 +172,7 @@ def test_workers_start_in_turn(tmp_path):
 
 def test_second_request_stops_at_once(tmp_path):
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    one = worker("worker-0", FreePorts().take())
+    one = worker("worker-0", free_port())
     one = replace(one, command=[*one.command[:3], stubborn + one.command[3], one.command[4]])
     supervisor = Supervisor(plan([one]), tmp_path)
     thread = threading.Thread(target=supervisor.run)

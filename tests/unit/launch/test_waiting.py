@@ -7,11 +7,13 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from tests.ports import free_port
 from tests.unit.launch.runs import Events, until
 from tests.unit.launch.stand_ins import plan, routed, worker
 from toolkit.launch.deployment import Restart
 from toolkit.launch.plan import Plan
-from toolkit.launch.ports import FreePorts
 from toolkit.launch.running import running
 from toolkit.launch.supervisor import Supervisor
 
@@ -31,8 +33,7 @@ class Turns(Events):
 
 def ill_then_slow(folder: Path) -> Plan:
     """Our router, and a worker that dies once and then takes two seconds to get up."""
-    ports = FreePorts()
-    made = routed(ports.take(), ports.take())
+    made = routed(free_port(), free_port())
     code = f"""if True:
         import os, pathlib, sys, time
         flag = pathlib.Path({str(folder / "was-ill")!r})
@@ -45,6 +46,7 @@ def ill_then_slow(folder: Path) -> Plan:
     return replace(made, workers=(one,), restart=Restart(first_delay=0.01, max_delay=0.01))
 
 
+@pytest.mark.slow
 def test_after_a_death_in_the_start(tmp_path: Path) -> None:
     turns = Turns()
     with running(ill_then_slow(tmp_path), tmp_path / "run", turns):
@@ -54,7 +56,7 @@ def test_after_a_death_in_the_start(tmp_path: Path) -> None:
 
 def test_while_one_that_was_starting_ends_slowly(tmp_path: Path) -> None:
     deaf = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('deaf', flush=True)\n"
-    made = plan([worker("worker-0", FreePorts().take(), deaf + "time.sleep(60)")])
+    made = plan([worker("worker-0", free_port(), deaf + "time.sleep(60)")])
     made = replace(made, timeouts=made.timeouts.model_copy(update={"stop": 2.0}))
     turns = Turns()
     supervisor = Supervisor(made, tmp_path, turns)

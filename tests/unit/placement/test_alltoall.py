@@ -86,6 +86,7 @@ def test_replicas_that_are_picked_by_chance_are_an_expectation(unit):
     np.testing.assert_allclose(found.sent[0], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(cases(), st.integers(0, 2**32), st.sampled_from(["random", "nearest"]))
 def test_what_is_sent_arrives(case: Case, seed: int, dispatch):

@@ -39,6 +39,7 @@ def fresh(requests):
     return place("joint", count(np.concatenate(requests), 32), TOPOLOGY, 8)
 
 
+@pytest.mark.slow
 def test_stationary_traffic_moves_nothing_in_ten_thousand_steps():
     requests = stream(1, 1800)
     online = Online(TOPOLOGY, SETTINGS)
@@ -48,6 +49,7 @@ def test_stationary_traffic_moves_nothing_in_ten_thousand_steps():
     del current
 
 
+@pytest.mark.slow
 def test_other_traffic_gets_other_places_after_two_maps_at_most():
     old, new = stream(1, 900), stream(2, 900)
     online = Online(TOPOLOGY, SETTINGS)

@@ -86,6 +86,7 @@ def test_aligning_renames_gpus_and_nodes_only(case):
     assert parts[0] == parts[1]
 
 
+@pytest.mark.slow
 def test_deepseek_s_size_is_split_in_seconds():
     rng = np.random.default_rng(0)
 

@@ -133,6 +133,7 @@ def test_distinct_ratio_counts_batches():
         distinct_ratio(ids[:30], np.arange(30) % 2)
 
 
+@pytest.mark.slow
 def test_specialised_is_as_alike_as_asked():
     recipe = Recipe(layers=4, experts=64, top_k=4, families=4)
     found = specialised(recipe, 0.8)

@@ -196,6 +196,7 @@ def tpot(playing: Trials, made: Document) -> float:
     return float(playing.play(candidate(made), 0)["tpot_mean"])
 
 
+@pytest.mark.slow
 def test_each_knob_changes_the_figures() -> None:
     placed, redundant = knobs()["experts"], knobs()["redundant experts"]
     playing = trials(layouts())

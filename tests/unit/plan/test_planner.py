@@ -59,6 +59,7 @@ def test_equal_seeds_give_equal_plans(planned) -> None:
     assert again.to_json() == planned.to_json()
 
 
+@pytest.mark.slow
 def test_all_is_said(planned) -> None:
     said = "\n".join(sentences(planned))
     assert f"plan: {planned.plan}" in said and "baseline: 1 prefill + 3 decode" in said
@@ -129,6 +130,7 @@ def knobs(plan: Candidate) -> dict[str, Knob]:
     return {knob.name: knob for knob in found}
 
 
+@pytest.mark.slow
 def test_gimbals_thresholds_do_not_matter_at_low_load_and_the_split_does() -> None:
     plan = candidate(router={"decode_policy": "gimbal"})
     all_ = knobs(plan)

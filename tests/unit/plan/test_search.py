@@ -21,6 +21,7 @@ def search(count: int = 150, rate: float = 20.0, slo: Slo = SLO, budget: int = 5
     return Search(trials(count, rate, slo, budget), Given(), first=count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "rate"), [(6, 30.0), (20, 100.0)])
 def test_the_split_is_the_best_of_all_splits(workers, rate) -> None:
     """By brute force; with 20 workers the search itself plays only some of them."""

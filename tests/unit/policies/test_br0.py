@@ -114,6 +114,7 @@ def gaps(assigner: Assigner, seed: int = 7) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_distance_to_the_best_assignment() -> None:
     """`-s` prints the table that the README of the policies quotes."""
     everyone: dict[str, Assigner] = {

@@ -111,6 +111,7 @@ def test_eldr_alone_is_eldr(played, known, tau) -> None:
     assert ours.locality.counters == theirs.counters
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(steps, st.sampled_from(["br0", "brh"]))
 def test_a_barrier_alone_is_that_policy(played, name) -> None:

@@ -106,6 +106,7 @@ def test_a_client_that_goes_away_while_it_waits_leaves_nothing():
     run(check())
 
 
+@pytest.mark.slow
 def test_an_abort_reaches_those_who_wait():
     async def check() -> None:
         async with pooled(slots=1, decodes=1, transfer_ms=2500) as cluster:
@@ -138,6 +139,7 @@ def test_a_decode_worker_is_killed_while_others_wait_and_nothing_is_lost():
     run(check())
 
 
+@pytest.mark.slow
 def test_without_a_decode_worker_the_pool_waits_for_one():
     async def check() -> None:
         async with pooled(decodes=1) as cluster:
@@ -328,6 +330,7 @@ def test_a_name_that_cannot_be_is_refused_with_what_is_wrong(side, name, said):
         RouterConfig.model_validate({"workers": [worker], f"{side}_policy": name})
 
 
+@pytest.mark.slow
 def test_numpy_is_loaded_only_where_a_policy_needs_it():
     script = (
         "import sys; from toolkit.router.app import Router;"

@@ -272,6 +272,7 @@ def test_what_is_not_http_gets_400_and_leaves_nothing_in_the_log():
     run(check())
 
 
+@pytest.mark.slow
 def test_gzip_is_taken_where_asked_for_within_the_bound_of_what_comes_out():
     async def check() -> None:
         config = {"accept_gzip": True, "max_body_mib": 4}
@@ -310,6 +311,7 @@ def test_json_that_is_nested_too_deep_is_the_client_s_mistake(levels):
     run(check())
 
 
+@pytest.mark.slow
 def test_a_large_body_does_not_hold_up_the_others():
     async def check() -> None:
         async with Cluster() as cluster:
@@ -330,6 +332,7 @@ def test_a_large_body_does_not_hold_up_the_others():
     run(check())
 
 
+@pytest.mark.slow
 def test_samples_of_a_long_prompt_share_it():
     async def check() -> None:
         args = ["--prefill-ms", "2000"]

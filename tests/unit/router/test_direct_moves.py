@@ -158,6 +158,7 @@ def test_a_target_is_told_the_tokens_that_its_source_generates_meanwhile():
     run(check())
 
 
+@pytest.mark.slow
 def test_what_moved_and_what_did_not_is_told_with_its_figures_and_its_cause():
     async def check() -> None:
         async with cluster() as router:
@@ -185,6 +186,7 @@ def test_what_moved_and_what_did_not_is_told_with_its_figures_and_its_cause():
     run(check())
 
 
+@pytest.mark.slow
 def test_a_target_that_says_nothing_after_the_cut_is_waited_for_and_left():
     async def check() -> None:
         async with cluster() as router:
@@ -323,6 +325,7 @@ def test_workers_that_cannot_are_named():
     run(check())
 
 
+@pytest.mark.slow
 def test_many_move_at_once():
     async def check() -> None:
         async with cluster() as router:

@@ -144,6 +144,7 @@ def test_a_hung_decode_is_given_up():
     run(check())
 
 
+@pytest.mark.slow
 def test_a_decode_whose_http_is_held_up_keeps_its_requests_and_gets_no_new_ones():
     """Its events say so, from a thread of their own: it is not dead, however long it lasts."""
 

@@ -84,6 +84,7 @@ def test_interim_answers_of_a_worker_are_not_its_answer(role):
     run(check())
 
 
+@pytest.mark.slow
 def test_waiters_are_served_in_order_whatever_the_health_of_others_does():
     async def check() -> None:
         args = {"prefill": ["--prefill-ms", "250"]}

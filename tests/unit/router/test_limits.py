@@ -6,6 +6,8 @@ import asyncio
 import json
 import signal
 
+import pytest
+
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import (
     PROMPT,
@@ -76,6 +78,7 @@ def test_parked_prefills_are_bounded_and_time_out():
     run(check())
 
 
+@pytest.mark.slow
 def test_a_slow_client_does_not_fill_the_router_s_memory():
     import psutil
 

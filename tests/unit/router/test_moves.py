@@ -302,6 +302,7 @@ def test_a_target_that_dies_after_the_move_is_an_ordinary_death():
     run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["die", "deaf"])
 def test_a_source_that_dies_or_does_not_hear_is_left_as_it_is(how):
     """`die`: at the very abort."""
@@ -385,6 +386,7 @@ def test_who_asked_for_a_move_may_go_away():
     run(check())
 
 
+@pytest.mark.slow
 def test_a_client_that_is_slow_to_read_does_not_hold_a_move_up():
     async def check() -> None:
         async with cluster(worker_args=["--resume"]) as router:

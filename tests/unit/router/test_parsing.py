@@ -129,6 +129,7 @@ async def until_gone(pid: int) -> None:
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forked", [False, True])
 def test_a_process_that_died_is_replaced_and_so_is_the_server_of_them(forked):
     started = parse_server.forked() if forked else None

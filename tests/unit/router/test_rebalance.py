@@ -49,6 +49,7 @@ async def _hold(router: Cluster, worker: str, on: bool) -> None:
     assert status == 200, raw
 
 
+@pytest.mark.slow
 def test_a_heavy_rank_hands_requests_to_a_light_one() -> None:
     async def check() -> None:
         config = {"rebalance": QUICK}
@@ -69,6 +70,7 @@ def test_a_heavy_rank_hands_requests_to_a_light_one() -> None:
     run(check())
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_among_moves_loses_nobody() -> None:
     async def check() -> None:
         config = {"rebalance": {**QUICK, "every_s": 0.01}, "decode_policy": "random"}

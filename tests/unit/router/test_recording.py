@@ -167,6 +167,7 @@ def big(size: int):
     return parse("/generate", body, wanted=Wanted(blocks=True)).singles[0]
 
 
+@pytest.mark.slow
 def test_what_is_held_of_a_request_is_its_line_and_not_its_body(tmp_path):
     """A request of megabytes that waits for one before it holds kilobytes, whatever its size."""
     recording = Recording(str(tmp_path / "traffic.jsonl"))

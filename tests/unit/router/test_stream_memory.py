@@ -40,6 +40,7 @@ def relay_of(path: str, budget: Budget) -> tuple[Relay, Budget]:
     return Relay(single.singles[0], Nowhere(), charge=budget.open()), budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [PATH, "/generate"])
 def test_the_charge_is_what_is_kept(path: str):
     """Beside the memory that the process really holds for it."""
@@ -125,6 +126,7 @@ def test_where_there_is_no_room_a_stream_goes_on_and_is_let_go():
     run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["whole", "gone", "aborted", "dead"])
 def test_a_router_gives_all_of_it_back(end: str):
     async def check() -> None:
@@ -161,6 +163,7 @@ def test_a_router_gives_all_of_it_back(end: str):
     run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [True, False])
 def test_a_stream_that_was_let_go_says_so_when_its_worker_dies(room: bool):
     """With room for what its client has, it goes on elsewhere."""

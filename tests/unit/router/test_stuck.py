@@ -77,6 +77,7 @@ def test_what_a_stuck_worker_runs_goes_on_elsewhere_and_it_gets_nothing_until_it
     run(check())
 
 
+@pytest.mark.slow
 def test_a_suspect_gets_nothing_new_and_keeps_what_it_has() -> None:
     async def check() -> None:
         async with cluster(6.0) as made:

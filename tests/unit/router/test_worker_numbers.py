@@ -98,6 +98,7 @@ def _refuse(constant: str) -> None:
     raise AssertionError(f"{constant} is not JSON")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(lines(), min_size=1, max_size=12), st.lists(lines(), max_size=4))
 def test_pages_about_workers_hold_whatever_they_say(decode: list[bytes], prefill: list[bytes]):

@@ -96,6 +96,7 @@ def test_restarts_keep_the_best_and_a_seed_repeats():
     assert (again.centroids == runs[-1].centroids).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distinct", [1, 5])
 def test_repeated_signatures_make_balanced_clusters_in_a_few_rounds(distinct):
     """Equal points are equal in cost, and may not change places for ever."""

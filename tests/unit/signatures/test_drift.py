@@ -204,6 +204,7 @@ def test_a_request_that_is_refused_is_not_counted(arguments, words):
     assert len(watched.recent()) == 15
 
 
+@pytest.mark.slow
 def test_it_follows_traffic_that_moves_and_then_rests():
     """Two domains, then four others: at most a few refits, and nearly what a fresh fit gives."""
     counts, _, _, domains = synthetic_counts(3000, 6, 48, 4, seed=2)

@@ -178,6 +178,7 @@ def test_later_turns_begin_with_what_was_said() -> None:
     assert shared > 200
 
 
+@pytest.mark.slow
 def test_a_swing_leaves_the_mean_rate() -> None:
     steady, swung = (
         Traffic(rate=20, seconds=1000, period=100, swing=s, kinds=(CONVERSATION,)) for s in (0, 0.8)

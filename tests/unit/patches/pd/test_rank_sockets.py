@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from patches.pd.rank_sockets import Peer, RankSockets
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -24,7 +25,14 @@ def rank(context: zmq.Context[Any], port: int = 0) -> Iterator[zmq.Socket[Any]]:
     """A prefill rank's end."""
     with context.socket(zmq.PULL) as socket:
         socket.linger = 0
-        socket.bind(f"tcp://127.0.0.1:{port or '*'}")
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                socket.bind(f"tcp://127.0.0.1:{port or free_port()}")
+                break
+            except zmq.ZMQError:  # a thread of ZeroMQ's closes the one before
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
         yield socket
 
 

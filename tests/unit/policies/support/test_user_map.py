@@ -67,6 +67,7 @@ def test_the_limit_of_an_age() -> None:
     assert homes.find("ann", 1600.5) == B
 
 
+@pytest.mark.slow
 def test_a_million_users_take_the_room_of_a_thousand() -> None:
     homes = UserMap(capacity=1000, expiry=inf)
     for number in range(1_000_000):

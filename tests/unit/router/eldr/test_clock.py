@@ -162,6 +162,7 @@ def test_too_few_requests_for_the_centroids_are_left_out(profile):
     clocked(check, profile)
 
 
+@pytest.mark.slow
 def test_another_policy_finds_the_centroids_as_they_were(profile):
     async def check(found: Clocked) -> None:
         fit = found.keeper.fit

@@ -48,6 +48,7 @@ def test_traffic_that_moves_to_other_experts_gets_other_centroids(profile):
     run(check())
 
 
+@pytest.mark.slow
 def test_a_loss_after_a_drift_is_refitted_from_the_new_traffic(profile):
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
@@ -70,6 +71,7 @@ def test_a_loss_after_a_drift_is_refitted_from_the_new_traffic(profile):
     run(check())
 
 
+@pytest.mark.slow
 def test_the_same_traffic_as_ever_starts_no_refit(profile):
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
@@ -81,6 +83,7 @@ def test_the_same_traffic_as_ever_starts_no_refit(profile):
     run(check())
 
 
+@pytest.mark.slow
 def test_drift_is_only_reported_where_refits_are_off(profile):
     async def check() -> None:
         async with eldr_cluster(profile, config={"refit_on_drift": False}) as cluster:

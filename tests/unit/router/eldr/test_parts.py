@@ -326,6 +326,7 @@ def test_plain_workers_cannot_have_eldr(tmp_path):
             load_config(path)
 
 
+@pytest.mark.slow
 def test_a_router_without_a_usable_profile_does_not_start(tmp_path):
     path = tmp_path / "router.json"
     config = {"workers": [PREFILL, decode("d")], "profile": str(tmp_path / "none")}

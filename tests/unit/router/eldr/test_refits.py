@@ -160,6 +160,7 @@ def test_a_fit_that_is_provisional_stays_so_when_a_worker_goes(profile):
     run(check())
 
 
+@pytest.mark.slow
 def test_long_prompts_are_judged_by_their_true_counts(profile):
     async def check() -> None:
         async with site(profile) as found:

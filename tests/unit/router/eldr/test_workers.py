@@ -46,6 +46,7 @@ async def prepared(cluster: Cluster) -> None:
     raise AssertionError("nothing was fitted ahead")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_worker_is_lost_and_comes_back(profile, ahead):
     async def check() -> None:
@@ -75,6 +76,7 @@ def test_a_worker_is_lost_and_comes_back(profile, ahead):
     run(check())
 
 
+@pytest.mark.slow
 def test_two_are_lost_one_after_the_other_and_one_comes_back(profile):
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
@@ -181,6 +183,7 @@ def test_ranks_that_share_their_experts_have_one_centroid(profile, said):
     run(check())
 
 
+@pytest.mark.slow
 def test_a_refit_that_is_killed_starves_nobody(profile):
     """Until the next try a worker without a centroid takes part in another one's."""
 
