@@ -24,4 +24,4 @@ def test_the_only_process_has_them_all() -> None:
 
 def test_ports_do_not_run_out() -> None:
     size = (HIGH - LOW) // 64
-    assert len({free_port(size) for _ in range(70)}) > 1
+    assert len({free_port(size) for _ in range(66)}) > 1

@@ -62,6 +62,7 @@ def test_valid_balanced_and_no_worse_than_by_load_alone(case: Case):
     assert ours <= other * (1 + 1e-5) + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slack", [0.0, 0.01, 0.2])
 def test_the_load_limit_is_used_up_and_kept(slack: float):
     """Where traffic pulls hard, every layer goes to its limit and none beyond."""

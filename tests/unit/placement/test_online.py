@@ -64,6 +64,7 @@ def test_other_traffic_gets_other_places_after_two_maps_at_most():
     assert now < before and now <= 1.05 * best
 
 
+@pytest.mark.slow
 def test_a_move_that_costs_more_than_it_saves_is_left():
     old, new = stream(1, 300), stream(2, 300)
     dear = Cost(expert_bytes=1e9, bytes_per_s=1e6, order_s=1.0, slots=2)
@@ -94,6 +95,7 @@ def test_too_few_requests_and_odd_settings_are_said():
         Settings(expert_share=0)
 
 
+@pytest.mark.slow
 def test_a_few_long_requests_are_no_drift():
     """Of one part nothing can be said of how far parts differ."""
     old, new = stream(1, 600), stream(2, 128)

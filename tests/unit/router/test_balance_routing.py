@@ -43,6 +43,7 @@ async def check_all(calls: list[asyncio.Task[tuple[int, bytes]]], tokens: int = 
         assert text_of(PATH, raw) == expected("hello", tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["br0", "brh@survival", "brh@learned"])
 def test_the_pool_holds_what_has_no_slot(policy):
     async def check() -> None:
@@ -226,6 +227,7 @@ def test_a_rank_that_publishes_nothing_counts_as_loaded():
     run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["br0", "brh@survival"])
 @pytest.mark.parametrize("setup", ["concurrent", "plain", "no events"])
 def test_without_late_binding_they_choose_for_one_at_a_time(policy, setup):

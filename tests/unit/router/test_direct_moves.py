@@ -70,6 +70,7 @@ def test_a_stream_that_moves_to_and_fro_says_what_it_would_have_said(path, first
     run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SOURCE_FAULTS)
 def test_a_source_that_does_not_send_goes_on_itself(how):
     """With `cut_fail` the target says nothing either: it has got nothing."""
@@ -91,6 +92,7 @@ def test_a_source_that_does_not_send_goes_on_itself(how):
     run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SOURCE_FAULTS)
 def test_another_kind_follows_only_where_the_source_is_not_able(how):
     """A target that does not answer gets nothing by replay either: its client would wait for it."""

@@ -163,6 +163,7 @@ def test_plain_workers_move_requests_too():
     run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["br0", "level", "round_robin"])
 @pytest.mark.parametrize("dispatch", ["late", "concurrent"])
 def test_the_place_that_is_kept_is_taken_whatever_the_policy(policy, dispatch):
@@ -247,6 +248,7 @@ async def _full(router: Cluster, name: str) -> None:
     await router.make(name, "503")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [_kill, _refuse, _full])
 def test_a_target_that_fails_while_its_place_is_kept_costs_nothing_but_time(fault: Fault):
     async def check() -> None:

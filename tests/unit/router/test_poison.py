@@ -79,6 +79,7 @@ def test_reruns_are_bounded_and_come_back_with_success() -> None:
     assert budget.left(1e9) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("announced", [True, False])
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_it_costs_two_workers_and_the_others_are_served(role: str, announced: bool) -> None:

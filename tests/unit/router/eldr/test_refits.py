@@ -176,6 +176,7 @@ def test_long_prompts_are_judged_by_their_true_counts(profile):
     run(check())
 
 
+@pytest.mark.slow
 def test_an_error_that_nobody_expected_is_an_answer_too(profile, caplog, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError(24, "Too many open files")

@@ -47,6 +47,7 @@ def test_each_kind_of_request_goes_to_the_worker_of_its_experts(profile, policy)
     run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signature", "reason"),
     [
