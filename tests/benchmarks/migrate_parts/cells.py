@@ -11,6 +11,7 @@ import asyncio
 import statistics
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,16 @@ from tests.e2e.workers import state
 from tests.gpu.model import Size, make
 from toolkit.launch.running import Running
 
-SMALLEST = Size(1, 64, 2, 1, 32, 4, 1, 32, 16_384)
+CONTEXT = 16_384
+SMALLEST = Size(1, 64, 2, 1, 32, 4, 1, 32, CONTEXT)
 CELLS = [(batch, context) for batch in (1, 16, 64) for context in (512, 2048, 8192)]
 QUICK = [(1, 512), (1, 2048), (16, 512)]
 MOVES, EVERY = 20, 24
 LEAVES_OFF = 20
 """Tokens before the end of a stream from which it is not moved any more."""
 TOKENS = 700
+MOST = 16 * TOKENS
+"""Of those beside it: longer than the cell takes, as far as the model's context goes."""
 BEGUN_S = 300.0
 
 
@@ -68,16 +72,16 @@ async def one_cell(up: Running, batch: int, context: int) -> dict[str, Any]:
     async with calls.session() as http:
         name = f"{batch}x{context}"
         alone = await Stream(up, f"alone-{name}", context, 0, TOKENS).run(http)
+        tokens = min(MOST, CONTEXT - context - 16)
         others = [
-            asyncio.ensure_future(
-                Stream(up, f"other-{name}-{n}", context, 1 + n, 16 * TOKENS).run(http)
-            )
+            asyncio.ensure_future(Stream(up, f"other-{name}-{n}", context, 1 + n, tokens).run(http))
             for n in range(2 * (batch - 1))
         ]
         try:
-            await _begun(up, len(others))
+            await _begun(up, others)
             moves, streams, changed = list[dict[str, Any]](), 0, 0
             while sum(move["outcome"] != "ended" for move in moves) < MOVES:
+                assert not any(task.done() for task in others), "the batch is smaller than it was"
                 moved = Stream(up, f"moved-{name}-{streams}", context, 0, TOKENS)
                 got, done = await _moved(http, up, moved)
                 moves += done
@@ -86,21 +90,23 @@ async def one_cell(up: Running, batch: int, context: int) -> dict[str, Any]:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-        await _begun(up, 0)
+        await _begun(up, [])
     return {"batch": batch, "context": context, "streams": streams, "changed": changed} | _figures(
         [move for move in moves if move["outcome"] != "ended"]
     )
 
 
-async def _begun(up: Running, count: int) -> None:
-    """Until so many decode."""
-
+async def _begun(up: Running, streams: Sequence[asyncio.Future[Any]]) -> None:
+    """Until so many decode, and no others."""
     deadline = time.monotonic() + BEGUN_S
     while True:
         rows = (await state(up.router_url))["workers"]
-        if sum(row["inflight"] for row in rows if row["role"] == "decode") == count:
+        if sum(row["inflight"] for row in rows if row["role"] == "decode") == len(streams):
             return
-        assert time.monotonic() < deadline, f"{count} streams are to decode"
+        for task in streams:
+            if task.done():
+                task.result()
+        assert time.monotonic() < deadline, f"{len(streams)} streams are to decode"
         await asyncio.sleep(0.2)
 
 
