@@ -2,7 +2,7 @@
 
 A port is chosen some time before a process binds it. So each process of pytest chooses from a part
 of its own: two that chose from the same 12,000 met once in a run of 5,000 tests. These parts are
-outside the kernel's ephemeral range, where a port may become the source port of some connection,
+outside Linux's usual ephemeral range, where a port may become the source port of some connection,
 and outside the ranges of launchers (from 20,000) and of Mooncake (15,000 to 17,000).
 """
 

@@ -6,7 +6,7 @@ restarted on the same bootstrap port answers heartbeats again long before it ser
 may fail, or none: decode then sends its metadata to the dead rank's port, and every later request
 to that prefill hangs until a time-out of minutes.
 
-Here each request asks first whether a connection to these ranks was lost since the last one: then
+Here each request asks whether a connection to these ranks was lost since the last one: then
 the addresses are fetched anew, and the decode rank tells the new process of its memory. A host that
 dies closes no connection. So a single failed heartbeat makes the addresses suspect, too, and the
 next success drops them. Transfers under way are left alone: the blip may have been the network's.
@@ -57,22 +57,23 @@ def _forget_suspect(original: Any, manager: Any, bootstrap_addr: str) -> None:
 
 def _of_living_ranks(original: Any, receiver: Any) -> None:
     original(receiver)
-    if _forget_lost(receiver):
+    if lost := _lost(receiver):
+        _forget(receiver, lost)
         original(receiver)
-    for info in receiver.bootstrap_infos or ():
-        SOCKETS.watch(_endpoint(info), receiver._connect_to_bootstrap_server(info)[0])
+        _lost(receiver)  # from now on those are watched that it has now
 
 
-def _forget_lost(receiver: Any) -> bool:
-    """Whether a rank of this request was lost: what was known of it is gone."""
-    lost: dict[str, Peer] = {}
+def _lost(receiver: Any) -> dict[str, Peer]:
+    """Of the request's ranks, by their endpoints."""
+    peers: dict[str, Peer] = {}
     for info in receiver.bootstrap_infos or ():
         endpoint = _endpoint(info)
-        peer = SOCKETS.peer(endpoint, receiver._connect_to_bootstrap_server(info)[0])
-        if peer is not Peer.SAME:
-            lost[endpoint] = peer
-    if not lost:
-        return False
+        peers[endpoint] = SOCKETS.peer(endpoint, receiver._connect_to_bootstrap_server(info)[0])
+    return {endpoint: peer for endpoint, peer in peers.items() if peer is not Peer.SAME}
+
+
+def _forget(receiver: Any, lost: dict[str, Peer]) -> None:
+    """What was known of these ranks."""
     manager = receiver.kv_mgr
     with manager.connection_lock:
         pool = manager.connection_pool
@@ -82,7 +83,6 @@ def _forget_lost(receiver: Any) -> bool:
         if peer is Peer.GONE:  # what else was sent there would wait for ever
             SOCKETS.forget(endpoint)
             receiver.disconnect_endpoint(endpoint)
-    return True
 
 
 def _endpoint(info: dict[str, Any]) -> str:

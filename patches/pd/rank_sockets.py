@@ -9,6 +9,7 @@ killed, since its kernel closes what it had open.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
@@ -31,24 +32,8 @@ class RankSockets:
         self._watched: dict[str, tuple[Any, Any]] = {}
         """The socket, and its monitor's."""
 
-    def watch(self, endpoint: str, socket: Any) -> None:
-        """From now on; a socket that is watched already may be told again."""
-        import zmq
-
-        with self._lock:
-            before, monitor = self._watched.get(endpoint, (None, None))
-            if before is socket:
-                return
-            if monitor is not None:
-                monitor.close()
-            ends = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CLOSED
-            self._watched[endpoint] = (
-                socket,
-                socket.get_monitor_socket(zmq.EVENT_CONNECTED | ends),
-            )
-
     def peer(self, endpoint: str, socket: Any) -> Peer:
-        """What became of it since it was watched, or last asked about."""
+        """What became of it since the last question; the first one begins to watch."""
         import zmq
         from zmq.utils.monitor import recv_monitor_message
 
@@ -56,6 +41,7 @@ class RankSockets:
         with self._lock:
             before, monitor = self._watched.get(endpoint, (None, None))
             if before is not socket:
+                self._watch(endpoint, socket)
                 return Peer.SAME
             while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
                 connected = recv_monitor_message(monitor)["event"] == zmq.EVENT_CONNECTED
@@ -67,6 +53,23 @@ class RankSockets:
     def forget(self, endpoint: str) -> None:
         """Before its socket is closed."""
         with self._lock:
-            _, monitor = self._watched.pop(endpoint, (None, None))
-            if monitor is not None:
-                monitor.close()
+            self._drop(endpoint)
+
+    def _watch(self, endpoint: str, socket: Any) -> None:
+        import zmq
+
+        # SGLang closes sockets of hosts whose heartbeats failed, and says nothing.
+        for other in [name for name, (known, _) in self._watched.items() if known.closed]:
+            self._drop(other)
+        self._drop(endpoint)
+        ends = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CLOSED
+        # A monitor takes two sockets more, of which 0.5.17 allows some 1,000: a rank that is not
+        # watched is found by heartbeats.
+        with suppress(zmq.ZMQError):
+            monitor = socket.get_monitor_socket(zmq.EVENT_CONNECTED | ends)
+            self._watched[endpoint] = (socket, monitor)
+
+    def _drop(self, endpoint: str) -> None:
+        _, monitor = self._watched.pop(endpoint, (None, None))
+        if monitor is not None:
+            monitor.close()

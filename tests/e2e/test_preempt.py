@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 LS, BE = "latency_sensitive", "best_effort"
 TOKENS = 4
 LONG, SHORT = 3000, 40
-TRIES = 4
+TRIES = 3
 """Of what is timed."""
 
 
@@ -101,8 +101,9 @@ async def once(http: aiohttp.ClientSession, url: str, name: str, reference: Refe
     assert alone[0] == reference.greedy(calls.prompt(f"{name}-alone", LONG), TOKENS)
     assert effort[0] == reference.greedy(calls.prompt(f"{name}-long", LONG), TOKENS)
     assert hurry[0] == reference.greedy(calls.prompt(f"{name}-short", SHORT), TOKENS)
-    if hurry[1] > effort[1]:
-        return "the long prompt was not stopped"
+    if sent - began > (effort[1] - began) / 2:
+        return "the short one came too late to say anything"
+    assert hurry[1] < effort[1], "the long prompt was not stopped"
     if waited > takes / 2:
         return f"the short one waited {waited:.3f} s, of {takes:.3f} that the long one takes"
     if both > 2 * takes:

@@ -232,7 +232,7 @@ def test_whatever_stands_still_is_started_again(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("rate", [1, 5])
+@pytest.mark.parametrize("rate", [1, 5, 30])
 def test_a_tp_rank_that_stops_stops_its_worker(tmp_path: Path, rate: float) -> None:
     """With 2 cores for 5 schedulers 8 requests a second are the most that these keep up with when
     nothing stands still; at 30 the queue alone takes 24 s."""

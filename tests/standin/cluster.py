@@ -194,7 +194,11 @@ class Cluster:
         return await _poll(self.state, condition, seconds)
 
     async def state(self) -> dict[str, Any]:
-        async with self.session.get(f"{self.admin}/workers") as response:
+        key = self.env.get(self.config.get("admin_key_env", ""))
+        url, headers = self.admin, {}
+        if key is not None:  # then the admin comes by the clients' port
+            url, headers = self.url, {"Authorization": f"Bearer {key}"}
+        async with self.session.get(f"{url}/workers", headers=headers) as response:
             return await response.json()
 
     async def stats(self, name: str) -> dict[str, Any]:

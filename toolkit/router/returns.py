@@ -18,8 +18,8 @@ FADE = 0.5
 """A short absence after a long one halves what is expected of the next."""
 SHORT_S = 15.0
 """Whoever is back within so long is waited for, however fast its starts are. A worker that died
-some times in a row rests for 1, 2, 4 and 8 s: 290 of 536 requests were refused in the last two of
-these pauses, as a start on the CPU takes 3 s."""
+some times in a row rests for 1, 2, 4 and 8 s: 3 of 14 and 290 of 536 requests were refused in the
+last two of these pauses, as a start on the CPU takes 3 s."""
 UNKNOWN_AFTER_S = 2
 """`Retry-After` where nothing is known of a return."""
 

@@ -63,13 +63,7 @@ def test_addresses_of_workers_are_the_admins_where_there_is_one():
                 _, told, _ = await get(cluster, "/server_info", key=key)
                 assert ("launch_command" in told) is whole
 
-    with pytest.MonkeyPatch.context() as patch:
-
-        async def state(cluster: Cluster) -> Any:
-            return (await get(cluster, "/workers", key="of-admin"))[1]
-
-        patch.setattr(Cluster, "state", state)
-        run(check())
+    run(check())
 
 
 def test_the_text_of_a_failure_names_no_place():

@@ -56,31 +56,34 @@ def endpoint_of(socket: zmq.Socket[Any]) -> str:
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_a_process_that_stays_is_the_same(context: zmq.Context[Any], early: bool) -> None:
+@contextmanager
+def linked(context: zmq.Context[Any]) -> Iterator[tuple[RankSockets, Any, Any, str]]:
+    """A rank that has got a message, and a watched socket to it."""
     sockets = RankSockets()
     with rank(context) as pull, connected(context, endpoint_of(pull)) as push:
         where = endpoint_of(pull)
-        if early:  # it is not connected yet
-            sockets.watch(where, push)
+        assert sockets.peer(where, push) is Peer.SAME
         push.send(b"1")
         assert pull.recv() == b"1"
-        sockets.watch(where, push)
-        assert [sockets.peer(where, push) for _ in range(3)] == [Peer.SAME] * 3
+        yield sockets, pull, push, where
         sockets.forget(where)
 
 
-def test_one_that_ends_is_gone_and_told_once(context: zmq.Context[Any]) -> None:
+def test_a_process_that_stays_is_the_same(context: zmq.Context[Any]) -> None:
+    with linked(context) as (sockets, _, push, where):
+        assert [sockets.peer(where, push) for _ in range(3)] == [Peer.SAME] * 3
+
+
+def test_so_is_one_that_was_connected_before_it_was_watched(context: zmq.Context[Any]) -> None:
     sockets = RankSockets()
     with rank(context) as pull, connected(context, endpoint_of(pull)) as push:
-        where = endpoint_of(pull)
-        sockets.watch(where, push)
         push.send(b"1")
         assert pull.recv() == b"1"
+        where = endpoint_of(pull)
+        assert [sockets.peer(where, push) for _ in range(3)] == [Peer.SAME] * 3
         pull.close()
         becomes(sockets, where, push, Peer.GONE)
         sockets.forget(where)
-        assert sockets.peer(where, push) is Peer.SAME, "nobody watches it"
 
 
 def test_one_that_was_never_there_is_gone(context: zmq.Context[Any]) -> None:
@@ -88,18 +91,12 @@ def test_one_that_was_never_there_is_gone(context: zmq.Context[Any]) -> None:
     with rank(context) as pull:
         where = endpoint_of(pull)
     with connected(context, where) as push:
-        sockets.watch(where, push)
         becomes(sockets, where, push, Peer.GONE)
         sockets.forget(where)
 
 
 def test_one_that_came_back_on_its_port_is_another(context: zmq.Context[Any]) -> None:
-    sockets = RankSockets()
-    with rank(context) as pull, connected(context, endpoint_of(pull)) as push:
-        where = endpoint_of(pull)
-        sockets.watch(where, push)
-        push.send(b"1")
-        assert pull.recv() == b"1"
+    with linked(context) as (sockets, pull, push, where):
         pull.close()
         with rank(context, int(where.rpartition(":")[2])) as again:
             push.send(b"2")
@@ -107,21 +104,33 @@ def test_one_that_came_back_on_its_port_is_another(context: zmq.Context[Any]) ->
             becomes(sockets, where, push, Peer.BACK)
             assert sockets.peer(where, push) is Peer.SAME
         becomes(sockets, where, push, Peer.GONE)
-        sockets.forget(where)
 
 
 def test_a_new_socket_to_the_same_place_starts_anew(context: zmq.Context[Any]) -> None:
-    sockets = RankSockets()
-    with rank(context) as pull:
-        where = endpoint_of(pull)
-        with connected(context, where) as first:
-            sockets.watch(where, first)
-            first.send(b"1")
-            assert pull.recv() == b"1"
+    with linked(context) as (sockets, pull, push, where):
+        push.close()
         with connected(context, where) as second:
             second.send(b"2")
             assert pull.recv() == b"2"
-            assert sockets.peer(where, second) is Peer.SAME
-            sockets.watch(where, second)
-            assert sockets.peer(where, second) is Peer.SAME
+            assert [sockets.peer(where, second) for _ in range(2)] == [Peer.SAME] * 2
             sockets.forget(where)
+
+
+def test_monitors_of_closed_sockets_are_closed(context: zmq.Context[Any]) -> None:
+    with linked(context) as (sockets, _, push, where):
+        _, monitor = sockets._watched[where]
+        push.close()
+        with rank(context) as other, connected(context, endpoint_of(other)) as second:
+            assert sockets.peer(endpoint_of(other), second) is Peer.SAME
+            assert monitor.closed and list(sockets._watched) == [endpoint_of(other)]
+            sockets.forget(endpoint_of(other))
+
+
+def test_without_room_for_a_monitor_it_is_not_watched() -> None:
+    with zmq.Context() as small:
+        small.set(zmq.MAX_SOCKETS, 3)
+        sockets = RankSockets()
+        with rank(small) as pull, connected(small, endpoint_of(pull)) as push:
+            where = endpoint_of(pull)
+            assert [sockets.peer(where, push) for _ in range(2)] == [Peer.SAME] * 2
+            assert not sockets._watched
