@@ -81,7 +81,6 @@ def _forget(receiver: Any, lost: dict[str, Peer]) -> None:
             del pool[key]
     for endpoint, peer in lost.items():
         if peer is Peer.GONE:  # what else was sent there would wait for ever
-            SOCKETS.forget(endpoint)
             receiver.disconnect_endpoint(endpoint)
 
 

@@ -4,14 +4,25 @@ ZeroMQ connects again by itself and says nothing, so what is sent to a process t
 the socket, and a process that came back on the same port gets messages about which it knows
 nothing. But ZeroMQ tells a monitor of each connection that ends: at once where a process was
 killed, since its kernel closes what it had open.
+
+A monitor must be read and may not be closed too early: ZeroMQ's I/O thread writes to it and waits,
+for ever, once it holds 2,000 events or nobody is at its other end. Then no socket of the context
+sends any more. A socket to a dead process writes ten events a second. So a thread reads
+what nobody asks for, a monitor has no limit, and it is closed once ZeroMQ says that it wrote its
+last event (`socket_base_t::monitor_event` and `stop_monitor`, libzmq 4.3.5).
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+READ_EVERY_S = 1.0
 
 
 class Peer(StrEnum):
@@ -24,52 +35,94 @@ class Peer(StrEnum):
     """The connection was lost, and there is none."""
 
 
+@dataclass(eq=False)
+class _Watched:
+    """A socket, its monitor's, and what the monitor told since the last question."""
+
+    socket: Any
+    monitor: Any
+    lost: bool = False
+    connected: bool = True
+    ended: bool = False
+    """ZeroMQ will write no event again."""
+
+    def read(self) -> None:
+        """All that the monitor told by now."""
+        import zmq
+        from zmq.utils.monitor import recv_monitor_message
+
+        try:
+            while self.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                event = recv_monitor_message(self.monitor)["event"]
+                if event == zmq.EVENT_MONITOR_STOPPED:
+                    self.ended = True
+                else:
+                    self.connected = event == zmq.EVENT_CONNECTED
+                    self.lost = self.lost or not self.connected
+        except zmq.ContextTerminated:  # which waits until each socket is closed
+            self.ended = True
+
+
 class RankSockets:
     """Watches ZeroMQ sockets, by their endpoints (`tcp://ADDRESS:PORT`). For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: dict[str, tuple[Any, Any]] = {}
-        """The socket, and its monitor's."""
+        self._watched: dict[str, _Watched] = {}
+        self._monitors: list[_Watched] = []
+        """All whose monitors are open: those watched, and sockets that were closed."""
+        self._names = itertools.count()
 
     def peer(self, endpoint: str, socket: Any) -> Peer:
         """What became of it since the last question; the first one begins to watch."""
-        import zmq
-        from zmq.utils.monitor import recv_monitor_message
-
-        lost, connected = False, True
         with self._lock:
-            before, monitor = self._watched.get(endpoint, (None, None))
-            if before is not socket:
+            watched = self._watched.get(endpoint)
+            if watched is None or watched.socket is not socket:
                 self._watch(endpoint, socket)
                 return Peer.SAME
-            while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-                connected = recv_monitor_message(monitor)["event"] == zmq.EVENT_CONNECTED
-                lost = lost or not connected
+            watched.read()
+            lost, watched.lost = watched.lost, False
         if not lost:
             return Peer.SAME
-        return Peer.BACK if connected else Peer.GONE
-
-    def forget(self, endpoint: str) -> None:
-        """Before its socket is closed."""
-        with self._lock:
-            self._drop(endpoint)
+        return Peer.BACK if watched.connected else Peer.GONE
 
     def _watch(self, endpoint: str, socket: Any) -> None:
         import zmq
 
-        # SGLang closes sockets of hosts whose heartbeats failed, and says nothing.
-        for other in [name for name, (known, _) in self._watched.items() if known.closed]:
-            self._drop(other)
-        self._drop(endpoint)
-        ends = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CLOSED
+        self._watched.pop(endpoint, None)
+        ends = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_MONITOR_STOPPED
         # A monitor takes two sockets more, of which 0.5.17 allows some 1,000: a rank that is not
         # watched is found by heartbeats.
         with suppress(zmq.ZMQError):
-            monitor = socket.get_monitor_socket(zmq.EVENT_CONNECTED | ends)
-            self._watched[endpoint] = (socket, monitor)
+            monitor = socket.context.socket(zmq.PAIR)
+            monitor.setsockopt(zmq.RCVHWM, 0)
+            # pyzmq's own name holds the file descriptor's number, which a socket that is just being
+            # closed may still have.
+            name = f"inproc://rank-{id(self)}-{next(self._names)}"
+            try:
+                socket.monitor(name, zmq.EVENT_CONNECTED | ends)
+                monitor.connect(name)
+            except zmq.ZMQError:
+                socket.monitor(None, 0)
+                monitor.close()
+                raise
+            self._watched[endpoint] = _Watched(socket, monitor)
+            self._monitors.append(self._watched[endpoint])
+            if len(self._monitors) == 1:
+                threading.Thread(target=self._read, name="rank-sockets", daemon=True).start()
 
-    def _drop(self, endpoint: str) -> None:
-        _, monitor = self._watched.pop(endpoint, (None, None))
-        if monitor is not None:
-            monitor.close()
+    def _read(self) -> None:
+        """What nobody asks for, until no monitor is left."""
+        while True:
+            time.sleep(READ_EVERY_S)
+            with self._lock:
+                for watched in self._monitors:
+                    watched.read()
+                    if watched.ended:
+                        watched.monitor.close()
+                self._monitors = [watched for watched in self._monitors if not watched.ended]
+                self._watched = {
+                    name: watched for name, watched in self._watched.items() if not watched.ended
+                }
+                if not self._monitors:
+                    return

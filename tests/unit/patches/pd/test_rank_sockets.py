@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 import zmq
 
+from patches.pd import rank_sockets
 from patches.pd.rank_sockets import Peer, RankSockets
 from tests.ports import free_port
 
 
 @pytest.fixture
-def context() -> Iterator[zmq.Context[Any]]:
-    with zmq.Context() as made:
-        yield made
+def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[zmq.Context[Any]]:
+    monkeypatch.setattr(rank_sockets, "READ_EVERY_S", 0.05)
+    made = zmq.Context[Any]()
+    yield made
+    made.term()  # once the thread that reads monitors has closed them
 
 
 @contextmanager
@@ -37,9 +40,12 @@ def rank(context: zmq.Context[Any], port: int = 0) -> Iterator[zmq.Socket[Any]]:
 
 
 @contextmanager
-def connected(context: zmq.Context[Any], endpoint: str) -> Iterator[zmq.Socket[Any]]:
+def connected(
+    context: zmq.Context[Any], endpoint: str, *, reconnect_ms: int = 100
+) -> Iterator[zmq.Socket[Any]]:
     with context.socket(zmq.PUSH) as socket:
         socket.linger = 0
+        socket.reconnect_ivl = reconnect_ms
         socket.connect(endpoint)
         yield socket
 
@@ -66,7 +72,6 @@ def linked(context: zmq.Context[Any]) -> Iterator[tuple[RankSockets, Any, Any, s
         push.send(b"1")
         assert pull.recv() == b"1"
         yield sockets, pull, push, where
-        sockets.forget(where)
 
 
 def test_a_process_that_stays_is_the_same(context: zmq.Context[Any]) -> None:
@@ -83,7 +88,6 @@ def test_so_is_one_that_was_connected_before_it_was_watched(context: zmq.Context
         assert [sockets.peer(where, push) for _ in range(3)] == [Peer.SAME] * 3
         pull.close()
         becomes(sockets, where, push, Peer.GONE)
-        sockets.forget(where)
 
 
 def test_one_that_was_never_there_is_gone(context: zmq.Context[Any]) -> None:
@@ -92,7 +96,6 @@ def test_one_that_was_never_there_is_gone(context: zmq.Context[Any]) -> None:
         where = endpoint_of(pull)
     with connected(context, where) as push:
         becomes(sockets, where, push, Peer.GONE)
-        sockets.forget(where)
 
 
 def test_one_that_came_back_on_its_port_is_another(context: zmq.Context[Any]) -> None:
@@ -113,17 +116,43 @@ def test_a_new_socket_to_the_same_place_starts_anew(context: zmq.Context[Any]) -
             second.send(b"2")
             assert pull.recv() == b"2"
             assert [sockets.peer(where, second) for _ in range(2)] == [Peer.SAME] * 2
-            sockets.forget(where)
 
 
 def test_monitors_of_closed_sockets_are_closed(context: zmq.Context[Any]) -> None:
     with linked(context) as (sockets, _, push, where):
-        _, monitor = sockets._watched[where]
+        monitor = sockets._watched[where].monitor
         push.close()
-        with rank(context) as other, connected(context, endpoint_of(other)) as second:
-            assert sockets.peer(endpoint_of(other), second) is Peer.SAME
-            assert monitor.closed and list(sockets._watched) == [endpoint_of(other)]
-            sockets.forget(endpoint_of(other))
+        deadline = time.monotonic() + 10
+        while not monitor.closed:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert not sockets._monitors and not sockets._watched
+
+
+def test_a_dead_rank_that_nobody_asks_for_stops_no_other_socket(context: zmq.Context[Any]) -> None:
+    """ZeroMQ's thread waits where a monitor is full: that of the others' messages, too."""
+    with linked(context) as (sockets, pull, push, _), rank(context) as dead:
+        where = endpoint_of(dead)
+        dead.close()
+        with connected(context, where, reconnect_ms=1) as other:
+            sockets.peer(where, other)
+            time.sleep(3)  # 2,000 events
+            push.send(b"2")
+            assert pull.poll(5000) and pull.recv() == b"2"
+
+
+def test_sockets_to_dead_ranks_that_are_closed_stop_no_other(context: zmq.Context[Any]) -> None:
+    """The same, for a monitor that nobody has open while ZeroMQ still writes to it."""
+    with linked(context) as (sockets, pull, push, _), rank(context) as dead:
+        where = endpoint_of(dead)
+        dead.close()
+        for number in range(400):
+            with connected(context, where, reconnect_ms=1) as other:
+                sockets.peer(where, other)
+                time.sleep(0.003)
+            if number % 20 == 0:
+                push.send(b"2")
+                assert pull.poll(5000) and pull.recv() == b"2"
 
 
 def test_without_room_for_a_monitor_it_is_not_watched() -> None:
