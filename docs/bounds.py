@@ -46,9 +46,9 @@ FIXED = (
     Fixed("router.places", "MOST", "the text of a worker's failure that is passed on", KIB, "KiB"),
     Fixed("router.recording", "HELD_BYTES", "lines of `record` that wait", MIB, "MiB"),
     Fixed("router.splitting", "DEEPEST", "levels of lists and objects in a body"),
-    Fixed("router.door.check", "MAX_FIELDS", "fields of a body"),
-    Fixed("router.door.guided", "MAX_TEXT", "characters of a grammar, pattern or schema"),
-    Fixed("router.door.schema", "MAX_NODES", "parts of a schema"),
+    Fixed("router.validate.check", "MAX_FIELDS", "fields of a body"),
+    Fixed("router.validate.guided", "MAX_TEXT", "characters of a grammar, pattern or schema"),
+    Fixed("router.validate.schema", "MAX_NODES", "parts of a schema"),
     Fixed("contract.stop_patterns", "MAX_STOP", "characters of all stop strings of a request"),
     Fixed("contract.stop_patterns", "MAX_ALL", "bytes of all `stop_regex` of a request"),
     Fixed("contract.stop_patterns", "MAX_SIZE", "characters of these, repetitions written out"),
@@ -91,7 +91,7 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 
 class Endpoint(NamedTuple):
-    """`key`: what the front door wants for it: `none`, `client`, `admin`."""
+    """`key`: what the public port wants for it: `none`, `client`, `admin`."""
 
     method: str
     path: str
@@ -103,7 +103,7 @@ def endpoints() -> list[Endpoint]:
     """Every route of the router."""
     from toolkit.router.app import Router
     from toolkit.router.config import RouterConfig, WorkerConfig
-    from toolkit.router.guard import ADMIN_DOOR, OPEN_PATHS
+    from toolkit.router.guard import ADMIN_PORT_PATHS, OPEN_PATHS
 
     worker = WorkerConfig(name="w", role="plain", url="http://127.0.0.1:1")
     app = Router(RouterConfig(workers=(worker,))).app()
@@ -113,7 +113,7 @@ def endpoints() -> list[Endpoint]:
         if route.resource is not None and route.method not in ("HEAD", "OPTIONS", "*")
     }
     return [
-        Endpoint(method, path, _key(path, OPEN_PATHS), path in ADMIN_DOOR)
+        Endpoint(method, path, _key(path, OPEN_PATHS), path in ADMIN_PORT_PATHS)
         for method, path in sorted(found, key=lambda each: (each[1], each[0]))
     ]
 

@@ -226,8 +226,8 @@ def policies() -> str:
 
 
 def fields() -> str:
-    """What the door does with every field of a request."""
-    from toolkit.router.door.printed import document
+    """What request validation does with every field."""
+    from toolkit.router.validate.printed import document
 
     return document()
 
@@ -382,7 +382,7 @@ def endpoints() -> str:
         (f"`{each.method} {each.path}`", words[each.key], "yes" if each.at_admin_port else "")
         for each in found()
     ]
-    return "\n".join(md_table(("endpoint", "at the front door", "at the admin port"), rows))
+    return "\n".join(md_table(("endpoint", "at the public port", "at the admin port"), rows))
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -288,7 +288,7 @@ def id_rows(size: int) -> bytes:
 
 
 def samples(size: int) -> bytes:
-    """Many parts; most of the body is dropped at the door."""
+    """Many parts; validation drops most of the body."""
     params = {"n": 100, "max_new_tokens": 1, "stop": ["s"] * 30}
     return _dump({"text": "hello", "background": "x" * size, "sampling_params": params})
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 E2E, UNIT = "tests/e2e", "tests/unit/patches"
 SHOWN: dict[str, str] = {
-    "worker_key": f"{E2E}/test_doors.py",
+    "worker_key": f"{E2E}/test_who_may_ask_workers.py",
     "worker_key_sent": f"{UNIT}/http/test_worker_key.py",
-    "private_message_sockets": f"{E2E}/test_doors.py",
-    "private_ports": f"{E2E}/test_doors.py",
+    "private_message_sockets": f"{E2E}/test_who_may_ask_workers.py",
+    "private_ports": f"{E2E}/test_who_may_ask_workers.py",
     "message_sockets": f"{UNIT}/http/test_message_sockets.py",
     "private_logs": f"{E2E}/test_private_logs.py",
     "template": f"{UNIT}/cpu/test_template.py",

@@ -1,4 +1,4 @@
-"""Listening sockets of a front door: opened here, or inherited from a process that opened them in
+"""Listening sockets of a public port: opened here, or inherited from a process that opened them in
 another network namespace."""
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def is_own(host: str) -> bool:
     return any(each.address.partition("%")[0] == bare for each in addresses)
 
 
-def open_door(host: str) -> str:
-    """What is wrong with a front door at `host` that asks nobody for a key, and how to mend it."""
+def open_port(host: str) -> str:
+    """What is wrong with a public port at `host` that asks nobody for a key, and how to mend it."""
     return (
         f"host {host} is not loopback and no client key is asked for: name keys in api_key_env or "
         "api_keys_file, or say `open: true` where something else keeps strangers away"

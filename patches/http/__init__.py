@@ -1,1 +1,1 @@
-"""A worker's doors: who may ask it, what it takes and answers, what stays private."""
+"""A worker's HTTP side: who may ask it, what it takes and answers, what stays private."""

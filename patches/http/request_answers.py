@@ -1,7 +1,7 @@
 """A client's mistake is answered with 400 by the HTTP process, before any scheduler hears of it.
 
 SGLang answers 400 for a ValueError of its tokenizer process and 500, as if it were at fault, for
-all else that a wrong value raises there. See `patches.http.request_guard` for the other two doors.
+all else that a wrong value raises there. See `patches.http.request_guard` for the other two checks.
 """
 
 from __future__ import annotations

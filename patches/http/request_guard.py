@@ -3,7 +3,7 @@
 SGLang's tokenizer process takes over most fields as they come. Some end the scheduler that meets
 them, and with it the requests of everybody (a `logit_bias` that is a list, a `top_k` beyond int32,
 more log probabilities than there are tokens, ...); others raise in the tokenizer process, which
-answers 500 as if it were at fault. Three doors, one behind the other:
+answers 500 as if it were at fault. Three checks, one behind the other:
 
 - the HTTP process answers 400 where a request raises before it was sent to a scheduler
   (`patches.http.request_answers`);
@@ -12,7 +12,7 @@ answers 500 as if it were at fault. Three doors, one behind the other:
 
 The checks depend on the request and the model alone and each rank of a server gets the same
 requests, so the ranks refuse the same ones. What raises later, in a batch, is not caught: the batch
-is of many, and its ranks would go different ways. That is what the second door is for.
+is of many, and its ranks would go different ways. That is what the second check is for.
 """
 
 from __future__ import annotations

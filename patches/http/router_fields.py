@@ -9,7 +9,7 @@ room; `ResponsesRequest` (/v1/responses) has all but `custom_params`. Both endpo
 fields are taken from its body, which FastAPI has parsed and keeps.
 
 Whoever may post to a worker may set them, as at /v1/chat/completions; the router lets no client
-(`toolkit/router/door`).
+(`toolkit/router/validate`).
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _guard_server() -> None:
     server.requests = KeyedRequests(server.requests)
 
 
-def _refuse_other_doors(original: Any, server_args: Any, *args: Any, **named: Any) -> Any:
+def _refuse_other_ports(original: Any, server_args: Any, *args: Any, **named: Any) -> Any:
     """Servers of SGLang's that are no ASGI application cannot be guarded: they do not start."""
     from patches.base import refuse
 
@@ -159,7 +159,7 @@ PATCH = Patch(
     why="who reaches a worker's port could run, abort and read requests past the router",
     processes=frozenset({Process.MAIN}),
     hooks=(
-        Hook(f"{SERVER}.launch_server", _refuse_other_doors, ("server_args",)),
+        Hook(f"{SERVER}.launch_server", _refuse_other_ports, ("server_args",)),
         Hook(
             "sglang.srt.utils.common.launch_dummy_health_check_server",
             _guarded_stand_in,

@@ -53,7 +53,7 @@ def model(up: Running) -> str:
 
 
 def test_nothing_of_it_needs_ipv4(up: Running) -> None:
-    """Its own doors are on ::1; what libraries open beside them is told in the limits."""
+    """Its own ports are on ::1; what libraries open beside them is told in the limits."""
     assert up.router_url.startswith("http://[::1]:")
     status, body = readiness.get(up.router_url + "/workers")
     state = json.loads(body)

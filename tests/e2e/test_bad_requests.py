@@ -169,7 +169,7 @@ KILLERS: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "words"), KILLERS, ids=lambda v: str(v)[:60])
-def test_what_kills_a_plain_server_stays_at_the_door(
+def test_what_kills_a_plain_server_is_refused(
     deployment: Running, path: str, body: Any, words: str
 ) -> None:
     pids = [worker.pid for worker in deployment.workers]

@@ -1,4 +1,4 @@
-"""`isolate: true` on real workers: nothing but the front door can be reached, and all goes on."""
+"""`isolate: true` on real workers: nothing but the public port can be reached, and all goes on."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def listening(pid: int) -> set[int]:
     return {int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A"}
 
 
-def test_only_the_front_door_is_reached_and_a_router_that_dies_loses_nobody(run: Path) -> None:
+def test_only_the_public_port_is_reached_and_a_router_that_dies_loses_nobody(run: Path) -> None:
     state = read_state(run)
     url, router = state["router_url"], state["router"]["pid"]
     first = ask(url)
@@ -91,14 +91,14 @@ def test_only_the_front_door_is_reached_and_a_router_that_dies_loses_nobody(run:
         if each.status == psutil.CONN_LISTEN
     }
     assert outside == {front}
-    # The descriptors of the front door are the router's alone.
+    # The descriptors of the public port are the router's alone.
     names = "TOOLKIT_FRONT"
     assert names in environment(router)
     assert not any(names in environment(worker["pid"]) for worker in state["workers"])
     shown = toolkit(run, "status", "--json")
     rows = json.loads(shown.stdout)["processes"]
     assert shown.returncode == 0 and [row["healthy"] for row in rows[:2]] == [True, True]
-    # Its clients wait at the door that the launcher holds open.
+    # Its clients wait at the socket that the launcher holds open.
     os.kill(router, signal.SIGKILL)
     assert ask(url).ids == first.ids
     assert toolkit(run, "stop").returncode == 0

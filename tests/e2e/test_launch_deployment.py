@@ -134,9 +134,9 @@ def sglang_router(deployment: Running) -> Iterator[str]:
 
 @contextlib.contextmanager
 def with_the_key(worker: str) -> Iterator[str]:
-    """A door to one worker that adds the run's key: SGLang's router has none to send."""
+    """A proxy to one worker that adds the run's key: SGLang's router has none to send."""
 
-    class Door(http.server.BaseHTTPRequestHandler):
+    class KeyAdder(http.server.BaseHTTPRequestHandler):
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             kind = {"Content-Type": self.headers.get("Content-Type") or "application/json"}
@@ -159,7 +159,7 @@ def with_the_key(worker: str) -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             """Nothing."""
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), KeyAdder)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -156,7 +156,7 @@ def test_the_router_answers_poison_with_400(deployment: Running) -> None:
     answers = _answers([deployment.router_url], POISON, {}, dict)
     wrong = []
     for (_, body), answer in zip(POISON, answers, strict=True):
-        # The door drops these two, as the answer is the same without them.
+        # Validation drops these two, as the answer is the same without them.
         dropped = body.get("positional_embed_overrides") == [] or "lora_id" in body
         if answer[0] != (200 if dropped else 400):
             wrong.append((body, answer))

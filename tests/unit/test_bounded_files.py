@@ -202,7 +202,7 @@ FREE = {
     "toolkit/preloaded": "what a launcher tells its own child, by a pipe",
     "toolkit/embedded": "files of the project; training is a developer's",
     "toolkit/bounded_files.py": "the bounds",
-    "toolkit/router/splitting.py": "a client's body, within the bounds of its door",
+    "toolkit/router/splitting.py": "a client's body, within the bounds of its validation",
     "toolkit/router/eldr/refit_job.py": "from the router to its own child, by a pipe",
     "toolkit/router/eldr/drift_refits.py": "from that child",
 }

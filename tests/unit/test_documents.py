@@ -19,7 +19,7 @@ from toolkit.launch.meanings import MEANINGS
 from toolkit.policies import POLICIES, PUBLISHED
 from toolkit.router.app import Router
 from toolkit.router.config import RouterConfig, WorkerConfig
-from toolkit.router.guard import ADMIN_DOOR
+from toolkit.router.guard import ADMIN_PORT_PATHS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -141,7 +141,7 @@ def test_endpoints_want_the_keys_that_the_page_says() -> None:
 
 def test_the_admin_port_has_what_the_page_says() -> None:
     at_port = {each.path for each in bounds.endpoints() if each.at_admin_port}
-    assert at_port == ADMIN_DOOR
+    assert at_port == ADMIN_PORT_PATHS
 
 
 def test_what_is_promised_names_what_is_there() -> None:

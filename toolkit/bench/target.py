@@ -76,7 +76,7 @@ async def get_json(session: aiohttp.ClientSession, url: str) -> Any:
 
 async def set_policy(session: aiohttp.ClientSession, url: str, body: dict[str, str]) -> None:
     """Switch the router's policies at run time (`POST /admin/policy`): at its admin port, which it
-    names, or with the admin key that the session has for its front door."""
+    names, or with the admin key that the session has for its public port."""
     import aiohttp
 
     state = await get_json(session, url + "/workers")

@@ -26,7 +26,7 @@ def launch(
 ) -> None:
     """Start a deployment and supervise it until Ctrl-C (twice: at once)."""
     from toolkit.launch import isolation, show
-    from toolkit.launch.checks import doors, possible
+    from toolkit.launch.checks import open_ports, possible
     from toolkit.launch.resolve import resolve
     from toolkit.report import terminal
 
@@ -43,7 +43,7 @@ def launch(
         terminal.show(terminal.console(), show.summary(plan))
         if dry_run:
             print(show.commands(plan))
-            print(f"\n{doors.told(plan)}")
+            print(f"\n{open_ports.told(plan)}")
     front = isolation.begin(plan) if plan.isolate and not dry_run else []
     problems = possible.quick(plan) if no_check else possible.check(plan, dry_run=dry_run)
     if problems:

@@ -1,4 +1,5 @@
-"""Patterns of `stop_regex`, matched in linear time: by the router's door and by schedulers alike.
+"""Patterns of `stop_regex`, matched in linear time: by the router's validation and by schedulers
+alike.
 
 SGLang searches each pattern after every token with Python's `re`, which can go back for ever and
 holds the interpreter's lock meanwhile. RE2 never goes back. A pattern is read as `re` reads it and

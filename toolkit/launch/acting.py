@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
-from toolkit.router.door.limits import MEDIA, NO_MEDIA
+from toolkit.router.validate.limits import MEDIA, NO_MEDIA
 
 OURS = ("toolkit",)
 SGLANGS = ("sglang",)

@@ -33,16 +33,16 @@ from toolkit.launch.dp_policy import check_roles
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.staged import StageSpec, check_shape, layout_of, with_replicas
 from toolkit.launch.yaml_lines import line_of, read_document
-from toolkit.loopback import is_loopback, open_door
+from toolkit.loopback import is_loopback, open_port
 from toolkit.policies import check_policy
 from toolkit.policies.preemption.named import boundary_policy
 from toolkit.policies.stages.layout import Layout
 from toolkit.router.classes import Classes
 from toolkit.router.config import MovesBy
-from toolkit.router.door.limits import ALLOWABLE
 from toolkit.router.origins import check_origin
 from toolkit.router.rebalance import Rebalance
 from toolkit.router.rebalance import from_yaml as rebalance_yaml
+from toolkit.router.validate.limits import ALLOWABLE
 
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -193,7 +193,7 @@ class Transfer(_Strict):
 
 
 class Router(_Strict):
-    """The front door. Limits are those of `toolkit.router`; unset ones keep its defaults."""
+    """The public port. Limits are those of `toolkit.router`; unset ones keep its defaults."""
 
     kind: Literal["toolkit", "sglang", "none"] = "toolkit"
     host: Annotated[str, AfterValidator(check_host)] = LOOPBACK
@@ -234,7 +234,7 @@ class Router(_Strict):
         default=None, description="loopback port for /admin/* where there is no admin key"
     )
     open: bool = Field(
-        default=False, description="strangers may use a front door that is not loopback"
+        default=False, description="strangers may use a public port that is not loopback"
     )
     allow: tuple[str, ...] = Field(
         default=(),
@@ -293,7 +293,7 @@ class Router(_Strict):
         return names
 
     @model_validator(mode="after")
-    def _doors(self) -> Router:
+    def _ports(self) -> Router:
         if self.admin_key_env and self.admin_key_file:
             raise ValueError("admin_key_env and admin_key_file both name the admin key: leave one")
         if self.admin_port and (self.admin_key_env or self.admin_key_file):
@@ -307,7 +307,7 @@ class Router(_Strict):
                 "kind: toolkit with api_key_env, or say `open: true` where something else keeps "
                 "strangers away"
             )
-        raise ValueError(open_door(self.host))
+        raise ValueError(open_port(self.host))
 
     @field_validator("*")
     @classmethod
@@ -423,7 +423,7 @@ class Deployment(_Strict):
     restart: Restart = Restart()
     logs: LogFiles = LogFiles()
     isolate: bool = Field(
-        default=False, description="a network namespace of its own, but for the front door (Linux)"
+        default=False, description="a network namespace of its own, but for the public port (Linux)"
     )
     folder: Path = Field(default=Path(), exclude=True, description="where relative paths start")
 

@@ -1,7 +1,7 @@
 """A network namespace of a deployment's own (`isolate: true`), on Linux, on a single machine.
 
 Its workers, its router's port for orders and all that libraries open then listen where no other
-process of the machine can come, root's apart. The front door alone is opened before, in the
+process of the machine can come, root's apart. The public port alone is opened before, in the
 namespace of whoever starts it, and inherited by the router; it listens inside too, for the
 launcher's own checks. Nothing inside reaches the network: weights must lie on the disk.
 
@@ -32,12 +32,12 @@ _UP = 0x1
 
 
 def begin(plan: Plan) -> list[socket.socket]:
-    """Open the front door of `plan`, then move this process into a new network namespace.
+    """Open the public port of `plan`, then move this process into a new network namespace.
 
     For a process of one thread. Its children are in the namespace too.
 
     Raises:
-        LaunchError: the front door cannot be opened, or the kernel allows no namespace.
+        LaunchError: the public port cannot be opened, or the kernel allows no namespace.
     """
     assert plan.router is not None
     host, port = plan.router.host, plan.router.port
@@ -121,7 +121,7 @@ def _bring_up(interface: str) -> None:
 
 
 def _give_address(interface: str, host: str) -> None:
-    """The front door's address, so that the launcher's own checks find it inside."""
+    """The public port's address, so that the launcher's own checks find it inside."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         packed = struct.pack(
             "16sHH4s8x", interface.encode(), socket.AF_INET, 0, socket.inet_aton(host)

@@ -32,10 +32,10 @@ MEANINGS = {
     "transfer": "how KV moves from prefill to decode workers",
     "transfer.backend": "`auto` is `mooncake_tcp` on the CPU and `mooncake` on CUDA",
     "transfer.ib_device": "RDMA devices, as SGLang names them",
-    "router": "the front door; a text is short for `router.kind`",
+    "router": "the public port; a text is short for `router.kind`",
     "router.kind": "`toolkit`: our router; `sglang`: SGLang's own, without late decisions; `none`",
-    "router.host": "address of the front door; one that is not loopback needs client keys",
-    "router.port": "port of the front door",
+    "router.host": "address of the public port; one that is not loopback needs client keys",
+    "router.port": "port of the public port",
     "router.dispatch": "`late`: choose the decode worker after the prefill; `concurrent`: choose "
     "both at once",
     "router.first_token": "whose first token a stream begins with: `prefill`: the "

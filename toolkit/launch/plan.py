@@ -83,7 +83,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True)
 class RouterPlan:
-    """The front door: ours (`config` is its router.json), SGLang's, or none."""
+    """The public port: ours (`config` is its router.json), SGLang's, or none."""
 
     kind: str
     node: str
@@ -101,7 +101,7 @@ class RouterPlan:
 
     @property
     def admin_url(self) -> str | None:
-        """Where orders go: to a loopback port, or with the admin key to the front door; None for
+        """Where orders go: to a loopback port, or with the admin key to the public port; None for
         SGLang's router, which takes none."""
         if self.config is None:
             return None

@@ -23,7 +23,6 @@ from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.connections import Connection
 from toolkit.router.cross_origin import CrossOrigin
 from toolkit.router.dispatch import Dispatcher
-from toolkit.router.door import models
 from toolkit.router.drains import Drains
 from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
@@ -43,6 +42,7 @@ from toolkit.router.request import CAPTURE, PATHS, WHOLE, Job
 from toolkit.router.silence import give_up_silent
 from toolkit.router.stages import Rebalancer
 from toolkit.router.unserved import answered, shape, unserved
+from toolkit.router.validate import models
 
 if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality
@@ -131,7 +131,7 @@ class Router:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         request_id.enter(request)
-        if not self.guard.at_admin_door(request):
+        if not self.guard.at_admin_port(request):
             asked = self.cross_origin.enter(request)
             if asked is not None:
                 return asked

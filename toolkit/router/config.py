@@ -27,15 +27,15 @@ from toolkit.contract.addresses import (
 )
 from toolkit.errors import ToolkitError
 from toolkit.keys import KeysError, from_environment
-from toolkit.loopback import is_loopback, open_door
+from toolkit.loopback import is_loopback, open_port
 from toolkit.policies import check_policy, follows_experts
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.policies.stages.layout import Layout
 from toolkit.router.classes import Classes
-from toolkit.router.door.limits import ALLOWABLE, MEDIA, NO_MEDIA
 from toolkit.router.first_token import FirstTokenFrom
 from toolkit.router.origins import check_origin
 from toolkit.router.rebalance import Rebalance
+from toolkit.router.validate.limits import ALLOWABLE, MEDIA, NO_MEDIA
 
 Role = Literal["prefill", "decode", "plain"]
 Dispatch = Literal["late", "concurrent"]
@@ -229,7 +229,7 @@ class RouterConfig(BaseModel):
     classes: Classes | None = None
     """How latency-sensitive and best-effort requests are told apart; None: they are not."""
     allow: frozenset[str] = frozenset()
-    """What clients may do beyond plain requests: names of `toolkit.router.door.ALLOWABLE`."""
+    """What clients may do beyond plain requests: names of `toolkit.router.validate.ALLOWABLE`."""
     stages: tuple[StageConfig, ...] | None = None
     rebalance: Rebalance | None = None
     """Moves of running requests; None: with stages the defaults, without them none."""
@@ -301,14 +301,14 @@ class RouterConfig(BaseModel):
         return path
 
     @model_validator(mode="after")
-    def _doors(self) -> RouterConfig:
+    def _ports(self) -> RouterConfig:
         if self.admin_key_env and self.admin_key_file:
             raise ValueError("admin_key_env and admin_key_file both name the admin key: leave one")
         if self.admin_port and self.admin_port == self.port:
             raise ValueError(f"admin_port and port are both {self.port}: give them different ones")
         keys = self.api_key_env or self.api_keys_file
         if not (keys or self.open or is_loopback(self.host)):
-            raise ValueError(open_door(self.host))
+            raise ValueError(open_port(self.host))
         return self
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ MAX_AGE_S = 600
 """A browser may remember the answer to a preflight for so long."""
 NOT_FOR_PAGES = ("/admin/",)
 _PAGES = web.RequestKey("pages", bool)
-"""Of a request at the front door, which pages may send; at the admin's own port none may."""
+"""Of a request at the public port, which pages may send; at the admin's own port none may."""
 
 
 class CrossOrigin:

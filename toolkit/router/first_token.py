@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from toolkit.router import resumable
-from toolkit.router.door.adapters import names_adapter
+from toolkit.router.validate.adapters import names_adapter
 
 if TYPE_CHECKING:
     from toolkit.router.request import Single

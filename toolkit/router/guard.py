@@ -1,4 +1,4 @@
-"""Who may do what: client endpoints, the admin's, and the separate loopback door of the admin."""
+"""Who may do what: client endpoints, the admin's, and the admin's own port on loopback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OPEN_PATHS = frozenset({"/health", "/readiness", "/metrics"})
 """Probes and scrapers have no key."""
-ADMIN_DOOR = OPEN_PATHS | {
+ADMIN_PORT_PATHS = OPEN_PATHS | {
     "/workers",
     "/server_info",
     "/get_server_info",
@@ -64,19 +64,19 @@ class Guard:
 
     def shows_addresses(self, request: web.Request) -> bool:
         """Whether GET /workers tells whoever asks where the workers are: the admin, and without an
-        admin key everybody at a front door that only this machine can reach."""
+        admin key everybody at a public port that only this machine can reach."""
         admin: bool = request[CALLER].admin
         return admin or (not self._keys.admin and is_loopback(self._host))
 
     def refuse(self, request: web.Request) -> web.Response | None:
         """The answer that ends this request; None lets it in, with its caller under CALLER."""
         caller = self._keys.caller(_given(request))
-        if self.at_admin_door(request):
+        if self.at_admin_port(request):
             wrong = strange(request)
             if wrong is not None:
                 return _error(request, 403, f"The admin port takes no requests {wrong}.")
-            if request.path not in ADMIN_DOOR and not request.path.startswith(REQUESTS):
-                has = ", ".join((*sorted(ADMIN_DOOR), REQUESTS + "ID"))
+            if request.path not in ADMIN_PORT_PATHS and not request.path.startswith(REQUESTS):
+                has = ", ".join((*sorted(ADMIN_PORT_PATHS), REQUESTS + "ID"))
                 return _error(request, 404, f"The admin port has only: {has}")
             if not self._keys.admin:
                 caller = Caller(admin=True)
@@ -104,7 +104,7 @@ class Guard:
             return _error(request, 403, "This needs the admin key.")
         return unauthorized(request)
 
-    def at_admin_door(self, request: web.Request) -> bool:
+    def at_admin_port(self, request: web.Request) -> bool:
         """Whether it came to the admin's own port."""
         if not self._port:
             return False

@@ -41,7 +41,7 @@ for each worker, some 0.1 us each."""
 MORE = 1.25
 """The kernel ends what has taken so many times its CPU time, and `MORE_S`."""
 MORE_S = 0.05
-_CHECKS = frozenset({"toolkit.router.door.check", "toolkit.router.door.parameters"})
+_CHECKS = frozenset({"toolkit.router.validate.check", "toolkit.router.validate.parameters"})
 """Whose functions go through the fields of a body, each under the local name `name`."""
 
 

@@ -23,8 +23,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from toolkit.router import parse_job, splitting
-from toolkit.router.door import models
 from toolkit.router.errors import ApiError
+from toolkit.router.validate import models
 
 PID = struct.Struct("<i")
 ENDED = struct.Struct("<ii")

@@ -1,7 +1,7 @@
-"""From a client's body to single requests: parse, let the door check it, split n and batches.
+"""From a client's body to single requests: parse and validate it, split n and batches.
 
-What of a body may reach a worker, and with which values, is `toolkit.router.door`'s to say; here is
-what the router itself must understand.
+What of a body may reach a worker, and with which values, is `toolkit.router.validate`'s to say;
+here is what the router itself must understand.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from toolkit.contract.headers import CAPTURE
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.support.user import user_of
 from toolkit.router import request_view
-from toolkit.router.door.check import check
-from toolkit.router.door.limits import Limits
-from toolkit.router.door.refusal import invalid
 from toolkit.router.errors import ApiError
 from toolkit.router.request import (
     NOTHING,
@@ -30,6 +27,9 @@ from toolkit.router.request import (
     Wanted,
 )
 from toolkit.router.request_view import view_of
+from toolkit.router.validate.check import check
+from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.refusal import invalid
 
 if TYPE_CHECKING:
     from toolkit.router.classes import Classes
@@ -89,7 +89,8 @@ def split(
 ) -> Job:
     """Check a body, as `load` gives it, and split it into singles. `vocabulary` is the number of
     token ids, 0 when unknown; `allow` what this deployment lets clients do
-    (`toolkit.router.door.ALLOWABLE`); `capture`: the client wants the experts of its request kept.
+    (`toolkit.router.validate.ALLOWABLE`); `capture`: the client wants the experts of its request
+    kept.
 
     `label` is the client's own name for the kind of request and `routing_key` its word on where it
     belongs, if it gave them: they may tell of the prompt or of a person, and are never logged.

@@ -40,7 +40,7 @@ PIECE = b"a" * (256 * 1024)
 
 @dataclass
 class Attack:
-    """Clients that never finish, until cancelled. Who is shown the door comes again after 2 s."""
+    """Clients that never finish, until cancelled. Who is turned away comes again after 2 s."""
 
     port: int
     lasts_s: float

@@ -97,8 +97,8 @@ def routed(worker_port: int, router_port: int) -> Plan:
     standin = ["-m", "tests.standin.worker", "--role", "null", "--port", str(worker_port)]
     one = replace(one, command=(sys.executable, *standin), env=python_env())
     entry = {"name": one.name, "role": "plain", "url": one.url, "same_run": True}
-    doors = {"port": router_port, "admin_port": free_port()}
-    config = {**doors, "dispatch": "concurrent", "workers": [entry]}
+    ports = {"port": router_port, "admin_port": free_port()}
+    config = {**ports, "dispatch": "concurrent", "workers": [entry]}
     router = RouterPlan(
         kind="toolkit",
         node="local",

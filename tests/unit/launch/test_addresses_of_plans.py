@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.launch.stand_ins import deployment, tiny_model
-from toolkit.launch.checks.doors import doors, firewall
+from toolkit.launch.checks.open_ports import firewall, open_ports
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.router.config import RouterConfig
@@ -40,7 +40,7 @@ def test_a_deployment_on_ipv6_has_brackets_wherever_a_port_follows(model: Path) 
         assert worker.env["MC_USE_IPV6"] == "1"
     config = RouterConfig.model_validate(plan.router.config)
     assert (config.host, config.workers[0].host) == ("::1", "::1")
-    assert {door.address for door in doors(plan)} == {"::1"} and not firewall(plan)
+    assert {port.address for port in open_ports(plan)} == {"::1"} and not firewall(plan)
 
 
 def test_ranks_meet_at_an_address_in_brackets(model: Path) -> None:

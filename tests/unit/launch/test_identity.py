@@ -185,13 +185,13 @@ def test_another_runs_router_is_not_ours(tmp_path: Path) -> None:
 def test_a_drain_goes_to_this_runs_router_or_nowhere(tmp_path: Path) -> None:
     events = Events()
     port, admin = free_port(), free_port()
-    doors = {"port": port, "admin_port": admin}
-    config = {**doors, "workers": [{"name": "w", "role": "plain", "url": "http://[::1]:1"}]}
+    ports = {"port": port, "admin_port": admin}
+    config = {**ports, "workers": [{"name": "w", "role": "plain", "url": "http://[::1]:1"}]}
     (tmp_path / "router.json").write_text(json.dumps(config | {"dispatch": "concurrent"}))
     later = Restart(first_delay=60, max_delay=60)
     made = routed(free_port(), port)
     assert made.router is not None and made.router.config is not None
-    router_plan = replace(made.router, config={**made.router.config, **doors})
+    router_plan = replace(made.router, config={**made.router.config, **ports})
     mine = replace(made, restart=later, router=router_plan)
     with supervised(mine, tmp_path / "run", events) as supervisor:
         assert supervisor.phase == "ready", supervisor.failure

@@ -50,7 +50,7 @@ Inside = tuple["subprocess.Popen[str]", int, int]
 
 @pytest.fixture(params=[False, True], ids=["as-is", "nobody"])
 def inside(request: pytest.FixtureRequest) -> Iterator[Inside]:
-    """A process in a namespace of its own, its front door's port and another one of it."""
+    """A process in a namespace of its own, its public port's port and another one of it."""
     if request.param and os.getuid():
         pytest.skip("only root can become nobody")
     front = free_port()
@@ -81,7 +81,7 @@ print(heard(int(sys.argv[2])).decode())
 
 
 @needs_namespaces
-def test_only_the_front_door_is_open_to_those_outside(inside: Inside) -> None:
+def test_only_the_public_port_is_open_to_those_outside(inside: Inside) -> None:
     process, front, private = inside
     assert heard(front) == b"hello"
     with pytest.raises(OSError):
@@ -94,7 +94,7 @@ def test_only_the_front_door_is_open_to_those_outside(inside: Inside) -> None:
     assert process.stdout is not None and process.stdout.readline() == "seen\n"
 
 
-def test_a_front_door_that_is_taken_is_said_before_anything_is_moved() -> None:
+def test_a_public_port_that_is_taken_is_said_before_anything_is_moved() -> None:
     before = Path("/proc/self/ns/net").readlink()
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The keys of a run: who gets which, where they are not, and doors that must not stay open."""
+"""The keys of a run: who gets which, where they are not, and ports that must not stay open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker_sessions import client_middleware
 from toolkit.contract.variables import INSECURE_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.keys import KeysError
 from toolkit.launch import keys, readiness
-from toolkit.launch.checks import doors, possible
+from toolkit.launch.checks import open_ports, possible
 from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
@@ -283,7 +283,7 @@ def test_every_recipe_of_several_hosts_says_what_leaves_them() -> None:
 
 
 @pytest.mark.parametrize("kind", ["toolkit", "sglang"])
-def test_a_front_door_for_everybody_has_to_be_wanted(tmp_path: Path, kind: str) -> None:
+def test_a_public_port_for_everybody_has_to_be_wanted(tmp_path: Path, kind: str) -> None:
     model = str(tiny_model(tmp_path / "model"))
     router: dict[str, Any] = {"kind": kind, "host": "0.0.0.0"}
     with pytest.raises(ValueError, match="open: true"):
@@ -316,14 +316,14 @@ def test_state_tells_where_keys_are_and_holds_none(tmp_path: Path) -> None:
     assert state["admin_url"] is None
 
 
-def test_a_dry_run_tells_every_door_and_how_to_close_it(tmp_path: Path) -> None:
+def test_a_dry_run_tells_every_open_port_and_how_to_close_it(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "model")
-    alone = doors.told(resolve(deployment(model)))
+    alone = open_ports.told(resolve(deployment(model)))
     for part in ("clients", "orders; wants", "HTTP; wants the run's key", "KV bootstrap", "15000-"):
         assert part in alone
     assert "nft" not in alone
     fields = {"hosts": HOSTS, "prefill": {"hosts": ["a"]}, "decode": {"hosts": ["b"]}}
-    rules = doors.firewall(resolve(deployment(model, **fields)))
+    rules = open_ports.firewall(resolve(deployment(model, **fields)))
     assert "ip saddr { 10.1.0.1, 10.1.0.2 } accept" in rules[-2]
     for each in resolve(deployment(model, **fields)).workers:
         assert str(each.port) in rules[-1]
@@ -340,7 +340,7 @@ def test_sglangs_router_has_no_key_so_its_workers_ask_for_none(
     assert keys.armed(alone, "") is alone
     assert WORKER_KEY_VARIABLE in keys.not_for_workers(alone)
     assert possible.secrets(alone) == []
-    assert "HTTP; wants" not in doors.told(alone)
+    assert "HTTP; wants" not in open_ports.told(alone)
     [problem] = possible.secrets(
         resolve(deployment(model, router="sglang", worker_key_env="SHARED"))
     )

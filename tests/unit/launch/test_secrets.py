@@ -169,7 +169,7 @@ def test_the_process_gets_the_secret_and_nobody_reads_it(model, tmp_path, monkey
 
     from toolkit.launch.plan import RouterPlan
 
-    monkeypatch.setenv("FRONT_DOOR_KEY", SECRET + "-front")
+    monkeypatch.setenv("PUBLIC_PORT_KEY", SECRET + "-front")
     one = worker("worker-0", free_port())
     one = replace(one, env={"HF_TOKEN": SECRET})
     port = free_port()
@@ -183,12 +183,12 @@ def test_the_process_gets_the_secret_and_nobody_reads_it(model, tmp_path, monkey
         env={},
         config=None,
         local=True,
-        key_env="FRONT_DOOR_KEY",
+        key_env="PUBLIC_PORT_KEY",
     )
     with running(replace(plan([one]), router=router), tmp_path / "run") as up:
         environ = psutil.Process(up.workers[0].pid).environ()
-        assert environ["HF_TOKEN"] == SECRET and "FRONT_DOOR_KEY" not in environ
-        assert psutil.Process(up.router_pid).environ()["FRONT_DOOR_KEY"] == SECRET + "-front"
+        assert environ["HF_TOKEN"] == SECRET and "PUBLIC_PORT_KEY" not in environ
+        assert psutil.Process(up.router_pid).environ()["PUBLIC_PORT_KEY"] == SECRET + "-front"
         written = "".join(p.read_text() for p in (tmp_path / "run").iterdir())
     assert SECRET not in written and MASK in written
 
@@ -210,7 +210,7 @@ class _Worker(BaseHTTPRequestHandler):
 
 
 def test_sglang_s_router_asks_for_the_key(model, tmp_path):
-    """The front door of `kind: sglang` was open whatever the file said. The key is not in `ps`."""
+    """The public port of `kind: sglang` was open whatever the file said. The key is not in `ps`."""
     made = resolve(
         deployment(
             model,

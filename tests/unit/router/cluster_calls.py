@@ -33,7 +33,7 @@ def bodies(tokens: int, stream: bool = True, **extra: Any) -> dict[str, dict[str
 
 
 async def post(cluster: Cluster, path: str, body: Any, **options: Any) -> tuple[int, bytes]:
-    """To the front door; with `admin` to the admin's port."""
+    """To the public port; with `admin` to the admin's port."""
     url = cluster.admin if options.pop("admin", False) else cluster.url
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", **options.pop("headers", {})}

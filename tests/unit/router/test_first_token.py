@@ -8,12 +8,12 @@ import pytest
 
 from toolkit.policies.base import RequestView
 from toolkit.router import first_token
-from toolkit.router.door.generate import GENERATE
-from toolkit.router.door.openai import CHAT, COMPLETIONS
-from toolkit.router.door.sampling import SAMPLING
 from toolkit.router.first_token import WAITS, why_decode
 from toolkit.router.request import Endpoint, Single
 from toolkit.router.resumable import _BESIDE_TOKENS
+from toolkit.router.validate.generate import GENERATE
+from toolkit.router.validate.openai import CHAT, COMPLETIONS
+from toolkit.router.validate.sampling import SAMPLING
 
 PATHS: dict[Endpoint, str] = {
     "chat": "/v1/chat/completions",
@@ -116,13 +116,13 @@ max_dynamic_patch min_dynamic_patch image_max_dynamic_patch video_max_dynamic_pa
 
 def test_every_field_that_clients_may_send_is_judged() -> None:
     """A new one must be found sure here, or wait in `first_token.WAITS`."""
-    from toolkit.router.door.field import Policy
+    from toolkit.router.validate.field import Fate
 
     known = {
         name
         for fields in (CHAT, COMPLETIONS, GENERATE, SAMPLING)
         for name, field in fields.items()
-        if field.policy is Policy.PASS or field.allow
+        if field.policy is Fate.PASS or field.allow
     }
     lines = [line for line in SURE.splitlines() if not line.startswith("#")]
     sure = set(" ".join(lines).split())

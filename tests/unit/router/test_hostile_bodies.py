@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.cpu_time import cpu_s
-from tests.unit.router.test_door import BASES
-from toolkit.router.door.check import check
-from toolkit.router.door.endpoints import ENDPOINTS
-from toolkit.router.door.field import Field
-from toolkit.router.door.limits import ALLOWABLE, Limits
-from toolkit.router.door.models import prepare
-from toolkit.router.door.sampling import SAMPLING
+from tests.unit.router.test_validation import BASES
 from toolkit.router.errors import ApiError
+from toolkit.router.validate.check import check
+from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.field import Field
+from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.models import prepare
+from toolkit.router.validate.sampling import SAMPLING
 
 LIMITS = Limits(vocabulary=1000, allow=frozenset(ALLOWABLE))
 CALLS = 60

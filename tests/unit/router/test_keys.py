@@ -1,4 +1,4 @@
-"""Client keys and the admin's, and the two doors, of a real router process over stand-ins."""
+"""Client keys and the admin's, and the two ports, of a real router process over stand-ins."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_the_admin_key_is_one(tmp_path: Path):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "router.example.org"])
-def test_an_open_door_needs_to_be_said(host: str):
+def test_an_open_port_needs_to_be_said(host: str):
     with pytest.raises(ValueError, match="open: true"):
         RouterConfig.model_validate({"host": host, "workers": [WORKER]})
     for keys in ({"open": True}, {"api_key_env": "K"}, {"api_keys_file": "/k"}):
@@ -216,7 +216,7 @@ def test_loopback_may_be_open(host: str):
     RouterConfig.model_validate({"host": host, "workers": [WORKER]})
 
 
-def test_a_configuration_with_wrong_doors():
+def test_a_configuration_with_wrong_ports():
     for wrong in (
         {"admin_key_env": "A", "admin_key_file": "/a"},
         {"port": 5, "admin_port": 5},

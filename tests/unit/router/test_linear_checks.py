@@ -12,11 +12,11 @@ import pytest
 from tests.cpu_time import TRIES, cpu_s
 from tests.hostile_bodies import HOSTILE
 from tests.unit.router.worst_bodies import ROWS, Make, Worst, raw, rules
-from toolkit.router.door.limits import ALLOWABLE
-from toolkit.router.door.models import prepare
 from toolkit.router.errors import ApiError
 from toolkit.router.request import Wanted
 from toolkit.router.splitting import parse
+from toolkit.router.validate.limits import ALLOWABLE
+from toolkit.router.validate.models import prepare
 
 SIZES = (4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024)
 ALLOW = frozenset(ALLOWABLE)
@@ -73,7 +73,9 @@ def test_a_row_gets_to_what_it_is_meant_for(row: Worst) -> None:
     called: set[str] = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        module = frame.f_globals["__name__"].removeprefix("toolkit.router.").removeprefix("door.")
+        module = (
+            frame.f_globals["__name__"].removeprefix("toolkit.router.").removeprefix("validate.")
+        )
         called.add(f"{module}.{frame.f_code.co_qualname}".replace(".<locals>", ""))
 
     body = raw(row.make(2000))

@@ -12,12 +12,12 @@ import pytest
 
 from toolkit.router import parse_server, parsing, splitting
 from toolkit.router.budget import Budget, values, weight
-from toolkit.router.door import guided
 from toolkit.router.errors import ApiError
 from toolkit.router.neighbours import neighbours
 from toolkit.router.packed import Packed, pack, segments
 from toolkit.router.parsing import Parser
 from toolkit.router.request import Wanted
+from toolkit.router.validate import guided
 
 MIB = 2**20
 WANTED = Wanted(blocks=True, users=True, hashes=True)

@@ -90,7 +90,7 @@ def test_what_cannot_work_is_a_400_that_says_why(path, body, words):
 
 
 @pytest.mark.parametrize("body", [{"prompt": 5}, {"prompt": "a", "n": "two"}, {"prompt": []}])
-def test_wrong_types_stay_at_the_door(body):
+def test_wrong_types_is_refused(body):
     with pytest.raises(ApiError) as error:
         split("/v1/completions", body)
     assert error.value.status == 400

@@ -1,6 +1,6 @@
-"""The worst body of a given size for each thing in the door and the splitting that reads one.
+"""The worst body of a given size for each part of validation and splitting that reads one.
 
-A new rule of the door, or a new reader of bodies, brings a row of its own: `test_linear_checks`
+A new validation rule, or a new reader of bodies, brings a row of its own: `test_linear_checks`
 fails without one.
 """
 
@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toolkit.router.door.endpoints import ENDPOINTS
-from toolkit.router.door.sampling import SAMPLING
+from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.sampling import SAMPLING
 
 Body = dict[str, Any] | bytes
 Make = Callable[[int], Body]
@@ -27,12 +27,12 @@ class Worst(NamedTuple):
 
 
 def name_of(function: Any) -> str:
-    module = function.__module__.removeprefix("toolkit.router.").removeprefix("door.")
+    module = function.__module__.removeprefix("toolkit.router.").removeprefix("validate.")
     return f"{module}.{function.__qualname__}".replace(".<locals>", "")
 
 
 def rules() -> set[str]:
-    """Every function by which the door judges a value."""
+    """Every function by which validation judges a value."""
     fields = [field for table in (*ENDPOINTS.values(), SAMPLING) for field in table.values()]
     return {name_of(field.rule.wrong) for field in fields if field.rule is not None}
 

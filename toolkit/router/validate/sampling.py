@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.router.door import guided, rules
-from toolkit.router.door.field import Field, Policy, Rule, table
-from toolkit.router.door.limits import MAX_TOKENS, Limits
-from toolkit.router.door.refusal import shown
-from toolkit.router.door.stop_regex import STOP_REGEX
+from toolkit.router.validate import guided, rules
+from toolkit.router.validate.field import Fate, Field, Rule, table
+from toolkit.router.validate.limits import MAX_TOKENS, Limits
+from toolkit.router.validate.refusal import shown
+from toolkit.router.validate.stop_regex import STOP_REGEX
 
 TEMPERATURE = rules.number(
     0,
@@ -78,11 +78,11 @@ SAMPLING = table(
     Field("sampling_seed", int | None, "sampling", rule=SEED),
     Field("custom_params", dict[str, Any] | None, "reaches patches and logit processors",
           rule=CUSTOM),
-    Field("stop_strs", Any, _SENT, Policy.REFUSE),
-    Field("stop_regex_strs", Any, _SENT, Policy.REFUSE),
-    Field("stop_str_max_len", Any, _SENT, Policy.REFUSE, default=0),
-    Field("stop_regex_max_len", Any, _SENT, Policy.REFUSE, default=0),
-    Field("is_normalized", Any, _SENT, Policy.REFUSE, default=False),
-    Field("ebnf_full_assistant", Any, _SENT, Policy.REFUSE, default=False),
+    Field("stop_strs", Any, _SENT, Fate.REFUSE),
+    Field("stop_regex_strs", Any, _SENT, Fate.REFUSE),
+    Field("stop_str_max_len", Any, _SENT, Fate.REFUSE, default=0),
+    Field("stop_regex_max_len", Any, _SENT, Fate.REFUSE, default=0),
+    Field("is_normalized", Any, _SENT, Fate.REFUSE, default=False),
+    Field("ebnf_full_assistant", Any, _SENT, Fate.REFUSE, default=False),
 )  # fmt: skip
 """`sampling_params` of /generate; null is a parameter's default, except of n."""

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
-from toolkit.router.door import content, rules
-from toolkit.router.door.field import Field, table
-from toolkit.router.door.shared import CACHE, DROP, INSIDE, REFUSE, logit_processor, off
+from toolkit.router.validate import content, rules
+from toolkit.router.validate.field import Field, table
+from toolkit.router.validate.shared import CACHE, DROP, INSIDE, REFUSE, logit_processor, off
 
 _MEDIA = "workers open the file or fetch the URL that it names"
 _MEDIA_TOO = "belongs to media"

@@ -1,4 +1,4 @@
-"""Guided output at the door: type, size, depth, and what could never start."""
+"""Validation of guided output: type, size, depth, and what could never start."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
-from toolkit.router.door import schema as schemas
-from toolkit.router.door.ebnf import endless
-from toolkit.router.door.field import Rule
-from toolkit.router.door.limits import Limits
-from toolkit.router.door.refusal import shown
+from toolkit.router.validate import schema as schemas
+from toolkit.router.validate.ebnf import endless
+from toolkit.router.validate.field import Rule
+from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.refusal import shown
 
 MAX_TEXT = 64 * 1024
 """Characters of a grammar or schema; workers take no more (patches/http/request_values.py)."""

@@ -1,14 +1,14 @@
-"""The door's table for people: the documents contain it, and this module prints it.
+"""The table of request validation for people: the documents contain it, and this module prints it.
 
 Rows that are the same at several endpoints are one row there.
 """
 
 from __future__ import annotations
 
-from toolkit.router.door.endpoints import ENDPOINTS
-from toolkit.router.door.field import Field, Policy
-from toolkit.router.door.limits import ALLOWABLE
-from toolkit.router.door.sampling import SAMPLING
+from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.field import Fate, Field
+from toolkit.router.validate.limits import ALLOWABLE
+from toolkit.router.validate.sampling import SAMPLING
 
 SHORT = {"completions": "text"}
 """Of endpoints that go by another name in the table."""
@@ -25,7 +25,7 @@ def document() -> str:
     lines = ["| `allow` | lets through |", "|---|---|"]
     lines += [f"| `{name}` | {what} |" for name, what in ALLOWABLE.items()]
     lines += ["", "| field | of | what becomes of it | values | why |", "|---|---|---|---|---|"]
-    for policy in (Policy.REFUSE, Policy.DROP, Policy.PASS):
+    for policy in (Fate.REFUSE, Fate.DROP, Fate.PASS):
         for (name, what, values, why), places in sorted(rows.items()):
             if what.startswith(policy.value):
                 where = ", ".join(places)

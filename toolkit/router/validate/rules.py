@@ -10,9 +10,9 @@ from array import array
 from typing import Any
 
 from toolkit.contract.stop_patterns import MAX_STOP
-from toolkit.router.door.field import Rule
-from toolkit.router.door.limits import MAX_NAME, MAX_TOKENS, Limits
-from toolkit.router.door.refusal import shown
+from toolkit.router.validate.field import Rule
+from toolkit.router.validate.limits import MAX_NAME, MAX_TOKENS, Limits
+from toolkit.router.validate.refusal import shown
 
 INT64 = 2**63
 MAX_BIAS = 1e6

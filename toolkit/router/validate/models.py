@@ -8,8 +8,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, FailFast, create_model
 
-from toolkit.router.door.endpoints import ENDPOINTS
-from toolkit.router.door.field import Field
+from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.field import Field
 
 LONG = 256
 """Values of a body with more, lists end at their first wrong entry: an error for each of a million

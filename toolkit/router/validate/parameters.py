@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.router.door.field import Policy
-from toolkit.router.door.limits import Limits
-from toolkit.router.door.private import is_ours, without_ours
-from toolkit.router.door.refusal import refusal, shown
-from toolkit.router.door.sampling import SAMPLING
+from toolkit.router.validate.field import Fate
+from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.private import is_ours, without_ours
+from toolkit.router.validate.refusal import refusal, shown
+from toolkit.router.validate.sampling import SAMPLING
 
 MOST_BY_DEFAULT = 128
 """max_new_tokens of SGLang 0.5.21 when there is none."""
@@ -34,9 +34,9 @@ def checked(params: dict[str, Any], limits: Limits) -> dict[str, Any]:
                 continue
             raise refusal(
                 f"Unexpected keyword argument {shown(name)} in sampling_params. Known are "
-                f"{', '.join(key for key, row in SAMPLING.items() if row.policy is Policy.PASS)}."
+                f"{', '.join(key for key, row in SAMPLING.items() if row.policy is Fate.PASS)}."
             )
-        if field.policy is not Policy.PASS:
+        if field.policy is not Fate.PASS:
             if field.asks_nothing(value):
                 continue
             raise refusal(f"sampling_params.{name} is not a client's to set: {field.why}.")

@@ -1,8 +1,9 @@
-"""The door's table against the SGLang that is installed: names, types, and what it says of types.
+"""The table of request validation against the SGLang that is installed: names, types, and what it
+says of types.
 
 Importing SGLang takes ten seconds and changes other libraries, so that this runs in a process of
-its own: `python -m tests.unit.router.door_contract` prints a JSON object, name of a comparison to
-what it found ("" where all is well). `test_door_contract.py` reads it.
+its own: `python -m tests.unit.router.validation_contract` prints a JSON object, name of a
+comparison to what it found ("" where all is well). `test_validation_contract.py` reads it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from patches.stubs import CPU_STUBS, declare_torchvision_operators
-from toolkit.router.door import content, rules, stop_regex
-from toolkit.router.door.endpoints import ENDPOINTS
-from toolkit.router.door.limits import ALLOWABLE
-from toolkit.router.door.models import model
-from toolkit.router.door.parameters import MOST_BY_DEFAULT
-from toolkit.router.door.sampling import SAMPLING
 from toolkit.router.splitting import SPLIT
+from toolkit.router.validate import content, rules, stop_regex
+from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.limits import ALLOWABLE
+from toolkit.router.validate.models import model
+from toolkit.router.validate.parameters import MOST_BY_DEFAULT
+from toolkit.router.validate.sampling import SAMPLING
 
 EVERYTHING = frozenset(ALLOWABLE)
 
@@ -115,7 +116,7 @@ def _names(kind: Any) -> set[str]:
 def every_field_of_sglang_s_is_in_the_table(endpoint: str, theirs: dict[str, Any]) -> None:
     names = _names(theirs[endpoint])
     unknown = names - ENDPOINTS[endpoint].keys()
-    assert not unknown, f"decide what becomes of {sorted(unknown)} (toolkit/router/door)"
+    assert not unknown, f"decide what becomes of {sorted(unknown)} (toolkit/router/validate)"
     assert ENDPOINTS[endpoint].keys() - names <= ADDED[endpoint]
 
 
@@ -218,12 +219,12 @@ def what_is_copied_from_sglang_is_what_it_says() -> None:
 
 
 def messages_of_ranges_are_sglang_s() -> None:
-    """Each wrong value goes to `SamplingParams.verify` and to the door."""
+    """Each wrong value goes to `SamplingParams.verify` and to our validation."""
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    from toolkit.router.door.limits import Limits
-    from toolkit.router.door.parameters import checked
     from toolkit.router.errors import ApiError
+    from toolkit.router.validate.limits import Limits
+    from toolkit.router.validate.parameters import checked
 
     wrong: list[dict[str, Any]] = [
         {"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"top_p": 1.5},
@@ -254,7 +255,7 @@ def messages_of_ranges_are_sglang_s() -> None:
 def nested_models_have_sglang_s_fields() -> None:
     from sglang.srt.entrypoints.openai import protocol
 
-    from toolkit.router.door import shapes
+    from toolkit.router.validate import shapes
 
     for name, ours in vars(shapes).items():
         if not isinstance(ours, type) or not issubclass(ours, BaseModel) or ours is BaseModel:

@@ -6,12 +6,12 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
-from toolkit.router.door import rules
-from toolkit.router.door.field import Rule
-from toolkit.router.door.guided import wrong_schema, wrong_tag
-from toolkit.router.door.limits import Limits
-from toolkit.router.door.refusal import shown
-from toolkit.router.door.schema import MAX_DEPTH, MAX_NODES, too_large
+from toolkit.router.validate import rules
+from toolkit.router.validate.field import Rule
+from toolkit.router.validate.guided import wrong_schema, wrong_tag
+from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.refusal import shown
+from toolkit.router.validate.schema import MAX_DEPTH, MAX_NODES, too_large
 
 PARTS = {
     "image_url": "image_url",

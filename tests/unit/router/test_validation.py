@@ -1,4 +1,4 @@
-"""What passes the door, what is dropped and what is refused."""
+"""What passes validation, what is dropped and what is refused."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.router.door.check import _validate, check
-from toolkit.router.door.endpoints import ENDPOINTS
-from toolkit.router.door.field import Policy
-from toolkit.router.door.limits import ALLOWABLE, Limits
-from toolkit.router.door.plain import known, plain
-from toolkit.router.door.printed import document
-from toolkit.router.door.private import is_ours, without_ours
-from toolkit.router.door.sampling import SAMPLING
 from toolkit.router.errors import ApiError
 from toolkit.router.splitting import parse
+from toolkit.router.validate.check import _validate, check
+from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.field import Fate
+from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.plain import known, plain
+from toolkit.router.validate.printed import document
+from toolkit.router.validate.private import is_ours, without_ours
+from toolkit.router.validate.sampling import SAMPLING
 
 LIMITS = Limits(vocabulary=1000)
 BASES: dict[str, dict[str, Any]] = {
@@ -244,9 +244,9 @@ def test_names_that_only_look_alike_stay() -> None:
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_each_row_does_what_it_says(endpoint: str) -> None:
     for name, field in ENDPOINTS[endpoint].items():
-        if field.policy is Policy.DROP:
+        if field.policy is Fate.DROP:
             assert name not in passed(endpoint, **{name: {"any": ["thing"]}})
-        elif field.policy is Policy.REFUSE:
+        elif field.policy is Fate.REFUSE:
             assert name in refused(endpoint, **{name: "x"})
             assert name not in passed(endpoint, **{name: field.default})
             assert name not in passed(endpoint, **{name: None})
@@ -357,7 +357,7 @@ def test_ordinary_requests_pass_without_pydantic(monkeypatch: pytest.MonkeyPatch
     def never(*_: object) -> None:
         raise AssertionError("the long way")
 
-    monkeypatch.setattr("toolkit.router.door.check._validate", never)
+    monkeypatch.setattr("toolkit.router.validate.check._validate", never)
     usage = {"stream": True, "stream_options": {"include_usage": True}}
     ordinary = {"model": "m", "temperature": 0.7, "top_p": 1.0, "max_tokens": 5, **usage}
     assert passed("chat", user="u", **ordinary)["stream"] is True
@@ -370,8 +370,8 @@ def test_ordinary_requests_pass_without_pydantic(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_documents_table_has_every_field() -> None:
-    from toolkit.router.door.endpoints import ENDPOINTS
-    from toolkit.router.door.sampling import SAMPLING
+    from toolkit.router.validate.endpoints import ENDPOINTS
+    from toolkit.router.validate.sampling import SAMPLING
 
     rows = document()
     names = {name for fields in (*ENDPOINTS.values(), SAMPLING) for name in fields}

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from toolkit.router.door import parts, rules, sampling
-from toolkit.router.door.adapters import MODEL
-from toolkit.router.door.field import Field, table
-from toolkit.router.door.shared import DROP
+from toolkit.router.validate import parts, rules, sampling
+from toolkit.router.validate.adapters import MODEL
+from toolkit.router.validate.field import Field, table
+from toolkit.router.validate.shared import DROP
 
 
 def _positive(value: int) -> int:

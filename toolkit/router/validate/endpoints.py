@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from toolkit.router.door.anthropic import COUNT_TOKENS, MESSAGES
-from toolkit.router.door.field import Field, Policy
-from toolkit.router.door.generate import GENERATE
-from toolkit.router.door.openai import CHAT, COMPLETIONS
-from toolkit.router.door.responses import RESPONSES
-from toolkit.router.door.whole import CLASSIFY, EMBEDDINGS, RERANK, SCORE
+from toolkit.router.validate.anthropic import COUNT_TOKENS, MESSAGES
+from toolkit.router.validate.field import Fate, Field
+from toolkit.router.validate.generate import GENERATE
+from toolkit.router.validate.openai import CHAT, COMPLETIONS
+from toolkit.router.validate.responses import RESPONSES
+from toolkit.router.validate.whole import CLASSIFY, EMBEDDINGS, RERANK, SCORE
 
 ENDPOINTS: dict[str, dict[str, Field]] = {
     "chat": CHAT,
@@ -25,6 +25,6 @@ NOT_ELSEWHERE = frozenset(
     name
     for rows in (CHAT, COMPLETIONS, GENERATE)
     for name, field in rows.items()
-    if field.policy is not Policy.PASS
+    if field.policy is not Fate.PASS
 )
 """What one of these does not let through is dropped where SGLang does not know the field."""

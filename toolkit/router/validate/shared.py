@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.router.door import rules
-from toolkit.router.door.field import Field, Policy
+from toolkit.router.validate import rules
+from toolkit.router.validate.field import Fate, Field
 
-DROP, REFUSE = Policy.DROP, Policy.REFUSE
+DROP, REFUSE = Fate.DROP, Fate.REFUSE
 _ROUTER = "the router's own: which workers and ranks work together, in which room"
 
 INSIDE: tuple[Field, ...] = (
@@ -45,7 +45,7 @@ def logit_processor(kind: Any) -> Field:
     return Field("custom_logit_processor", kind, why, REFUSE, allow="logit_processor")
 
 
-def off(name: str, kind: Any, why: str, allow: str, policy: Policy = REFUSE) -> Field:
+def off(name: str, kind: Any, why: str, allow: str, policy: Fate = REFUSE) -> Field:
     """A switch that a deployment must allow, false by default."""
     return Field(name, kind, why, policy, allow=allow, default=False)
 

@@ -1,7 +1,8 @@
 """Values that need no closer look: those of the very type that the table declares.
 
-pydantic takes 10 us and more for a body that is as it should be, which is most of the door's price.
-So a body of nothing but such values passes without it; any other goes the long way, whole.
+pydantic takes 10 us and more for a body that is as it should be, which is most of the price of
+validation. So a body of nothing but such values passes without it; any other goes the long way,
+whole.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import typing
 from types import NoneType, UnionType
 from typing import Any, NamedTuple
 
-from toolkit.router.door.endpoints import ENDPOINTS
-from toolkit.router.door.field import Field
+from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.field import Field
 
 _KINDS = frozenset({NoneType, bool, int, float, str})
 _INT64 = 2**63

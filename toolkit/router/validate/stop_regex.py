@@ -16,9 +16,9 @@ from toolkit.contract.stop_patterns import (
     MAX_TOKENS,
     why_not,
 )
-from toolkit.router.door.field import Rule
-from toolkit.router.door.limits import Limits
-from toolkit.router.door.refusal import shown
+from toolkit.router.validate.field import Rule
+from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.refusal import shown
 
 
 def _stop_regex(name: str, value: Any, limits: Limits) -> str | None:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 from pydantic import Field as Bounds
 
-from toolkit.router.door import parts, rules
-from toolkit.router.door.adapters import MODEL
-from toolkit.router.door.field import Field, table
-from toolkit.router.door.limits import MAX_TOKENS
-from toolkit.router.door.shared import DROP, REFUSE
+from toolkit.router.validate import parts, rules
+from toolkit.router.validate.adapters import MODEL
+from toolkit.router.validate.field import Field, table
+from toolkit.router.validate.limits import MAX_TOKENS
+from toolkit.router.validate.shared import DROP, REFUSE
 
 
 def _some(value: int | None) -> int | None:

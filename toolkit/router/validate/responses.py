@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from toolkit.router.door import content, parts, rules, sampling
-from toolkit.router.door.adapters import BASE_MODEL
-from toolkit.router.door.field import Field, Rule, table
-from toolkit.router.door.guided import wrong_schema
-from toolkit.router.door.limits import Limits
-from toolkit.router.door.shared import CACHE, DROP, INSIDE, REFUSE
+from toolkit.router.validate import content, parts, rules, sampling
+from toolkit.router.validate.adapters import BASE_MODEL
+from toolkit.router.validate.field import Field, Rule, table
+from toolkit.router.validate.guided import wrong_schema
+from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.shared import CACHE, DROP, INSIDE, REFUSE
 
 _STATE = "workers keep no answers, and share none: send the whole conversation in `input`"
 _WORKER = "workers take it apart"

@@ -15,7 +15,7 @@ EPHEMERAL = "32768-60999"
 
 
 @dataclass(frozen=True)
-class Door:
+class OpenPort:
     """`ports` as nftables writes them; `guard`: what a stranger there needs, if anything."""
 
     who: str
@@ -25,46 +25,46 @@ class Door:
     guard: str = ""
 
 
-def doors(plan: Plan) -> list[Door]:
+def open_ports(plan: Plan) -> list[OpenPort]:
     """Every kind of socket on which the deployment listens."""
     found = []
     if plan.router is not None:
         router, config = plan.router, plan.router.config or {}
         keyed = bool(config.get("api_key_env") or config.get("api_keys_file"))
         key = "a client key" if keyed else ""
-        found.append(Door("router", router.host, str(router.port), "clients", key))
+        found.append(OpenPort("router", router.host, str(router.port), "clients", key))
         if admin := config.get("admin_port"):
             found.append(
-                Door(
+                OpenPort(
                     "router", loopback_like(router.host), str(admin), "orders", "to be no web page"
                 )
             )
     for w in plan.workers:
         key = "the run's key" if plan.keyed else ""
-        found.append(Door(w.name, w.address, str(w.port), "HTTP", key))
+        found.append(OpenPort(w.name, w.address, str(w.port), "HTTP", key))
         if w.bootstrap_port:
-            found.append(Door(w.name, w.address, str(w.bootstrap_port), "KV bootstrap"))
+            found.append(OpenPort(w.name, w.address, str(w.bootstrap_port), "KV bootstrap"))
         if w.dist_port and w.node_rank == 0:
             ports = f"{w.dist_port}-{w.dist_port + DIST_PORTS - 1}"
-            found.append(Door(w.name, w.address, ports, "messages of ranks, torch's store"))
+            found.append(OpenPort(w.name, w.address, ports, "messages of ranks, torch's store"))
     for address in dict.fromkeys(w.address for w in plan.workers):
         what = "messages of processes and of KV transfer, torch's store, gloo"
-        found.append(Door("workers", address, EPHEMERAL, what))
+        found.append(OpenPort("workers", address, EPHEMERAL, what))
         if (plan.transfer or "").startswith("mooncake"):
-            found.append(Door("workers", address, MOONCAKE_PORTS, "Mooncake: KV memory"))
+            found.append(OpenPort("workers", address, MOONCAKE_PORTS, "Mooncake: KV memory"))
     return found
 
 
 def firewall(plan: Plan) -> list[str]:
     """The nftables commands by which only the deployment's hosts reach what asks for no key; empty
     where all of that is on loopback."""
-    hosts = {door.address for door in doors(plan) if not is_loopback(door.address)}
+    hosts = {port.address for port in open_ports(plan) if not is_loopback(port.address)}
     hosts &= {worker.address for worker in plan.workers}
     if not hosts:
         return []
     old = sorted(host for host in hosts if not is_ipv6(host))
     new = sorted(host for host in hosts if is_ipv6(host))
-    ports = dict.fromkeys(d.ports for d in doors(plan) if d.who != "router")
+    ports = dict.fromkeys(d.ports for d in open_ports(plan) if d.who != "router")
     return [
         "nft add table inet toolkit",
         "nft 'add chain inet toolkit input { type filter hook input priority 0; }'",
@@ -80,13 +80,13 @@ def firewall(plan: Plan) -> list[str]:
 
 
 def told(plan: Plan) -> str:
-    """The doors as comment lines, for the dry run."""
+    """The open ports as comment lines, for the dry run."""
     lines = [
         "listens (docs/pages/operations.md, Ports); all but the router's on the address shown only:"
     ]
-    for door in doors(plan):
-        guard = f"; wants {door.guard}" if door.guard else ""
-        lines.append(f"  {door.who}: {door.address}, port {door.ports}: {door.what}{guard}")
+    for port in open_ports(plan):
+        guard = f"; wants {port.guard}" if port.guard else ""
+        lines.append(f"  {port.who}: {port.address}, port {port.ports}: {port.what}{guard}")
     if plan.isolate:
         lines.append("isolate: all of it but clients' is in a network namespace of its own")
     rules = firewall(plan)

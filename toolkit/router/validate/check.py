@@ -6,14 +6,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from toolkit.router.door.endpoints import ENDPOINTS, NOT_ELSEWHERE
-from toolkit.router.door.field import Field, Policy
-from toolkit.router.door.limits import ALLOWABLE, Limits
-from toolkit.router.door.models import LONG, is_long, model
-from toolkit.router.door.parameters import checked_all
-from toolkit.router.door.plain import known, plain
-from toolkit.router.door.private import is_ours, without_ours
-from toolkit.router.door.refusal import invalid, refusal
+from toolkit.router.validate.endpoints import ENDPOINTS, NOT_ELSEWHERE
+from toolkit.router.validate.field import Fate, Field
+from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.models import LONG, is_long, model
+from toolkit.router.validate.parameters import checked_all
+from toolkit.router.validate.plain import known, plain
+from toolkit.router.validate.private import is_ours, without_ours
+from toolkit.router.validate.refusal import invalid, refusal
 
 MOST_ERRORS = 256
 """That are told one by one."""
@@ -96,7 +96,7 @@ def _goes_on(table: dict[str, Field], name: str, value: Any) -> bool:
     field = table.get(name)
     if field is None:
         return name not in NOT_ELSEWHERE and not is_ours(name)
-    if field.policy is Policy.REFUSE and not field.asks_nothing(value):
+    if field.policy is Fate.REFUSE and not field.asks_nothing(value):
         raise refusal(_not_allowed(field))
     return False
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from toolkit.router.door.content import wrong_source
-from toolkit.router.door.field import Rule
-from toolkit.router.door.limits import ALLOWABLE, Limits
-from toolkit.router.door.schema import too_large
+from toolkit.router.validate.content import wrong_source
+from toolkit.router.validate.field import Rule
+from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.schema import too_large
 
 Found = Iterator[tuple[str, Any]]
 """The kind of each part that holds media, and where the media are: a text as a rule."""

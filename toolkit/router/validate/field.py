@@ -1,4 +1,4 @@
-"""One row of the door's table."""
+"""One row of the table of request validation."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from toolkit.router.door.limits import Limits
+from toolkit.router.validate.limits import Limits
 
 
-class Policy(StrEnum):
+class Fate(StrEnum):
     """What becomes of a client's field.
 
     DROP: taken out without a word, since the answer is the same without it. REFUSE: a 400, since
@@ -44,7 +44,7 @@ class Field:
     name: str
     type: Any
     why: str
-    policy: Policy = Policy.PASS
+    policy: Fate = Fate.PASS
     rule: Rule | None = None
     allow: str | None = None
     required: bool = False
@@ -54,7 +54,7 @@ class Field:
 
     def passes(self, allow: frozenset[str]) -> bool:
         """Where the deployment allows these."""
-        return self.policy is Policy.PASS or self.allow in allow
+        return self.policy is Fate.PASS or self.allow in allow
 
     def asks_nothing(self, value: Any) -> bool:
         """For a refused field: its value is the one that it has when it is not there."""

@@ -7,17 +7,17 @@ import json
 import pytest
 
 from tests.sglang_python import run_python
-from tests.unit.router.door_contract import NAMES
+from tests.unit.router.validation_contract import NAMES
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, str]:
-    done = run_python("from tests.unit.router.door_contract import main; main()")
+    done = run_python("from tests.unit.router.validation_contract import main; main()")
     assert done.returncode == 0, done.stderr[-3000:]
     verdicts: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return verdicts
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_door_knows_the_installed_sglang(name: str, found: dict[str, str]) -> None:
+def test_validation_knows_the_installed_sglang(name: str, found: dict[str, str]) -> None:
     assert found[name] == "", found[name]

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from toolkit.router.door import content, guided, rules, sampling, shapes
-from toolkit.router.door.adapters import MODEL
-from toolkit.router.door.field import Field, table
-from toolkit.router.door.shared import CACHE, INSIDE, REFUSE, logit_processor, off
-from toolkit.router.door.stop_regex import STOP_REGEX
+from toolkit.router.validate import content, guided, rules, sampling, shapes
+from toolkit.router.validate.adapters import MODEL
+from toolkit.router.validate.field import Field, table
+from toolkit.router.validate.shared import CACHE, INSIDE, REFUSE, logit_processor, off
+from toolkit.router.validate.stop_regex import STOP_REGEX
 
 _MEDIA = "belongs to media"
 _ANSWER = "adds to the answer"

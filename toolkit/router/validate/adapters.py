@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.router.door import rules
-from toolkit.router.door.field import Rule
-from toolkit.router.door.limits import ALLOWABLE, Limits
-from toolkit.router.door.refusal import shown
+from toolkit.router.validate import rules
+from toolkit.router.validate.field import Rule
+from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.refusal import shown
 
 
 def names_adapter(model: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The door's 400s, in the shapes of SGLang's own."""
+"""The 400s of request validation, in the shapes of SGLang's own."""
 
 from __future__ import annotations
 
