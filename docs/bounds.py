@@ -65,9 +65,9 @@ FIXED = (
 def rows() -> list[tuple[str, str, str, str]]:
     """(bound, default, key of the deployment file, meaning); the key is empty where there is
     none."""
-    from toolkit.launch.deployment import Restart, Router
-    from toolkit.launch.meanings import MEANINGS as OF_DEPLOYMENT
-    from toolkit.router.config import RouterConfig
+    from toolkit.settings.deployment import Restart, Router
+    from toolkit.settings.meanings import MEANINGS as OF_DEPLOYMENT
+    from toolkit.settings.router.config import RouterConfig
 
     found = []
     for name, field in RouterConfig.model_fields.items():
@@ -102,8 +102,8 @@ class Endpoint(NamedTuple):
 def endpoints() -> list[Endpoint]:
     """Every route of the router."""
     from toolkit.router.app import Router
-    from toolkit.router.config import RouterConfig, WorkerConfig
     from toolkit.router.guard import ADMIN_PORT_PATHS, OPEN_PATHS
+    from toolkit.settings.router.config import RouterConfig, WorkerConfig
 
     worker = WorkerConfig(name="w", role="plain", url="http://127.0.0.1:1")
     app = Router(RouterConfig(workers=(worker,))).app()

@@ -30,14 +30,14 @@ class Key(NamedTuple):
 
 def deployment_keys() -> list[Key]:
     """Every key of a deployment file; keys of the three roles are listed once, under `ROLE`."""
-    from toolkit.launch.deployment import Deployment
+    from toolkit.settings.deployment import Deployment
 
     return list(_keys(Deployment, ""))
 
 
 def _keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
-    from toolkit.launch.acting import conditions
-    from toolkit.launch.meanings import MEANINGS
+    from toolkit.settings.acting import conditions
+    from toolkit.settings.meanings import MEANINGS
 
     for name, field in model.model_fields.items():
         if field.exclude:
@@ -68,7 +68,7 @@ def _inner_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def _router_default(name: str) -> str:
-    from toolkit.router.config import RouterConfig
+    from toolkit.settings.router.config import RouterConfig
 
     field = RouterConfig.model_fields.get(name)
     return _default(field) if field is not None else ""

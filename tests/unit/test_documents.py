@@ -15,11 +15,11 @@ from aiohttp.test_utils import TestServer
 
 from docs import bounds, reference
 from tests.benchmarks.shared.common import record
-from toolkit.launch.meanings import MEANINGS
 from toolkit.policies import POLICIES, PUBLISHED
 from toolkit.router.app import Router
-from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.guard import ADMIN_PORT_PATHS
+from toolkit.settings.meanings import MEANINGS
+from toolkit.settings.router.config import RouterConfig, WorkerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from patches.dp.loads import waiting
 from toolkit.contract.events import LoadReading
-from toolkit.router.config import RouterConfig
 from toolkit.router.known_workers import KnownWorkers
+from toolkit.settings.router.config import RouterConfig
 from toolkit.waiting_work import waiting_tokens
 
 WORKERS = [

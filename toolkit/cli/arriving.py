@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from toolkit.launch.deployment import Deployment
     from toolkit.placement import Placement
+    from toolkit.settings.deployment import Deployment
     from toolkit.simulate.experts import Experts
     from toolkit.simulate.request import Request
 

@@ -185,10 +185,10 @@ def _task(
     slo: Slo,
 ) -> Task:
     from toolkit.cli.launch import find_deployment, find_file
-    from toolkit.launch.yaml_lines import read_document
     from toolkit.plan.candidate import Given
     from toolkit.plan.measured import check
     from toolkit.plan.planner import Task
+    from toolkit.settings.yaml_lines import read_document
     from toolkit.simulate.costs import load, machine_of
 
     requests = arriving.requests()

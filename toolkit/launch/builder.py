@@ -14,10 +14,8 @@ from toolkit.contract.variables import (
     WORKER_KEY_VARIABLE,
 )
 from toolkit.launch import claims, command, hardware
-from toolkit.launch.acting import LIMITS
 from toolkit.launch.checks.preempting import between_chunks
 from toolkit.launch.checks.waiting import PARKED
-from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.expert_maps import PLACED, file_of
 from toolkit.launch.model import ModelFacts
@@ -27,6 +25,8 @@ from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
 from toolkit.launch.profile_needs import ProfileNeeds, usable_qoe
+from toolkit.settings.acting import LIMITS
+from toolkit.settings.deployment import Deployment, Role
 
 
 def dispatch_of(deployment: Deployment) -> str:

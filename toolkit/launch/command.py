@@ -25,11 +25,11 @@ from toolkit.contract.variables import (
     RELOCATE_VARIABLE,
     WAITING_VARIABLE,
 )
-from toolkit.launch.deployment import Deployment, Role
-from toolkit.launch.dp_policy import by_signature
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.sglang_router import KEY_ENV
 from toolkit.launch.signature_flags import RECORD
+from toolkit.settings.deployment import Deployment, Role
+from toolkit.settings.dp_policy import by_signature
 
 CPU_ENV = {
     "SGLANG_USE_CPU_ENGINE": "1",

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.launch.deployment import Restart
+from toolkit.settings.deployment import Restart
 from toolkit.watchdog import Bounds
 
 PATIENCE: dict[str, dict[str, float]] = {

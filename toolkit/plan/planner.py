@@ -31,7 +31,7 @@ from toolkit.simulate.recorder import CLASSES
 from toolkit.simulate.session import Requests
 
 INFLIGHT = 256
-"""The router's own `max_inflight` (`toolkit.router.config.RouterConfig`)."""
+"""The router's own `max_inflight` (`toolkit.settings.router.config.RouterConfig`)."""
 SPARE = 2
 """Times the mean number in flight that the router should let in."""
 ROUNDS = 2

@@ -21,11 +21,9 @@ from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.support.stoppable import all_full
 from toolkit.router import resumable
 from toolkit.router.balance import Balance
-from toolkit.router.config import Dispatch, RouterConfig
 from toolkit.router.decisions import on_record
 from toolkit.router.ejection import usable as ejected_left_out
 from toolkit.router.errors import ApiError, Retry
-from toolkit.router.first_token import FirstTokenFrom
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.moves import GoOn, Live, Moves
@@ -35,6 +33,7 @@ from toolkit.router.request import NOTHING, Single, Wanted
 from toolkit.router.reruns import Reruns
 from toolkit.router.stream_memory import FORGOTTEN
 from toolkit.router.turnstile import Place
+from toolkit.settings.router.config import Dispatch, FirstTokenFrom, RouterConfig
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.legs import Answer

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 
-from toolkit.router.config import RouterConfig
 from toolkit.router.poison import Deaths, Lanes
 from toolkit.router.rank import Rank
 from toolkit.router.returns import Return, Returns, Stay, first, stay
 from toolkit.router.turnstile import Turnstile
 from toolkit.router.worker import Worker
+from toolkit.settings.router.config import RouterConfig
 from toolkit.watchdog import Verdict
 
 

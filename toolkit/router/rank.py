@@ -10,11 +10,11 @@ from toolkit.contract.events import Heartbeat, LoadReading, Steps
 from toolkit.contract.heartbeat import DOING_BYTES, Beat, sane_seconds
 from toolkit.policies.base import Group, Load, WorkerView, group_of
 from toolkit.policies.support.stoppable import without_efforts
-from toolkit.router.config import RouterConfig
 from toolkit.router.ledger import FIELDS, Ledger
 from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call
+from toolkit.settings.router.config import RouterConfig
 from toolkit.waiting_work import waiting_tokens
 from toolkit.watchdog import Bounds, Verdict, Watchdog
 

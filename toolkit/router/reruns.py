@@ -14,9 +14,9 @@ from toolkit.router.poison import Convicts, Record, RetryBudget, Strike
 from toolkit.router.request import Single
 
 if TYPE_CHECKING:
-    from toolkit.router.config import RouterConfig
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.metrics import Metrics
+    from toolkit.settings.router.config import RouterConfig
 
 VERDICT_S = 0.3
 LOOK_S = 0.02

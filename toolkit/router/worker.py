@@ -13,11 +13,11 @@ from typing import Any
 import orjson
 
 from toolkit.contract.events import Hello, Moving, PrefillDone
-from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.ejection import Ejection
 from toolkit.router.errors import Reason
 from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call, Upstream
+from toolkit.settings.router.config import RouterConfig, WorkerConfig
 from toolkit.watchdog import Verdict
 
 log = logging.getLogger("toolkit.router")

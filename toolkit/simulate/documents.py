@@ -9,7 +9,7 @@ from typing import TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.yaml_lines import line_of, read_document
+from toolkit.settings.yaml_lines import line_of, read_document
 from toolkit.simulate.errors import SimulateError
 
 Shape = TypeVar("Shape", bound=BaseModel)

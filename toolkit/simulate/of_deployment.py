@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from toolkit.launch.checks.waiting import PARKED
-from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.model import read_model
+from toolkit.settings.deployment import Deployment, Role
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import (
     UNBOUNDED,
@@ -33,7 +33,7 @@ ROUTED = {
     "decode_policy": "shortest_queue",
     "first_token": "prefill",
 }
-"""The router's own, where a file names none (`toolkit.router.config.RouterConfig`)."""
+"""The router's own, where a file names none (`toolkit.settings.router.config.RouterConfig`)."""
 
 
 def fleet_of(

@@ -10,12 +10,12 @@ from sglang_router.router_args import RouterArgs
 
 from docs import reference
 from toolkit.cli.profile import to_measure
-from toolkit.launch import acting
 from toolkit.launch.checks.possible import quick
-from toolkit.launch.deployment import Deployment, Role, Router, Transfer, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
+from toolkit.settings import acting
+from toolkit.settings.deployment import Deployment, Role, Router, Transfer, load_deployment
 
 
 def load(tmp_path: Path, text: str) -> Deployment:

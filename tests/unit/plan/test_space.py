@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.kernels import examples
 from tests.unit.plan.tasks import candidate, document
-from toolkit.launch.deployment import load_deployment
 from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.errors import PlanError
@@ -20,7 +19,8 @@ from toolkit.plan.planner import INFLIGHT
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import Split, splits
 from toolkit.policies import make_policy
-from toolkit.router.config import RouterConfig
+from toolkit.settings.deployment import load_deployment
+from toolkit.settings.router.config import RouterConfig
 from toolkit.simulate.of_deployment import ROUTED, fleet_of
 
 OWN = candidate(

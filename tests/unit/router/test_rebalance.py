@@ -13,9 +13,9 @@ from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt
 from tests.unit.router.house import House
 from tests.unit.router.house import run as run_house
 from toolkit.policies.stages.layout import Layout
-from toolkit.router.config import RouterConfig
-from toolkit.router.rebalance import Rebalance, from_yaml
 from toolkit.router.stages import Rebalancer
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.rebalance import Rebalance, from_yaml
 
 ARGS = ["--resume", "--token-ms", "4"]
 PATHS = list(bodies(1))

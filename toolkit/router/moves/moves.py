@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolkit.router.booking import Booking
-from toolkit.router.config import MovesBy
 from toolkit.router.moves.base import Kind, Move, Outcome, Why
 from toolkit.router.moves.direct import Direct
 from toolkit.router.moves.live import Live
@@ -17,6 +16,7 @@ from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.replay_times import ReplayTimes
 from toolkit.router.moves.targets import Targets
 from toolkit.router.rank import Rank
+from toolkit.settings.router.config import MovesBy
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
-from toolkit.router.validate.limits import MEDIA, NO_MEDIA
+from toolkit.settings.router.permissions import MEDIA, NO_MEDIA
 
 OURS = ("toolkit",)
 SGLANGS = ("sglang",)
@@ -30,7 +30,7 @@ LIMITS = (
     "head_timeout_s", "keepalive_s", "body_timeout_s", "body_pace_kib", "accept_gzip",
     "parse_cpu_ms", "write_stall_s",
 )  # fmt: skip
-"""Keys of `router:` that are those of `toolkit.router.config`, which says what they do."""
+"""Keys of `router:` that are those of `toolkit.settings.router.config`, which says what they do."""
 
 
 class Rule(NamedTuple):

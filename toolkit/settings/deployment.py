@@ -28,21 +28,21 @@ from toolkit.contract.addresses import LOOPBACK, check_host
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.preempting import from_yaml as preempt_yaml
 from toolkit.contract.waiting import Waiting, from_yaml
-from toolkit.launch import acting
-from toolkit.launch.dp_policy import check_roles
-from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.staged import StageSpec, check_shape, layout_of, with_replicas
-from toolkit.launch.yaml_lines import line_of, read_document
+from toolkit.errors import LaunchError, Problem
 from toolkit.loopback import is_loopback, open_port
 from toolkit.policies import check_policy
 from toolkit.policies.preemption.named import boundary_policy
 from toolkit.policies.stages.layout import Layout
-from toolkit.router.classes import Classes
-from toolkit.router.config import MovesBy
-from toolkit.router.origins import check_origin
-from toolkit.router.rebalance import Rebalance
-from toolkit.router.rebalance import from_yaml as rebalance_yaml
-from toolkit.router.validate.limits import ALLOWABLE
+from toolkit.settings import acting
+from toolkit.settings.dp_policy import check_roles
+from toolkit.settings.router.classes import Classes
+from toolkit.settings.router.config import MovesBy
+from toolkit.settings.router.origins import check_origin
+from toolkit.settings.router.permissions import ALLOWABLE
+from toolkit.settings.router.rebalance import Rebalance
+from toolkit.settings.router.rebalance import from_yaml as rebalance_yaml
+from toolkit.settings.stages import StageSpec, check_shape, layout_of, with_replicas
+from toolkit.settings.yaml_lines import line_of, read_document
 
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]

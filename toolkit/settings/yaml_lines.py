@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.bounded_files import Unreadable, check_yaml, read_text
-from toolkit.launch.errors import LaunchError, Problem
+from toolkit.errors import LaunchError, Problem
 
 Location = tuple[str | int, ...]
 

@@ -31,14 +31,14 @@ from toolkit.loopback import is_loopback, open_port
 from toolkit.policies import check_policy, follows_experts
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.policies.stages.layout import Layout
-from toolkit.router.classes import Classes
-from toolkit.router.first_token import FirstTokenFrom
-from toolkit.router.origins import check_origin
-from toolkit.router.rebalance import Rebalance
-from toolkit.router.validate.limits import ALLOWABLE, MEDIA, NO_MEDIA
+from toolkit.settings.router.classes import Classes
+from toolkit.settings.router.origins import check_origin
+from toolkit.settings.router.permissions import ALLOWABLE, MEDIA, NO_MEDIA
+from toolkit.settings.router.rebalance import Rebalance
 
 Role = Literal["prefill", "decode", "plain"]
 Dispatch = Literal["late", "concurrent"]
+FirstTokenFrom = Literal["prefill", "decode"]
 MovesBy = Literal["auto", "direct", "replay"]
 MOVES_BY: tuple[MovesBy, ...] = get_args(MovesBy)
 
@@ -177,7 +177,7 @@ class RouterConfig(BaseModel):
 
     `stages` share the decode ranks out, in their order, among ranges of lengths
     (`toolkit.policies.stages`); None: all ranks serve all lengths. `rebalance`: requests move
-    between decode ranks while they run (`toolkit.router.rebalance`).
+    between decode ranks while they run (`toolkit.settings.router.rebalance`).
 
     `record`: absolute path of a file to which the lengths and times of all requests are appended
     (`toolkit.router.recording`).
@@ -229,7 +229,7 @@ class RouterConfig(BaseModel):
     classes: Classes | None = None
     """How latency-sensitive and best-effort requests are told apart; None: they are not."""
     allow: frozenset[str] = frozenset()
-    """What clients may do beyond plain requests: names of `toolkit.router.validate.ALLOWABLE`."""
+    """What clients may do beyond plain requests: names of `toolkit.settings.router.permissions`."""
     stages: tuple[StageConfig, ...] | None = None
     rebalance: Rebalance | None = None
     """Moves of running requests; None: with stages the defaults, without them none."""
