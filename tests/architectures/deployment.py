@@ -16,7 +16,7 @@ from toolkit.launch.checks import possible
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 KV_TOKENS = 4096
 

@@ -44,7 +44,7 @@ from toolkit.contract.variables import WITHOUT_VARIABLE
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 SIDES = {
     "first_token": "prefill",

@@ -34,7 +34,7 @@ from toolkit.bench.session import Settings, measure
 from toolkit.launch.command import CPU_ENV
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 SETTLE_S = 5.0
 IMPORT = """

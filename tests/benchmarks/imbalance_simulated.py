@@ -39,7 +39,7 @@ from tests.benchmarks.shared.simulated import arriving
 from tests.dp_recipe import RESERVED, SLOTS
 from toolkit.bench.traces import TraceRow, load
 from toolkit.resources import recipes_dir
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 from toolkit.simulate import costs
 from toolkit.simulate.fleet import Fleet
 from toolkit.simulate.of_deployment import fleet_of

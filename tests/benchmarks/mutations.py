@@ -148,7 +148,7 @@ def _target(options: Any, folder: Path) -> Iterator[Target]:
         return
     from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
-    from toolkit.settings.deployment import load_deployment
+    from toolkit.settings.load import load_deployment
 
     with running(resolve(load_deployment(RECIPE)), folder / "run") as up:
         headers = {"Authorization": f"Bearer {up.worker_key}"}

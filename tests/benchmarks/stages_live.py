@@ -44,7 +44,7 @@ from toolkit.bench.target import discover, get_json
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 DECODES = 4
 KV_TOKENS = 16384

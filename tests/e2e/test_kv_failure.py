@@ -18,7 +18,7 @@ from tests.e2e.reference import Reference
 from tests.e2e.workers import state, victim
 from toolkit.launch.running import Running
 from toolkit.resources import recipes_dir
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

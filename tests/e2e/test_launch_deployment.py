@@ -25,7 +25,7 @@ from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running
 from toolkit.launch.state import read_state
 from toolkit.resources import recipes_dir
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

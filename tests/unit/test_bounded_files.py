@@ -30,8 +30,9 @@ from toolkit.profile_folder import store
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.replay import replay
 from toolkit.router.recording import Recording
-from toolkit.settings.deployment import load_deployment
-from toolkit.settings.router.config import ConfigError, load_config
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import ConfigError
+from toolkit.settings.router.load import load_config
 
 ROOT = Path(__file__).parents[2]
 DEEP = "[" * 100_000 + "]" * 100_000

@@ -23,7 +23,7 @@ def hosted(path: Path, run_dir: Path | None = None) -> Iterator[Running]:
     from toolkit.launch.errors import LaunchError
     from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
-    from toolkit.settings.deployment import load_deployment
+    from toolkit.settings.load import load_deployment
 
     try:
         plan = resolve(load_deployment(path))

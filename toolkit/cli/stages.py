@@ -147,7 +147,7 @@ class Target:
         """LaunchError: the copy would be no good deployment; nothing is written then."""
         from toolkit.launch.state import write_whole
         from toolkit.launch.yaml_edit import with_key
-        from toolkit.settings.deployment import load_deployment
+        from toolkit.settings.load import load_deployment
 
         assert self.file is not None
         text = with_key(self.file.read_text(), "decode", "stages", _plain(found), str(self.file))

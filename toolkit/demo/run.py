@@ -39,7 +39,7 @@ def demo(size: Size, page: Path | None = None) -> None:
     from toolkit.launch.show import summary
     from toolkit.report import terminal
     from toolkit.resources import recipes_dir
-    from toolkit.settings.deployment import load_deployment
+    from toolkit.settings.load import load_deployment
 
     if page is not None:
         from toolkit.bench.page import ready

@@ -11,7 +11,7 @@ from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from toolkit.launch.errors import Problem
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import FINAL, Managed, Status
-from toolkit.settings.deployment import Timeouts
+from toolkit.settings.processes import Timeouts
 
 
 class Phase(StrEnum):

@@ -17,7 +17,7 @@ from toolkit.launch.model import ModelFacts
 from toolkit.launch.profile_needs import ProfileNeeds
 from toolkit.loopback import is_loopback
 from toolkit.policies.base import group_count
-from toolkit.settings.deployment import LogFiles, Restart, Timeouts
+from toolkit.settings.processes import LogFiles, Restart, Timeouts
 
 RUN_DIR = "{run_dir}"
 """Stands for the run folder in commands; the supervisor puts the real one in."""

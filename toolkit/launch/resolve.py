@@ -14,8 +14,9 @@ from toolkit.launch.model import read_model
 from toolkit.launch.placement import Request, place
 from toolkit.launch.plan import Plan
 from toolkit.launch.profile_needs import read_locality
-from toolkit.settings.deployment import Deployment, Role
+from toolkit.settings.deployment import Deployment
 from toolkit.settings.dp_policy import check_args
+from toolkit.settings.role import Role
 
 
 def resolve(deployment: Deployment, host: str | None = None) -> Plan:

@@ -33,7 +33,8 @@ from toolkit.router.request import NOTHING, Single, Wanted
 from toolkit.router.reruns import Reruns
 from toolkit.router.stream_memory import FORGOTTEN
 from toolkit.router.turnstile import Place
-from toolkit.settings.router.config import Dispatch, FirstTokenFrom, RouterConfig
+from toolkit.settings.router.choosing import Dispatch, FirstTokenFrom
+from toolkit.settings.router.config import RouterConfig
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.legs import Answer

@@ -17,7 +17,8 @@ from toolkit.router.ejection import Ejection
 from toolkit.router.errors import Reason
 from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call, Upstream
-from toolkit.settings.router.config import RouterConfig, WorkerConfig
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.worker import WorkerConfig
 from toolkit.watchdog import Verdict
 
 log = logging.getLogger("toolkit.router")

@@ -2,124 +2,36 @@
 
 One that cannot is refused: who writes it believes that it does something, such as asking for a key.
 Only what the file itself sets is looked at: a default never offends, nor does a key without value.
+Where a key acts is said where it is declared (`toolkit.settings.rules`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
+from toolkit.settings.role import Role
 from toolkit.settings.router.permissions import MEDIA, NO_MEDIA
+from toolkit.settings.router.section import SGLANG_POLICIES, Router
+from toolkit.settings.rules import Device, Rule, rules_of
+from toolkit.settings.section import Section
 
-OURS = ("toolkit",)
-SGLANGS = ("sglang",)
-BOTH = ("toolkit", "sglang")
-EVERY = ("toolkit", "sglang", "none")
-POLICIES = ("prefill_policy", "decode_policy")
-SGLANG_DECODE = ("random", "round_robin", "cache_aware", "power_of_two", "manual")
-SGLANG_POLICIES = {"prefill_policy": (*SGLANG_DECODE, "bucket"), "decode_policy": SGLANG_DECODE}
-"""What sglang_router 0.3.2 takes; a test compares."""
-LIMITS = (
-    "max_inflight", "max_queue", "parked_per_prefill", "park_timeout_s", "request_timeout_s",
-    "silent_s", "hung_s", "lost_s", "first_token_timeout_s", "idle_timeout_s", "eject_share",
-    "max_retries", "max_parts", "max_body_mib", "max_body_total_mib", "max_connections",
-    "head_timeout_s", "keepalive_s", "body_timeout_s", "body_pace_kib", "accept_gzip",
-    "parse_cpu_ms", "write_stall_s",
-)  # fmt: skip
-"""Keys of `router:` that are those of `toolkit.settings.router.config`, which says what they do."""
-
-
-class Rule(NamedTuple):
-    """When a key of `router:` acts, and what to do where it does not.
-
-    `kinds`: the routers that know what to do with it; `other`: what to say of another one, where
-    that is more than to use one of these. `plain`: what to do in mode plain; empty where it acts
-    there too. `late`: it acts only with `dispatch: late`."""
-
-    kinds: tuple[str, ...]
-    other: str = ""
-    plain: str = ""
-    late: bool = False
-
-
-PD = "use mode: pd, or remove it"
-PARKS = Rule(OURS, plain=PD, late=True)
-EXPERTS = Rule(OURS, plain=PD)
-ROUTER = dict.fromkeys(LIMITS, Rule(OURS)) | {
-    "kind": Rule(EVERY),
-    "host": Rule(BOTH),
-    "port": Rule(BOTH),
-    "node": Rule(BOTH),
-    "open": Rule(BOTH),
-    # Its values are judged, not the key: `checks.possible.routing`.
-    "dispatch": Rule(EVERY),
-    # Prefill workers record by it and DP controllers choose by it, whatever router there is.
-    "profile": Rule(EVERY),
-    "api_key_env": Rule(BOTH),
-    "classes": Rule(OURS),
-    "cors": Rule(OURS, "only our router answers web pages: use kind: toolkit, or remove it"),
-    "rebalance": Rule(OURS, plain=PD),
-    "moves": Rule(OURS, plain="plain workers move requests by replay alone: remove it"),
-    "max_inflight": Rule(BOTH),
-    "max_queue": Rule(BOTH),
-    "request_timeout_s": Rule(BOTH),
-    "prefill_policy": Rule(BOTH, plain="set decode_policy, which plain uses"),
-    "decode_policy": Rule(BOTH),
-    "first_token": Rule(OURS, plain=PD, late=True),
-    "parked_per_prefill": PARKS,
-    "park_timeout_s": PARKS,
-    # Whether there is a profile is asked before a launch: a simulation needs none.
-    "tau": EXPERTS,
-    "refit_on_drift": EXPERTS,
-    "record": Rule(OURS, "only our router records: use kind: toolkit, or remove it"),
-    "seed": Rule(OURS),
-    "api_keys_file": Rule(OURS),
-    "admin_key_env": Rule(OURS),
-    "admin_key_file": Rule(OURS),
-    "admin_port": Rule(OURS),
-    "allow": Rule(OURS),
-    "args": Rule(SGLANGS, "only SGLang's router has flags: use kind: sglang, or remove them"),
-}
+ROUTER = rules_of(Router, Rule)
 """Every key of `router:`; a test fails for one that is not here."""
-
-DEVICE = {
-    "background": ("cpu", "only CPU workers share cores: remove it"),
-    "gpus": ("cuda", "device cpu has no GPUs: set device: cuda, or remove it"),
-}
-"""Key of a role -> the only device where it acts, and what to say on the other."""
-
-
-def router_problem(key: str, kind: str, dispatch: str | None) -> str:
-    """Why this kind of router has no use for the key; empty where it has. `dispatch`: as the file
-    says."""
-    rule = ROUTER.get(key, Rule(EVERY))
-    if kind not in rule.kinds:
-        what = "there is no router" if kind == "none" else f"router: {kind} cannot do that"
-        return rule.other or f"{what}: use kind: {' or '.join(rule.kinds)}, or remove it"
-    if rule.late and dispatch == "concurrent":
-        what = "has no prefill apart" if key == "first_token" else "parks no prefill"
-        return f"dispatch: concurrent {what}: use dispatch: late, or remove it"
-    return ""
-
-
-def policy_problem(key: str, name: str) -> str:
-    """Why SGLang's router has no such policy; empty: it has."""
-    known = SGLANG_POLICIES[key]
-    if name in known:
-        return ""
-    return f"router: sglang cannot do {name}: use kind: toolkit, or one of {', '.join(known)}"
+DEVICE = rules_of(Role, Device)
+"""The keys of a role that act on one device only."""
 
 
 def plain_problem(key: str, kind: str) -> str:
     """Why workers that do both prefill and decode leave the key without effect; empty: they do
     not."""
-    if kind == "sglang" and key in POLICIES:
+    if kind == "sglang" and key in SGLANG_POLICIES:
         return "mode plain has one policy, a flag: set router.args: {policy: NAME} instead"
-    mend = ROUTER.get(key, Rule(EVERY)).plain
+    mend = ROUTER[key].plain
     return mend and f"mode plain has no prefill workers apart: {mend}"
 
 
@@ -152,8 +64,8 @@ def role_problem(key: str, role: str, device: str) -> str:
         return "only prefill and decode workers have one: remove it"
     if key == "expert_placement" and role != "decode":
         return "ELDR chooses decode workers: set it there, or remove it"
-    where, why = DEVICE.get(key, (device, ""))
-    return "" if where == device else why
+    rule = DEVICE.get(key)
+    return rule.why if rule is not None and rule.name != device else ""
 
 
 def wrong_role(role: str, mode: str) -> str:
@@ -174,19 +86,18 @@ def conditions(path: str) -> str:
         found += [f"kind: {kind}" for kind in rule.kinds if len(rule.kinds) == 1]
         found += ["mode: pd"] * bool(rule.plain) + ["dispatch: late"] * rule.late
     if section == "ROLE" and key in DEVICE:
-        found.append(f"device: {DEVICE[key][0]}")
+        found.append(f"device: {DEVICE[key].name}")
     if section == "transfer":
         found.append("mode: pd")
     return f"only with {', '.join(f'`{each}`' for each in found)}" if found else ""
 
 
-def given(section: Any, also_false: bool = True) -> list[str]:
+def given(section: Section, also_false: bool = True) -> list[str]:
     """The keys to which a section of the file gives a value. Without `also_false` not those that
     say no to what happens only when asked for."""
-    values = {key: getattr(section, key) for key in section.model_fields_set}
     if not also_false:
-        return [key for key, value in values.items() if value]
-    return [key for key, value in values.items() if value is not None and value != {}]
+        return [key for key, value in section.said.items() if value]
+    return [key for key, value in section.said.items() if value is not None and value != {}]
 
 
 def refuse(found: Mapping[str, str]) -> None:
@@ -207,8 +118,8 @@ def without_other_device(data: dict[str, Any], device: str, roles: Collection[st
     """Take what could not act on `device` out of a file (as plain data) that was written for the
     other one: a deployment serves both."""
     for role in roles:
-        for key, (where, _) in DEVICE.items():
-            if where != device:
+        for key, rule in DEVICE.items():
+            if rule.name != device:
                 data.get(role, {}).pop(key, None)
     transfer = data.get("transfer", {})
     if device == "cpu" and transfer.get("backend", "auto") == "auto":

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from toolkit.errors import Problem
 
 if TYPE_CHECKING:
-    from toolkit.settings.deployment import Deployment, Role
+    from toolkit.settings.deployment import Deployment
+    from toolkit.settings.role import Role
 
 FLAG = "load-balance-method"
 

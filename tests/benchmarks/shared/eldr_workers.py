@@ -62,7 +62,7 @@ def workers(profile: Path | None = None) -> Iterator[Workers]:
     """
     from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
-    from toolkit.settings.deployment import load_deployment
+    from toolkit.settings.load import load_deployment
 
     deployment = load_deployment(RECIPE)
     if profile is not None:

@@ -26,7 +26,7 @@ from toolkit.launch.running import running
 from toolkit.launch.state import STATE, new_run_dir
 from toolkit.launch.supervisor import Supervisor
 from toolkit.resources import recipes_dir
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 SLOW = "import time; time.sleep(3)\n" + SERVER
 """Takes its port late, as a worker does that loads a model first."""

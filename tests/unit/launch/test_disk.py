@@ -24,7 +24,7 @@ from toolkit.launch.command import source_root
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.running import running
 from toolkit.launch.state import read_state
-from toolkit.settings.deployment import LogFiles, Restart
+from toolkit.settings.processes import LogFiles, Restart
 
 # Says much on start, and as many numbered lines of 100 bytes as a POST asks for.
 TALKER = SERVER.replace(

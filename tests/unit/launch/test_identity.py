@@ -29,7 +29,7 @@ from toolkit.launch.progress import Quiet
 from toolkit.launch.running import running
 from toolkit.launch.state import STATE
 from toolkit.launch.supervisor import Supervisor
-from toolkit.settings.deployment import Restart
+from toolkit.settings.processes import Restart
 
 NEVER = "import time; time.sleep(600)"
 """A worker that has not taken its port yet."""

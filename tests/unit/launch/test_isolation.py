@@ -20,7 +20,8 @@ from toolkit.launch.command import source_root
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
-from toolkit.settings.deployment import Deployment, load_deployment
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
 
 INSIDE = """
 import ctypes, encodings.idna, json, os, socket, sys

@@ -28,7 +28,8 @@ from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
 from toolkit.launch.state import read_state
 from toolkit.resources import recipes_dir
-from toolkit.settings.deployment import Deployment, load_deployment
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
 from toolkit.settings.router.config import RouterConfig
 
 HOSTS = {"a": {"address": "10.1.0.1"}, "b": {"address": "10.1.0.2"}}

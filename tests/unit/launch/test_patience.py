@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from toolkit.launch.patience import PATIENCE, patience
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
-from toolkit.settings.deployment import Router, load_deployment
+from toolkit.settings.load import load_deployment
 from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.section import Router
 
 WATCHDOG_S = 300.0
 """SGLang's --watchdog-timeout; a test of the recipes' flags asks the installed one."""

@@ -20,10 +20,12 @@ from toolkit.launch.ports import CountedPorts, FreePorts
 from toolkit.launch.profile_needs import locality
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
-from toolkit.settings.acting import LIMITS
-from toolkit.settings.deployment import Router, load_deployment
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.bounds import Bodies, Waits
 from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.section import Router
 
+LIMITS = (*Waits.model_fields, *Bodies.model_fields)
 RECIPES = sorted(recipes_dir().glob("*.yaml"))
 
 

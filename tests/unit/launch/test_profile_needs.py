@@ -24,7 +24,8 @@ from toolkit.launch.resolve import resolve
 from toolkit.launch.signature_flags import RULES
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir, recipes_dir
-from toolkit.settings.deployment import Deployment, load_deployment
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
 from toolkit.settings.router.config import RouterConfig
 
 EMBEDDED = profiles_dir() / "embedded"

@@ -19,7 +19,7 @@ from toolkit.launch.patience import PATIENCE
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 RECIPES = sorted(recipes_dir().glob("*.yaml"))
 GPU = [each for each in RECIPES if load_deployment(each).device == "cuda"]

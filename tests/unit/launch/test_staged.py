@@ -14,7 +14,8 @@ from toolkit.launch.checks.staged import staged
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.resolve import resolve
 from toolkit.policies.stages.layout import Layout
-from toolkit.settings.deployment import Deployment, load_deployment
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
 from toolkit.settings.router.config import RouterConfig
 
 STAGES = "stages: [{upto: 512, replicas: 2}, {upto: 2048}, {replicas: 1}]"

@@ -22,7 +22,7 @@ from toolkit.launch.process import Managed, Status
 from toolkit.launch.running import running
 from toolkit.launch.scratch import heartbeats
 from toolkit.launch.stalls import EVERY, LATER_S, Stalls
-from toolkit.settings.deployment import Restart
+from toolkit.settings.processes import Restart
 from toolkit.watchdog import Bounds
 
 BEATING = """

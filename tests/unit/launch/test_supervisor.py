@@ -24,7 +24,7 @@ from toolkit.launch.running import running
 from toolkit.launch.scratch import scratch, variables
 from toolkit.launch.state import read_state
 from toolkit.launch.supervisor import Supervisor
-from toolkit.settings.deployment import Restart
+from toolkit.settings.processes import Restart
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.unit.launch.stand_ins import plan, routed, worker
 from toolkit.launch.plan import Plan
 from toolkit.launch.running import running
 from toolkit.launch.supervisor import Supervisor
-from toolkit.settings.deployment import Restart
+from toolkit.settings.processes import Restart
 
 TURNS_A_SECOND = 40
 

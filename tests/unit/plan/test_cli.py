@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.unit.plan.tasks import deployment_file
 from toolkit.cli.main import app
 from toolkit.launch.resolve import resolve
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 from toolkit.simulate.of_deployment import fleet_of
 
 QUICK = ("--rate", "20", "--seconds", "6", "--seeds", "1", "--budget", "20", "--scale", "1")

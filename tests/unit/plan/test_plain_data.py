@@ -9,7 +9,7 @@ import pytest
 
 from toolkit.plan.errors import PlanError
 from toolkit.plan.plain_data import arg_key, get, moved, normal, put, refuse, write
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 
 def test_short_forms_are_written_out() -> None:

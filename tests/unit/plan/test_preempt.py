@@ -27,7 +27,7 @@ from toolkit.plan.preempt import OFF
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import Split
 from toolkit.plan.tables import head, prediction, refusal, sentences, sized
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.request import Request
 

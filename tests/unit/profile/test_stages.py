@@ -16,7 +16,7 @@ from toolkit.cli.main import app
 from toolkit.profile_folder.schema import Latency
 from toolkit.profile_folder.store import write
 from toolkit.resources import profiles_dir
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 RUNNER = CliRunner()
 

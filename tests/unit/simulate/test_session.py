@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.cli.main import app
 from toolkit.resources import profiles_dir, recipes_dir
-from toolkit.settings.deployment import Deployment, load_deployment
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
 from toolkit.simulate import costs
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.experts import Experts

@@ -16,7 +16,7 @@ from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.replay_times import ReplayTimes
 from toolkit.router.moves.targets import Targets
 from toolkit.router.rank import Rank
-from toolkit.settings.router.config import MovesBy
+from toolkit.settings.router.choosing import MovesBy
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher

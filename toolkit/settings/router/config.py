@@ -1,293 +1,86 @@
-"""The router's configuration file: strict JSON, one model, no hidden defaults elsewhere."""
+"""The router's own file, strict JSON: what a deployment file may say and its launcher adds."""
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from toolkit.bounded_files import Unreadable, read_bytes
-from toolkit.contract.addresses import (
-    LAST_PORT,
-    LOOPBACK,
-    Place,
-    check_host,
-    http_url,
-    read_worker_url,
-)
 from toolkit.errors import ToolkitError
 from toolkit.keys import KeysError, from_environment
 from toolkit.loopback import is_loopback, open_port
 from toolkit.policies import check_policy, follows_experts
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.policies.stages.layout import Layout
-from toolkit.settings.router.classes import Classes
-from toolkit.settings.router.origins import check_origin
-from toolkit.settings.router.permissions import ALLOWABLE, MEDIA, NO_MEDIA
+from toolkit.settings.router.access import Access
+from toolkit.settings.router.bounds import Bodies, Stuck, Waits
+from toolkit.settings.router.choosing import Choosing
+from toolkit.settings.router.permissions import MEDIA, NO_MEDIA
 from toolkit.settings.router.rebalance import Rebalance
+from toolkit.settings.router.worker import WorkerConfig
+from toolkit.settings.section import Count, Seconds, key
+from toolkit.settings.stages import Stage
 
-Role = Literal["prefill", "decode", "plain"]
-Dispatch = Literal["late", "concurrent"]
-FirstTokenFrom = Literal["prefill", "decode"]
-MovesBy = Literal["auto", "direct", "replay"]
-MOVES_BY: tuple[MovesBy, ...] = get_args(MovesBy)
+Delay = Annotated[float, Field(ge=0)]
 
 
 class ConfigError(ToolkitError, ValueError):
     """The configuration cannot be used; the message says what to change."""
 
 
-class WorkerConfig(BaseModel):
-    """One SGLang server: `url` for HTTP, `bootstrap_*` for its KV bootstrap server. `dp_attention`:
-    its DP ranks share their experts; what the worker says of itself when it is up counts more.
-    `same_run`: this router's own launcher starts it (`toolkit.router.identity`). `preempts`: it
-    stops best-effort prefills between layers for latency-sensitive requests, or pauses answers."""
+class RouterConfig(Stuck, Bodies, Waits, Choosing, Access):
+    """Everything the router can be told: what section `router` of a deployment file may say too,
+    with the same defaults, and what the launcher knows. Times are in seconds.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    `profile`, `record` and the files of keys are absolute paths here. The workers' key in
+    `worker_api_key_env` goes by plain HTTP: to a worker on another host (not loopback, not the
+    router's own `host`, not of its launcher's run) only with `insecure`. `stages` share the decode
+    ranks out, in their order, among ranges of lengths (`toolkit.policies.stages`); None: all ranks
+    serve all lengths. `rebalance`: None: with stages the defaults, without them no moves.
 
-    name: str
-    role: Role
-    url: str
-    bootstrap_host: str | None = None
-    bootstrap_port: int | None = Field(default=None, ge=1, le=LAST_PORT)
-    dp_size: int = Field(default=1, ge=1)
-    dp_attention: bool = False
-    same_run: bool = False
-    preempts: bool = False
-
-    @field_validator("url")
-    @classmethod
-    def _readable(cls, url: str) -> str:
-        place, prefix = read_worker_url(url)
-        return http_url(*place) + prefix
-
-    @field_validator("bootstrap_host")
-    @classmethod
-    def _host_alone(cls, host: str | None) -> str | None:
-        return None if host is None else check_host(host)
-
-    @model_validator(mode="after")
-    def _prefill_needs_bootstrap(self) -> WorkerConfig:
-        if self.role == "prefill" and self.bootstrap_port is None:
-            raise ValueError(
-                f"prefill worker {self.name!r} needs bootstrap_port "
-                "(its --disaggregation-bootstrap-port)"
-            )
-        return self
-
-    @cached_property
-    def place(self) -> Place:
-        """Where it listens."""
-        return read_worker_url(self.url)[0]
-
-    @cached_property
-    def prefix(self) -> str:
-        """What stands before every path of it; empty for a worker that is behind none."""
-        return read_worker_url(self.url)[1]
-
-    @property
-    def host(self) -> str:
-        return self.place.host
-
-    @property
-    def port(self) -> int:
-        return self.place.port
-
-
-class StageConfig(BaseModel):
-    """A stage: so many decode DP ranks for requests of at most `upto` KV tokens (None: any)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    upto: int | None = Field(default=None, ge=1)
-    replicas: int = Field(default=1, ge=1)
-
-
-class RouterConfig(BaseModel):
-    """Everything the router can be told. Times are in seconds.
-
-    `parked_per_prefill` bounds the requests that one prefill DP rank may hold whose decode worker
-    is not chosen yet: each of them can keep its KV locked there. `silent_s` without any event
-    takes a worker out of new decisions, `hung_s` also gives up the requests that it runs. A worker
-    whose events say that its HTTP loop has been held up for `silent_s` is taken out as well, and
-    keeps what it runs. The defaults suit a CPU; a launcher gives those of the device
-    (`toolkit.launch.patience`).
-    `rerun_wait_s` is how long a request that already ran somewhere waits for a worker to come
-    back; a new one waits `no_worker_wait_s` and then gets 503. Both wait longer for a worker that
-    is expected back (`toolkit.router.returns`), up to `request_timeout_s`.
-
-    Decode policies `br0`, `brh@PREDICTOR`, `level` and `composed` keep finished prefills in a pool
-    and bind them in rounds, which needs `dispatch` late; `parked_per_prefill` times prefill ranks
-    bounds that pool, and `park_timeout_s` the time in it. Otherwise (concurrent, plain workers)
-    they choose for each request as it comes. `gimbal@KV:DIFF:LOAD` serves either side and wants
-    requests that say whose they are (`user`, `session_id` or `routing_key` in the body, or header
-    `x-smg-routing-key`).
-
-    `moves`: how a running request gets from one decode worker to another: `direct`: the one sends
-    its KV to the other and decodes on meanwhile, which wants a bootstrap server of each; `replay`:
-    it is prefilled again; `auto`: directly where that is possible (`toolkit.router.moves`).
-
-    `profile` is the absolute path of a profile folder (`toolkit profile`), which `eldr` needs;
-    `tau` its locality band; `refit_on_drift` lets it follow traffic that changes its experts.
-
-    `first_token`: whose first token a stream begins with, where `dispatch` is late: `prefill`: the
-    prefill worker's, as soon as it is there; `decode`: its decode worker's, which is the same one
-    (`toolkit.router.first_token`).
-
-    `lost_s`: see `toolkit.router.rank.Rank`; longer than SGLang compiles a grammar (50 s), which
-    no reading shows.
-
-    `stuck_s`: a rank that holds work and makes no step for so long (or for five times what its
-    present step should take, if that is longer) is stuck; after half of it the rank gets nothing
-    new. `announced_s` is the bound of what is announced and cannot be foreseen, such as the
-    compilation of a kernel. A `stuck_s` of 0 never judges (`toolkit.watchdog`).
-
-    `first_token_timeout_s`, `idle_timeout_s`: how long a worker may be silent on a request, before
-    its first token and in mid-stream; then it runs elsewhere (`toolkit.router.silence`).
-    `eject_share`: at most this share of the healthy workers of a role is left alone because they
-    fail (`toolkit.router.ejection`); 0 ejects none. `max_retries`: how often a request is run again
-    when workers fail it; a poisonous one gets its error earlier (`toolkit.router.poison`).
-    Bounds before work. `max_parts`: parts (prompts times n) that one request may have; all
-    that run and wait are at most `max_inflight` + `max_queue` parts, batches three quarters of it.
-    `max_body_mib` for one body, `max_body_total_mib` for the memory of all that are read, parsed,
-    queued or run (`toolkit.router.budget`). A connection has `head_timeout_s` for each head, of
-    `max_head_kib` at most, `keepalive_s` between requests, and for a body `body_timeout_s` and a
-    pace of `body_pace_kib` KiB/s in each `body_window_s` (`toolkit.router.bodies`).
-    What is not an ordinary body is parsed and checked in processes, with `parse_cpu_ms` of CPU time
-    and half a second more for each MiB (`toolkit.router.parsing`). A client whose connection takes
-    nothing for `write_stall_s` while something waits to be written to it is dropped. Above
-    `max_connections` (less where file descriptors are few) idle ones are closed, else the new one
-    gets 503. `accept_gzip`: take bodies with `Content-Encoding: gzip`; otherwise 415.
-    Clients send one of the keys in the variable `api_key_env` or the file `api_keys_file` (a line
-    each, `KEY` or `NAME: KEY`); the admin that in `admin_key_env` or `admin_key_file`. Without an
-    admin key, /admin/* and abort_all answer only at `admin_port` on loopback (0: nowhere). A host
-    that is not loopback wants client keys, or `open`.
-    The workers' key in `worker_api_key_env` goes by plain HTTP: to a worker on another host (not
-    loopback, not the router's own `host`, not of its launcher's run) only with `insecure`.
-
-    `stages` share the decode ranks out, in their order, among ranges of lengths
-    (`toolkit.policies.stages`); None: all ranks serve all lengths. `rebalance`: requests move
-    between decode ranks while they run (`toolkit.settings.router.rebalance`).
-
-    `record`: absolute path of a file to which the lengths and times of all requests are appended
-    (`toolkit.router.recording`).
+    `rerun_wait_s` and `no_worker_wait_s`: both are longer for a worker that is expected back
+    (`toolkit.router.returns`), up to `request_timeout_s`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    host: str = LOOPBACK
     port: int = Field(default=30000, ge=0, le=65535)
-    api_key_env: str | None = None
-    api_keys_file: str | None = None
-    admin_key_env: str | None = None
-    admin_key_file: str | None = None
-    admin_port: int = Field(default=0, ge=0, le=65535)
-    open: bool = False
-    dispatch: Dispatch = "late"
-    first_token: FirstTokenFrom = "prefill"
-    prefill_policy: str = "round_robin"
-    decode_policy: str = "shortest_queue"
-    seed: int = 0
-    moves: MovesBy = "auto"
-    profile: str | None = None
-    tau: float = Field(default=0.1, ge=0, le=1, allow_inf_nan=False)
-    refit_on_drift: bool = True
-    record: str | None = None
+    admin_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="where /admin/* and abort_all answer without an admin key; 0: nowhere",
+    )
     workers: tuple[WorkerConfig, ...]
     worker_api_key_env: str | None = None
     insecure: bool = False
-    max_inflight: int = Field(default=256, ge=1)
-    max_queue: int = Field(default=512, ge=0)
-    parked_per_prefill: int = Field(default=8, ge=1)
-    park_timeout_s: float = Field(default=30.0, gt=0)
-    request_timeout_s: float = Field(default=600.0, gt=0)
-    prefill_wait_s: float = Field(default=60.0, gt=0)
-    connect_timeout_s: float = Field(default=2.0, gt=0)
-    silent_s: float = Field(default=1.5, gt=0)
-    hung_s: float = Field(default=5.0, gt=0)
-    lost_s: float = Field(default=60.0, gt=0)
-    stuck_s: float = Field(default=5.0, ge=0)
-    announced_s: float = Field(default=120.0, gt=0)
-    no_worker_wait_s: float = Field(default=1.0, ge=0)
-    rerun_wait_s: float = Field(default=60.0, ge=0)
-    first_token_timeout_s: float = Field(default=120.0, gt=0)
-    idle_timeout_s: float = Field(default=60.0, gt=0)
-    eject_share: float = Field(default=0.5, ge=0, le=1)
-    max_retries: int = Field(default=3, ge=0)
-    drain_timeout_s: float = Field(default=30.0, ge=0)
-    max_body_mib: int = Field(default=64, ge=1)
-    classes: Classes | None = None
-    """How latency-sensitive and best-effort requests are told apart; None: they are not."""
-    allow: frozenset[str] = frozenset()
-    """What clients may do beyond plain requests: names of `toolkit.settings.router.permissions`."""
-    stages: tuple[StageConfig, ...] | None = None
-    rebalance: Rebalance | None = None
-    """Moves of running requests; None: with stages the defaults, without them none."""
-    max_body_total_mib: int = Field(default=256, ge=2)
-    max_parts: int = Field(default=512, ge=1)
-    max_connections: int = Field(default=16384, ge=1)
-    max_head_kib: int = Field(default=32, ge=1)
-    head_timeout_s: float = Field(default=15.0, gt=0)
-    keepalive_s: float = Field(default=75.0, gt=0)
-    body_timeout_s: float = Field(default=300.0, gt=0)
-    body_window_s: float = Field(default=10.0, gt=0)
-    body_pace_kib: float = Field(default=16.0, ge=0, allow_inf_nan=False)
-    accept_gzip: bool = False
-    parse_cpu_ms: float = Field(default=100.0, gt=0, allow_inf_nan=False)
-    write_stall_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
-    cors: tuple[str, ...] = ()
-    """Origins whose web pages may read answers (`toolkit.router.cross_origin`); `*`: every page."""
-    debug: bool = False
-    """Log the lines of code that led to unexpected errors; never what they were about."""
-    incremental_streaming: bool = False
-    """True when the workers run with --incremental-streaming-output (/generate sends deltas)."""
+    stages: tuple[Stage, ...] | None = None
+    prefill_wait_s: Seconds = key(60.0, "how long a request waits for word of its prefill, seconds")
+    connect_timeout_s: Seconds = key(2.0, "how long a connection to a worker may take, seconds")
+    no_worker_wait_s: Delay = key(
+        1.0, "how long a new request waits for a worker to come back; then 503, seconds"
+    )
+    rerun_wait_s: Delay = key(60.0, "the same of one that has run already, seconds")
+    drain_timeout_s: Delay = key(
+        30.0, "how long requests that run have when the router ends, seconds"
+    )
+    max_head_kib: Count = key(32, "the largest head of a request, KiB; larger ones get 400")
+    body_window_s: Seconds = key(10.0, "over how long the pace of a body is averaged, seconds")
+    debug: bool = key(
+        False, "log the lines of code that led to unexpected errors; never what they were about"
+    )
+    incremental_streaming: bool = key(
+        False, "workers run with --incremental-streaming-output (/generate sends deltas)"
+    )
 
-    @field_validator("prefill_policy")
+    @field_validator("prefill_policy", "decode_policy")
     @classmethod
-    def _known_prefill(cls, name: str) -> str:
-        check_policy(name, "prefill")
+    def _known_policy(cls, name: str, info: ValidationInfo) -> str:
+        check_policy(name, str(info.field_name).removesuffix("_policy"))
         return name
-
-    @field_validator("decode_policy")
-    @classmethod
-    def _known_decode(cls, name: str) -> str:
-        check_policy(name, "decode")
-        return name
-
-    @field_validator("allow")
-    @classmethod
-    def _known_permissions(cls, names: frozenset[str]) -> frozenset[str]:
-        for name in sorted(names - ALLOWABLE.keys()):
-            raise ValueError(f"{name!r} is none of {', '.join(sorted(ALLOWABLE))}")
-        if "media_urls" in names and "media" not in names:
-            raise ValueError("'media_urls' needs 'media' too")
-        return names
-
-    @field_validator("host")
-    @classmethod
-    def _host_alone(cls, host: str) -> str:
-        return check_host(host)
-
-    @field_validator("cors")
-    @classmethod
-    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(check_origin(origin) for origin in origins)
 
     @field_validator("stages")
     @classmethod
-    def _stages_are_ranges(
-        cls, stages: tuple[StageConfig, ...] | None
-    ) -> tuple[StageConfig, ...] | None:
+    def _stages_are_ranges(cls, stages: tuple[Stage, ...] | None) -> tuple[Stage, ...] | None:
         if stages is not None:
             Layout.of((stage.upto, stage.replicas) for stage in stages)
         return stages
@@ -302,8 +95,6 @@ class RouterConfig(BaseModel):
 
     @model_validator(mode="after")
     def _ports(self) -> RouterConfig:
-        if self.admin_key_env and self.admin_key_file:
-            raise ValueError("admin_key_env and admin_key_file both name the admin key: leave one")
         if self.admin_port and self.admin_port == self.port:
             raise ValueError(f"admin_port and port are both {self.port}: give them different ones")
         keys = self.api_key_env or self.api_keys_file
@@ -441,19 +232,3 @@ def why_not(decode_policy: str, config: RouterConfig, dispatch: str) -> str | No
             f"wait for: set dispatch to 'late', {other}"
         )
     return None
-
-
-def load_config(path: str | Path) -> RouterConfig:
-    """Read and check a configuration file; ConfigError names the file and each wrong field."""
-    try:
-        return RouterConfig.model_validate_json(read_bytes(Path(path)))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except Unreadable as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    except ValidationError as error:
-        lines = [
-            f"  {'.'.join(map(str, item['loc'])) or '(file)'}: {item['msg']}"
-            for item in error.errors()
-        ]
-        raise ConfigError(f"{path} is not a router configuration:\n" + "\n".join(lines)) from error

@@ -41,8 +41,8 @@ class Rebalance(BaseModel):
         default=512,
         description="KV tokens that stay free at a target; a rank with fewer left hands on",
     )
-    patience: int = Field(
-        default=4, ge=1, description="a request that asked so often in vain goes first"
+    wait_limit: int = Field(
+        default=4, ge=1, description="a request that asked in vain in so many rounds goes first"
     )
     least: Natural = Field(
         default=0,
@@ -85,7 +85,7 @@ class Rebalance(BaseModel):
             band=self.band,
             at_once=self.at_once,
             reserve=self.reserve,
-            patience=self.patience,
+            patience=self.wait_limit,
             least=self.least,
             rest=self.rest,
             horizon=self.horizon,
@@ -94,8 +94,3 @@ class Rebalance(BaseModel):
     @property
     def model(self) -> Qoe | None:
         return None if self.qoe is None else Qoe(self.qoe, self.mixed)
-
-
-def from_yaml(value: object) -> object:
-    """`rebalance: false` is short for `rebalance: {on: false}`, `true` for `{}`."""
-    return {"on": value} if isinstance(value, bool) else value

@@ -15,7 +15,7 @@ from toolkit.launch.checks.preempting import preempting
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 from toolkit.settings.router.config import RouterConfig
 
 CLASSES: dict[str, Any] = {"classes": {}}

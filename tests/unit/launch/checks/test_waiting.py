@@ -16,7 +16,7 @@ from toolkit.launch.checks.waiting import PARKED, waiting
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from toolkit.launch.plan import Plan
 from toolkit.launch.profile_needs import locality
 from toolkit.launch.resolve import resolve
 from toolkit.policies.dp_method import SGLANGS, check_method
-from toolkit.settings.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 
 FLAG = "--load-balance-method"
 

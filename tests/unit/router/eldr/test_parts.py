@@ -40,7 +40,8 @@ from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.request_view import MAX_LABEL
 from toolkit.router.splitting import parse
 from toolkit.router.steps import StepSums
-from toolkit.settings.router.config import ConfigError, RouterConfig, load_config
+from toolkit.settings.router.config import ConfigError, RouterConfig
+from toolkit.settings.router.load import load_config
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import Nearness
 from toolkit.signatures.reader import Sample, SignatureReader
