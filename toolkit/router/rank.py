@@ -62,7 +62,7 @@ class Rank:
         self.verdict = Verdict.HEALTHY
         self._lost_s = config.lost_s
         self._posted: dict[Call, float | None] = {}
-        """With the first reading since then after which none had a single request."""
+        """With the first reading since then after which none had a request."""
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.pool import Waiter
 from toolkit.router.rank import Rank
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
 
 POOL = 10_000
 
@@ -71,9 +71,9 @@ class House:
         kind: RequestClass = RequestClass.STANDARD,
     ) -> Waiter:
         view = RequestView(prompt_tokens=tokens, request_class=kind)
-        single = Single("completions", "/v1/completions", {}, "r", 0, True, view)
-        single.avoid.update(avoid)
-        waiter = self.pool.enter(single, view, streams=True)
+        sub_request = SubRequest("completions", "/v1/completions", {}, "r", 0, True, view)
+        sub_request.avoid.update(avoid)
+        waiter = self.pool.enter(sub_request, view, streams=True)
         self.waiters.append(waiter)
         return waiter
 

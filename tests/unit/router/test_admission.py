@@ -161,7 +161,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.admission = Admission(3, 5)
-        self.singles: list[Queued] = []
+        self.sub_requests: list[Queued] = []
         self.overtaken = 0
 
     def teardown(self) -> None:
@@ -192,9 +192,9 @@ class AdmissionMachine(RuleBasedStateMachine):
         async def job() -> None:
             try:
                 with self.admission.enter(parts) as entry:
-                    before = list(self.singles)
+                    before = list(self.sub_requests)
                     if parts == 1:
-                        self.singles.append(entry._job)
+                        self.sub_requests.append(entry._job)
                     await asyncio.gather(*(part(entry, before) for _ in range(parts)))
             except ApiError as error:
                 assert error.status == 429

@@ -24,7 +24,7 @@ from toolkit.router.dispatch import Dispatcher
 from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
 from toolkit.router.splitting import parse
 
 LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT
@@ -113,9 +113,9 @@ def test_a_key_that_nobody_has_is_a_mistake_in_the_file(tmp_path: Path) -> None:
 def test_without_classes_nobody_has_one() -> None:
     body = b'{"prompt": ["a", "b"], "service_tier": "flex"}'
     job = parse("/v1/completions", body, said_class="nonsense")
-    assert {single.view.request_class for single in job.singles} == {STANDARD}
+    assert {sub_request.view.request_class for sub_request in job.sub_requests} == {STANDARD}
     job = parse("/v1/completions", body, classes=Classes())
-    assert {single.view.request_class for single in job.singles} == {BE}
+    assert {sub_request.view.request_class for sub_request in job.sub_requests} == {BE}
 
 
 def test_best_effort_requests_wait_behind_others_at_a_prefill_worker() -> None:
@@ -214,14 +214,14 @@ def prefills(count: int, **config: Any) -> Dispatcher:
     return Dispatcher(full, known, Metrics())
 
 
-def asked(kind: RequestClass) -> Single:
+def asked(kind: RequestClass) -> SubRequest:
     view = RequestView(prompt_tokens=100, request_class=kind)
-    return Single("completions", "/v1/completions", {}, "r", 0, True, view)
+    return SubRequest("completions", "/v1/completions", {}, "r", 0, True, view)
 
 
 def chosen(dispatcher: Dispatcher, kind: RequestClass, credit: bool = False) -> str | None:
-    single = asked(kind)
-    rank = dispatcher.choose("prefill", single, single.view, credit)
+    sub_request = asked(kind)
+    rank = dispatcher.choose("prefill", sub_request, sub_request.view, credit)
     return None if rank is None else rank.worker.name
 
 
@@ -297,7 +297,7 @@ def test_where_there_is_a_free_slot_no_answer_is_paused() -> None:
         assert hurry.bound.result().rank is second
         hurry.take()
         house.pool.leave(hurry)
-        single = asked(LS)
-        assert house.dispatcher.choose("decode", single, single.view) is first
+        sub_request = asked(LS)
+        assert house.dispatcher.choose("decode", sub_request, sub_request.view) is first
 
     run(check())

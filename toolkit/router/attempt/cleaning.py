@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from toolkit.router.attempt.legs import Leg, Legs
 from toolkit.router.attempt.verdicts import FULL
 from toolkit.router.merge import completion_tokens
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
@@ -25,7 +25,7 @@ PREFILL_LINGER_S = 10.0
 
 def clean_up(
     dispatcher: Dispatcher,
-    single: Single,
+    sub_request: SubRequest,
     relay: Relay | None,
     legs: Legs,
     ok: bool,
@@ -33,7 +33,7 @@ def clean_up(
 ) -> None:
     """`ok`: the client has its whole answer; `moved`: it goes on elsewhere."""
     legs.return_credit()
-    dispatcher.known_workers.leave_lane(single)
+    dispatcher.known_workers.leave_lane(sub_request)
     if legs.news is not None:
         legs.news.cancel()
     if legs.booking is not None:
@@ -53,7 +53,7 @@ def clean_up(
             try:
                 leg.rank.worker.abort(leg.rid)
             except Exception:  # best effort, as it is; the counts must go back
-                name, worker = single.request_id, leg.rank.worker.name
+                name, worker = sub_request.request_id, leg.rank.worker.name
                 log.exception("request %s: %s could not be told to drop it", name, worker)
             call.close()
         _end(leg, _generated(leg, relay, ok), ok, moved)

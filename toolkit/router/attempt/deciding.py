@@ -1,5 +1,5 @@
-"""One try of a single request: a prefill call and a decode call that share a room, each on the rank
-that is chosen for it."""
+"""One attempt of a sub-request: a prefill call and a decode call that share a room, each on the
+rank that is chosen for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolkit.router.metrics import Timing
 from toolkit.router.moves.base import GoOn
 from toolkit.router.one_token import is_one
 from toolkit.router.rank import Rank
-from toolkit.router.request import Single, new_room
+from toolkit.router.request import SubRequest, new_room
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ class Attempt:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        single: Single,
+        sub_request: SubRequest,
         relay: Relay | None,
         client: ClientStream | None,
         number: int,
@@ -56,24 +56,32 @@ class Attempt:
     ) -> None:
         self._d = dispatcher
         self._live = live
-        self._single = single
+        self._sub_request = sub_request
         self._number = number
         self._relay = relay
         self._client = client
-        self._legs = Legs(dispatcher, single, relay, number)
-        self._verdicts = Verdicts(dispatcher, single, self._legs)
+        self._legs = Legs(dispatcher, sub_request, relay, number)
+        self._verdicts = Verdicts(dispatcher, sub_request, self._legs)
         self._arrived = arrived
         self._timing = Timing()
         self._relaying = Relaying(
-            dispatcher, single, relay, client, self._legs, self._verdicts, self._timing, arrived,
-            first=number == 0, live=live,
-        )  # fmt: skip
+            dispatcher,
+            sub_request,
+            relay,
+            client,
+            self._legs,
+            self._verdicts,
+            self._timing,
+            arrived,
+            first=number == 0,
+            live=live,
+        )
         self._late = False
         self._done_at = 0.0
         self._sample: Sample | None = None
-        view = single.view
-        if single.resume_ids:
-            view = replace(view, prompt_tokens=view.prompt_tokens + len(single.resume_ids))
+        view = sub_request.view
+        if sub_request.resume_ids:
+            view = replace(view, prompt_tokens=view.prompt_tokens + len(sub_request.resume_ids))
         self._view: RequestView = view
 
     async def run(self) -> Answer | None:
@@ -81,7 +89,7 @@ class Attempt:
         try:
             if not self._d.config.disaggregated:
                 answer = await self._whole("plain")
-            elif self._single.endpoint == "count_tokens":
+            elif self._sub_request.endpoint == "count_tokens":
                 answer = await self._whole("prefill")
             else:
                 answer = await self._split()
@@ -92,7 +100,7 @@ class Attempt:
             raise
         finally:
             self._live.off()
-            clean_up(self._d, self._single, self._relay, self._legs, ok, moved)
+            clean_up(self._d, self._sub_request, self._relay, self._legs, ok, moved)
 
     @property
     def _wait_s(self) -> float:
@@ -107,7 +115,7 @@ class Attempt:
     async def _whole(self, role: str) -> Answer | None:
         """All of it on one worker."""
         rank = self._booked() or await self._d.pick(
-            role, self._single, self._view, self._wait_s, self._deadline
+            role, self._sub_request, self._view, self._wait_s, self._deadline
         )
         body = self._legs.body()
         set_rank(body, rank)
@@ -135,13 +143,13 @@ class Attempt:
     async def _split(self) -> Answer | None:
         """Prefill and decode apart: late when the prefill can tell that it is done."""
         d = self._d
-        one = is_one(self._single)
+        one = is_one(self._sub_request)
         if not one:
             # No prefill whose KV nobody can take: first somebody must be there.
             await d.present("decode", self._wait_s, self._deadline)
         late = d.dispatch == "late"
         prefill = await d.pick(
-            "prefill", self._single, self._view, self._wait_s, self._deadline, credit=late
+            "prefill", self._sub_request, self._view, self._wait_s, self._deadline, credit=late
         )
         if late:
             self._legs.credit = prefill
@@ -152,7 +160,9 @@ class Attempt:
         self._late = late = late and prefill.worker.has_events
         decode = None
         if not late:
-            decode = await d.pick("decode", self._single, self._view, self._wait_s, self._deadline)
+            decode = await d.pick(
+                "decode", self._sub_request, self._view, self._wait_s, self._deadline
+            )
         room = new_room(prefill.worker.config.dp_size, prefill.dp_rank)
         self._timing.queue = monotonic() - self._arrived
         body = self._legs.split_body(prefill, room)
@@ -195,9 +205,9 @@ class Attempt:
         if relay is None or d.first_token == "decode" or relay.sent.events:
             return None
         told, tickets = PATCH in prefill.worker.hello.patches, bool(d.known_workers.worker_key)
-        if why_decode(self._single, late=self._late, told=told, tickets=tickets):
+        if why_decode(self._sub_request, late=self._late, told=told, tickets=tickets):
             return None
-        return Early(self._single, relay, self._legs.rid, self._begin)
+        return Early(self._sub_request, relay, self._legs.rid, self._begin)
 
     def _begin(self) -> None:
         """The client has its first token."""
@@ -224,7 +234,7 @@ class Attempt:
             self._verdicts.prove(leg)
             tokens = event.prompt_tokens or self._view.prompt_tokens
             if self._number == 0:
-                self._single.prompt_tokens = tokens
+                self._sub_request.prompt_tokens = tokens
             self._view = replace(
                 self._view,
                 prompt_tokens=tokens,
@@ -238,11 +248,13 @@ class Attempt:
             return booked
         if self._d.pooling:
             return await self._from_pool(leg)
-        chosen = self._d.choose("decode", self._single, self._view)
+        chosen = self._d.choose("decode", self._sub_request, self._view)
         if chosen is not None:
             return chosen
         picking = asyncio.ensure_future(
-            self._d.pick("decode", self._single, self._view, config.park_timeout_s, self._deadline)
+            self._d.pick(
+                "decode", self._sub_request, self._view, config.park_timeout_s, self._deadline
+            )
         )
         try:
             await first_of((picking, leg.call.done))
@@ -263,8 +275,8 @@ class Attempt:
     async def _bound(self, leg: Leg) -> Booking:
         pool = self._d.pool
         assert pool is not None
-        streams, generated = self._relay is not None, len(self._single.resume_ids)
-        waiter = pool.enter(self._single, self._view, streams, generated)
+        streams, generated = self._relay is not None, len(self._sub_request.resume_ids)
+        waiter = pool.enter(self._sub_request, self._view, streams, generated)
         try:
             await first_of((waiter.bound, leg.call.done))
             if leg.call.done.done():
@@ -291,7 +303,7 @@ class Attempt:
         if locality is None or sample is None:
             return
         # A prompt counts once, however often it is run, and however many samples are wanted.
-        if self._number == 0 and self._single.first_sample:
+        if self._number == 0 and self._sub_request.first_sample:
             locality.observe(sample)
 
     def _post(

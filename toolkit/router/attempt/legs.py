@@ -13,7 +13,7 @@ from toolkit.router.booking import Booking
 from toolkit.router.leg import RID_BYTES, Apart, Leg, set_rank
 from toolkit.router.packed import segments
 from toolkit.router.rank import Rank
-from toolkit.router.request import WHOLE, Single, new_room, public_id, ticket_body
+from toolkit.router.request import WHOLE, SubRequest, new_room, public_id, ticket_body
 from toolkit.router.upstream import Sink
 
 if TYPE_CHECKING:
@@ -41,13 +41,23 @@ class Answer:
 class Legs:
     """The calls of an attempt in order, and what else it holds until it ends."""
 
-    __slots__ = ("_d", "_number", "_relay", "_single", "all", "booking", "credit", "news", "rid")
+    __slots__ = (
+        "_d",
+        "_number",
+        "_relay",
+        "_sub_request",
+        "all",
+        "booking",
+        "credit",
+        "news",
+        "rid",
+    )
 
     def __init__(
-        self, dispatcher: Dispatcher, single: Single, relay: Relay | None, number: int
+        self, dispatcher: Dispatcher, sub_request: SubRequest, relay: Relay | None, number: int
     ) -> None:
         self._d = dispatcher
-        self._single = single
+        self._sub_request = sub_request
         self._relay = relay
         self._number = number
         # Never the client's, and all of one length: SGLang's abort takes every rid that begins
@@ -78,23 +88,23 @@ class Legs:
             sink = early.feed
         if apart is not None:
             sink = apart.sink
-        headers = self._single.headers + (IDS_HEADER if sink is not None else "")
+        headers = self._sub_request.headers + (IDS_HEADER if sink is not None else "")
         if self._number:
             headers += f"{ATTEMPT}: {self._number}\r\n"
-        call = rank.worker.post(self._single.path, segments(body), sink, headers)
+        call = rank.worker.post(self._sub_request.path, segments(body), sink, headers)
         booking, self.booking = self.booking, None
         generates = decode and rank.worker.config.role != "prefill"
         if booking is None:  # last: what was not sent is not counted
             following = self._d.following if generates else None
-            streams, generated = self._relay is not None, len(self._single.resume_ids)
+            streams, generated = self._relay is not None, len(self._sub_request.resume_ids)
             booking = Booking(rank, view, following, streams, generated)
         now = monotonic()
         probe = rank.worker.record.posted(now)
-        rid, brought = self.rid, len(self._single.resume_ids)
+        rid, brought = self.rid, len(self._sub_request.resume_ids)
         if apart is not None:
             rid, brought = apart.rid, apart.brought
         worker, role = rank.worker, rank.worker.config.role
-        self._single.track.sent(self._number, worker.name, rank.dp_rank, role, rid)
+        self._sub_request.track.sent(self._number, worker.name, rank.dp_rank, role, rid)
         leg = Leg(rank, call, booking, decode, now, probe, rid=rid, brought=brought, early=early)
         if apart is None:
             self.all.append(leg)
@@ -113,15 +123,17 @@ class Legs:
 
     def named(self, body: bytes) -> bytes:
         """A worker's answer under the id that the client knows."""
-        return body.replace(self.rid.encode(), public_id(self._single.rid))
+        return body.replace(self.rid.encode(), public_id(self._sub_request.rid))
 
     def body(self) -> dict[str, Any]:
         """What a worker that prefills and decodes both is sent."""
         key = self._d.known_workers.worker_key
-        if self._single.endpoint in WHOLE:  # SGLang wants as many ids as there are inputs, or none
-            return dict(self._single.body)
-        body = {**ticket_body(self._single, self.rid, key), "rid": self.rid}
-        if self._single.endpoint == "responses":
+        if (
+            self._sub_request.endpoint in WHOLE
+        ):  # SGLang wants as many ids as there are inputs, or none
+            return dict(self._sub_request.body)
+        body = {**ticket_body(self._sub_request, self.rid, key), "rid": self.rid}
+        if self._sub_request.endpoint == "responses":
             body["request_id"] = self.rid
         return body
 

@@ -15,7 +15,7 @@ from toolkit.router.errors import ApiError
 from toolkit.router.first import first_of
 from toolkit.router.merge import put_prompt_logprobs
 from toolkit.router.metrics import Timing
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
 from toolkit.router.retry_after import passed
 from toolkit.router.stream_memory import FORGOTTEN
 from toolkit.router.upstream import Call
@@ -34,14 +34,23 @@ class Relaying:
     """Follows the legs of one attempt. `first`: it is the request's first one."""
 
     __slots__ = (
-        "_arrived", "_client", "_d", "_first", "_legs", "_live", "_relay", "_single", "_timing",
-        "_verdicts", "begun",
-    )  # fmt: skip
+        "_arrived",
+        "_client",
+        "_d",
+        "_first",
+        "_legs",
+        "_live",
+        "_relay",
+        "_sub_request",
+        "_timing",
+        "_verdicts",
+        "begun",
+    )
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        single: Single,
+        sub_request: SubRequest,
         relay: Relay | None,
         client: ClientStream | None,
         legs: Legs,
@@ -52,7 +61,7 @@ class Relaying:
         live: Live,
     ) -> None:
         self._d = dispatcher
-        self._single = single
+        self._sub_request = sub_request
         self._relay = relay
         self._client = client
         self._legs = legs
@@ -68,15 +77,15 @@ class Relaying:
         """Until the answer is whole or streamed; a prefill that fails before the first byte
         counts."""
         posted_at = monotonic()
-        call, relay, single = leg.call, self._relay, self._single
-        merge = prefill is not None and single.wants_prompt_logprobs()
+        call, relay, sub_request = leg.call, self._relay, self._sub_request
+        merge = prefill is not None and sub_request.wants_prompt_logprobs()
         if relay is not None:
-            ids = (self._legs.rid, single.rid)
+            ids = (self._legs.rid, sub_request.rid)
             relay.begin(call, hold=merge, count=leg.booking.count, ids=ids)
-        elif single.record.suspect:
+        elif sub_request.record.suspect:
             # Nothing is heard of it before its end; another suspect must not wait for that.
             loop = asyncio.get_running_loop()
-            loop.call_later(SUSPECT_S, self._d.known_workers.leave_lane, single)
+            loop.call_later(SUSPECT_S, self._d.known_workers.leave_lane, sub_request)
         waiting: set[asyncio.Future[Any]] = {call.done}
         if relay is not None:
             waiting.add(relay.first)
@@ -110,7 +119,7 @@ class Relaying:
             if self._first:
                 self._d.metrics.timing(self._timing, late)
                 if not self.begun:
-                    kind = self._single.view.request_class
+                    kind = self._sub_request.view.request_class
                     self._d.metrics.began(monotonic() - self._arrived, kind)
             first_at, had = monotonic(), relay.tokens
             assert self._client is not None
@@ -162,7 +171,7 @@ class Relaying:
         prompt = _prefill_answer(prefill) if prefill is not None else None
         if prompt is not None:
             answer = orjson.loads(body)
-            put_prompt_logprobs(self._single.endpoint, answer, prompt)
+            put_prompt_logprobs(self._sub_request.endpoint, answer, prompt)
             body = orjson.dumps(answer)
         return Answer(call.status, self._legs.named(body), passed(call.headers, time()))
 

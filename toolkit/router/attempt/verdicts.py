@@ -11,7 +11,7 @@ from toolkit.contract.headers import RETRY_AFTER
 from toolkit.router.attempt.legs import Leg, Legs
 from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
 from toolkit.router.failure import ABOUT_KV
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
 from toolkit.router.retry_after import passed
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ SCRUBBED = "Internal server error"
 class Verdicts:
     """Of the legs of one attempt; what it returns is to be raised."""
 
-    __slots__ = ("_d", "_legs", "_single")
+    __slots__ = ("_d", "_legs", "_sub_request")
 
-    def __init__(self, dispatcher: Dispatcher, single: Single, legs: Legs) -> None:
+    def __init__(self, dispatcher: Dispatcher, sub_request: SubRequest, legs: Legs) -> None:
         self._d = dispatcher
-        self._single = single
+        self._sub_request = sub_request
         self._legs = legs
 
     def prove(self, leg: Leg) -> None:
@@ -48,7 +48,7 @@ class Verdicts:
         request's fault what other workers did."""
         if leg.proven or leg.proving:
             return
-        if leg.decode and self._single.record.lingering and not leg.call.done.done():
+        if leg.decode and self._sub_request.record.lingering and not leg.call.done.done():
             leg.proving = True
             self._prove_later(leg, leg.call.heard)
             return
@@ -72,9 +72,9 @@ class Verdicts:
         leg.proven = True
         if leg.probe:
             asyncio.get_running_loop().call_later(PROBE_S, _well, leg)
-        self._d.known_workers.leave_lane(self._single)
+        self._d.known_workers.leave_lane(self._sub_request)
         if leg.decode:
-            self._d.reruns.blame(self._single)
+            self._d.reruns.blame(self._sub_request)
 
     def check_prefill(self, leg: Leg) -> None:
         """Raise unless the prefill answered 200."""
@@ -90,7 +90,7 @@ class Verdicts:
         if failure.status < 500 and failure.status not in FULL:
             self.prove(leg)
             # Before its first event a client hears of it as of any refusal (but at /generate).
-            event = failure.event if self._single.endpoint == "generate" else None
+            event = failure.event if self._sub_request.endpoint == "generate" else None
             return ApiError(failure.status, failure.message, failure.kind, event=event)
         error = ApiError(failure.status, failure.message)
         return self.failed(leg, f"said {failure.status} in its stream", error)
@@ -108,7 +108,7 @@ class Verdicts:
         status, body = leg.call.status, self._legs.named(bytes(leg.call.body))
         headers = passed(leg.call.headers, time())
         error = self._said(leg, status, body, headers)
-        inner = _INNER.search(body) if self._single.endpoint == "responses" else None
+        inner = _INNER.search(body) if self._sub_request.endpoint == "responses" else None
         if inner is not None:
             status = int(inner[1])
             error = ApiError(status, inner[2].decode(errors="replace"), passed=headers)
@@ -120,7 +120,7 @@ class Verdicts:
     def _come_again(self, leg: Leg, error: ApiError) -> None:
         """When to, if no worker has room: what those that refused this request have said, or else
         the router's own estimate."""
-        role, refusals = leg.rank.worker.config.role, self._single.refusals
+        role, refusals = leg.rank.worker.config.role, self._sub_request.refusals
         refusals.add(role, leg.rank.worker.name, error.passed, time())
         others = {name: v for name, v in error.passed.items() if not name.startswith(RETRY_AFTER)}
         error.passed = others | refusals.headers()
@@ -143,7 +143,7 @@ class Verdicts:
             return self.retry(leg, reason, "busy", error)
         said = error.message if error.raw is None else error.raw.decode(errors="replace")
         about_kv = ABOUT_KV.search(said) is not None
-        if self._single.endpoint == "messages" and SCRUBBED in said:
+        if self._sub_request.endpoint == "messages" and SCRUBBED in said:
             about_kv = len(self._legs.all) > 1  # it may have been
         return self.retry(leg, reason, "transfer" if about_kv else "answer", error)
 

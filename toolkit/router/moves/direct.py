@@ -195,12 +195,12 @@ class _Transfer:
 
     def _post(self, ids: list[int]) -> None:
         live, target, source = self._live, self._move.target, self._from.rank
-        single, config = live.single, source.worker.config
+        sub_request, config = live.sub_request, source.worker.config
         self._rid = secrets.token_hex(RID_BYTES)
         self._room = room = new_room(config.dp_size, source.dp_rank)
         self._known = self._told = len(ids)
         resume, key = [*ids, *[0] * self._late], self._d.known_workers.worker_key
-        body: dict[str, Any] = ticket_body(single, self._rid, key, resume, self._late)
+        body: dict[str, Any] = ticket_body(sub_request, self._rid, key, resume, self._late)
         body |= {
             "rid": self._rid,
             "bootstrap_host": config.bootstrap_host or config.host,
@@ -313,7 +313,7 @@ class _Transfer:
 
     def _failure(self) -> str | None:
         """What the target says in place of an answer."""
-        endpoint = self._live.single.endpoint
+        endpoint = self._live.sub_request.endpoint
         for raw in split_events(bytes(self._early)):
             failure = failure_of(strip(raw + b"\n\n")[1], endpoint)
             if failure is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from toolkit.router.moves.base import Move
     from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
-    from toolkit.router.request import Single
+    from toolkit.router.request import SubRequest
 
 
 SOON = 4
@@ -26,13 +26,23 @@ MANY = 1 << 30
 
 
 class Live:
-    """One single, over all its attempts. `leg` is the call that its client's answer comes from,
-    None while there is none: before its decode worker has it, and between two attempts."""
+    """One sub-request, over all its attempts. `leg` is the call that its client's answer comes
+    from, None while there is none: before its decode worker has it, and between two attempts."""
 
-    __slots__ = ("_view", "began", "leg", "legs", "move", "moves", "ordered", "relay", "single")
+    __slots__ = (
+        "_view",
+        "began",
+        "leg",
+        "legs",
+        "move",
+        "moves",
+        "ordered",
+        "relay",
+        "sub_request",
+    )
 
-    def __init__(self, single: Single, relay: Relay | None) -> None:
-        self.single = single
+    def __init__(self, sub_request: SubRequest, relay: Relay | None) -> None:
+        self.sub_request = sub_request
         self.relay = relay
         self.leg: Leg | None = None
         self.legs: Legs | None = None
@@ -43,11 +53,11 @@ class Live:
         self.began = monotonic()
         self.ordered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when its attempt is to look at `move`."""
-        self._view = single.view
+        self._view = sub_request.view
 
     @property
     def rid(self) -> str:
-        return self.single.rid
+        return self.sub_request.rid
 
     @property
     def rank(self) -> Rank | None:
@@ -76,7 +86,7 @@ class Live:
         """A worker has been asked for its answer. `view`: as it was asked, resumed tokens in the
         prompt."""
         self.leg, self.legs = leg, legs
-        prompt = view.prompt_tokens - len(self.single.resume_ids)
+        prompt = view.prompt_tokens - len(self.sub_request.resume_ids)
         self._view = replace(view, prompt_tokens=max(0, prompt))
 
     def off(self) -> None:
@@ -89,19 +99,19 @@ class Live:
 
     def why_not(self) -> str | None:
         """Why it cannot be moved now; None when it can."""
-        single, relay, leg = self.single, self.relay, self.leg
+        sub_request, relay, leg = self.sub_request, self.relay, self.leg
         if self.move is not None:
             return "it is being moved"
         if relay is None:
             return "its answer does not stream"
         if relay.forgotten:
             return FORGOTTEN
-        if single.endpoint in ("messages", "responses"):
+        if sub_request.endpoint in ("messages", "responses"):
             return "the end of its stream would not say that it was moved"
-        reason = resumable.why_not(single)
+        reason = resumable.why_not(sub_request)
         if reason is not None:
             return f"no other worker can go on with it: {reason.removesuffix(' with it')}"
-        if single.record.suspect:
+        if sub_request.record.suspect:
             return "it is suspected to fail workers"
         if leg is None or not relay.caught_up:
             return "it has not begun on a decode worker"
@@ -114,7 +124,7 @@ class Live:
     @property
     def at_most(self) -> int:
         """Tokens that it may still generate; many where it does not say."""
-        most = self.single.view.max_new_tokens
+        most = self.sub_request.view.max_new_tokens
         return MANY if self.relay is None or not most else most - self.relay.tokens
 
     def order(self, move: Move) -> None:

@@ -21,7 +21,7 @@ from toolkit.router.rank import Rank
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.relay import Relay
-    from toolkit.router.request import Single
+    from toolkit.router.request import SubRequest
 
 AT_A_TIME = 3
 """Moves of one rank, those that leave it and those that come to it counted apart (CascadeInfer,
@@ -83,10 +83,10 @@ class Moves:
         self.kinds, self.kind = chosen[kind], kind
 
     @contextmanager
-    def running(self, single: Single, relay: Relay | None) -> Iterator[Live]:
+    def running(self, sub_request: SubRequest, relay: Relay | None) -> Iterator[Live]:
         """From its first attempt to its end."""
-        live = Live(single, relay)
-        names = {single.rid, single.job} - {""}
+        live = Live(sub_request, relay)
+        names = {sub_request.rid, sub_request.job} - {""}
         self._live[live] = None
         for name in names:
             self._named[name][live] = None

@@ -358,9 +358,9 @@ print([name for name in ("numpy", "scipy", "safetensors", "torch") if name in sy
 def test_a_label_is_cut_and_belongs_to_every_sample():
     body = b'{"prompt": ["a", "b"], "n": 2}'
     job = parse("/v1/completions", body, label="x" * 1000)
-    assert [single.view.label for single in job.singles] == ["x" * MAX_LABEL] * 4
+    assert [sub_request.view.label for sub_request in job.sub_requests] == ["x" * MAX_LABEL] * 4
     for label in (None, ""):
-        assert parse("/generate", b'{"text": "a"}', label=label).singles[0].view.label is None
+        assert parse("/generate", b'{"text": "a"}', label=label).sub_requests[0].view.label is None
 
 
 def test_steps_add_up_and_nonsense_changes_nothing():
