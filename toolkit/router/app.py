@@ -16,7 +16,7 @@ from toolkit.contract.headers import CLASS, LABEL, REQUEST_ID, ROUTING_KEY, TO_W
 from toolkit.keys import KeysError
 from toolkit.router import bodies, budget, identity, request_id, views
 from toolkit.router.admission import Admission, Entry
-from toolkit.router.attempt.legs import Answer
+from toolkit.router.attempt.upstream_calls import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
 from toolkit.router.config import ConfigError, RouterConfig

@@ -34,10 +34,10 @@ from toolkit.router.rank import Rank
 from toolkit.router.request import NOTHING, SubRequest, Wanted
 from toolkit.router.reruns import Reruns
 from toolkit.router.stream_memory import FORGOTTEN
-from toolkit.router.turnstile import Place
+from toolkit.router.wait_queue import Place
 
 if TYPE_CHECKING:
-    from toolkit.router.attempt.legs import Answer
+    from toolkit.router.attempt.upstream_calls import Answer
     from toolkit.router.client import ClientStream
     from toolkit.router.eldr.locality import Locality
     from toolkit.router.relay import Relay
@@ -142,7 +142,7 @@ class Dispatcher:
         Raises:
             ApiError: what the client gets instead.
         """
-        self.reruns.refuse_convicts(sub_request)
+        self.reruns.refuse_quarantined(sub_request)
         with self.moves.running(sub_request, relay) as live:
             return await self._run(live, sub_request, relay, client, arrived)
 
@@ -179,7 +179,7 @@ class Dispatcher:
                     "request %s: attempt %d failed: %s", sub_request.request_id, attempts, failure
                 )
                 await asyncio.sleep(RETRY_PAUSE_S * attempts)
-                await self.reruns.verdict(failure)
+                await self.reruns.await_outcome(failure)
                 self.reruns.judge(sub_request, failure, attempts, busy)
                 self._prepare_again(sub_request, relay, failure)
                 live.failed(failure.worker)
@@ -274,7 +274,7 @@ class Dispatcher:
         Those that are up, without the ejected ones, those without more than `left` credits, and
         those that it failed on, as long as there are others; for a suspect, those that begin no
         other one. But it waits for such a one rather than going back to a worker that itself failed
-        it: one that answers 500 to everything would convict it.
+        it: one that answers 500 to everything would put it in quarantine.
         """
         known_workers, ranks = self.known_workers, self.known_workers.side(role)
         records = [rank.worker.record for rank in ranks]
@@ -287,7 +287,7 @@ class Dispatcher:
             usable = [ok and rank.credit > left for ok, rank in zip(usable, ranks, strict=True)]
         if sub_request.record.suspect:
             usable = [
-                ok and known_workers.lanes.free(rank.worker.name)
+                ok and known_workers.probation.free(rank.worker.name)
                 for ok, rank in zip(usable, ranks, strict=True)
             ]
         return self._others(usable, ranks, sub_request.avoid) if sub_request.avoid else usable
@@ -304,8 +304,8 @@ class Dispatcher:
     def choose(
         self, role: str, sub_request: SubRequest, view: RequestView, credit: bool = False
     ) -> Rank | None:
-        """The policy's choice now; takes the credit, and a suspect's lane. None when nothing is
-        usable."""
+        """The policy's choice now; takes the credit, and a suspect's probation. None when nothing
+        is usable."""
         ranks = self.known_workers.side(role)
         usable = self.usable(role, sub_request, credit, self._kept_back if view.best_effort else 0)
         if not any(usable):
@@ -325,7 +325,7 @@ class Dispatcher:
         if staged is not None:
             staged.note(view.prompt_tokens, decision.index)
         if sub_request.record.suspect:
-            self.known_workers.lanes.take(rank.worker.name, sub_request)
+            self.known_workers.probation.take(rank.worker.name, sub_request)
         if credit:
             rank.credit -= 1
         return rank

@@ -1,4 +1,5 @@
-"""Large values of a request's body, written out once and shared by all its parts, legs and retries.
+"""Large values of a request's body, written out once and shared by all its sub-requests, upstream
+calls and retries.
 
 A part of `n: 200` on a prompt of 2 MiB is posted to two workers: written out for each post, that
 would be 400 times 2 MiB. A `Packed` value stands in the body's place for what it was; `segments`

@@ -14,11 +14,11 @@ from toolkit.policies.rounds.assign import Assigner
 from toolkit.policies.rounds.due import Rounds
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.support.readings import kv_sizes, read_ranks
-from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.rank import Rank
 from toolkit.router.request import SubRequest
+from toolkit.router.reservation import Reservation
 
 log = logging.getLogger("toolkit.router")
 
@@ -27,7 +27,8 @@ BELIEVED_S = 1.0
 
 
 class Waiter:
-    """A request in the pool. `bound` ends with its booking, or with the ApiError that it gets."""
+    """A request in the pool. `bound` ends with its reservation, or with the ApiError that it
+    gets."""
 
     __slots__ = ("bound", "entered", "generated", "streams", "sub_request", "taken", "view")
 
@@ -39,14 +40,14 @@ class Waiter:
         self.streams = streams
         self.generated = generated
         self.entered = monotonic()
-        self.bound: asyncio.Future[Booking] = asyncio.get_running_loop().create_future()
+        self.bound: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
         self.taken = False
 
-    def take(self) -> Booking:
-        """The booking, which is the caller's from now on. ApiError: there will be none."""
-        booking = self.bound.result()
+    def take(self) -> Reservation:
+        """The reservation, which is the caller's from now on. ApiError: there will be none."""
+        reservation = self.bound.result()
         self.taken = True
-        return booking
+        return reservation
 
 
 class Pool:
@@ -77,7 +78,7 @@ class Pool:
         stages: StageFilter | None = None,
     ) -> None:
         self._ranks = known_workers.side("decode")
-        self._lanes = known_workers.lanes
+        self._probation = known_workers.probation
         self._policy = policy
         self._following = following
         self._choose = choose
@@ -109,7 +110,7 @@ class Pool:
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """It does not wait any more. A booking that nobody has taken is given back."""
+        """It does not wait any more. A reservation that nobody has taken is given back."""
         self._waiting.pop(waiter, None)
         if waiter.bound.cancel() or waiter.bound.cancelled() or waiter.taken:
             return
@@ -243,10 +244,12 @@ class Pool:
 
     def _bind(self, waiter: Waiter, rank: Rank) -> None:
         if waiter.sub_request.record.suspect:
-            self._lanes.take(rank.worker.name, waiter.sub_request)
-        booking = Booking(rank, waiter.view, self._following(), waiter.streams, waiter.generated)
+            self._probation.take(rank.worker.name, waiter.sub_request)
+        reservation = Reservation(
+            rank, waiter.view, self._following(), waiter.streams, waiter.generated
+        )
         del self._waiting[waiter]
-        waiter.bound.set_result(booking)
+        waiter.bound.set_result(reservation)
         self.bound += 1
         self._on_bound(monotonic() - waiter.entered)
 

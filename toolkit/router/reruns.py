@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.packed import segments
-from toolkit.router.poison import Convicts, Record, RetryBudget, Strike
+from toolkit.router.poison import Quarantine, Record, RetryBudget, Strike
 from toolkit.router.request import SubRequest
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.metrics import Metrics
 
-VERDICT_S = 0.3
+OUTCOME_S = 0.3
 LOOK_S = 0.02
 
 log = logging.getLogger("toolkit.router")
@@ -32,20 +32,20 @@ class Reruns:
         self._config = config
         self._fleet = known_workers
         self._metrics = metrics
-        self._convicts = Convicts()
+        self._quarantine = Quarantine()
         self.budget = RetryBudget(2 * config.max_inflight)
 
-    def refuse_convicts(self, sub_request: SubRequest) -> None:
-        """ApiError for a request that was convicted a while ago and is sent again."""
-        if self._convicts and self._convicts.holds(_digest(sub_request), monotonic()):
+    def refuse_quarantined(self, sub_request: SubRequest) -> None:
+        """ApiError for a request that was put in quarantine a while ago and is sent again."""
+        if self._quarantine and self._quarantine.holds(_digest(sub_request), monotonic()):
             raise _poisonous("workers that ran this very request died, or failed, a while ago")
 
-    async def verdict(self, failure: Retry) -> None:
+    async def await_outcome(self, failure: Retry) -> None:
         """Return when it is known whether the worker died: a process that ends closes one
-        connection after the other. At most VERDICT_S after the connection broke."""
+        connection after the other. At most OUTCOME_S after the connection broke."""
         if failure.kind not in ("lost", "early") or failure.proven:
             return
-        deadline = monotonic() + VERDICT_S
+        deadline = monotonic() + OUTCOME_S
         while not self._died(failure) and monotonic() < deadline:
             await asyncio.sleep(LOOK_S)
 
@@ -65,8 +65,8 @@ class Reruns:
         strike = self._strike(sub_request.record, failure)
         if strike is not None:
             sub_request.record.strikes.append((strike, failure.worker))
-            if sub_request.record.convicted(self._fleet.deaths.lately(now)):
-                self._convict(sub_request, failure, now)
+            if sub_request.record.poisonous(self._fleet.deaths.lately(now)):
+                self._put_in_quarantine(sub_request, failure, now)
         elif not self._died(failure):
             sub_request.faults.append(failure.worker)
         if attempts - busy > self._config.max_retries:
@@ -99,9 +99,9 @@ class Reruns:
     def _stood_from(self, failure: Retry) -> float:
         return self._fleet.named(failure.worker).stood_from
 
-    def _convict(self, sub_request: SubRequest, failure: Retry, now: float) -> None:
+    def _put_in_quarantine(self, sub_request: SubRequest, failure: Retry, now: float) -> None:
         record = sub_request.record
-        self._convicts.add(_digest(sub_request), now)
+        self._quarantine.add(_digest(sub_request), now)
         self._fleet.poisoned.update(record.deaths)
         self._metrics.poisoned.inc()
         seen = ", ".join(f"{worker} ({what})" for what, worker in record.strikes)

@@ -9,7 +9,7 @@ Each part needs a slot. Rules:
   the rest unused: parts run for long, and a slot that is taken cannot be taken back.
 - Who waits is served by job, in turn: a batch gets one slot, then goes behind all who wait. Within
   a job parts keep their order. Requests that are no batches are first come, first served.
-- Best-effort jobs are served when nobody else waits who may run; but once `PATIENCE` parts of
+- Best-effort jobs are served when nobody else waits who may run; but once `WAIT_LIMIT` parts of
   others went before the same one, it is next.
 """
 
@@ -22,7 +22,7 @@ Grant = Callable[[], bool]
 """Tells a part that it has a slot; False when it does not want it any more."""
 
 
-PATIENCE = 64
+WAIT_LIMIT = 64
 
 
 class Queued:
@@ -109,7 +109,7 @@ class Slots:
         """Whose turn it is; None when nobody waits who may run."""
         first = self._first(self._sub_requests, self._batches)
         behind = self._first(self._effort_sub_requests, self._effort_batches)
-        if behind is None or (first is not None and self._passed < PATIENCE):
+        if behind is None or (first is not None and self._passed < WAIT_LIMIT):
             return first
         return behind
 

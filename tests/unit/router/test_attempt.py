@@ -80,19 +80,19 @@ async def nothing_is_left_of(request: SubRequest, of: Router) -> None:
         worker.expect_prefill(request.rid)  # nobody waits there under this rid
 
 
-def test_a_suspect_waits_for_a_lane_rather_than_go_back_to_where_it_failed():
+def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed():
     async def check() -> None:
         made = router(free_port(), ("sick", "well"))
-        request, other, lanes = sub_request(), object(), made.known_workers.lanes
+        request, other, probation = sub_request(), object(), made.known_workers.probation
         request.record.strikes.append(("answer", "sick"))
         request.avoid.add("sick")
         assert made.dispatcher.usable("decode", request) == [False, True]
-        lanes.take("well", other)
+        probation.take("well", other)
         assert made.dispatcher.usable("decode", request) == [False, False]
         request.record.strikes[0] = ("transfer", "sick")  # may be the other side's doing
         assert made.dispatcher.usable("decode", request) == [True, False]
         request.record.strikes[0] = ("answer", "sick")
-        lanes.leave(other)
+        probation.leave(other)
         assert made.dispatcher.usable("decode", request) == [False, True]
         made.known_workers.workers[2].mark_down("as asked")
         assert made.dispatcher.usable("decode", request) == [True, False], "the last resort"

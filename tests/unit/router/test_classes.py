@@ -17,7 +17,6 @@ from toolkit.contract.headers import CLASS
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
 from toolkit.router.app import Router
-from toolkit.router.booking import Booking
 from toolkit.router.classes import Classes
 from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.dispatch import Dispatcher
@@ -25,6 +24,7 @@ from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.request import SubRequest
+from toolkit.router.reservation import Reservation
 from toolkit.router.splitting import parse
 
 LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT
@@ -232,17 +232,17 @@ def test_those_in_a_hurry_go_where_only_best_effort_prompts_are(preempts: bool) 
         first, second = dispatcher.known_workers.side("prefill")
         for rank in (first, second):
             rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
-        efforts = [Booking(first, asked(BE).view) for _ in range(3)]
-        other = Booking(second, asked(STANDARD).view)
+        efforts = [Reservation(first, asked(BE).view) for _ in range(3)]
+        other = Reservation(second, asked(STANDARD).view)
         assert chosen(dispatcher, STANDARD) == "p1"
         assert chosen(dispatcher, LS) == ("p0" if preempts else "p1")
-        Booking(first, asked(LS).view)
-        Booking(first, asked(LS).view)
+        Reservation(first, asked(LS).view)
+        Reservation(first, asked(LS).view)
         assert chosen(dispatcher, LS) == "p1"
         other.end(True)
         efforts.pop().cancel()
-        for booking in efforts:
-            booking.end(True)
+        for reservation in efforts:
+            reservation.end(True)
         assert (first.efforts.requests, first.efforts.tokens) == (0, 0)
 
     run(check())
@@ -288,8 +288,8 @@ def test_where_there_is_a_free_slot_no_answer_is_paused() -> None:
         first, second = house.ranks
         for rank in house.ranks:
             rank.worker.config = rank.worker.config.model_copy(update={"preempts": True})
-        house.running += [(house.enter(), Booking(first, asked(BE).view)) for _ in range(2)]
-        house.running.append((house.enter(), Booking(second, asked(STANDARD).view)))
+        house.running += [(house.enter(), Reservation(first, asked(BE).view)) for _ in range(2)]
+        house.running.append((house.enter(), Reservation(second, asked(STANDARD).view)))
         for waiter in list(house.waiters):
             house.pool.leave(waiter)
         hurry = house.enter(kind=LS)

@@ -13,7 +13,7 @@ from toolkit.router.stream_memory import FORGOTTEN
 
 if TYPE_CHECKING:
     from toolkit.policies.base import RequestView
-    from toolkit.router.attempt.legs import Leg, Legs
+    from toolkit.router.attempt.upstream_calls import UpstreamCall, UpstreamCalls
     from toolkit.router.moves.base import Move
     from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
@@ -26,26 +26,27 @@ MANY = 1 << 30
 
 
 class Live:
-    """One sub-request, over all its attempts. `leg` is the call that its client's answer comes
-    from, None while there is none: before its decode worker has it, and between two attempts."""
+    """One sub-request, over all its attempts. `upstream_call` is the call that its client's answer
+    comes from, None while there is none: before its decode worker has it, and between two
+    attempts."""
 
     __slots__ = (
         "_view",
         "began",
-        "leg",
-        "legs",
         "move",
         "moves",
         "ordered",
         "relay",
         "sub_request",
+        "upstream_call",
+        "upstream_calls",
     )
 
     def __init__(self, sub_request: SubRequest, relay: Relay | None) -> None:
         self.sub_request = sub_request
         self.relay = relay
-        self.leg: Leg | None = None
-        self.legs: Legs | None = None
+        self.upstream_call: UpstreamCall | None = None
+        self.upstream_calls: UpstreamCalls | None = None
         self.move: Move | None = None
         """The one that is under way."""
         self.moves = 0
@@ -62,7 +63,7 @@ class Live:
     @property
     def rank(self) -> Rank | None:
         """Where it decodes now."""
-        return None if self.leg is None else self.leg.rank
+        return None if self.upstream_call is None else self.upstream_call.rank
 
     @property
     def length(self) -> int:
@@ -82,16 +83,18 @@ class Live:
             return None
         return max(0, most - self.generated)
 
-    def at(self, leg: Leg, legs: Legs, view: RequestView) -> None:
+    def at(
+        self, upstream_call: UpstreamCall, upstream_calls: UpstreamCalls, view: RequestView
+    ) -> None:
         """A worker has been asked for its answer. `view`: as it was asked, resumed tokens in the
         prompt."""
-        self.leg, self.legs = leg, legs
+        self.upstream_call, self.upstream_calls = upstream_call, upstream_calls
         prompt = view.prompt_tokens - len(self.sub_request.resume_ids)
         self._view = replace(view, prompt_tokens=max(0, prompt))
 
     def off(self) -> None:
         """The attempt is over."""
-        self.leg = self.legs = None
+        self.upstream_call = self.upstream_calls = None
 
     def view(self) -> RequestView:
         """As a rank is to see it that it moves to: all that it has is prompt."""
@@ -99,7 +102,7 @@ class Live:
 
     def why_not(self) -> str | None:
         """Why it cannot be moved now; None when it can."""
-        sub_request, relay, leg = self.sub_request, self.relay, self.leg
+        sub_request, relay, upstream_call = self.sub_request, self.relay, self.upstream_call
         if self.move is not None:
             return "it is being moved"
         if relay is None:
@@ -113,9 +116,9 @@ class Live:
             return f"no other worker can go on with it: {reason.removesuffix(' with it')}"
         if sub_request.record.suspect:
             return "it is suspected to fail workers"
-        if leg is None or not relay.caught_up:
+        if upstream_call is None or not relay.caught_up:
             return "it has not begun on a decode worker"
-        if leg.rank.worker.config.role == "prefill":
+        if upstream_call.rank.worker.config.role == "prefill":
             return "its prefill worker does all of it"
         if not relay.ids:
             return "its worker does not tell which tokens it generates"
@@ -161,8 +164,8 @@ class Live:
             return
         if not move.left and self.relay is not None:
             move.leave(self.relay)
-        if move.booking is not None and move.target.worker.name == worker:
-            move.drop_booking()
+        if move.reservation is not None and move.target.worker.name == worker:
+            move.drop_reservation()
 
     def over(self, error: BaseException | None) -> None:
         """The request has ended, by itself when `error` is None."""

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolkit.router.booking import Booking
 from toolkit.router.config import MovesBy
 from toolkit.router.moves.base import Kind, Move, Outcome, Why
 from toolkit.router.moves.direct import Direct
@@ -17,6 +16,7 @@ from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.replay_times import ReplayTimes
 from toolkit.router.moves.targets import Targets
 from toolkit.router.rank import Rank
+from toolkit.router.reservation import Reservation
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
@@ -188,8 +188,8 @@ class Moves:
     def _begin(self, live: Live, source: Rank, target: Rank, why: Why, kind: Kind) -> Move:
         assert live.relay is not None
         following, generated = self._d.following, live.relay.tokens
-        booking = Booking(target, live.view(), following, streams=True, generated=generated)
-        move = Move(live, source, target, why, kind, live.length, booking)
+        reservation = Reservation(target, live.view(), following, streams=True, generated=generated)
+        move = Move(live, source, target, why, kind, live.length, reservation)
         move.done.add_done_callback(lambda done: self._ended(move, done.result()))
         self.under_way[source] += 1
         live.order(move)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.contract.headers import ATTEMPT, IDS
 from toolkit.contract.prefill_only import HOST
-from toolkit.router.booking import Booking
-from toolkit.router.leg import RID_BYTES, Apart, Leg, set_rank
 from toolkit.router.packed import segments
 from toolkit.router.rank import Rank
 from toolkit.router.request import WHOLE, SubRequest, new_room, public_id, ticket_body
+from toolkit.router.reservation import Reservation
 from toolkit.router.upstream import Sink
+from toolkit.router.upstream_call import RID_BYTES, Apart, UpstreamCall, set_rank
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,7 +38,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Legs:
+class UpstreamCalls:
     """The calls of an attempt in order, and what else it holds until it ends."""
 
     __slots__ = (
@@ -47,9 +47,9 @@ class Legs:
         "_relay",
         "_sub_request",
         "all",
-        "booking",
         "credit",
         "news",
+        "reservation",
         "rid",
     )
 
@@ -63,9 +63,9 @@ class Legs:
         # Never the client's, and all of one length: SGLang's abort takes every rid that begins
         # with the one it is given, whosever it is.
         self.rid = secrets.token_hex(RID_BYTES)
-        self.all: list[Leg] = []
+        self.all: list[UpstreamCall] = []
         self.credit: Rank | None = None
-        self.booking: Booking | None = None
+        self.reservation: Reservation | None = None
         """Of a decode that is chosen and not posted yet."""
         self.news: asyncio.Future[PrefillDone | None] | None = None
         """Of the prefill being done."""
@@ -80,9 +80,9 @@ class Legs:
         late: bool,
         early: Early | None = None,
         apart: Apart | None = None,
-    ) -> Leg:
+    ) -> UpstreamCall:
         """Send `body` to the rank. `late`: it was chosen when the prefill had run. `early`: reads a
-        prefill's stream. `apart`: another leg gives the answer as yet."""
+        prefill's stream. `apart`: another upstream call gives the answer as yet."""
         sink: Sink | None = self._relay.feed if decode and self._relay is not None else None
         if early is not None:
             sink = early.feed
@@ -92,12 +92,12 @@ class Legs:
         if self._number:
             headers += f"{ATTEMPT}: {self._number}\r\n"
         call = rank.worker.post(self._sub_request.path, segments(body), sink, headers)
-        booking, self.booking = self.booking, None
+        reservation, self.reservation = self.reservation, None
         generates = decode and rank.worker.config.role != "prefill"
-        if booking is None:  # last: what was not sent is not counted
+        if reservation is None:  # last: what was not sent is not counted
             following = self._d.following if generates else None
             streams, generated = self._relay is not None, len(self._sub_request.resume_ids)
-            booking = Booking(rank, view, following, streams, generated)
+            reservation = Reservation(rank, view, following, streams, generated)
         now = monotonic()
         probe = rank.worker.record.posted(now)
         rid, brought = self.rid, len(self._sub_request.resume_ids)
@@ -105,15 +105,17 @@ class Legs:
             rid, brought = apart.rid, apart.brought
         worker, role = rank.worker, rank.worker.config.role
         self._sub_request.track.sent(self._number, worker.name, rank.dp_rank, role, rid)
-        leg = Leg(rank, call, booking, decode, now, probe, rid=rid, brought=brought, early=early)
+        upstream_call = UpstreamCall(
+            rank, call, reservation, decode, now, probe, rid=rid, brought=brought, early=early
+        )
         if apart is None:
-            self.all.append(leg)
+            self.all.append(upstream_call)
         if generates:
             rank.expect(call)
             relay, late = self._relay, late or not self._d.config.disaggregated
             slow = (lambda: False) if relay is None else (lambda: relay.paused)
             rank.silence.watch(call, now, relay is not None, late, slow)
-        return leg
+        return upstream_call
 
     def return_credit(self) -> None:
         """Another request may be prefilled there."""
