@@ -30,7 +30,7 @@ RESOLVED_FIELDS = (
 
 
 def check(argv: list[str]) -> dict[str, Any]:
-    """SGLang's verdict on one command line: `ok`, its `error` in SGLang's words, and the values
+    """What SGLang says of one command line: `ok`, its `error` in SGLang's words, and the values
     that it resolved."""
     from sglang.srt.server_args import prepare_server_args
 

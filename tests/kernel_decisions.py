@@ -21,7 +21,7 @@ from toolkit.placement.joint import Weights, joint
 from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.policies.brh import BrHPolicy, MarginAhead
 from toolkit.policies.eldr import Centroids, EldrPolicy
-from toolkit.policies.support.residents import Residents
+from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.signatures import (
     Calibration,
     Recent,
@@ -133,9 +133,9 @@ def policies() -> Places:
     rows = np.repeat(found.centroids, 3, axis=0)
     groups = {(f"d{k}", None): k for k in range(len(rows))}
     eldr = EldrPolicy(centroids=Centroids(rows, groups))
-    residents = Residents(points.shape[1])
+    inflight_signatures = InflightSignatures(points.shape[1])
     for at, point in enumerate(points[:60]):
-        residents.add((f"d{at % 9}", None), point)
+        inflight_signatures.add((f"d{at % 9}", None), point)
 
     def near() -> list[Any]:
         by_index = dict(enumerate(groups))
@@ -153,7 +153,9 @@ def policies() -> Places:
 
     return {
         "eldr": near,
-        "residents": lambda: [list(residents.cosines(point).values()) for point in points],
+        "residents": lambda: [
+            list(inflight_signatures.cosines(point).values()) for point in points
+        ],
         "br-h": ahead,
     }
 

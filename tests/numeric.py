@@ -21,7 +21,7 @@ MODULES = frozenset(
         "policies/support/test_inflight_lengths",
         "policies/test_level",
         "policies/test_predictors",
-        "policies/support/test_residents",
+        "policies/support/test_inflight_signatures",
         "signatures/test_assignment",
         "signatures/test_clusters",
         "signatures/test_distinct",

@@ -10,7 +10,8 @@ is another policy, or a process that was started again); each other one is what 
 - `{"sent": [rid, [name, dp rank], {request}, generated, group]}`, `{"counted": [rid, tokens]}`,
   `{"stepped": [[name, dp rank], tokens]}`, `{"ended": [rid, finished]}`, `{"lost": [name, dp
   rank]}`: what was in flight (`toolkit.policies.following`)
-- `{"centroids": {"rows": [...], "owner": [[group, row], ...]}, "residents": D}`: what ELDR got to
+- `{"centroids": {"rows": [...], "owner": [[group, row], ...]}, "inflight_signatures": D}`: what
+ELDR got to
   compare signatures with, null for nothing; with `"maps": {server: {...}}` where it has any
 
 Policies have no clock and no other input, so whoever plays a recording on a fresh policy gets the
@@ -84,12 +85,15 @@ class Recorded(Policy):
 
     def _changed(self) -> None:
         assert self.locality is not None
-        known, residents = self.locality.centroids, self.locality.residents
+        known, inflight_signatures = self.locality.centroids, self.locality.inflight_signatures
         shown = known and {
             "rows": known.rows.tolist(),
             "owner": [[list(group), row] for group, row in known.owner.items()],
         }
-        line = {"centroids": shown, "residents": residents and residents.dimensions}
+        line = {
+            "centroids": shown,
+            "inflight_signatures": inflight_signatures and inflight_signatures.dimensions,
+        }
         if self.locality.maps:
             line["maps"] = {name: each.plain() for name, each in self.locality.maps.items()}
         self.write(line)

@@ -104,7 +104,11 @@ class Player:
         elif "lost" in line:
             told.lost(_pair(line["lost"]))
         else:
-            self._attach(line["centroids"], line["residents"], line.get("maps", {}))
+            self._attach(
+                line["centroids"],
+                line.get("inflight_signatures", line.get("residents")),
+                line.get("maps", {}),
+            )
 
     def _attach(
         self, known: dict[str, Any] | None, dimensions: int | None, maps: dict[str, Any]
@@ -113,7 +117,7 @@ class Player:
 
         from toolkit.policies.eldr import Centroids
         from toolkit.policies.support.expert_map import ExpertMap
-        from toolkit.policies.support.residents import Residents
+        from toolkit.policies.support.inflight_signatures import InflightSignatures
 
         locality = self.policy.locality
         if locality is None:
@@ -125,9 +129,9 @@ class Player:
             owner = {_pair(group): row for group, row in known["owner"]}
             locality.centroids = Centroids(rows, owner)
         if dimensions is None:
-            locality.residents = None
-        elif locality.residents is None:
-            locality.residents = Residents(dimensions)
+            locality.inflight_signatures = None
+        elif locality.inflight_signatures is None:
+            locality.inflight_signatures = InflightSignatures(dimensions)
         locality.maps = {name: ExpertMap.of_plain(each) for name, each in maps.items()}
 
 

@@ -1,4 +1,5 @@
-"""Whether a process that holds work still goes on. Pure: heartbeats and times in, a verdict out.
+"""Whether a process that holds work still goes on. Pure: heartbeats and times in, a state of health
+out.
 
 The router and the launcher use it alike, each for itself: a launcher needs no router for it, and
 a router no launcher.
@@ -19,7 +20,7 @@ SUSPECT = 0.5
 """The part of its bound after which a process gets nothing new."""
 
 
-class Verdict(StrEnum):
+class Health(StrEnum):
     """Of one process. `suspect`: nothing new should go there; `stuck`: it will not go on."""
 
     HEALTHY = "healthy"
@@ -78,7 +79,7 @@ class Watchdog:
         """What it has announced."""
         return "" if self._last is None else self._last.doing
 
-    def read(self, beat: Beat, works: bool, now: float, allowed_s: float = 0.0) -> Verdict:
+    def read(self, beat: Beat, works: bool, now: float, allowed_s: float = 0.0) -> Health:
         """Take a reading. `works`: whether the process holds work, as far as the reader knows; its
         own word counts as well. `allowed_s`: the longest bound of those for which it may wait."""
         gap = min(max(0.0, now - self._at), GAP_S)
@@ -88,16 +89,16 @@ class Watchdog:
         elif works or beat.works:
             self.still_s += gap
         self._last, self._at, self._allowed_s = beat, now, allowed_s
-        return self.verdict
+        return self.health
 
     @property
-    def verdict(self) -> Verdict:
+    def health(self) -> Health:
         """By the last reading."""
         if not self._bounds.stuck_s:
-            return Verdict.HEALTHY
+            return Health.HEALTHY
         if self.still_s >= self.bound_s:
-            return Verdict.STUCK
-        return Verdict.SUSPECT if self.still_s >= SUSPECT * self.bound_s else Verdict.HEALTHY
+            return Health.STUCK
+        return Health.SUSPECT if self.still_s >= SUSPECT * self.bound_s else Health.HEALTHY
 
     def describe(self) -> str:
         """Why it is not healthy."""

@@ -29,7 +29,7 @@ class DpLocality:
 
     def __init__(self, folder: str, ranks: int) -> None:
         from toolkit.policies.eldr import Centroids
-        from toolkit.policies.support.residents import Residents
+        from toolkit.policies.support.inflight_signatures import InflightSignatures
         from toolkit.profile_folder.errors import ProfileError
         from toolkit.signatures.calibrated import calibrated
         from toolkit.signatures.clusters import balanced_kmeans
@@ -43,7 +43,7 @@ class DpLocality:
         if len(rows) != ranks:
             rows = balanced_kmeans(known.requests.fitted, ranks).centroids
         self._centroids = Centroids(rows, {(NAME, rank): rank for rank in range(ranks)})
-        self._residents = Residents(known.space.dimensions)
+        self._inflight_signatures = InflightSignatures(known.space.dimensions)
         self.news = PrefillNews(SignatureReader(known.profile, known.space))
         self.holding = Holding(float(os.environ.get(DP_HOLD_VARIABLE) or HOLD_S))
 
@@ -51,7 +51,10 @@ class DpLocality:
         """Give the policy, which follows experts, what it compares signatures with."""
         locality = policy.locality
         assert locality is not None
-        locality.centroids, locality.residents = self._centroids, self._residents
+        locality.centroids, locality.inflight_signatures = (
+            self._centroids,
+            self._inflight_signatures,
+        )
 
     def hold(self, req: Any, port: int | None, fake_host: str, now: float) -> bool:
         """Whether the request is held now. Not one without a prefill, nor one whose prefill worker

@@ -12,7 +12,7 @@ from patches.kv_row import kv_row, physical
 from patches.move import row as metadata
 from toolkit.contract.events import Moving
 from toolkit.contract.move_orders import Send
-from toolkit.policies.precopy import Act, Copy, Verdict, next_act
+from toolkit.policies.precopy import Act, Copy, Next, next_act
 
 FAILED, SENT = 0, 9
 """Of a move, beside the acts of `toolkit.policies.precopy`: the KV has not got across, or it has.
@@ -72,7 +72,7 @@ class Outgoing:
     """Pages that were left after a round."""
     stuck: int = 0
     """Rounds since then."""
-    verdict: Verdict = Verdict(Act.WAIT)  # noqa: RUF009 (frozen)
+    then: Next = Next(Act.WAIT)  # noqa: RUF009 (frozen)
     cut_at: float = 0.0
     """When the last rows left; 0: they have not."""
     outputs: int = 0
@@ -119,10 +119,10 @@ class Outgoing:
         if self.cut_at:
             return SENT if told == KVPoll.Success else int(Act.WAIT)
         self._count_round()
-        self.verdict = next_act(self.copy(time.perf_counter()))
-        if self.row < 0 and self.verdict.act == Act.WAIT and told >= KVPoll.WaitingForInput:
-            self.verdict = Verdict(Act.SEND)
-        return int(self.verdict.act)
+        self.then = next_act(self.copy(time.perf_counter()))
+        if self.row < 0 and self.then.act == Act.WAIT and told >= KVPoll.WaitingForInput:
+            self.then = Next(Act.SEND)
+        return int(self.then.act)
 
     def _count_round(self) -> None:
         """Of a round that is over since the last look."""

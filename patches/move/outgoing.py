@@ -163,7 +163,7 @@ def _do(scheduler: Any, move: Outgoing, act: int) -> None:
     elif act == SENT:
         _end(scheduler, move, "sent")
     elif act in (Act.GIVE_UP, Act.REPLAY):
-        _call_off(scheduler, move, "slow" if act == Act.GIVE_UP else "replay", move.verdict.reason)
+        _call_off(scheduler, move, "slow" if act == Act.GIVE_UP else "replay", move.then.reason)
     elif act == Act.SEND:
         if move.row < 0 and not move.open(scheduler):
             _call_off(scheduler, move, "refused", "all rows of metadata are in use")

@@ -194,7 +194,7 @@ class Trial:
 
     async def parked(self, asked: list[list[int]], expected: list[list[int]]) -> None:
         """Prefill each of these prompts, then have them decoded, the last one first."""
-        prefill, decode = self._legs()
+        prefill, decode = self._both_calls()
         port = next(w.bootstrap_port for w in self._up.plan.workers if w.role == "prefill")
         bodies = []
         for ids in asked:
@@ -216,7 +216,7 @@ class Trial:
                 assert (answer.error, answer.ids) == ("", ids)
             await asyncio.gather(*posts)
 
-    def _legs(self) -> tuple[str, str]:
+    def _both_calls(self) -> tuple[str, str]:
         found = {worker.role: worker.url for worker in reversed(self._up.workers)}
         return found["prefill"], found["decode"]
 

@@ -43,9 +43,9 @@ from tests.benchmarks.shared.common import Result, arguments
 from tests.benchmarks.shared.optima import gap_keys, solved
 from toolkit.bench.stats import paired_ratio
 from toolkit.placement import (
+    Judgement,
     Topology,
     Traffic,
-    Verdict,
     Weights,
     count,
     eplb,
@@ -68,13 +68,13 @@ ALPHAS = (1.0, 20.0)
 class Comparison:
     """Verdicts of one size, ours and EPLB's, seed by seed."""
 
-    ours: list[Verdict] = field(default_factory=list)
-    other: list[Verdict] = field(default_factory=list)
+    ours: list[Judgement] = field(default_factory=list)
+    other: list[Judgement] = field(default_factory=list)
 
     def ratios(self, name: str) -> tuple[float, float, float]:
         """Ours / other in the mean of layers, with a 95 % interval over seeds."""
         one, two = (
-            [float(getattr(verdict, name).mean()) for verdict in side]
+            [float(getattr(judgement, name).mean()) for judgement in side]
             for side in (self.ours, self.other)
         )
         if min(*one, *two) <= 0:  # no nodes to cross
@@ -130,7 +130,7 @@ def main() -> None:
     ):  # fmt: skip
         value, low, high = main_size.ratios(attribute)
         keys |= {f"{key}_ratio": value, f"{key}_ratio_low": low, f"{key}_ratio_high": high}
-    baseline_cut = np.mean([verdict.cross_gpu.mean() for verdict in main_size.other])
+    baseline_cut = np.mean([judgement.cross_gpu.mean() for judgement in main_size.other])
     keys["cut_floor"] = float(np.mean(floors) / baseline_cut)
     keys |= {f"unbound_{name}": value for name, value in unbound.short().items()}
     keys["sizes"] = {name: other.short() for name, other in others.items()}

@@ -25,7 +25,7 @@ def main() -> None:
     from toolkit.policies import RequestView, ShortestQueuePolicy, WorkerView
     from toolkit.policies.base import Group
     from toolkit.policies.eldr import Centroids, EldrPolicy
-    from toolkit.policies.support.residents import Residents
+    from toolkit.policies.support.inflight_signatures import InflightSignatures
 
     options = arguments(__doc__)
     result = Result()
@@ -42,10 +42,10 @@ def main() -> None:
     ]
     owner: dict[Group, int] = {(name, 0): row for row, name in enumerate(names)}
     eldr = EldrPolicy(0, 0.1, Centroids(rows, owner))
-    eldr.residents = Residents(VALUES)
+    eldr.inflight_signatures = InflightSignatures(VALUES)
     for number, rank in enumerate(owner):
         for place in range(12):
-            eldr.residents.add(rank, signatures[(number * 5 + place) % 64])
+            eldr.inflight_signatures.add(rank, signatures[(number * 5 + place) % 64])
     plain = ShortestQueuePolicy()
     spent: dict[str, list[float]] = {"": [], "other_": [], "settle_": []}
     for number in range(rounds):
@@ -57,9 +57,9 @@ def main() -> None:
             spent[key].append((time.perf_counter() - begin) * 1e6)
             if policy is eldr:
                 begin = time.perf_counter()
-                eldr.residents.add(("decode-0", 0), signatures[0])
+                eldr.inflight_signatures.add(("decode-0", 0), signatures[0])
                 spent["settle_"].append((time.perf_counter() - begin) * 1e6)
-                eldr.residents.remove(("decode-0", 0), signatures[0])
+                eldr.inflight_signatures.remove(("decode-0", 0), signatures[0])
     for key, times in spent.items():
         result.keys[f"{key}p50_us"] = percentile(times, 50)
         result.keys[f"{key}p99_us"] = percentile(times, 99)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e import calls
 from tests.e2e.reference import Reference
-from tests.e2e.workers import LEG_TOKENS, events, leg, prefilled
+from tests.e2e.workers import CALL_TOKENS, call_body, events, prefilled
 from toolkit.launch.running import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -38,7 +38,7 @@ def test_its_first_token_comes_with_the_next_step(cpu_dp: Running, reference: Re
         ticks[number].append(time.monotonic())
 
     async def probe(number: int) -> float:
-        body = leg(cpu_dp, f"place-{number}-{time.monotonic_ns()}", 2 * number + 1, 60)
+        body = call_body(cpu_dp, f"place-{number}-{time.monotonic_ns()}", 2 * number + 1, 60)
         first: list[float] = []
         async with events(prefill.url) as stream, calls.session() as http:
             await anext(stream)
@@ -51,7 +51,7 @@ def test_its_first_token_comes_with_the_next_step(cpu_dp: Running, reference: Re
                 http, decode.url, told, lambda count: first.append(time.monotonic())
             )
             assert (await sent).error == ""
-        assert answer.ids == reference.greedy(body["input_ids"], LEG_TOKENS)
+        assert answer.ids == reference.greedy(body["input_ids"], CALL_TOKENS)
         return first[0] - began
 
     async def main() -> None:

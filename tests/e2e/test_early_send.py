@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
-from tests.e2e.workers import LEG_TOKENS, events, leg, prefilled, settled
+from tests.e2e.workers import CALL_TOKENS, call_body, events, prefilled, settled
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
 
@@ -45,10 +45,10 @@ def test_kv_does_not_wait_for_the_forward_of_another_prompt(
 @pytest.mark.slow
 def test_nor_with_two_tensor_parallel_ranks(two_ranks: Running, reference: Reference) -> None:
     asked = [calls.prompt(f"tp-{n}", 20 + 61 * n) for n in range(16)]
-    bodies = [calls.greedy(ids, LEG_TOKENS, stream=n % 2 == 0) for n, ids in enumerate(asked)]
+    bodies = [calls.greedy(ids, CALL_TOKENS, stream=n % 2 == 0) for n, ids in enumerate(asked)]
     answers = calls.run(calls.all_of(two_ranks.router_url, bodies, 6))
     assert [answer.error for answer in answers] == [""] * len(asked)
-    assert [a.ids for a in answers] == [reference.greedy(ids, LEG_TOKENS) for ids in asked]
+    assert [a.ids for a in answers] == [reference.greedy(ids, CALL_TOKENS) for ids in asked]
     calls.run(sent_early(two_ranks, reference))
 
 
@@ -59,8 +59,8 @@ async def sent_early(deployment: Running, reference: Reference) -> None:
             for role in ("prefill", "decode")
         )
         name = f"early-{number}-{time.monotonic_ns()}"
-        short = leg(deployment, f"{name}-short", 2 * number + 1, 60)
-        long = leg(deployment, f"{name}-long", 2 * number + 2, LONG)
+        short = call_body(deployment, f"{name}-short", 2 * number + 1, 60)
+        long = call_body(deployment, f"{name}-long", 2 * number + 2, LONG)
         first: list[float] = []
         async with events(prefill.url) as stream, calls.session() as http:
             assert (await anext(stream))["optimistic_prefill"]
@@ -68,16 +68,16 @@ async def sent_early(deployment: Running, reference: Reference) -> None:
             def send(body: dict[str, Any], url: str, told: Any = lambda count: None) -> Any:
                 return asyncio.create_task(calls.generate(http, url, body, told))
 
-            legs = [send(short, prefill.url)]
+            sent = [send(short, prefill.url)]
             await prefilled(stream, short["rid"])
-            legs.append(send(long, prefill.url))
+            sent.append(send(long, prefill.url))
             await asyncio.sleep(0.05)  # it computes now
             began = time.monotonic()
             answer = send(short, decode.url, lambda count: first.append(time.monotonic()))
             done = await prefilled(stream, long["rid"])
-            legs.append(send(long, decode.url))
-            assert (await answer).ids == reference.greedy(short["input_ids"], LEG_TOKENS)
-            assert [(await each).error for each in legs] == [""] * 3
+            sent.append(send(long, decode.url))
+            assert (await answer).ids == reference.greedy(short["input_ids"], CALL_TOKENS)
+            assert [(await each).error for each in sent] == [""] * 3
         return first[0] - began, done - began
 
     await settled(deployment)

@@ -13,7 +13,7 @@ import psutil
 from tests.e2e import calls
 from toolkit.launch.running import Running
 
-LEG_TOKENS = 4
+CALL_TOKENS = 4
 
 
 async def state(url: str) -> dict[str, Any]:
@@ -72,10 +72,10 @@ async def events(worker_url: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]
         yield lines(response)
 
 
-def leg(deployment: Running, name: str, room: int, length: int) -> dict[str, Any]:
+def call_body(deployment: Running, name: str, room: int, length: int) -> dict[str, Any]:
     """A request as the router sends it to both workers."""
     port = next(w.bootstrap_port for w in deployment.plan.workers if w.role == "prefill")
-    body = calls.greedy(calls.prompt(name, length), LEG_TOKENS, stream=True)
+    body = calls.greedy(calls.prompt(name, length), CALL_TOKENS, stream=True)
     room_of = {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room}
     return body | room_of | {"rid": name}
 

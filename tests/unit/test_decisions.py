@@ -20,7 +20,7 @@ from toolkit.policies import (
 )
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.rounds.assign import Assigner
-from toolkit.policies.support.residents import Residents
+from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.replay import main, replay
 
 POOL = 4096
@@ -114,7 +114,7 @@ def by_experts(name: str, tau: float) -> list[str]:
     rows = rng.random((3, 8), dtype=np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     policy.locality.centroids = Centroids(rows, {("d", rank): rank for rank in range(3)})
-    policy.locality.residents = Residents(8)
+    policy.locality.inflight_signatures = InflightSignatures(8)
     following = policy.follow()
     workers = [WorkerView("d", dp_rank=rank) for rank in range(3)]
     for n in range(80):
@@ -129,7 +129,7 @@ def by_experts(name: str, tau: float) -> list[str]:
     return sink.getvalue().splitlines()
 
 
-def test_eldr_with_its_centroids_and_residents() -> None:
+def test_eldr_with_its_centroids_and_inflight_signatures() -> None:
     """And without either it would decide otherwise."""
     lines = by_experts("eldr", 0.02)
     assert not any(each.differs for each in replay(lines))

@@ -25,7 +25,7 @@ from toolkit.policies.level import GapNow
 from toolkit.policies.predictors import make_predictor
 from toolkit.policies.predictors.base import Outlook
 from toolkit.policies.support.inflight_lengths import InflightLengths
-from toolkit.policies.support.residents import Residents
+from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.setup.kernels import Kernels, available, cpu_flags
 from toolkit.signatures import nearest
 from toolkit.signatures.nearness import nearness
@@ -78,9 +78,9 @@ def test_pairs_do_not_know_the_order_of_the_sum() -> None:
 
 
 @given(SEEDS)
-def test_residents_come_back_to_where_they_were(seed: int) -> None:
+def test_inflight_signatures_come_back_to_where_they_were(seed: int) -> None:
     points, worker = unit_rows(12, 200, seed), ("d0", None)
-    fresh, used = Residents(200), Residents(200)
+    fresh, used = InflightSignatures(200), InflightSignatures(200)
     for point in points[:4]:
         fresh.add(worker, point)
     for point in np.random.default_rng(seed).permutation(points):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import DOING_BYTES, LONGEST_S, Beat, Heartbeat
-from toolkit.watchdog import FACTOR, GAP_S, Bounds, Verdict, Watchdog
+from toolkit.watchdog import FACTOR, GAP_S, Bounds, Health, Watchdog
 
 BOUNDS = Bounds(stuck_s=5.0, announced_s=120.0)
 GAPS = st.lists(st.floats(0.05, GAP_S), min_size=1, max_size=300)
@@ -32,7 +32,7 @@ def test_who_makes_steps_is_never_suspect(gaps: list[float], doing: tuple[str, f
     dog, now = Watchdog(BOUNDS), 1000.0
     for beats, gap in enumerate(gaps):
         now += gap
-        assert dog.read(Beat(beats, True, *doing), True, now) is Verdict.HEALTHY
+        assert dog.read(Beat(beats, True, *doing), True, now) is Health.HEALTHY
 
 
 @given(gaps=GAPS, doing=DOING)
@@ -40,7 +40,7 @@ def test_who_holds_no_work_is_never_suspect(gaps: list[float], doing: tuple[str,
     dog, now = Watchdog(BOUNDS), 0.0
     for gap in gaps:
         now += gap
-        assert dog.read(Beat(7, False, *doing), False, now) is Verdict.HEALTHY
+        assert dog.read(Beat(7, False, *doing), False, now) is Health.HEALTHY
 
 
 @given(gaps=GAPS, doing=DOING, own_word=st.booleans(), steps=st.integers(0, 5))
@@ -54,17 +54,17 @@ def test_who_stands_still_with_work_is_stuck_after_its_bound_and_not_before(
     bound = BOUNDS.of(Beat(steps, own_word, *doing))
     for gap in gaps * (1 + int(bound / sum(gaps))):
         now += gap
-        verdict = dog.read(Beat(steps, own_word, *doing), not own_word, now)
+        health = dog.read(Beat(steps, own_word, *doing), not own_word, now)
         still += gap
         if still >= bound + 1e-6:
-            assert verdict is Verdict.STUCK
+            assert health is Health.STUCK
         elif still < 0.5 * bound - 1e-6:
-            assert verdict is Verdict.HEALTHY
+            assert health is Health.HEALTHY
         elif still < bound - 1e-6 and still > 0.5 * bound + 1e-6:
-            assert verdict is Verdict.SUSPECT
+            assert health is Health.SUSPECT
     now = stand(dog, Beat(steps, own_word, *doing), bound, now)
-    assert dog.verdict is Verdict.STUCK
-    assert dog.read(Beat(steps + 1, True), True, now + 0.1) is Verdict.HEALTHY
+    assert dog.health is Health.STUCK
+    assert dog.read(Beat(steps + 1, True), True, now + 0.1) is Health.HEALTHY
 
 
 @given(jumps=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=int(5.0 / GAP_S)))
@@ -74,7 +74,7 @@ def test_a_reader_that_was_held_up_proves_nothing(jumps: list[float]) -> None:
     dog.read(Beat(1, True), True, now)
     for jump in jumps:
         now += jump
-        assert dog.read(Beat(1, True), True, now) is not Verdict.STUCK
+        assert dog.read(Beat(1, True), True, now) is not Health.STUCK
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_the_bound_follows_from_what_is_announced_and_how_long_it_should_take(
 def test_what_is_announced_gets_its_time_even_when_it_is_announced_late() -> None:
     dog = Watchdog(BOUNDS)
     now = stand(dog, Beat(1, True, "first decode step"), 60.0, 0.0)
-    assert dog.verdict is Verdict.SUSPECT
+    assert dog.health is Health.SUSPECT
     stand(dog, Beat(1, True, "first decode step"), 60.0, now)
-    assert dog.verdict is Verdict.STUCK
+    assert dog.health is Health.STUCK
     assert "first decode step" in dog.describe()
 
 
@@ -107,9 +107,9 @@ def test_one_that_stood_is_no_better_when_its_work_is_gone() -> None:
     """Requests leave a stuck worker: that must not bring others there."""
     dog = Watchdog(BOUNDS)
     now = stand(dog, Beat(1), 5.0, 0.0)
-    assert dog.verdict is Verdict.STUCK
-    assert dog.read(Beat(1), False, now + 60.0) is Verdict.STUCK
-    assert dog.read(Beat(2), False, now + 61.0) is Verdict.HEALTHY
+    assert dog.health is Health.STUCK
+    assert dog.read(Beat(1), False, now + 60.0) is Health.STUCK
+    assert dog.read(Beat(2), False, now + 61.0) is Health.HEALTHY
 
 
 def test_who_waits_for_another_has_that_one_s_time() -> None:
@@ -117,15 +117,15 @@ def test_who_waits_for_another_has_that_one_s_time() -> None:
     while now < 100.0:
         now += 0.5
         dog.read(Beat(1, True), True, now, allowed_s=120.0)
-    assert dog.verdict is Verdict.SUSPECT
+    assert dog.health is Health.SUSPECT
     dog.read(Beat(1, True), True, now, allowed_s=5.0)
-    assert dog.verdict is Verdict.STUCK
+    assert dog.health is Health.STUCK
 
 
 def test_a_bound_of_0_never_judges() -> None:
     dog = Watchdog(Bounds(0.0, 120.0))
     stand(dog, Beat(1, True), 1000.0, 0.0)
-    assert dog.verdict is Verdict.HEALTHY
+    assert dog.health is Health.HEALTHY
 
 
 @given(

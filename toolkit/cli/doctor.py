@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from toolkit.doctor.finding import Finding
-    from toolkit.doctor.recipes import Verdict
+    from toolkit.doctor.recipes import RecipeCheck
 
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
 
@@ -21,28 +21,34 @@ def doctor(
     from toolkit.doctor import machine, recipes, runs, software
 
     findings = [*machine.examine(), *software.examine(), *runs.examine()]
-    verdicts = recipes.examine(full=full)
+    recipe_checks = recipes.examine(full=full)
     if as_json:
-        _print_json(findings, verdicts)
+        _print_json(findings, recipe_checks)
     else:
-        _show(findings, verdicts)
-    demo = next((verdict for verdict in verdicts if verdict.recipe == "cpu-demo.yaml"), None)
+        _show(findings, recipe_checks)
+    demo = next(
+        (recipe_check for recipe_check in recipe_checks if recipe_check.recipe == "cpu-demo.yaml"),
+        None,
+    )
     if demo is None or demo.why or any(finding.level == "missing" for finding in findings):
         raise typer.Exit(1)
 
 
-def _print_json(findings: list[Finding], verdicts: list[Verdict]) -> None:
+def _print_json(findings: list[Finding], recipe_checks: list[RecipeCheck]) -> None:
     import json
     from dataclasses import asdict
 
     report = {
         "findings": [asdict(finding) for finding in findings],
-        "recipes": [asdict(verdict) | {"runs_here": not verdict.why} for verdict in verdicts],
+        "recipes": [
+            asdict(recipe_check) | {"runs_here": not recipe_check.why}
+            for recipe_check in recipe_checks
+        ],
     }
     print(json.dumps(report, indent=1))
 
 
-def _show(findings: list[Finding], verdicts: list[Verdict]) -> None:
+def _show(findings: list[Finding], recipe_checks: list[RecipeCheck]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -60,9 +66,9 @@ def _show(findings: list[Finding], verdicts: list[Verdict]) -> None:
     recipes = Table(title="Recipes (toolkit launch NAME)", title_justify="left")
     for heading in ("recipe", "device", "runs here", "why not"):
         recipes.add_column(heading)
-    for verdict in verdicts:
-        name = verdict.recipe.removesuffix(".yaml")
-        mark = "[yellow]no[/]" if verdict.why else "[green]yes[/]"
-        recipes.add_row(name, verdict.device, mark, escape("; ".join(verdict.why)))
+    for recipe_check in recipe_checks:
+        name = recipe_check.recipe.removesuffix(".yaml")
+        mark = "[yellow]no[/]" if recipe_check.why else "[green]yes[/]"
+        recipes.add_row(name, recipe_check.device, mark, escape("; ".join(recipe_check.why)))
     show(console, recipes)
     console.print("Every recipe's `--dry-run` shows its plan, also where it cannot run.")

@@ -15,7 +15,7 @@ from toolkit.settings.load import load_deployment
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RecipeCheck:
     """`why` holds the reasons against; it runs here when there is none."""
 
     recipe: str
@@ -23,22 +23,22 @@ class Verdict:
     device: str = "?"
 
 
-def examine(folder: Path | None = None, full: bool = False) -> list[Verdict]:
-    """A verdict a recipe. `full` asks SGLang itself about every flag (about 20 s each)."""
+def examine(folder: Path | None = None, full: bool = False) -> list[RecipeCheck]:
+    """A check of each recipe. `full` asks SGLang itself about every flag (about 20 s each)."""
     files = sorted((folder or recipes_dir()).glob("*.yaml"))
-    return [verdict(file, full) for file in files]
+    return [recipe_check(file, full) for file in files]
 
 
-def verdict(file: Path, full: bool = False) -> Verdict:
+def recipe_check(file: Path, full: bool = False) -> RecipeCheck:
     """Whether one deployment file could be launched here."""
     try:
         plan = resolve(load_deployment(file))
     except LaunchError as error:
-        return Verdict(file.name, tuple(str(problem) for problem in error.problems))
+        return RecipeCheck(file.name, tuple(str(problem) for problem in error.problems))
     problems = possible.check(plan) if full else possible.quick(plan)
     lacking = gpus_lacking(plan, len(hardware.visible_gpus()))
     reasons = [f"{p.where}: {p.what}" if p.where else p.what for p in problems if p.fatal]
-    return Verdict(file.name, (*lacking, *dict.fromkeys(reasons)), plan.device)
+    return RecipeCheck(file.name, (*lacking, *dict.fromkeys(reasons)), plan.device)
 
 
 def gpus_lacking(plan: Plan, seen: int) -> tuple[str, ...]:

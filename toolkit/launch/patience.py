@@ -14,7 +14,7 @@ On a GPU pauses are longer, each for its reason in SGLang 0.5.21 (by reading):
   later), cores taken by compilers (each rank compiles DeepGEMM kernels with 4 processes,
   SGLANG_JIT_DEEPGEMM_COMPILE_WORKERS), and the network between hosts. A process that died is known
   at once, since its connection breaks; only a host or a network that has gone needs `hung_s`. And a
-  wrong verdict is dear: one decode server may hold thousands of requests, which all run again.
+  wrong answer is dear: one decode server may hold thousands of requests, which all run again.
 - `idle_timeout_s` 120: a rank that compiles a kernel in mid-traffic, captures a graph again or
   moves experts (EPLB) sends nothing meanwhile, tens of seconds. SGLang itself ends a server whose
   forward takes more than 300 s (--watchdog-timeout): to be more patient than that is in vain.

@@ -27,8 +27,8 @@ from toolkit.launch.preloading import PRELOADED, preloaded
 from toolkit.launch.probes import Probes
 from toolkit.launch.process import FINAL, REFUSED, RETRIED, Managed, Status, describe_exit
 from toolkit.launch.returns import Telling
-from toolkit.launch.roster import roster
 from toolkit.launch.stalls import Stalls
+from toolkit.launch.started import started
 from toolkit.preloaded.client import State, reap
 
 
@@ -47,7 +47,7 @@ class Processes:
         front: Sequence[socket.socket] = (),
     ) -> None:
         self.run_id = run_id
-        self.processes = {m.name: m for m in roster(plan, run_dir, scratch, front)}
+        self.processes = {m.name: m for m in started(plan, run_dir, scratch, front)}
         files = {m.name: m.log for m in self.processes.values()}
         forkable = [m for m in self.processes.values() if m.forkable]
         if forkable:

@@ -19,7 +19,7 @@ from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import HTTP, Beat
 from toolkit.launch.process import Managed, Status
 from toolkit.launch.scratch import heartbeats
-from toolkit.watchdog import Bounds, Verdict, Watchdog
+from toolkit.watchdog import Bounds, Health, Watchdog
 
 NODE = re.compile(r"-node-\d+$")
 """How the name of a worker's part ends that is on one of several nodes."""
@@ -77,8 +77,8 @@ class Stalls:
             bounds = self._http if name == HTTP else self._scheduler
             dog = self._dogs.setdefault((m.name, name), Watchdog(bounds))
             # The process that serves HTTP beats from a thread, with work or without.
-            verdict = dog.read(beat, works or name == HTTP, now, allowed_s)
-            if verdict is Verdict.STUCK and not why:
+            health = dog.read(beat, works or name == HTTP, now, allowed_s)
+            if health is Health.STUCK and not why:
                 why = f"{name}: {dog.describe()}"
         return why
 

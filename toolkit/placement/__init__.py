@@ -10,7 +10,7 @@ from toolkit.placement.clusters import Laid, lay
 from toolkit.placement.eplb import eplb
 from toolkit.placement.gimbal import gimbal
 from toolkit.placement.joint import Weights, joint
-from toolkit.placement.judge import StepCost, Verdict, judge, least_crossing
+from toolkit.placement.judge import Judgement, StepCost, judge, least_crossing
 from toolkit.placement.linear import linear
 from toolkit.placement.milp import Solution, milp
 from toolkit.placement.topology import Topology
@@ -18,6 +18,7 @@ from toolkit.placement.traffic import Traffic, count
 
 __all__ = [
     "PLACEMENTS",
+    "Judgement",
     "Laid",
     "Placement",
     "Sent",
@@ -25,7 +26,6 @@ __all__ = [
     "StepCost",
     "Topology",
     "Traffic",
-    "Verdict",
     "Weights",
     "Wire",
     "between",

@@ -41,7 +41,7 @@ class StepCost:
 
 
 @dataclass(frozen=True, eq=False)
-class Verdict:
+class Judgement:
     """Per layer; means over layers as properties. Fan-out is None where no token ids were given.
 
     balance [L]: busiest GPU's load / mean load; cross_gpu, cross_node [L-1]: share of hops into
@@ -74,7 +74,7 @@ def judge(
     ids: ArrayLike | None = None,
     dispatch: Dispatch = "random",
     step: StepCost | None = None,
-) -> Verdict:
+) -> Judgement:
     """Judge on token ids [T, L, k], or on `Traffic` (with its `ids` where fan-out is wanted too).
 
     Expectation over which replica is picked.
@@ -104,7 +104,7 @@ def judge(
     if ids is not None:
         routed = np.asarray(ids)
         fan_gpus, fan_nodes = _fan_out(routed, cases), _fan_out(routed, nodes)
-    return Verdict(balance, cross_gpu, cross_node, time, fan_gpus, fan_nodes)
+    return Judgement(balance, cross_gpu, cross_node, time, fan_gpus, fan_nodes)
 
 
 def least_crossing(traffic: Traffic, slots: int) -> float:

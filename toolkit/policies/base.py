@@ -142,7 +142,8 @@ class Needs:
 
     Of each request: `blocks`, `user`, `hash` (`RequestView.prompt_hash`), `signature`. `pool`: it
     assigns in rounds (`toolkit.policies.rounds.assign.Assigner`). To be told of what is in flight
-    (`Policy.follow`): `lengths`, the tokens and ends; `residents`, whose signatures are where.
+    (`Policy.follow`): `lengths`, the tokens and ends; `inflight_signatures`, whose signatures are
+    where.
     """
 
     blocks: bool = False
@@ -151,7 +152,7 @@ class Needs:
     signature: bool = False
     pool: bool = False
     lengths: bool = False
-    residents: bool = False
+    inflight_signatures: bool = False
 
     def __or__(self, other: Needs) -> Needs:
         """What the two need together."""
@@ -160,7 +161,7 @@ class Needs:
     @property
     def following(self) -> bool:
         """Whether it is to be told of what is in flight."""
-        return self.lengths or self.residents
+        return self.lengths or self.inflight_signatures
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class Policy(ABC):
     """With the need `lengths`: what `Following` keeps for it."""
     locality: EldrPolicy | None = None
     """With the need `signature`: who wants centroids, itself or a part of it; with the need
-    `residents` who wants these too."""
+    `inflight_signatures` who wants these too."""
 
     @abstractmethod
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:

@@ -21,7 +21,7 @@ from toolkit.policies.base import (
     one_group,
 )
 from toolkit.policies.support.expert_map import ExpertMap
-from toolkit.policies.support.residents import Residents
+from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.policies.support.rotation import Rotation
 
 if TYPE_CHECKING:
@@ -114,35 +114,33 @@ class EldrPolicy(Policy):
     so requests that use the same experts belong together; the band keeps that from overloading a
     worker. Cosines of counts lie in [0, 1]: tau = 0 is locality only, tau = 1 the shortest queue.
     Ties go to the nearer worker (at tau = 1 not even they look at it), then to the least recently
-    chosen.
-    Workers (*ours*): ranks that share their experts (`group_of`) are one, with one centroid, their
-    mean queue, and full when all of them are. They are as near as each other, so all of them are in
-    the band or none is, and the queue alone decides among them, or their map:
+    chosen. Workers (*ours*): ranks that share their experts (`group_of`) are one, with one
+    centroid, their mean queue, and full when all of them are. They are as near as each other, so
+    all of them are in the band or none is, and the queue alone decides among them, or their map:
     Map (*ours*): where `maps` says which experts of a server lie on which rank's GPUs and node, its
     ranks in the band are narrowed to those with s_r >= max s_r - tau, s_r in [0, 1] the share of
     the request's (token, expert) pairs that need not cross nodes, or in part GPUs (`ExpertMap`),
     less what the rank is crowded, each rank for itself. A request uses in its decode what it used
     in its prefill, so its attention belongs where its experts are. Of equal queues the rank with
-    the higher share. Ranks that meet at a barrier want equal loads, so tau is small.
-    Crowded (*ours*): q times the mean queue of the ranks takes (q - 1) / (overload - 1) off s_k
-    where q > 1, so that `overload` times the mean weighs as much as having nothing in common, and a
-    worker whose slots are all taken is out of the question unless all are. Where clusters lie far
-    apart the band never opens, and a flood of one kind would melt its worker beside idle ones. Who
-    came so to another worker then makes it near to the next of its kind: a flood ends up level.
-    Neither at tau = 0, which is the paper's locality only.
-    Degraded: without a signature (a str in its place says why), without centroids, with a signature
-    of another length, where no healthy worker has a centroid, or where all healthy ranks share
-    their experts and no map tells them apart, the shortest queue decides and `counters.fallbacks`
-    says why. A map for another number of ranks or signatures of another length does not narrow
-    (`counters.unmapped`).
-    Knobs: `tau` (0.1), `overload` (1.5; infinite: only a full worker is crowded), `centroids`
-    (swapped whole while running), `residents` (None: centroids alone), `maps` (by server; none).
-    Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing"; as published it is
-    `eldr@paper`, as its authors' program has it `eldr@artifact`.
+    the higher share. Ranks that meet at a barrier want equal loads, so tau is small. Crowded
+    (*ours*): q times the mean queue of the ranks takes (q - 1) / (overload - 1) off s_k where q >
+    1, so that `overload` times the mean weighs as much as having nothing in common, and a worker
+    whose slots are all taken is out of the question unless all are. Where clusters lie far apart
+    the band never opens, and a flood of one kind would melt its worker beside idle ones. Who came
+    so to another worker then makes it near to the next of its kind: a flood ends up level. Neither
+    at tau = 0, which is the paper's locality only. Degraded: without a signature (a str in its
+    place says why), without centroids, with a signature of another length, where no healthy worker
+    has a centroid, or where all healthy ranks share their experts and no map tells them apart, the
+    shortest queue decides and `counters.fallbacks` says why. A map for another number of ranks or
+    signatures of another length does not narrow (`counters.unmapped`). Knobs: `tau` (0.1),
+    `overload` (1.5; infinite: only a full worker is crowded), `centroids` (swapped whole while
+    running), `inflight_signatures` (None: centroids alone), `maps` (by server; none). Source: ELDR
+    (arXiv 2607.00466), "Online: Locality-band routing"; as published it is `eldr@paper`, as its
+    authors' program has it `eldr@artifact`.
     """
 
     name = "eldr"
-    needs = Needs(signature=True, residents=True)
+    needs = Needs(signature=True, inflight_signatures=True)
     refits: Refits | None = None
     """By the clock; None: its home fits when it sees fit."""
 
@@ -158,9 +156,10 @@ class EldrPolicy(Policy):
         self.tau = check_tau(tau)
         self.overload = overload
         self.on_change: Callable[[], None] | None = None
-        """Called when centroids, residents or maps were given to it; for who records it."""
+        """Called when centroids, in-flight signatures or maps were given to it; for who records
+        it."""
         self._centroids = centroids
-        self._residents: Residents | None = None
+        self._inflight_signatures: InflightSignatures | None = None
         self._maps: Mapping[str, ExpertMap] = {}
         self.counters = Counters()
         self.locality = self
@@ -177,12 +176,12 @@ class EldrPolicy(Policy):
             self.on_change()
 
     @property
-    def residents(self) -> Residents | None:
-        return self._residents
+    def inflight_signatures(self) -> InflightSignatures | None:
+        return self._inflight_signatures
 
-    @residents.setter
-    def residents(self, residents: Residents | None) -> None:
-        self._residents = residents
+    @inflight_signatures.setter
+    def inflight_signatures(self, inflight_signatures: InflightSignatures | None) -> None:
+        self._inflight_signatures = inflight_signatures
         if self.on_change is not None:
             self.on_change()
 
@@ -400,9 +399,9 @@ class EldrPolicy(Policy):
         self, groups: Mapping[int, Group], own: dict[int, float], signature: np.ndarray
     ) -> dict[int, float]:
         """The same, or the cosine with what is in flight where that is greater."""
-        if self._residents is None or self.tau == 0:
+        if self._inflight_signatures is None or self.tau == 0:
             return own
-        beside = self._residents.cosines(signature)
+        beside = self._inflight_signatures.cosines(signature)
         near = own.copy()
         for i, score in own.items():
             other = beside.get(groups[i], 0.0)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from toolkit.policies.base import Group, Policy, RequestView
-    from toolkit.policies.support.residents import Residents
+    from toolkit.policies.support.inflight_signatures import InflightSignatures
 
 Key = tuple[str, int]
 
@@ -19,11 +19,12 @@ class _Flight(NamedTuple):
     """Where a request runs. `leave`: where its signature lies, None for one without."""
 
     key: Key
-    leave: tuple[Residents, Group, np.ndarray] | None
+    leave: tuple[InflightSignatures, Group, np.ndarray] | None
 
 
 class Following:
-    """Feeds a policy's lengths (BR-H) and residents (ELDR) with what its home sees of requests.
+    """Feeds a policy's lengths (BR-H) and in-flight signatures (ELDR) with what its home sees of
+    requests.
 
     The router, SGLang's DP controller and the simulator tell it the same five things. `rid` is the
     home's own name of a request: sent twice, it is where it was sent last, and one that is not
@@ -93,16 +94,16 @@ class Following:
 
     def _settle(
         self, group: Group, signature: np.ndarray | str | None
-    ) -> tuple[Residents, Group, np.ndarray] | None:
+    ) -> tuple[InflightSignatures, Group, np.ndarray] | None:
         locality = self._policy.locality
-        residents = None if locality is None else locality.residents
-        if residents is None or signature is None or isinstance(signature, str):
+        inflight_signatures = None if locality is None else locality.inflight_signatures
+        if inflight_signatures is None or signature is None or isinstance(signature, str):
             return None
-        residents.add(group, signature)
-        return residents, group, signature
+        inflight_signatures.add(group, signature)
+        return inflight_signatures, group, signature
 
     def _leave(self, rid: str) -> None:
         flight = self._flights.pop(rid, None)
         if flight is not None and flight.leave is not None:
-            residents, group, signature = flight.leave
-            residents.remove(group, signature)
+            inflight_signatures, group, signature = flight.leave
+            inflight_signatures.remove(group, signature)

@@ -131,24 +131,24 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Next:
     """`reason`: of a copy that is given up, and of a stop that is not as short as it should be."""
 
     act: Act
     reason: str = ""
 
 
-def next_act(copy: Copy) -> Verdict:
+def next_act(copy: Copy) -> Next:
     """What to do now. Every copy comes to STOP, GIVE_UP or REPLAY: its reserve is used up, or its
     time is over, at the latest."""
     if copy.opened and not copy.in_flight:
         if copy.fits and copy.reserve >= 0:
-            return Verdict(Act.STOP)
+            return Next(Act.STOP)
         reason = _never_fits(copy)
         if not reason and copy.last_chance:
             reason = "another round would take all the tokens that the target has room for"
         if reason and copy.reserve >= 0 and copy.pause_s <= LONGEST_STOP_S:
-            return Verdict(Act.STOP, reason)
+            return Next(Act.STOP, reason)
         if reason and not copy.last_chance:
             return _over(copy, reason)
     if copy.reserve <= 0:
@@ -160,8 +160,8 @@ def next_act(copy: Copy) -> Verdict:
     if copy.entire_s >= ENTIRE_S:
         return _over(copy, f"it was copied for {ENTIRE_S:.0f} s and had not come to a stop")
     if copy.opened and not copy.in_flight and copy.due > 0:
-        return Verdict(Act.SEND)
-    return Verdict(Act.WAIT)
+        return Next(Act.SEND)
+    return Next(Act.WAIT)
 
 
 def _never_fits(copy: Copy) -> str:
@@ -178,13 +178,13 @@ def _never_fits(copy: Copy) -> str:
     return ""
 
 
-def _over(copy: Copy, reason: str) -> Verdict:
+def _over(copy: Copy, reason: str) -> Next:
     """To compute it again, all of its KV has to be sent, too: that is the estimate where nobody has
     measured it."""
     if not copy.opened or copy.rate <= 0:
-        return Verdict(Act.GIVE_UP, reason)
+        return Next(Act.GIVE_UP, reason)
     replay_s = copy.replay_s or copy.pages * copy.page_bytes / copy.rate
-    return Verdict(Act.REPLAY if replay_s < copy.pause_s else Act.GIVE_UP, reason)
+    return Next(Act.REPLAY if replay_s < copy.pause_s else Act.GIVE_UP, reason)
 
 
 def reserve_for(tokens: int, tokens_a_second: float, step_s: float, most: int) -> int:

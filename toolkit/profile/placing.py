@@ -104,15 +104,15 @@ def place(
             raise ProfileError(str(error)) from error
         return _empty(layout, kind, str(error)), None
     seconds = time.perf_counter() - start
-    verdict = placement.judge(found, topology, arrays["tokens_held_out"])
-    mean = verdict.summary()
+    judgement = placement.judge(found, topology, arrays["tokens_held_out"])
+    mean = judgement.summary()
     row = Placed(
         kind=kind,
         gpus=layout.gpus,
         gpus_per_node=layout.gpus_per_node,
         redundant=layout.redundant,
         balance=mean["balance"] or 0.0,
-        balance_max=float(verdict.balance.max()),
+        balance_max=float(judgement.balance.max()),
         gpu_cut=mean["cross_gpu"] or 0.0,
         node_cut=mean["cross_node"] or 0.0,
         fan_out=mean["fan_gpus"] or 0.0,

@@ -19,8 +19,9 @@ RETRY_AFTER_S = 1
 
 class Admission:
     """Places of the router: `max_inflight` that run and `max_queue` that wait, in parts. Batches
-    together get at most `widest` of them, three quarters: single requests find one at all times. So
-    do best-effort ones together: of those who are too many they are turned away first."""
+    together get at most `widest` of them, three quarters: requests that are not batches find one at
+    all times. So do best-effort ones together: of those who are too many they are turned away
+    first."""
 
     def __init__(self, max_inflight: int, max_queue: int) -> None:
         self.max_inflight = max_inflight

@@ -16,7 +16,7 @@ from toolkit.contract.headers import CLASS, LABEL, REQUEST_ID, ROUTING_KEY, TO_W
 from toolkit.keys import KeysError
 from toolkit.router import bodies, budget, identity, request_id, views
 from toolkit.router.admission import Admission, Entry
-from toolkit.router.attempt.legs import Answer
+from toolkit.router.attempt.upstream_calls import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
 from toolkit.router.connections import Connection
@@ -249,9 +249,9 @@ class Router:
             key=caller,
         )
         known.parsed(job)
-        view = job.singles[0].view
+        view = job.sub_requests[0].view
         self.metrics.classed(view.request_class)
-        with self.admission.enter(len(job.singles), view.best_effort) as entry:
+        with self.admission.enter(len(job.sub_requests), view.best_effort) as entry:
             return await self._run_job(caller, job, client, arrived, entry, charge)
 
     async def _run_job(
@@ -286,13 +286,13 @@ class Router:
     ) -> web.StreamResponse:
         incremental = self.config.incremental_streaming
         if not job.merged:
-            relay = Relay(job.singles[0], client, incremental, charge)
+            relay = Relay(job.sub_requests[0], client, incremental, charge)
             await self._run_stream(job, 0, relay, client, arrived, entry)
             return await client.finish()
-        parts = [SubStream(job, single.index, client) for single in job.singles]
+        parts = [SubStream(job, sub_request.index, client) for sub_request in job.sub_requests]
         relays = [
-            Relay(single, part, incremental, charge)
-            for single, part in zip(job.singles, parts, strict=True)
+            Relay(sub_request, part, incremental, charge)
+            for sub_request, part in zip(job.sub_requests, parts, strict=True)
         ]
         await _all(
             self._run_stream(job, index, relay, client, arrived, entry)
@@ -312,13 +312,13 @@ class Router:
         entry = self._record(job, index, arrived)
         try:
             async with places.slot():
-                await self.dispatcher.run(job.singles[index], relay, client, arrived)
+                await self.dispatcher.run(job.sub_requests[index], relay, client, arrived)
         except ApiError as error:
             raise (error.as_generate_event() if job.endpoint == "generate" else error) from error
         finally:
             self.metrics.tokens.inc(relay.tokens)
             if entry is not None and self.recording is not None:
-                counted = job.singles[index].prompt_tokens
+                counted = job.sub_requests[index].prompt_tokens
                 self.recording.end(entry, relay.tokens, counted)
 
     async def _collect(self, job: Job, arrived: float, entry: Entry) -> web.Response:
@@ -328,7 +328,7 @@ class Router:
                 body=answer.body, content_type="application/json", headers=answer.headers
             )
         answers = await _all(
-            self._run(job, index, arrived, entry) for index in range(len(job.singles))
+            self._run(job, index, arrived, entry) for index in range(len(job.sub_requests))
         )
         merged = merge_answers(job, [orjson.loads(answer.body) for answer in answers])
         return web.Response(body=orjson.dumps(merged), content_type="application/json")
@@ -337,19 +337,19 @@ class Router:
         entry, tokens = self._record(job, index, arrived), 0
         try:
             async with places.slot():
-                answer = await self.dispatcher.run(job.singles[index], None, None, arrived)
+                answer = await self.dispatcher.run(job.sub_requests[index], None, None, arrived)
             assert answer is not None
             if entry is not None:
                 tokens = completion_tokens(answer.body)
             return answer
         finally:
             if entry is not None and self.recording is not None:
-                self.recording.end(entry, tokens, job.singles[index].prompt_tokens)
+                self.recording.end(entry, tokens, job.sub_requests[index].prompt_tokens)
 
     def _record(self, job: Job, index: int, arrived: float) -> Recorded | None:
         if self.recording is None:
             return None
-        return self.recording.begin(job.singles[index], arrived)
+        return self.recording.begin(job.sub_requests[index], arrived)
 
 
 def load_locality(config: RouterConfig, known_workers: KnownWorkers) -> Locality | None:

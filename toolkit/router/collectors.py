@@ -13,7 +13,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.watchdog import Verdict
+from toolkit.watchdog import Health
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality
 
 PREFIX = "toolkit_router_"
-VERDICTS = {Verdict.HEALTHY: 0, Verdict.SUSPECT: 1, Verdict.STUCK: 2}
+HEALTH = {Health.HEALTHY: 0, Health.SUSPECT: 1, Health.STUCK: 2}
 
 _STEPS = {
     "steps": ("decode_steps", "Decode steps"),
@@ -71,7 +71,7 @@ class StuckCollector(Collector):
         for worker in self._fleet.workers:
             times.add_metric([worker.name], worker.times_stuck)
             for rank in worker.ranks:
-                state = 2 if worker.stuck_since is not None else VERDICTS[rank.verdict]
+                state = 2 if worker.stuck_since is not None else HEALTH[rank.health]
                 now.add_metric([worker.name, str(rank.dp_rank)], state)
         yield times
         yield now
@@ -113,7 +113,7 @@ class LocalityCollector(Collector):
         yield from self._refits()
 
     def _fit(self) -> Iterator[Metric]:
-        fit, watch = self._locality.keeper.fit, self._locality.drift.watch
+        fit, watch = self._locality.assignment.fit, self._locality.drift.watch
         rows = 0 if fit is None else len(fit.centroids.rows)
         yield GaugeMetricFamily(PREFIX + "eldr_centroids", "Centroids now", value=rows)
         if fit is not None:

@@ -29,15 +29,15 @@ from toolkit.router.metrics import Metrics
 from toolkit.router.moves import GoOn, Live, Moves
 from toolkit.router.pool import Pool
 from toolkit.router.rank import Rank
-from toolkit.router.request import NOTHING, Single, Wanted
+from toolkit.router.request import NOTHING, SubRequest, Wanted
 from toolkit.router.reruns import Reruns
 from toolkit.router.stream_memory import FORGOTTEN
-from toolkit.router.turnstile import Place
+from toolkit.router.wait_queue import Place
 from toolkit.settings.router.choosing import Dispatch, FirstTokenFrom
 from toolkit.settings.router.config import RouterConfig
 
 if TYPE_CHECKING:
-    from toolkit.router.attempt.legs import Answer
+    from toolkit.router.attempt.upstream_calls import Answer
     from toolkit.router.client import ClientStream
     from toolkit.router.eldr.locality import Locality
     from toolkit.router.relay import Relay
@@ -50,7 +50,7 @@ KEPT_BACK = 8
 
 
 class Dispatcher:
-    """Chooses workers for single requests and runs them to the end."""
+    """Chooses workers for sub-requests and runs them to the end."""
 
     def __init__(
         self,
@@ -131,21 +131,25 @@ class Dispatcher:
         return self.policies["decode" if role == "plain" else role]
 
     async def run(
-        self, single: Single, relay: Relay | None, client: ClientStream | None, arrived: float
+        self,
+        sub_request: SubRequest,
+        relay: Relay | None,
+        client: ClientStream | None,
+        arrived: float,
     ) -> Answer | None:
-        """Run a single to its end: an answer, or None when the relay has streamed it.
+        """Run a sub-request to its end: an answer, or None when the relay has streamed it.
 
         Raises:
             ApiError: what the client gets instead.
         """
-        self.reruns.refuse_convicts(single)
-        with self.moves.running(single, relay) as live:
-            return await self._run(live, single, relay, client, arrived)
+        self.reruns.refuse_quarantined(sub_request)
+        with self.moves.running(sub_request, relay) as live:
+            return await self._run(live, sub_request, relay, client, arrived)
 
     async def _run(
         self,
         live: Live,
-        single: Single,
+        sub_request: SubRequest,
         relay: Relay | None,
         client: ClientStream | None,
         arrived: float,
@@ -156,29 +160,31 @@ class Dispatcher:
         while True:
             number = attempts + live.moves
             try:
-                answer = await Attempt(self, single, relay, client, number, arrived, live).run()
+                answer = await Attempt(
+                    self, sub_request, relay, client, number, arrived, live
+                ).run()
                 self.reruns.budget.succeeded()
                 return answer
             except GoOn:
                 assert relay is not None
                 live.moves += 1
-                single.track.moves += 1
-                single.resume_ids = _ids(relay)
+                sub_request.track.moves += 1
+                sub_request.resume_ids = _ids(relay)
             except Retry as failure:
                 attempts += 1
                 busy += failure.kind == "busy"
-                single.avoid |= failure.suspects
-                single.track.failures.append(str(failure))
+                sub_request.avoid |= failure.suspects
+                sub_request.track.failures.append(str(failure))
                 log.warning(
-                    "request %s: attempt %d failed: %s", single.request_id, attempts, failure
+                    "request %s: attempt %d failed: %s", sub_request.request_id, attempts, failure
                 )
                 await asyncio.sleep(RETRY_PAUSE_S * attempts)
-                await self.reruns.verdict(failure)
-                self.reruns.judge(single, failure, attempts, busy)
-                self._prepare_again(single, relay, failure)
+                await self.reruns.await_outcome(failure)
+                self.reruns.judge(sub_request, failure, attempts, busy)
+                self._prepare_again(sub_request, relay, failure)
                 live.failed(failure.worker)
 
-    def _prepare_again(self, single: Single, relay: Relay | None, failure: Retry) -> None:
+    def _prepare_again(self, sub_request: SubRequest, relay: Relay | None, failure: Retry) -> None:
         if relay is None or not relay.sent.events:
             self.metrics.retries.inc()
             self.metrics.retried += 1
@@ -187,15 +193,15 @@ class Dispatcher:
             message = f"The worker of this stream went away, and {FORGOTTEN}. Send it again."
             raise ApiError(502, message, "WorkerFailed") from failure
         try:
-            single.resume_ids = _ids(relay)
+            sub_request.resume_ids = _ids(relay)
         except ApiError:
             raise failure.answer from failure
-        unknown = not single.resume_ids and relay.sent.progress().has_output
-        if unknown or (single.resume_ids and not self.known_workers.worker_key):
+        unknown = not sub_request.resume_ids and relay.sent.progress().has_output
+        if unknown or (sub_request.resume_ids and not self.known_workers.worker_key):
             # A plain SGLang does not tell the ids, and goes on from none: what the client has
             # cannot be continued.
             raise failure.answer from failure
-        lost = resumable.why_not(single) if single.resume_ids else None
+        lost = resumable.why_not(sub_request) if sub_request.resume_ids else None
         if lost is not None:
             message = (
                 f"The worker of this stream went away, and no other one can go on with it: {lost}. "
@@ -208,7 +214,7 @@ class Dispatcher:
     async def pick(
         self,
         role: str,
-        single: Single,
+        sub_request: SubRequest,
         view: RequestView,
         wait_s: float,
         deadline: float,
@@ -223,17 +229,17 @@ class Dispatcher:
         Raises:
             ApiError: 503 with Retry-After when no worker of the role is healthy in time.
         """
-        suspect = single.record.suspect
+        suspect = sub_request.record.suspect
         queue = self.known_workers.queue(role, suspect)
         if not (queue.waiting and (credit or suspect)):
-            rank = self.choose(role, single, view, credit)
+            rank = self.choose(role, sub_request, view, credit)
             if rank is not None:
                 return rank
         with queue.enter(view.best_effort) as place:
             entered = monotonic()
             while True:
                 if place.first or suspect:
-                    rank = self.choose(role, single, view, credit)
+                    rank = self.choose(role, sub_request, view, credit)
                     if rank is not None:
                         return rank
                 if self.known_workers.gone_at(role) is None:
@@ -260,29 +266,31 @@ class Dispatcher:
             raise ApiError(503, f"No healthy {role} worker.", retry_after=stay.retry_after)
         await place.wait(stay.seconds)
 
-    def usable(self, role: str, single: Single, credit: bool = False, left: int = 0) -> list[bool]:
+    def usable(
+        self, role: str, sub_request: SubRequest, credit: bool = False, left: int = 0
+    ) -> list[bool]:
         """Which ranks of the role this request may go to now, in their order.
 
         Those that are up, without the ejected ones, those without more than `left` credits, and
         those that it failed on, as long as there are others; for a suspect, those that begin no
         other one. But it waits for such a one rather than going back to a worker that itself failed
-        it: one that answers 500 to everything would convict it.
+        it: one that answers 500 to everything would put it in quarantine.
         """
         known_workers, ranks = self.known_workers, self.known_workers.side(role)
         records = [rank.worker.record for rank in ranks]
         up = [rank.open for rank in ranks]
         now = monotonic()
         usable = ejected_left_out(up, records, now, self.config.eject_share)
-        if single.record.suspect:
-            usable = self._others(usable, ranks, single.record.failed_by)
+        if sub_request.record.suspect:
+            usable = self._others(usable, ranks, sub_request.record.failed_by)
         if credit:
             usable = [ok and rank.credit > left for ok, rank in zip(usable, ranks, strict=True)]
-        if single.record.suspect:
+        if sub_request.record.suspect:
             usable = [
-                ok and known_workers.lanes.free(rank.worker.name)
+                ok and known_workers.probation.free(rank.worker.name)
                 for ok, rank in zip(usable, ranks, strict=True)
             ]
-        return self._others(usable, ranks, single.avoid) if single.avoid else usable
+        return self._others(usable, ranks, sub_request.avoid) if sub_request.avoid else usable
 
     @staticmethod
     def _others(usable: list[bool], ranks: Sequence[Rank], failed: AbstractSet[str]) -> list[bool]:
@@ -294,12 +302,12 @@ class Dispatcher:
         return fresh if any(fresh) else usable
 
     def choose(
-        self, role: str, single: Single, view: RequestView, credit: bool = False
+        self, role: str, sub_request: SubRequest, view: RequestView, credit: bool = False
     ) -> Rank | None:
-        """The policy's choice now; takes the credit, and a suspect's lane. None when nothing is
-        usable."""
+        """The policy's choice now; takes the credit, and a suspect's probation. None when nothing
+        is usable."""
         ranks = self.known_workers.side(role)
-        usable = self.usable(role, single, credit, self._kept_back if view.best_effort else 0)
+        usable = self.usable(role, sub_request, credit, self._kept_back if view.best_effort else 0)
         if not any(usable):
             return None
         staged = self.stages if role == "decode" else None
@@ -316,8 +324,8 @@ class Dispatcher:
         rank = ranks[decision.index]
         if staged is not None:
             staged.note(view.prompt_tokens, decision.index)
-        if single.record.suspect:
-            self.known_workers.lanes.take(rank.worker.name, single)
+        if sub_request.record.suspect:
+            self.known_workers.probation.take(rank.worker.name, sub_request)
         if credit:
             rank.credit -= 1
         return rank

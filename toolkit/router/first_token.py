@@ -14,7 +14,7 @@ from toolkit.router import resumable
 from toolkit.router.validate.adapters import names_adapter
 
 if TYPE_CHECKING:
-    from toolkit.router.request import Single
+    from toolkit.router.request import SubRequest
 
 PATCH = "first_token"
 """What a prefill worker that tells first tokens lists among its patches."""
@@ -51,14 +51,14 @@ WAITS: dict[str, str] = {
 """Fields of a body, or of its sampling parameters, that a request waits for decode with."""
 
 
-def why_decode(single: Single, *, late: bool, told: bool, tickets: bool) -> str:
+def why_decode(sub_request: SubRequest, *, late: bool, told: bool, tickets: bool) -> str:
     """Why the first token of this request comes from its decode worker; empty: it need not.
 
     `late`: the decode worker is chosen after the prefill. `told`: the prefill worker tells first
     tokens (`PATCH`). `tickets`: workers go on from tokens that others made.
     """
-    body = single.body
-    if not single.stream:
+    body = sub_request.body
+    if not sub_request.stream:
         return "it does not stream"
     if not late:
         return "the decode worker is chosen before the prefill"
@@ -66,21 +66,21 @@ def why_decode(single: Single, *, late: bool, told: bool, tickets: bool) -> str:
         return "the prefill worker does not tell it"
     if not tickets:
         return "no worker could go on from it"
-    if single.resume_ids:
+    if sub_request.resume_ids:
         return "the client has a first token"
-    if single.endpoint == "responses":
+    if sub_request.endpoint == "responses":
         return "every event has a number and the random name of its item"
     if names_adapter(body.get("model")):
         return WAITS["lora_path"]
-    if single.capture:
+    if sub_request.capture:
         return "its experts are kept, token by token"
-    if (why := resumable.why_not(single)) is not None:
+    if (why := resumable.why_not(sub_request)) is not None:
         return why
     if body.get("tools") and body.get("tool_choice") != "none":
         return "what a parser makes of a text of tools depends on how it comes in pieces"
     if _media(body):
         return _INPUT
-    params: Any = body.get("sampling_params") if single.endpoint == "generate" else None
+    params: Any = body.get("sampling_params") if sub_request.endpoint == "generate" else None
     for where in (body, params if isinstance(params, dict) else {}):
         for name, why in WAITS.items():
             if where.get(name):

@@ -41,9 +41,9 @@ class Known:
     def parsed(self, job: Job) -> None:
         """Its body has been read."""
         self.rid, self.stream = job.rid, job.stream
-        self.request_class = job.singles[0].view.request_class.value
-        self.parts = len(job.singles)
-        self.tracks = [single.track for single in job.singles[:PARTS]]
+        self.request_class = job.sub_requests[0].view.request_class.value
+        self.parts = len(job.sub_requests)
+        self.tracks = [sub_request.track for sub_request in job.sub_requests[:PARTS]]
 
     @property
     def state(self) -> str:

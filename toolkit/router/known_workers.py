@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 
-from toolkit.router.poison import Deaths, Lanes
+from toolkit.router.poison import Deaths, Probation
 from toolkit.router.rank import Rank
 from toolkit.router.returns import Return, Returns, Stay, first, stay
-from toolkit.router.turnstile import Turnstile
+from toolkit.router.wait_queue import WaitQueue
 from toolkit.router.worker import Worker
 from toolkit.settings.router.config import RouterConfig
-from toolkit.watchdog import Verdict
+from toolkit.watchdog import Health
 
 
 class KnownWorkers:
@@ -22,13 +22,14 @@ class KnownWorkers:
     def __init__(self, config: RouterConfig, api_key: str | None = None) -> None:
         self.workers = [Worker(worker, config, api_key) for worker in config.workers]
         self.worker_key = api_key
-        self.lanes = Lanes()
+        self.probation = Probation()
         self.deaths = Deaths()
         self.returns = Returns()
         self.poisoned: Counter[str] = Counter()
-        """By worker: its deaths for which a request was convicted (`toolkit.router.poison`)."""
-        self._queues: dict[str, Turnstile] = {w.role: Turnstile() for w in config.workers}
-        self._suspects = Turnstile()
+        """By worker: its deaths for which a request was put in quarantine
+        (`toolkit.router.poison`)."""
+        self._queues: dict[str, WaitQueue] = {w.role: WaitQueue() for w in config.workers}
+        self._on_probation = WaitQueue()
         self._gone_at: dict[str, float] = {}
         """By role: when its last healthy worker went; absent while there is one."""
         self._sides: dict[str, list[Rank]] = {}
@@ -67,7 +68,7 @@ class KnownWorkers:
 
     def wake_all(self) -> None:
         """Let everybody who waits for a worker look again."""
-        for queue in (*self._queues.values(), self._suspects):
+        for queue in (*self._queues.values(), self._on_probation):
             queue.wake_all()
 
     def _judge(self, worker: Worker, fingerprint: str) -> str | None:
@@ -80,10 +81,10 @@ class KnownWorkers:
                 return f"it serves another model than {other.name} ({fingerprint} not {theirs})"
         return None
 
-    def queue(self, role: str, suspect: bool = False) -> Turnstile:
+    def queue(self, role: str, suspect: bool = False) -> WaitQueue:
         """Where requests wait for a worker of the role. Suspects (`toolkit.router.poison`) wait
         apart, as a worker takes one of them at a time: they must hold up nobody else."""
-        return self._suspects if suspect else self._queues[role]
+        return self._on_probation if suspect else self._queues[role]
 
     def gone_at(self, role: str) -> float | None:
         """When the role's last healthy worker went; None while there is one."""
@@ -98,7 +99,7 @@ class KnownWorkers:
                 continue
             found.append(self.returns.of(worker.name))
             for rank in worker.ranks:
-                if worker.healthy and rank.verdict is Verdict.SUSPECT:
+                if worker.healthy and rank.health is Health.SUSPECT:
                     found.append(Return(now + 1.0, rank.watchdog.bound_s))
         return first(found)
 
@@ -115,10 +116,10 @@ class KnownWorkers:
     def named(self, name: str) -> Worker:
         return next(worker for worker in self.workers if worker.name == name)
 
-    def leave_lane(self, suspect: object) -> None:
+    def leave_probation(self, suspect: object) -> None:
         """The suspect has proven itself, or is gone: another one may have its worker."""
-        if self.lanes.leave(suspect):
-            self._suspects.wake_all()
+        if self.probation.leave(suspect):
+            self._on_probation.wake_all()
 
     def side(self, role: str) -> list[Rank]:
         return self._sides[role]

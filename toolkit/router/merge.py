@@ -1,4 +1,4 @@
-"""Putting single answers together: n > 1, batches, and prompt log-probabilities."""
+"""Putting the answers of sub-requests together: n > 1, batches, and prompt log-probabilities."""
 
 from __future__ import annotations
 

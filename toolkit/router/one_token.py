@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from toolkit.router.request import Single
+    from toolkit.router.request import SubRequest
 
 LIMITS = {
     "chat": ("max_tokens", "max_completion_tokens"),
@@ -27,17 +27,17 @@ OF_DECODE = (
 """What only a decode worker is known to answer in full."""
 
 
-def is_one(single: Single) -> bool:
+def is_one(sub_request: SubRequest) -> bool:
     """Whether a prefill worker alone can answer it: all its limits are 1, and nothing that it asks
     for beside the token is decode's."""
-    body = single.body
-    if single.capture or single.resume_ids:
+    body = sub_request.body
+    if sub_request.capture or sub_request.resume_ids:
         return False
-    given: Any = body.get("sampling_params") if single.endpoint == "generate" else body
+    given: Any = body.get("sampling_params") if sub_request.endpoint == "generate" else body
     if not isinstance(given, dict):
         return False
     limits = [
-        given[name] for name in LIMITS.get(single.endpoint, ()) if given.get(name) is not None
+        given[name] for name in LIMITS.get(sub_request.endpoint, ()) if given.get(name) is not None
     ]
     if not limits or any(type(limit) is not int or limit != 1 for limit in limits):
         return False

@@ -1,4 +1,5 @@
-"""Large values of a request's body, written out once and shared by all its parts, legs and retries.
+"""Large values of a request's body, written out once and shared by all its sub-requests, upstream
+calls and retries.
 
 A part of `n: 200` on a prompt of 2 MiB is posted to two workers: written out for each post, that
 would be 400 times 2 MiB. A `Packed` value stands in the body's place for what it was; `segments`
@@ -37,8 +38,8 @@ def pack(job: Job) -> list[Packed]:
     """Replace the large values of all bodies of a job, equal objects by the same `Packed`."""
     known: dict[int, Packed | None] = {}
     kept = []  # so that no id is used twice
-    for single in job.singles:
-        for key, value in single.body.items():
+    for sub_request in job.sub_requests:
+        for key, value in sub_request.body.items():
             if key in _LOOKED_AT or type(value) not in (str, list, dict):
                 continue
             if id(value) not in known:
@@ -46,7 +47,7 @@ def pack(job: Job) -> list[Packed]:
                 kept.append(value)
             packed = known[id(value)]
             if packed is not None:
-                single.body[key] = packed
+                sub_request.body[key] = packed
     return [packed for packed in known.values() if packed is not None]
 
 
@@ -69,9 +70,9 @@ class Rest(NamedTuple):
 
 def rest(job: Job) -> Rest:
     once = [
-        encode({key: v for key, v in single.body.items() if type(v) is not Packed})
-        for single in job.singles
-        if single.first_sample
+        encode({key: v for key, v in sub_request.body.items() if type(v) is not Packed})
+        for sub_request in job.sub_requests
+        if sub_request.first_sample
     ]
     return Rest(2 * job.per_prompt * sum(map(len, once)), sum(map(values, once)))
 

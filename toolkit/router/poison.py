@@ -6,11 +6,12 @@ But when a worker dies, all requests on it see that, and all but one of them are
 
 - Whoever has had a token from there is not suspected: it had been taken in and computed.
 - The others are *suspects*. They run again one by one: a worker has one suspect at a time until
-  that one has proven itself (`Lanes`), so that the guilty one is alone with its next death.
+  that one has proven itself (`Probation`), so that the guilty one is alone with its next death.
 - A worker that gets *stuck* is a death without a word. But what stops a scheduler may do so in
   mid-answer (a pattern that the text must grow for), so that a token proves less: whoever had
-  tokens of it keeps a third of a conviction. With two of those it is a suspect that has proven
-  itself only when it has gone on for a while beyond its first token; the third convicts.
+  tokens of it keeps a third of what quarantines it. With two of those it is a suspect that has
+  proven itself only when it has gone on for a while beyond its first token; the third quarantines
+  it.
 - A worker that dies without a word may have been killed by somebody (an operator, the machine).
   Such a death counts in full only when the request saw at least half of all such deaths of late; in
   a storm of kills, two are a coincidence.
@@ -40,8 +41,8 @@ EPSILON = 1e-9
 """Three thirds may be less than one."""
 LATELY_S = 60.0
 MOST_DEATHS = 256
-MOST_CONVICTS = 4096
-CONVICTED_S = 600.0
+MOST_QUARANTINED = 4096
+QUARANTINE_S = 600.0
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class Record:
         """It saw workers stop in mid-answer again and again: a token is no proof of it."""
         return sum(what == "stood" for what, _ in self.strikes) >= 2
 
-    def convicted(self, deaths_lately: int) -> bool:
+    def poisonous(self, deaths_lately: int) -> bool:
         """`deaths_lately`: how many workers of the fleet went away without a word of late."""
         gone = sum(what == "gone" for what, _ in self.strikes)
         weight = sum(WEIGHTS[what] for what, _ in self.strikes)
@@ -79,7 +80,7 @@ class Record:
         return [worker for what, worker in self.strikes if what in ("crash", "gone", "stood")]
 
 
-class Lanes:
+class Probation:
     """A worker begins one suspect at a time."""
 
     def __init__(self) -> None:
@@ -114,9 +115,9 @@ class Deaths:
         return sum(now - at < LATELY_S for at in self._at)
 
 
-class Convicts:
-    """Digests of requests that were convicted, so that a client that sends one again and again
-    does not cost two workers each time. Forgotten after CONVICTED_S."""
+class Quarantine:
+    """Digests of requests that are in quarantine, so that a client that sends one again and again
+    does not cost two workers each time. Forgotten after QUARANTINE_S."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[bytes, float] = OrderedDict()
@@ -125,9 +126,9 @@ class Convicts:
         return bool(self._until)
 
     def add(self, digest: bytes, now: float) -> None:
-        self._until[digest] = now + CONVICTED_S
+        self._until[digest] = now + QUARANTINE_S
         self._until.move_to_end(digest)
-        while len(self._until) > MOST_CONVICTS:
+        while len(self._until) > MOST_QUARANTINED:
             self._until.popitem(last=False)
 
     def holds(self, digest: bytes, now: float) -> bool:

@@ -14,11 +14,11 @@ from toolkit.policies.rounds.assign import Assigner
 from toolkit.policies.rounds.due import Rounds
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.support.readings import kv_sizes, read_ranks
-from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.rank import Rank
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
+from toolkit.router.reservation import Reservation
 
 log = logging.getLogger("toolkit.router")
 
@@ -27,24 +27,27 @@ BELIEVED_S = 1.0
 
 
 class Waiter:
-    """A request in the pool. `bound` ends with its booking, or with the ApiError that it gets."""
+    """A request in the pool. `bound` ends with its reservation, or with the ApiError that it
+    gets."""
 
-    __slots__ = ("bound", "entered", "generated", "single", "streams", "taken", "view")
+    __slots__ = ("bound", "entered", "generated", "streams", "sub_request", "taken", "view")
 
-    def __init__(self, single: Single, view: RequestView, streams: bool, generated: int) -> None:
-        self.single = single
+    def __init__(
+        self, sub_request: SubRequest, view: RequestView, streams: bool, generated: int
+    ) -> None:
+        self.sub_request = sub_request
         self.view = view
         self.streams = streams
         self.generated = generated
         self.entered = monotonic()
-        self.bound: asyncio.Future[Booking] = asyncio.get_running_loop().create_future()
+        self.bound: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
         self.taken = False
 
-    def take(self) -> Booking:
-        """The booking, which is the caller's from now on. ApiError: there will be none."""
-        booking = self.bound.result()
+    def take(self) -> Reservation:
+        """The reservation, which is the caller's from now on. ApiError: there will be none."""
+        reservation = self.bound.result()
         self.taken = True
-        return booking
+        return reservation
 
 
 class Pool:
@@ -68,14 +71,14 @@ class Pool:
         known_workers: KnownWorkers,
         policy: Callable[[], Policy],
         following: Callable[[], Following | None],
-        choose: Callable[[Single, RequestView], Rank | None],
-        usable: Callable[[Single], list[bool]],
+        choose: Callable[[SubRequest, RequestView], Rank | None],
+        usable: Callable[[SubRequest], list[bool]],
         park_timeout_s: float,
         on_bound: Callable[[float], None] = lambda waited_s: None,
         stages: StageFilter | None = None,
     ) -> None:
         self._ranks = known_workers.side("decode")
-        self._lanes = known_workers.lanes
+        self._probation = known_workers.probation
         self._policy = policy
         self._following = following
         self._choose = choose
@@ -98,16 +101,16 @@ class Pool:
         return len(self._waiting)
 
     def enter(
-        self, single: Single, view: RequestView, streams: bool = False, generated: int = 0
+        self, sub_request: SubRequest, view: RequestView, streams: bool = False, generated: int = 0
     ) -> Waiter:
         """A prefill is done: its request waits until `bound` is done or it is taken out."""
-        waiter = Waiter(single, view, streams, generated)
+        waiter = Waiter(sub_request, view, streams, generated)
         self._waiting[waiter] = None
         self.news()
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """It does not wait any more. A booking that nobody has taken is given back."""
+        """It does not wait any more. A reservation that nobody has taken is given back."""
         self._waiting.pop(waiter, None)
         if waiter.bound.cancel() or waiter.bound.cancelled() or waiter.taken:
             return
@@ -167,7 +170,7 @@ class Pool:
             late = self._is_late(waiter.entered, now)
             if assigner is not None and not late:
                 break  # nor are those who came after it
-            rank = self._choose(waiter.single, waiter.view)
+            rank = self._choose(waiter.sub_request, waiter.view)
             if rank is not None:
                 self.expired += late
                 self._bind(waiter, rank)
@@ -178,10 +181,12 @@ class Pool:
         return now - since >= self._park_timeout_s
 
     def _assign(self, policy: Assigner, now: float) -> None:
-        failed = [waiter for waiter in self._waiting if waiter.single.avoid]
+        failed = [waiter for waiter in self._waiting if waiter.sub_request.avoid]
         for waiter in failed:
             self._place(policy, [waiter], now)
-        others = [w for w in self._waiting if not w.single.avoid] if failed else [*self._waiting]
+        others = (
+            [w for w in self._waiting if not w.sub_request.avoid] if failed else [*self._waiting]
+        )
         urgent = [waiter for waiter in others if waiter.view.urgent]
         behind = [waiter for waiter in others if waiter.view.best_effort]
         if urgent and any(rank.worker.config.preempts for rank in self._ranks):
@@ -214,7 +219,7 @@ class Pool:
         self, policy: Assigner, waiters: Sequence[Waiter], now: float, urgent: bool
     ) -> None:
         wanted = [waiter.view for waiter in waiters]
-        views = self._views(wanted, waiters[0].single, now, urgent)
+        views = self._views(wanted, waiters[0].sub_request, now, urgent)
         for made in policy.assign(views, wanted):
             waiter = waiters[made.request]
             if waiter not in self._waiting or not views[made.worker].healthy:
@@ -224,12 +229,12 @@ class Pool:
             self._bind(waiter, self._ranks[made.worker])
 
     def _views(
-        self, wanted: Sequence[RequestView], single: Single, now: float, urgent: bool
+        self, wanted: Sequence[RequestView], sub_request: SubRequest, now: float, urgent: bool
     ) -> list[WorkerView]:
         """As the policy is to see them: whom the dispatcher leaves out is down, and one that is on
         probation takes one request."""
         views = []
-        usable = self._usable(single)
+        usable = self._usable(sub_request)
         if self._stages is not None:  # they are of one stage
             usable = self._stages.narrow(wanted[0].prompt_tokens, usable)
         for rank, ok in zip(self._ranks, usable, strict=True):
@@ -238,11 +243,13 @@ class Pool:
         return views
 
     def _bind(self, waiter: Waiter, rank: Rank) -> None:
-        if waiter.single.record.suspect:
-            self._lanes.take(rank.worker.name, waiter.single)
-        booking = Booking(rank, waiter.view, self._following(), waiter.streams, waiter.generated)
+        if waiter.sub_request.record.suspect:
+            self._probation.take(rank.worker.name, waiter.sub_request)
+        reservation = Reservation(
+            rank, waiter.view, self._following(), waiter.streams, waiter.generated
+        )
         del self._waiting[waiter]
-        waiter.bound.set_result(booking)
+        waiter.bound.set_result(reservation)
         self.bound += 1
         self._on_bound(monotonic() - waiter.entered)
 

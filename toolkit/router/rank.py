@@ -16,10 +16,10 @@ from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call
 from toolkit.settings.router.config import RouterConfig
 from toolkit.waiting_work import waiting_tokens
-from toolkit.watchdog import Bounds, Verdict, Watchdog
+from toolkit.watchdog import Bounds, Health, Watchdog
 
 if TYPE_CHECKING:
-    from toolkit.router.booking import Booking
+    from toolkit.router.reservation import Reservation
     from toolkit.router.worker import Worker
 
 
@@ -53,16 +53,16 @@ class Rank:
         self.moved_out = 0
         self.ledger = Ledger(complete=worker.config.role == "decode")
         self.efforts = Efforts()
-        self.unstreamed: dict[int, Booking] = {}
+        self.unstreamed: dict[int, Reservation] = {}
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.steps: StepSums | None = None
         self.silence = Silence(config.first_token_timeout_s, config.idle_timeout_s)
         self._bounds = Bounds(config.stuck_s, config.announced_s)
         self.watchdog = Watchdog(self._bounds)
-        self.verdict = Verdict.HEALTHY
+        self.health = Health.HEALTHY
         self._lost_s = config.lost_s
         self._posted: dict[Call, float | None] = {}
-        """With the first reading since then after which none had a single request."""
+        """With the first reading since then after which none had a request."""
 
     @property
     def name(self) -> str:
@@ -73,7 +73,7 @@ class Rank:
     @property
     def open(self) -> bool:
         """Whether new requests may go there."""
-        return self.worker.healthy and not self.held and self.verdict is Verdict.HEALTHY
+        return self.worker.healthy and not self.held and self.health is Health.HEALTHY
 
     @property
     def group(self) -> Group:
@@ -164,8 +164,8 @@ class Rank:
         self.steps = sums
         if sums.steps > before:
             self.silence.stepped(monotonic())
-        for booking in self.unstreamed.values():
-            booking.stepped(sums.steps - before)
+        for reservation in self.unstreamed.values():
+            reservation.stepped(sums.steps - before)
 
     def beat(self, event: Heartbeat, now: float) -> None:
         """Take its scheduler's heartbeat. A request of ours is work, wherever in the worker it is:
@@ -175,15 +175,15 @@ class Rank:
         )
         # Ranks that share their experts wait for one that compiles, say.
         allowed_s = max(rank.watchdog.own_bound_s for rank in self.worker.ranks)
-        verdict = self.watchdog.read(beat, bool(self.ledger.inflight), now, allowed_s)
-        if verdict is not self.verdict:
-            self.verdict = verdict
+        health = self.watchdog.read(beat, bool(self.ledger.inflight), now, allowed_s)
+        if health is not self.health:
+            self.health = health
             self.worker.judged(self)
 
     def begin_anew(self) -> None:
         """Another process computes there now."""
         self.watchdog = Watchdog(self._bounds)
-        self.verdict = Verdict.HEALTHY
+        self.health = Health.HEALTHY
 
     def forget_load(self) -> None:
         self.ledger.forget()

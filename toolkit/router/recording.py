@@ -25,7 +25,7 @@ from toolkit.router.request_view import BLOCK_BYTES, anonymous
 from toolkit.settings.router.config import ConfigError
 
 if TYPE_CHECKING:
-    from toolkit.router.request import Single
+    from toolkit.router.request import SubRequest
 
 log = logging.getLogger("toolkit.router")
 
@@ -78,17 +78,17 @@ class Recording:
         self.given_up = 0
         self._told = Tally(f"requests that run too long to be recorded in {path}")
 
-    def begin(self, single: Single, arrived: float) -> Entry:
+    def begin(self, sub_request: SubRequest, arrived: float) -> Entry:
         """A request has come, at this monotonic time."""
         self._last = max(self._last, round((self._begun + arrived) * 1000))
-        view = single.view
+        view = sub_request.view
         entry = Entry(
             self._last,
             view.prompt_tokens,
             view.blocks,
-            single.prompt_bytes,
+            sub_request.prompt_bytes,
             view.request_class,
-            single.request_id,
+            sub_request.request_id,
         )
         self._entries.append(entry)
         return entry

@@ -19,7 +19,7 @@ from toolkit.router.failure import Failure, failure_of
 from toolkit.router.grammars import ends, failures, is_over
 from toolkit.router.held_back import HeldBack
 from toolkit.router.merge import add_prompt_logprobs
-from toolkit.router.request import Single, public_id
+from toolkit.router.request import SubRequest, public_id
 from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
 from toolkit.router.stream_memory import GRAIN, StreamMemory
 from toolkit.router.upstream import Call
@@ -41,20 +41,20 @@ class Output(Protocol):
 
 
 class Relay:
-    """One single's stream, over all its attempts."""
+    """One sub-request's stream, over all its attempts."""
 
     def __init__(
         self,
-        single: Single,
+        sub_request: SubRequest,
         out: Output,
         incremental: bool = False,
         charge: Charge | None = None,
     ) -> None:
         """`charge`: of the request, which pays for what is kept of the stream."""
-        self._single = single
+        self._sub_request = sub_request
         self._write = out.write
         self._incremental = incremental
-        self.sent = Sent(single.endpoint, incremental)
+        self.sent = Sent(sub_request.endpoint, incremental)
         self.ids = bytearray()
         """The ids that went out, as `b" 12 34"`."""
         self._memory = StreamMemory(charge)
@@ -77,8 +77,8 @@ class Relay:
         self._rename: tuple[bytes, bytes] | None = None
         self.paused = False
         """Its client is slow to read, so that nothing is read from the worker."""
-        self._failures = failures(single.endpoint)
-        self._ends = ends(single.endpoint)
+        self._failures = failures(sub_request.endpoint)
+        self._ends = ends(sub_request.endpoint)
         self._replayed = 0
         self._cut: list[bytes] = []
         """The ids that this attempt has to repeat, as the client has them."""
@@ -124,13 +124,13 @@ class Relay:
         self._recreate = None
         self._strayed = False
         self._departure = self._held_back = self._gate = None
-        self._brought = len(self._single.resume_ids) if brought is None else brought
+        self._brought = len(self._sub_request.resume_ids) if brought is None else brought
         if self.sent.events:
             self._trim()
         self._slow = hold or self._trimmer is not None
 
     def _trim(self) -> None:
-        self._trimmer = Trimmer(self._single.endpoint, self.sent.progress(), self._incremental)
+        self._trimmer = Trimmer(self._sub_request.endpoint, self.sent.progress(), self._incremental)
         self._cut = bytes(self.ids).split()
         self._replayed = 0
 
@@ -143,7 +143,7 @@ class Relay:
         self.sent.add(events)
         self._write(events)
         self.sent_at = monotonic()
-        self._single.track.told(self.sent_at)
+        self._sub_request.track.told(self.sent_at)
         if self._call is not None:  # its own is on the way
             self._trim()
             self._slow = True
@@ -165,7 +165,7 @@ class Relay:
     def leave(self) -> None:
         """The worker is being told to drop it: what it still sends is shown as far as it is the
         undisturbed stream's (`toolkit.router.departure`)."""
-        self._departure = Departure(self._single.endpoint)
+        self._departure = Departure(self._sub_request.endpoint)
         self._gate = self._departure.take
 
     def hold_back(self, most: int) -> None:
@@ -315,7 +315,7 @@ class Relay:
         if not self._begun:
             self._begun = True
             self.first.set_result(None)
-            self._single.track.told(self.sent_at)
+            self._sub_request.track.told(self.sent_at)
         if is_over(events, self._ends):
             self.ended = True
 
@@ -323,7 +323,7 @@ class Relay:
         ids, event = strip(data)
         if self.failure is not None:
             return
-        self.failure = failure_of(event, self._single.endpoint)
+        self.failure = failure_of(event, self._sub_request.endpoint)
         if self.failure is not None:
             return
         self._take_ids(ids)
@@ -338,8 +338,8 @@ class Relay:
         for raw in split_events(data):
             ids, event = strip(raw + b"\n\n")
             if self._prompt is not None:
-                event = add_prompt_logprobs(self._single.endpoint, event, self._prompt)
-                if self._single.endpoint == "completions" and parse_event(event):
+                event = add_prompt_logprobs(self._sub_request.endpoint, event, self._prompt)
+                if self._sub_request.endpoint == "completions" and parse_event(event):
                     self._prompt = None  # only the first chunk carries them
             if self._trimmer is None:
                 if self._recreate is not None:
@@ -354,7 +354,7 @@ class Relay:
         trimmer = self._trimmer
         if (
             trimmer is None
-            or self._single.resume_ids
+            or self._sub_request.resume_ids
             or self._replayed < max(len(self._cut), self._brought)
             or not trimmer.passed
         ):
@@ -366,7 +366,7 @@ class Relay:
     def _replay(self, ids: bytes, event: bytes) -> None:
         """Count the replayed ids; only those beyond what was sent are new."""
         if self.failure is None:
-            self.failure = failure_of(event, self._single.endpoint)
+            self.failure = failure_of(event, self._sub_request.endpoint)
         if self.failure is not None or self._strayed:
             return
         assert self._trimmer is not None

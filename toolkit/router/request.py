@@ -1,4 +1,6 @@
-"""A single request: what came of a client's body, and what of it is written to workers."""
+"""Sub-requests: what came of a client's body, and what of it is written to workers.
+
+A client's request is one sub-request for each prompt and each choice (`n`)."""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ NOTHING = Wanted()
 
 
 @dataclass(slots=True)
-class Single:
+class SubRequest:
     """One prompt, one continuation: the unit that runs on workers. `index` is its choice. `rid` is
     what the client sees as its id; workers get another one for each attempt
     (`toolkit.router.attempt`). `first_sample`: of the n continuations of its prompt.
@@ -97,12 +99,13 @@ class Single:
 
 @dataclass(slots=True)
 class Job:
-    """A client's request. `merged`: its singles come back as one answer with choice indices."""
+    """A client's request. `merged`: its sub-requests come back as one answer with choice
+    indices."""
 
     endpoint: Endpoint
     rid: str
     stream: bool
-    singles: list[Single]
+    sub_requests: list[SubRequest]
     merged: bool
     per_prompt: int = 1
     include_usage: bool = False
@@ -119,15 +122,19 @@ def new_room(dp_size: int = 1, dp_rank: int = 0) -> int:
 
 
 def ticket_body(
-    single: Single, rid: str, key: str | None, resume: Sequence[int] | None = None, late: int = 0
+    sub_request: SubRequest,
+    rid: str,
+    key: str | None,
+    resume: Sequence[int] | None = None,
+    late: int = 0,
 ) -> dict[str, Any]:
     """The body with what the router itself asks of a worker, signed for this `rid`: the tokens that
     were generated already, for both sides (`patches.pd.resume`); `resume`, where it is not what
     this attempt began with, the last `late` of them placeholders (`patches.move`)."""
-    resume = single.resume_ids if resume is None else resume
-    body = dict(single.body)
-    capture = single.rid if single.capture else ""
-    kind = single.view.request_class
+    resume = sub_request.resume_ids if resume is None else resume
+    body = dict(sub_request.body)
+    capture = sub_request.rid if sub_request.capture else ""
+    kind = sub_request.view.request_class
     if not (resume or capture):
         # Workers that have no key stop nobody either.
         if not key or kind == RequestClass.STANDARD:
@@ -136,7 +143,7 @@ def ticket_body(
         raise ApiError(400, f"{CAPTURE}: the workers have no key, so they keep no experts for you.")
     signed = sign(key, rid, resume=resume, late=late, capture=capture, request_class=kind)
     ticket = {TICKET_KEY: signed}
-    if single.endpoint == "generate":
+    if sub_request.endpoint == "generate":
         params = dict(body.get("sampling_params") or {})
         params["custom_params"] = {**(params.get("custom_params") or {}), **ticket}
         body["sampling_params"] = params

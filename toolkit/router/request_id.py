@@ -2,8 +2,8 @@
 
 It is `x-request-id`: the client's own where that is sane, else one that is made here. Every answer
 has it. It is for people: workers get it in a header, beside the id of their own by which they abort
-(`toolkit.router.attempt.legs`), so a client that uses one word twice, or another's, disturbs
-nobody.
+(`toolkit.router.attempt.upstream_calls`), so a client that uses one word twice, or another's,
+disturbs nobody.
 """
 
 from __future__ import annotations

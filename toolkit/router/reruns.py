@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.packed import segments
-from toolkit.router.poison import Convicts, Record, RetryBudget, Strike
-from toolkit.router.request import Single
+from toolkit.router.poison import Quarantine, Record, RetryBudget, Strike
+from toolkit.router.request import SubRequest
 
 if TYPE_CHECKING:
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.metrics import Metrics
     from toolkit.settings.router.config import RouterConfig
 
-VERDICT_S = 0.3
+OUTCOME_S = 0.3
 LOOK_S = 0.02
 
 log = logging.getLogger("toolkit.router")
@@ -32,24 +32,24 @@ class Reruns:
         self._config = config
         self._fleet = known_workers
         self._metrics = metrics
-        self._convicts = Convicts()
+        self._quarantine = Quarantine()
         self.budget = RetryBudget(2 * config.max_inflight)
 
-    def refuse_convicts(self, single: Single) -> None:
-        """ApiError for a request that was convicted a while ago and is sent again."""
-        if self._convicts and self._convicts.holds(_digest(single), monotonic()):
+    def refuse_quarantined(self, sub_request: SubRequest) -> None:
+        """ApiError for a request that was put in quarantine a while ago and is sent again."""
+        if self._quarantine and self._quarantine.holds(_digest(sub_request), monotonic()):
             raise _poisonous("workers that ran this very request died, or failed, a while ago")
 
-    async def verdict(self, failure: Retry) -> None:
+    async def await_outcome(self, failure: Retry) -> None:
         """Return when it is known whether the worker died: a process that ends closes one
-        connection after the other. At most VERDICT_S after the connection broke."""
+        connection after the other. At most OUTCOME_S after the connection broke."""
         if failure.kind not in ("lost", "early") or failure.proven:
             return
-        deadline = monotonic() + VERDICT_S
+        deadline = monotonic() + OUTCOME_S
         while not self._died(failure) and monotonic() < deadline:
             await asyncio.sleep(LOOK_S)
 
-    def judge(self, single: Single, failure: Retry, attempts: int, busy: int) -> None:
+    def judge(self, sub_request: SubRequest, failure: Retry, attempts: int, busy: int) -> None:
         """Return when it is to be run again.
 
         `attempts`: those made so far, of which workers turned away `busy` as they were full.
@@ -62,17 +62,17 @@ class Reruns:
             if busy > len(self._fleet.workers):
                 raise failure.answer from failure
             return
-        strike = self._strike(single.record, failure)
+        strike = self._strike(sub_request.record, failure)
         if strike is not None:
-            single.record.strikes.append((strike, failure.worker))
-            if single.record.convicted(self._fleet.deaths.lately(now)):
-                self._convict(single, failure, now)
+            sub_request.record.strikes.append((strike, failure.worker))
+            if sub_request.record.poisonous(self._fleet.deaths.lately(now)):
+                self._put_in_quarantine(sub_request, failure, now)
         elif not self._died(failure):
-            single.faults.append(failure.worker)
+            sub_request.faults.append(failure.worker)
         if attempts - busy > self._config.max_retries:
             raise failure.answer from failure
         if not self.budget.take(now):
-            log.error("request %s: no rerun: the budget of reruns is spent", single.request_id)
+            log.error("request %s: no rerun: the budget of reruns is spent", sub_request.request_id)
             message = "A worker failed this request, and too many others wait to be run again."
             raise ApiError(503, message, retry_after=5) from failure
 
@@ -99,13 +99,13 @@ class Reruns:
     def _stood_from(self, failure: Retry) -> float:
         return self._fleet.named(failure.worker).stood_from
 
-    def _convict(self, single: Single, failure: Retry, now: float) -> None:
-        record = single.record
-        self._convicts.add(_digest(single), now)
+    def _put_in_quarantine(self, sub_request: SubRequest, failure: Retry, now: float) -> None:
+        record = sub_request.record
+        self._quarantine.add(_digest(sub_request), now)
         self._fleet.poisoned.update(record.deaths)
         self._metrics.poisoned.inc()
         seen = ", ".join(f"{worker} ({what})" for what, worker in record.strikes)
-        log.error("request %s is not run again: %s", single.request_id, seen)
+        log.error("request %s is not run again: %s", sub_request.request_id, seen)
         if failure.kind == "answer":  # the worker says more than we can
             answer = failure.answer
             answer.final = True
@@ -114,20 +114,22 @@ class Reruns:
             f"{len(record.strikes)} workers that ran it died, or failed, one after the other"
         ) from failure
 
-    def blame(self, single: Single) -> None:
+    def blame(self, sub_request: SubRequest) -> None:
         """It runs well on another worker: those that failed it are to blame for that."""
-        if not single.record.strikes and not single.faults:
+        if not sub_request.record.strikes and not sub_request.faults:
             return
         now = monotonic()
-        faults, single.faults = single.faults, []
-        answered = [name for what, name in single.record.strikes if what in ("answer", "transfer")]
+        faults, sub_request.faults = sub_request.faults, []
+        answered = [
+            name for what, name in sub_request.record.strikes if what in ("answer", "transfer")
+        ]
         for name in faults + answered:
             if self._fleet.named(name).record.failed(now):
                 self._metrics.ejected.labels(name).inc()
                 log.warning("worker %s is left alone for a while: it fails requests", name)
-        single.record.strikes = [
+        sub_request.record.strikes = [
             (what, name)
-            for what, name in single.record.strikes
+            for what, name in sub_request.record.strikes
             if what in ("crash", "gone", "stood")
         ]
 
@@ -142,10 +144,10 @@ def _poisonous(what: str) -> ApiError:
     )
 
 
-def _digest(single: Single) -> bytes:
+def _digest(sub_request: SubRequest) -> bytes:
     """Of what a request asks for, whoever sends it and under whatever id."""
-    asked = {key: value for key, value in single.body.items() if key not in ("rid", "user")}
-    digest = blake2b(single.path.encode(), digest_size=16)
+    asked = {key: value for key, value in sub_request.body.items() if key not in ("rid", "user")}
+    digest = blake2b(sub_request.path.encode(), digest_size=16)
     for piece in segments(asked):
         digest.update(piece)
     return digest.digest()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from toolkit.router.request import Single
+    from toolkit.router.request import SubRequest
 
 _BESIDE_TOKENS = (
     "logprobs",
@@ -25,15 +25,17 @@ _BESIDE_TOKENS = (
 )
 
 
-def why_not(single: Single) -> str | None:
+def why_not(sub_request: SubRequest) -> str | None:
     """What of this request no other worker can go on with; None when one can."""
-    body = single.body
+    body = sub_request.body
     for name in _BESIDE_TOKENS:
         if body.get(name):
             return f"{name} of the first tokens are gone with it"
-    where: Any = body.get("sampling_params") if single.endpoint == "generate" else body
+    where: Any = body.get("sampling_params") if sub_request.endpoint == "generate" else body
     params = where if isinstance(where, dict) else {}
-    seeded = params.get("sampling_seed" if single.endpoint == "generate" else "seed") is not None
+    seeded = (
+        params.get("sampling_seed" if sub_request.endpoint == "generate" else "seed") is not None
+    )
     if seeded and params.get("temperature") != 0:
         return "the random state that its seed began is gone with it"
     return None

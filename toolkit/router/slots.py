@@ -4,12 +4,12 @@ A job is what one client asked for at once: one part, or the parts of a batch (p
 Each part needs a slot. Rules:
 
 - At most `most` parts run.
-- Batches together run at most `wide` parts (three quarters of the slots), so that a slot for a
-  single request is free, or becomes free, however many batches are there. A lone batch leaves the
-  rest unused: parts run for long, and a slot that is taken cannot be taken back.
+- Batches together run at most `wide` parts (three quarters of the slots). So a slot is free, or
+  becomes free, for a request that is no batch, however many batches are there. A lone batch leaves
+  the rest unused: parts run for long, and a slot that is taken cannot be taken back.
 - Who waits is served by job, in turn: a batch gets one slot, then goes behind all who wait. Within
-  a job parts keep their order. Single requests are first come, first served.
-- Best-effort jobs are served when nobody else waits who may run; but once `PATIENCE` parts of
+  a job parts keep their order. Requests that are no batches are first come, first served.
+- Best-effort jobs are served when nobody else waits who may run; but once `WAIT_LIMIT` parts of
   others went before the same one, it is next.
 """
 
@@ -22,7 +22,7 @@ Grant = Callable[[], bool]
 """Tells a part that it has a slot; False when it does not want it any more."""
 
 
-PATIENCE = 64
+WAIT_LIMIT = 64
 
 
 class Queued:
@@ -50,14 +50,14 @@ class Slots:
         self._turns = 0
         self._passed = 0
         """Parts of others since a best-effort one had its turn, while such a one waits."""
-        self._singles: deque[Queued] = deque()
+        self._sub_requests: deque[Queued] = deque()
         self._batches: deque[Queued] = deque()
-        self._effort_singles: deque[Queued] = deque()
+        self._effort_sub_requests: deque[Queued] = deque()
         self._effort_batches: deque[Queued] = deque()
 
     def take_free(self, job: Queued) -> bool:
         """True: it has a slot, as one was free and nobody of its kind waits."""
-        ahead = bool(self._batches if job.batch else self._singles)
+        ahead = bool(self._batches if job.batch else self._sub_requests)
         if job.best_effort:
             ahead = ahead or bool(self._line(job))
         if ahead or not self._room(job.batch):
@@ -97,8 +97,8 @@ class Slots:
 
     def _line(self, job: Queued) -> deque[Queued]:
         if job.best_effort:
-            return self._effort_batches if job.batch else self._effort_singles
-        return self._batches if job.batch else self._singles
+            return self._effort_batches if job.batch else self._effort_sub_requests
+        return self._batches if job.batch else self._sub_requests
 
     def _line_up(self, job: Queued) -> None:
         self._turns += 1
@@ -107,23 +107,23 @@ class Slots:
 
     def _next(self) -> Queued | None:
         """Whose turn it is; None when nobody waits who may run."""
-        first = self._first(self._singles, self._batches)
-        behind = self._first(self._effort_singles, self._effort_batches)
-        if behind is None or (first is not None and self._passed < PATIENCE):
+        first = self._first(self._sub_requests, self._batches)
+        behind = self._first(self._effort_sub_requests, self._effort_batches)
+        if behind is None or (first is not None and self._passed < WAIT_LIMIT):
             return first
         return behind
 
-    def _first(self, singles: deque[Queued], batches: deque[Queued]) -> Queued | None:
-        single = singles[0] if singles and self._room(False) else None
+    def _first(self, sub_requests: deque[Queued], batches: deque[Queued]) -> Queued | None:
+        sub_request = sub_requests[0] if sub_requests and self._room(False) else None
         batch = batches[0] if batches and self._room(True) else None
-        if single is None or batch is None:
-            return single or batch
-        return single if single.turn < batch.turn else batch
+        if sub_request is None or batch is None:
+            return sub_request or batch
+        return sub_request if sub_request.turn < batch.turn else batch
 
     def _fill(self) -> None:
         while (job := self._next()) is not None:
             self._line(job).popleft()
-            effort = bool(self._effort_singles or self._effort_batches)
+            effort = bool(self._effort_sub_requests or self._effort_batches)
             self._passed = self._passed + 1 if effort and not job.best_effort else 0
             grant = job.grants.popleft()
             self.waiting -= 1

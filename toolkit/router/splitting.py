@@ -1,4 +1,4 @@
-"""From a client's body to single requests: parse and validate it, split n and batches.
+"""From a client's body to sub-requests: parse and validate it, split n and batches.
 
 What of a body may reach a worker, and with which values, is `toolkit.router.validate`'s to say;
 here is what the router itself must understand.
@@ -24,7 +24,7 @@ from toolkit.router.request import (
     PATHS,
     Endpoint,
     Job,
-    Single,
+    SubRequest,
     Wanted,
 )
 from toolkit.router.request_view import view_of
@@ -88,8 +88,8 @@ def split(
     said_class: str | None = None,
     key: str = "",
 ) -> Job:
-    """Check a body, as `load` gives it, and split it into singles. `vocabulary` is the number of
-    token ids, 0 when unknown; `allow` what this deployment lets clients do
+    """Check a body, as `load` gives it, and split it into sub-requests. `vocabulary` is the number
+    of token ids, 0 when unknown; `allow` what this deployment lets clients do
     (`toolkit.settings.router.permissions`); `capture`: the client wants the experts of its request
     kept.
 
@@ -132,13 +132,13 @@ def split(
         endpoint=endpoint,
         rid=_base_rid(endpoint, body),
         stream=stream,
-        singles=[],
+        sub_requests=[],
         merged=n > 1 or prompts is not None,
         per_prompt=n,
         include_usage=isinstance(options, dict) and options.get("include_usage") is True,
     )
     for index in range(count):
-        one = _single_body(endpoint, body, prompts, index // n, n)
+        one = _one_body(endpoint, body, prompts, index // n, n)
         rid = job.rid if not job.merged else f"{job.rid}_{index}"
         if isinstance(body.get("rid"), list) and _usable(one.get("rid")):
             rid = one["rid"] if n == 1 else f"{one['rid']}_{index % n}"
@@ -149,8 +149,8 @@ def split(
         if first:  # all samples of a prompt look the same
             view, size = view_of(endpoint, one, wanted, label, user, now)
             view = replace(view, request_class=kind)
-        job.singles.append(
-            Single(
+        job.sub_requests.append(
+            SubRequest(
                 endpoint, path, one, rid, index, stream, view, headers, first, size,
                 capture=capture, job=job.rid, request_id=request_id,
             )
@@ -272,7 +272,7 @@ def _prompts(endpoint: Endpoint, body: dict[str, Any]) -> list[Any] | None:
     return None
 
 
-def _single_body(
+def _one_body(
     endpoint: Endpoint, body: dict[str, Any], prompts: list[Any] | None, index: int, n: int
 ) -> dict[str, Any]:
     one = dict(body)

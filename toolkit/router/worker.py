@@ -19,7 +19,7 @@ from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call, Upstream
 from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.worker import WorkerConfig
-from toolkit.watchdog import Verdict
+from toolkit.watchdog import Health
 
 log = logging.getLogger("toolkit.router")
 
@@ -142,7 +142,7 @@ class Worker:
     def judged(self, rank: Rank) -> None:
         """What is thought of a rank of it has changed. One that is stuck takes all with it: what
         ends it ends the worker."""
-        if rank.verdict is Verdict.STUCK and self.stuck_since is None:
+        if rank.health is Health.STUCK and self.stuck_since is None:
             why = f"{rank.name} is stuck: {rank.watchdog.describe()}"
             log.error("worker %s: its requests go elsewhere, as %s", self.name, why)
             self.died(crashed=False)  # what it ran is suspected as with a death
@@ -151,9 +151,9 @@ class Worker:
             self.times_stuck += 1
             self.mark_down(why, "stuck")
             return
-        if rank.verdict is Verdict.SUSPECT:
+        if rank.health is Health.SUSPECT:
             log.warning("%s gets nothing new: %s", rank.name, rank.watchdog.describe())
-        stuck = any(each.verdict is Verdict.STUCK for each in self.ranks)
+        stuck = any(each.health is Health.STUCK for each in self.ranks)
         if self.stuck_since is not None and not stuck:
             self.stuck_since = None
             log.warning("worker %s goes on by itself", self.name)
@@ -164,11 +164,11 @@ class Worker:
     def describe_stuck(self, rank: Rank) -> dict[str, Any] | None:
         """Of a rank that is not healthy, or whose worker has a stuck one: since when, in Unix time,
         and what it was at; None: it goes on."""
-        if rank.verdict is Verdict.HEALTHY and self.stuck_since is None:
+        if rank.health is Health.HEALTHY and self.stuck_since is None:
             return None
         still_s = rank.watchdog.still_s
         return {
-            "state": str(rank.verdict if self.stuck_since is None else Verdict.STUCK),
+            "state": str(rank.health if self.stuck_since is None else Health.STUCK),
             "since": round(time.time() - still_s, 3),
             "still_s": round(still_s, 1),
             "bound_s": round(rank.watchdog.bound_s, 1),
@@ -219,6 +219,6 @@ class Worker:
                 call.close(fail, kind)
 
     def _data_lost(self) -> None:
-        # Not a verdict on what else runs there: those connections tell their own story. The next
-        # event from the worker brings it back at once.
+        # This says nothing of what else runs there: those connections tell their own story. The
+        # next event from the worker brings it back at once.
         self.mark_down()

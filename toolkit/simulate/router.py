@@ -18,9 +18,9 @@ from toolkit.simulate.experts import Experts
 from toolkit.simulate.lengths import Followed
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.rank import SimulatedRank
+from toolkit.simulate.rank_view import RankView
 from toolkit.simulate.refits import ClockRefits
 from toolkit.simulate.request import Request
-from toolkit.simulate.seat import Seat
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Router:
         self.dispatch = dispatch if prefills else "concurrent"
         self.prefill_policy, self.decode_policy = prefill_policy, decode_policy
         self.classes = classes
-        self.seats = [Seat(rank, stops) for rank in ranks]
+        self.rank_views = [RankView(rank, stops) for rank in ranks]
         self.pool: deque[Request] = deque()
         self.queue: deque[Request] = deque()
         """Arrived, no prefill worker has a credit."""
@@ -79,7 +79,9 @@ class Router:
         self.rounds = 0
         self._ranks = ranks
         self.stages = None if layout is None else StageFilter(layout)
-        self._seat = {rank.key: seat for rank, seat in zip(ranks, self.seats, strict=True)}
+        self._rank_view = {
+            rank.key: rank_view for rank, rank_view in zip(ranks, self.rank_views, strict=True)
+        }
         self._at: dict[Request, PrefillWorker] = {}
         needs = decode_policy.needs
         self.followed = Followed(decode_policy.follow()) if needs.following else None
@@ -148,7 +150,7 @@ class Router:
             self._bind(request, self._choose(request))
 
     def _choose(self, request: Request) -> int:
-        views = [seat.view_for(request) for seat in self.seats]
+        views = [rank_view.view_for(request) for rank_view in self.rank_views]
         views = self._narrowed(views, request)
         if self.followed is not None:
             self.followed.catch_up(self._ranks)
@@ -157,16 +159,16 @@ class Router:
         return decision.index
 
     def _bind(self, request: Request, index: int) -> None:
-        seat = self.seats[index]
+        rank_view = self.rank_views[index]
         request.bound = self.events.now
-        seat.bind(request)
+        rank_view.bind(request)
         if self.followed is not None:
-            self.followed.sent(seat.rank, request, request.view)
+            self.followed.sent(rank_view.rank, request, request.view)
         if self.refits is not None:
             self.refits.observe(request.view.signature, self.events.now)
         if self.dispatch == "late":
             self._at[request].credit += 1
-        self.events.after(self.times.hop, seat.rank.group.arrive, seat.rank, request)
+        self.events.after(self.times.hop, rank_view.rank.group.arrive, rank_view.rank, request)
         if self.dispatch == "late":
             self._admit()
 
@@ -174,7 +176,7 @@ class Router:
 
     def began(self, rank: SimulatedRank, request: Request) -> None:
         """Its first token was made."""
-        self._seat[rank.key].began(request)
+        self._rank_view[rank.key].began(request)
         if self.followed is not None:
             self.followed.joined(rank, request)
 
@@ -183,8 +185,8 @@ class Router:
 
     def ended(self, rank: SimulatedRank, request: Request) -> None:
         """The router has relayed its last token."""
-        seat = self._seat[rank.key]
-        seat.leave(request)
+        rank_view = self._rank_view[rank.key]
+        rank_view.leave(request)
         self._at.pop(request, None)
         if self.followed is not None:
             self.followed.ended(rank, request)
@@ -239,7 +241,7 @@ class Router:
 
     def _assign(self, assigner: Assigner, waiting: list[Request]) -> None:
         """Of one stage, where there are some."""
-        views = self._narrowed([seat.view() for seat in self.seats], waiting[0])
+        views = self._narrowed([rank_view.view() for rank_view in self.rank_views], waiting[0])
         if self.followed is not None:
             self.followed.catch_up(self._ranks)
         taken = set()
@@ -250,7 +252,7 @@ class Router:
             self.pool = deque(each for each in self.pool if each not in taken)
 
     def _read_all(self) -> None:
-        for seat in self.seats:
-            seat.reading = seat.live()
-            seat.sent.clear()
+        for rank_view in self.rank_views:
+            rank_view.reading = rank_view.live()
+            rank_view.sent.clear()
         self.events.after(self.times.report, self._read_all)

@@ -12,7 +12,7 @@ from toolkit.policies.eldr import Centroids
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.moving import Mover
 from toolkit.policies.stages.refining import Refiner
-from toolkit.policies.support.residents import Residents
+from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
@@ -104,7 +104,7 @@ class Simulation:
             locality.centroids = Centroids(
                 experts.centroids(len(groups), seed), {each: row for row, each in enumerate(groups)}
             )
-            locality.residents = Residents(experts.signatures.shape[1])
+            locality.inflight_signatures = InflightSignatures(experts.signatures.shape[1])
             if fleet.decode.dp_attention:
                 servers = (rank.name for rank in self.ranks)
                 locality.maps = maps_of(experts, links_of(cost), servers, fleet.decode.dp)
@@ -165,7 +165,7 @@ class Simulation:
         staged = Staged(
             self.events,
             mover,
-            self.router.seats,
+            self.router.rank_views,
             self.router.stages.stages if self.router.stages else [0] * len(self.ranks),
             LINE / line_s if line_s > 0 else 0.0,
             self.router.followed,

@@ -12,12 +12,12 @@ from toolkit.simulate.events import Event, Events
 from toolkit.simulate.lengths import Followed
 from toolkit.simulate.moves import Moves, Moving
 from toolkit.simulate.rank import SimulatedRank
+from toolkit.simulate.rank_view import RankView
 from toolkit.simulate.request import Request
-from toolkit.simulate.seat import Seat
 
 
 class Staged:
-    """Asks the mover, as the router does, who is to move, and keeps the seats right meanwhile.
+    """Asks the mover, as the router does, who is to move, and keeps the rank views right meanwhile.
 
     A request on its way counts at its target, as one that waits there, from the beginning, and at
     its source until it goes on at the target.
@@ -27,24 +27,26 @@ class Staged:
         self,
         events: Events,
         mover: Mover,
-        seats: Sequence[Seat],
+        rank_views: Sequence[RankView],
         stages: Sequence[int],
         tokens_per_s: float,
         followed: Followed | None,
         rebalance: Rebalance,
     ) -> None:
-        """`stages`: of each seat's rank. `tokens_per_s`: of a line that KV moves over, 0 where it
+        """`stages`: of each rank. `tokens_per_s`: of a line that KV moves over, 0 where it
         takes no time. `rebalance`: how often is looked. `run` with the moves begins it."""
         self.events = events
         self.mover = mover
         self.looks = 0
-        self._seats = list(seats)
+        self._rank_views = list(rank_views)
         self._stages = list(stages)
         self._tokens_per_s = tokens_per_s
         self._followed = followed
         self._rebalance = rebalance
-        self._of = {seat.rank: seat for seat in seats}
-        self._ranks: dict[Hashable, SimulatedRank] = {seat.rank.key: seat.rank for seat in seats}
+        self._of = {rank_view.rank: rank_view for rank_view in rank_views}
+        self._ranks: dict[Hashable, SimulatedRank] = {
+            rank_view.rank.key: rank_view.rank for rank_view in rank_views
+        }
         self._coming: dict[SimulatedRank, dict[Request, Moving]] = {r: {} for r in self._of}
         self._going: dict[SimulatedRank, int] = dict.fromkeys(self._of, 0)
         self._moves: Moves | None = None
@@ -103,21 +105,21 @@ class Staged:
 
     def _refine(self, refiner: Refiner, narrowing: StageFilter) -> None:
         batches: list[list[Batch]] = [[] for _ in refiner.layout.stages]
-        for seat, stage in self._each():
-            group = seat.rank.group
+        for rank_view, stage in self._each():
+            group = rank_view.rank.group
             done = group.steps + group.taken()
-            running = seat.rank.running
+            running = rank_view.rank.running
             batches[stage].append(
                 [(r.prompt, r.prompt + r.generated + done - r.joined) for r in running]
             )
         self.mover.layout = narrowing.layout = refiner.refine(batches)
         self.events.after(self._rebalance.refine_s, self._refine, refiner, narrowing)
 
-    def _each(self) -> list[tuple[Seat, int]]:
-        return list(zip(self._seats, self._stages, strict=True))
+    def _each(self) -> list[tuple[RankView, int]]:
+        return list(zip(self._rank_views, self._stages, strict=True))
 
-    def _instance(self, seat: Seat, stage: int) -> Instance:
-        rank, group = seat.rank, seat.rank.group
+    def _instance(self, rank_view: RankView, stage: int) -> Instance:
+        rank, group = rank_view.rank, rank_view.rank.group
         assert self._moves is not None
         way = self._moves.under_way
         done = group.steps + group.taken()
@@ -132,7 +134,7 @@ class Staged:
             for r in rank.running
         ]
         coming = self._coming[rank]
-        waiting = [r for r in seat.unbegun if r not in rank.running]
+        waiting = [r for r in rank_view.unbegun if r not in rank.running]
         running += [Running(r, r.prompt, movable=False, prompt=r.prompt) for r in waiting]
         running += [Running(r, r.to_fill, movable=False, prompt=r.prompt) for r in rank.retracted]
         place = rank.place

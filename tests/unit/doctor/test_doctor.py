@@ -69,18 +69,18 @@ def test_differing_packages_are_shortened() -> None:
 def test_the_shipped_recipes_are_judged_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.launch.hardware.visible_gpus", lambda: ())
     monkeypatch.setattr("toolkit.launch.checks.possible.memory", lambda plan: [])
-    verdicts = {verdict.recipe: verdict for verdict in recipes.examine()}
-    assert verdicts["cpu-demo.yaml"].why == ()
-    for name, verdict in verdicts.items():
-        if verdict.device == "cuda":
-            assert any("GPUs" in reason for reason in verdict.why), name
-    assert any(verdict.device == "cuda" for verdict in verdicts.values())
+    recipe_checks = {recipe_check.recipe: recipe_check for recipe_check in recipes.examine()}
+    assert recipe_checks["cpu-demo.yaml"].why == ()
+    for name, recipe_check in recipe_checks.items():
+        if recipe_check.device == "cuda":
+            assert any("GPUs" in reason for reason in recipe_check.why), name
+    assert any(recipe_check.device == "cuda" for recipe_check in recipe_checks.values())
 
 
 def test_a_broken_recipe_is_told_not_raised(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("name: bad\nnonsense_key: 1\n")
-    (verdict,) = recipes.examine(tmp_path)
-    assert verdict.why and "nonsense_key" in verdict.why[0]
+    (recipe_check,) = recipes.examine(tmp_path)
+    assert recipe_check.why and "nonsense_key" in recipe_check.why[0]
 
 
 def _run(folder: Path, phase: str, pid: int, ticks: int, workers: list[dict[str, int]]) -> None:

@@ -11,7 +11,7 @@ from toolkit.contract.variables import TURN_VARIABLE
 from toolkit.launch.plan import WorkerPlan
 from toolkit.launch.process import WORKER
 from toolkit.launch.resolve import resolve
-from toolkit.launch.roster import roster
+from toolkit.launch.started import started
 from toolkit.launch.turns import Turn, turns
 from toolkit.settings.deployment import Deployment
 
@@ -53,7 +53,7 @@ def test_who_cannot_say_that_it_has_its_memory_is_waited_for_whole() -> None:
 
 def test_the_processes_are_told(tmp_path: Path) -> None:
     planned = plan([ours("a"), ours("b", "a"), ours("c")])
-    a, b, c = roster(planned, tmp_path, tmp_path, ())
+    a, b, c = started(planned, tmp_path, tmp_path, ())
     assert [m.after for m in (a, b, c)] == [(), (), ()]
     assert TURN_VARIABLE not in c.env
     assert MemoryTurn.read(a.env[TURN_VARIABLE]).after == {}

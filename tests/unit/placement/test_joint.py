@@ -151,9 +151,9 @@ def test_nodes_come_first():
     group = np.repeat([0, 1], 8)
     pairs = np.where(group[:, None] == group, 10.0, 0.0)
     traffic = Traffic(np.full((4, 16), 10.0), np.stack([pairs] * 3))
-    verdict = judge(joint(traffic, Topology(8, 4)), Topology(8, 4), traffic)
-    assert verdict.cross_node.tolist() == [0, 0, 0]
-    assert verdict.balance.tolist() == [1, 1, 1, 1]
+    judgement = judge(joint(traffic, Topology(8, 4)), Topology(8, 4), traffic)
+    assert judgement.cross_node.tolist() == [0, 0, 0]
+    assert judgement.balance.tolist() == [1, 1, 1, 1]
 
 
 def test_one_layer_and_one_gpu_have_no_hops():

@@ -41,19 +41,19 @@ def replicated() -> Placement:
 def test_without_replicas_it_is_counting():
     ids = routed(3, 8, 2, 0, 300)
     topology, placement = Topology(4, 2), linear(3, 8, Topology(4))
-    verdict = judge(placement, topology, ids)
+    judgement = judge(placement, topology, ids)
     gpu = ids // 2
     node = gpu // 2
     for place, cross, fan in (
-        (gpu, verdict.cross_gpu, verdict.fan_gpus),
-        (node, verdict.cross_node, verdict.fan_nodes),
+        (gpu, judgement.cross_gpu, judgement.fan_gpus),
+        (node, judgement.cross_node, judgement.fan_nodes),
     ):
         hops = place[:, :-1, :, None] != place[:, 1:, None, :]
         np.testing.assert_allclose(cross, hops.mean(axis=(0, 2, 3)), atol=1e-6)
         distinct = [[len(set(row.tolist())) for row in token] for token in place]
         np.testing.assert_allclose(fan, np.mean(distinct, axis=0), atol=1e-6)
     loads = np.stack([np.bincount(gpu[:, layer].ravel(), minlength=4) for layer in range(3)])
-    np.testing.assert_allclose(verdict.balance, loads.max(axis=1) / loads.mean(axis=1))
+    np.testing.assert_allclose(judgement.balance, loads.max(axis=1) / loads.mean(axis=1))
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_expectations_are_what_many_draws_give(dispatch: str):
     rng = np.random.default_rng(1)
     placement, topology = replicated(), Topology(4, 2)
     ids = routed(3, 6, 2, 1, 4000)
-    verdict = judge(placement, topology, ids, dispatch=dispatch)  # type: ignore[arg-type]
+    judgement = judge(placement, topology, ids, dispatch=dispatch)  # type: ignore[arg-type]
     where = [
         [np.flatnonzero(placement.physical_to_logical[layer] == e) // 2 for e in range(6)]
         for layer in range(3)
@@ -88,11 +88,11 @@ def test_expectations_are_what_many_draws_give(dispatch: str):
         for layer, at in product(range(3), range(2)):
             gpu[draw, token, layer, at] = pick(layer, ids[token, layer, at], row, home)
     hops = gpu[:, :, :-1, :, None] != gpu[:, :, 1:, None, :]
-    np.testing.assert_allclose(verdict.cross_gpu, hops.mean(axis=(0, 1, 3, 4)), atol=0.012)
+    np.testing.assert_allclose(judgement.cross_gpu, hops.mean(axis=(0, 1, 3, 4)), atol=0.012)
     apart = gpu[..., 0] != gpu[..., 1]
-    np.testing.assert_allclose(verdict.fan_gpus, 1 + apart.mean(axis=(0, 1)), atol=0.03)
+    np.testing.assert_allclose(judgement.fan_gpus, 1 + apart.mean(axis=(0, 1)), atol=0.03)
     loads = np.stack([np.bincount(gpu[:, :, layer].ravel(), minlength=4) for layer in range(3)])
-    np.testing.assert_allclose(verdict.balance, loads.max(axis=1) / loads.mean(axis=1), atol=0.03)
+    np.testing.assert_allclose(judgement.balance, loads.max(axis=1) / loads.mean(axis=1), atol=0.03)
 
 
 @needs_sglang
@@ -176,12 +176,12 @@ def test_the_floor_is_reached_where_blocks_fit():
 def test_step_time_adds_its_terms():
     ids = routed(3, 8, 2, 0, 200)
     cost = StepCost(load=2.0, gpu=0.25, node=3.0)
-    verdict = judge(linear(3, 8, Topology(4)), Topology(4, 2), count(ids, 8), step=cost)
-    assert verdict.step[0] == pytest.approx(2 * verdict.balance[0])
-    assert verdict.step[1] == pytest.approx(
-        2 * verdict.balance[1]
-        + 0.25 * (verdict.cross_gpu[0] - verdict.cross_node[0])
-        + 3 * verdict.cross_node[0]
+    judgement = judge(linear(3, 8, Topology(4)), Topology(4, 2), count(ids, 8), step=cost)
+    assert judgement.step[0] == pytest.approx(2 * judgement.balance[0])
+    assert judgement.step[1] == pytest.approx(
+        2 * judgement.balance[1]
+        + 0.25 * (judgement.cross_gpu[0] - judgement.cross_node[0])
+        + 3 * judgement.cross_node[0]
     )
-    assert verdict.fan_gpus is None
-    assert verdict.summary()["fan_nodes"] is None
+    assert judgement.fan_gpus is None
+    assert judgement.summary()["fan_nodes"] is None

@@ -28,8 +28,8 @@ from toolkit.policies.composed.policy import ComposedPolicy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.rounds.assign import Assigner, Assignment
 from toolkit.policies.rounds.pooling import PooledPolicy
+from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.policies.support.readings import read_ranks
-from toolkit.policies.support.residents import Residents
 
 D = 4
 COUNT = 6
@@ -88,9 +88,9 @@ def prepared(policy: Policy, known: Centroids | None) -> Policy:
     part = policy.locality
     if part is not None and known is not None:
         part.centroids = known
-        part.residents = Residents(D)
-        part.residents.add(("w0", 0), known.rows[-1])
-        part.residents.add(("w2", 0), known.rows[1])
+        part.inflight_signatures = InflightSignatures(D)
+        part.inflight_signatures.add(("w0", 0), known.rows[-1])
+        part.inflight_signatures.add(("w2", 0), known.rows[1])
     return policy
 
 

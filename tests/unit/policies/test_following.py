@@ -11,7 +11,7 @@ from toolkit.policies import POLICIES, PUBLISHED, Policy, RequestView, make_poli
 from toolkit.policies.composed.parts import Parts
 from toolkit.policies.composed.policy import ComposedPolicy
 from toolkit.policies.rounds.assign import Assigner
-from toolkit.policies.support.residents import Residents
+from toolkit.policies.support.inflight_signatures import InflightSignatures
 
 RANKS = [("a", 0), ("a", 1), ("b", 0)]
 tellings = st.lists(
@@ -28,16 +28,16 @@ def both() -> Policy:
     """A policy with lengths and residents."""
     policy = ComposedPolicy(parts=Parts.parse("eldr+brh@survival"))
     assert policy.locality is not None
-    policy.locality.residents = Residents(3)
+    policy.locality.inflight_signatures = InflightSignatures(3)
     return policy
 
 
 @given(tellings)
-def test_lengths_and_residents_hold_what_is_in_flight(steps) -> None:
+def test_lengths_and_signatures_hold_what_is_in_flight(steps) -> None:
     policy = both()
     following, flying = policy.follow(), {}
     assert policy.inflight is not None and policy.locality is not None
-    residents = policy.locality.residents
+    inflight_signatures = policy.locality.inflight_signatures
     for kind, number, place in steps:
         rid, key = f"r{number}", RANKS[place]
         if kind == "sent":
@@ -64,7 +64,7 @@ def test_lengths_and_residents_hold_what_is_in_flight(steps) -> None:
             assert policy.inflight.tokens(at) == sum(n for k, n, _ in flying.values() if k == at)
         for name in "ab":
             held = sum(signed for k, _, signed in flying.values() if k[0] == name)
-            assert residents.count((name, None)) == held
+            assert inflight_signatures.count((name, None)) == held
 
 
 @pytest.mark.parametrize("name", [*POLICIES, "composed@eldr+brh+user", "brh@exact_match"])
@@ -72,11 +72,13 @@ def test_what_a_policy_needs_is_what_it_has(name: str) -> None:
     policy = make_policy(name)
     assert policy.needs.pool == isinstance(policy, Assigner)
     assert policy.needs.lengths == (policy.inflight is not None)
-    assert policy.needs.residents == (policy.locality is not None) == policy.needs.signature
+    assert (
+        policy.needs.inflight_signatures == (policy.locality is not None) == policy.needs.signature
+    )
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_rule_is_told_of_lengths_and_never_of_residents(name: str) -> None:
+def test_a_published_rule_is_told_of_lengths_and_never_of_signatures(name: str) -> None:
     policy = make_policy(name)
     assert policy.needs.pool == isinstance(policy, Assigner)
     assert policy.needs.lengths == (policy.inflight is not None) == policy.needs.following

@@ -16,7 +16,7 @@ from toolkit.policies.precopy import (
     PAUSE_STEPS,
     Act,
     Copy,
-    Verdict,
+    Next,
     next_act,
     reserve_for,
 )
@@ -41,7 +41,7 @@ class Link:
     sends: list[tuple[int, int]] = field(default_factory=list)
     """Pages from, pages to, of each round and of the rest."""
 
-    def run(self, looks: int = 2_000_000) -> tuple[Verdict, Copy]:
+    def run(self, looks: int = 2_000_000) -> tuple[Next, Copy]:
         """Look after each step, as a rank does; the last verdict, and what it was about."""
         sent = rounds = round_bytes = stuck = 0
         round_s = ends = 0.0
@@ -63,17 +63,17 @@ class Link:
                 now >= self.opens_s, rounds, round_bytes, round_s, stuck, self.step_s, now,
                 self.reserve - step, self.replay_s,
             )  # fmt: skip
-            verdict = next_act(copy)
-            if verdict.act == Act.SEND:
+            then = next_act(copy)
+            if then.act == Act.SEND:
                 assert not in_flight and copy.due > 0
                 self.sends.append((sent, sent + copy.due))
                 ends = now + self._takes(copy.due * copy.page_bytes)
                 sent, in_flight = sent + copy.due, True
-            elif verdict.act == Act.STOP:
+            elif then.act == Act.STOP:
                 self.sends.append((sent, copy.pages))
-                return verdict, copy
-            elif verdict.act != Act.WAIT:
-                return verdict, copy
+                return then, copy
+            elif then.act != Act.WAIT:
+                return then, copy
         raise AssertionError("it does not end")
 
     def _takes(self, size: int) -> float:
@@ -94,11 +94,11 @@ def test_it_comes_to_a_short_stop_wherever_kv_is_sent_faster_than_it_is_written(
     step_ms: float, gb_s: float, tokens: int, token_bytes: int, page: int
 ) -> None:
     link = Link(tokens, token_bytes, step_ms / 1e3, gb_s * 1e9, page)
-    verdict, copy = link.run()
+    then, copy = link.run()
     entire_s = link.opens_s + tokens * token_bytes / link.rate
-    if verdict.act == Act.STOP and verdict.reason:
+    if then.act == Act.STOP and then.reason:
         assert copy.pause_s <= LONGEST_STOP_S and link.share >= 0.5
-    elif verdict.act == Act.STOP:
+    elif then.act == Act.STOP:
         # In time of two steps, or what two steps write, and the link's own latency.
         written = math.ceil(PAUSE_STEPS / page) * page * token_bytes
         allowed = PAUSE_STEPS * link.step_s + written / link.rate + link.latency_s
@@ -106,17 +106,17 @@ def test_it_comes_to_a_short_stop_wherever_kv_is_sent_faster_than_it_is_written(
         assert (end - begin) * page * token_bytes / link.rate + link.latency_s <= allowed
         assert link.share < 1 or (end - begin) <= PAUSE_STEPS
     else:
-        assert verdict.reason
+        assert then.reason
         # Two rounds' worth of steps are lost to looking at the ends of steps only.
-        assert link.share >= 0.5 or entire_s > ENTIRE_S / 2, (link.share, verdict)
+        assert link.share >= 0.5 or entire_s > ENTIRE_S / 2, (link.share, then)
 
 
 @pytest.mark.parametrize("step_ms", [0.5, 2, 10, 50])
 @pytest.mark.parametrize("gb_s", [0.1, 1, 10])
 def test_it_is_over_soon_after_all_has_been_sent_once(step_ms: float, gb_s: float) -> None:
     link = Link(8192, SMALL, step_ms / 1e3, gb_s * 1e9)
-    verdict, copy = link.run()
-    assert verdict.act == Act.STOP
+    then, copy = link.run()
+    assert then.act == Act.STOP
     tokens = 8192 + link.opens_s / link.step_s
     once_s = link.opens_s + tokens * SMALL / link.rate / (1 - link.share)
     looks = 2 * (copy.rounds + 1) * (link.step_s + link.latency_s)  # each round ends between two
@@ -127,17 +127,17 @@ def test_what_the_h200_could_not_move() -> None:
     """Steps of 1.9 ms, 8,192 tokens of 16 KiB: 134 MB over TCP, which take longer than the 16 to
     96 steps that a direct move once had."""
     link = Link(8192, SMALL, 0.0019, 1e9)
-    verdict, copy = link.run()
-    assert verdict.act == Act.STOP and copy.entire_s > 96 * link.step_s
+    then, copy = link.run()
+    assert then.act == Act.STOP and copy.entire_s > 96 * link.step_s
     assert copy.pause_s <= PAUSE_STEPS * link.step_s + 2 * SMALL / link.rate
 
 
 @pytest.mark.parametrize("share", [1.0, 1.5, 4.0])
 def test_a_link_that_is_slower_than_the_decode_is_given_up_after_one_round(share: float) -> None:
     link = Link(4096, LARGE, 0.001, LARGE / 0.001 / share, latency_s=0.0)
-    verdict, copy = link.run()
-    assert verdict.act in (Act.GIVE_UP, Act.REPLAY)
-    assert copy.rounds == 1 and "MB of KV a second" in verdict.reason
+    then, copy = link.run()
+    assert then.act in (Act.GIVE_UP, Act.REPLAY)
+    assert copy.rounds == 1 and "MB of KV a second" in then.reason
 
 
 def test_to_compute_it_again_is_chosen_where_that_takes_less() -> None:
@@ -150,34 +150,34 @@ def test_to_compute_it_again_is_chosen_where_that_takes_less() -> None:
 
 
 def test_a_target_that_does_not_say_where_to_send_uses_the_places_up() -> None:
-    verdict, copy = Link(4096, SMALL, 0.001, 1e9, opens_s=math.inf, reserve=100).run()
-    assert verdict.act == Act.GIVE_UP and "has not said" in verdict.reason
+    then, copy = Link(4096, SMALL, 0.001, 1e9, opens_s=math.inf, reserve=100).run()
+    assert then.act == Act.GIVE_UP and "has not said" in then.reason
     assert copy.reserve == 0
-    verdict, copy = Link(4096, SMALL, 1.0, 1e9, opens_s=math.inf).run()
-    assert verdict.act == Act.GIVE_UP and copy.entire_s == ENTIRE_S
+    then, copy = Link(4096, SMALL, 1.0, 1e9, opens_s=math.inf).run()
+    assert then.act == Act.GIVE_UP and copy.entire_s == ENTIRE_S
 
 
 def test_what_the_h100_could_not_move() -> None:
     """8,192 tokens of 16 KiB over Mooncake's TCP at 70 MB/s, steps of 1.9 ms, and places that two
     rounds nearly take: what is left takes 30 ms then, and nobody waits less for anything else."""
     link = Link(8192, SMALL, 0.0019, 70e6, latency_s=0.002, reserve=1210)
-    verdict, copy = link.run()
-    assert verdict.act == Act.STOP and "another round" in verdict.reason
+    then, copy = link.run()
+    assert then.act == Act.STOP and "another round" in then.reason
     assert PAUSE_STEPS * link.step_s < copy.pause_s <= LONGEST_STOP_S and copy.reserve >= 0
     many = Link(8192, SMALL, 0.0019, 70e6, latency_s=0.006, reserve=4000)
-    verdict, copy = many.run()
-    assert verdict == Verdict(Act.STOP) and copy.pause_s <= PAUSE_STEPS * link.step_s
+    then, copy = many.run()
+    assert then == Next(Act.STOP) and copy.pause_s <= PAUSE_STEPS * link.step_s
 
 
 def test_a_long_stop_is_not_made_for_want_of_places() -> None:
     link = Link(8192, LARGE, 0.05, 10e6, reserve=2700)
-    verdict, copy = link.run()
-    assert verdict.act in (Act.GIVE_UP, Act.REPLAY) and copy.pause_s > LONGEST_STOP_S
+    then, copy = link.run()
+    assert then.act in (Act.GIVE_UP, Act.REPLAY) and copy.pause_s > LONGEST_STOP_S
 
 
 def test_places_that_are_used_up_end_it() -> None:
-    verdict, copy = Link(32768, LARGE, 0.001, 1e9, reserve=200).run()
-    assert verdict.act in (Act.GIVE_UP, Act.REPLAY) and "room" in verdict.reason
+    then, copy = Link(32768, LARGE, 0.001, 1e9, reserve=200).run()
+    assert then.act in (Act.GIVE_UP, Act.REPLAY) and "room" in then.reason
     assert copy.reserve == 0
 
 
@@ -197,18 +197,18 @@ def test_it_always_ends_sends_nothing_twice_and_stops_only_when_that_is_short(
     opens_s: float, reserve: int, replay_s: float,
 ) -> None:  # fmt: skip
     link = Link(tokens, token_bytes, step_s, rate, page, latency_s, opens_s, reserve, replay_s)
-    verdict, copy = link.run()
+    then, copy = link.run()
     at = 0
     for begin, end in link.sends:
         assert begin == at and end > begin
         at = end
-    if verdict.act == Act.STOP:
+    if then.act == Act.STOP:
         assert at == copy.pages and copy.reserve >= 0
         least = copy.pages - copy.sent <= max(1, PAUSE_STEPS // page)
-        longest = LONGEST_STOP_S if verdict.reason else PAUSE_STEPS * step_s
+        longest = LONGEST_STOP_S if then.reason else PAUSE_STEPS * step_s
         assert least or copy.left / copy.rate <= longest
     else:
-        assert verdict.act in (Act.GIVE_UP, Act.REPLAY) and verdict.reason
+        assert then.act in (Act.GIVE_UP, Act.REPLAY) and then.reason
         assert at <= copy.whole
 
 

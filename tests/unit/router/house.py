@@ -9,13 +9,13 @@ from typing import Any
 from toolkit.contract.events import Hello, LoadReading
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
-from toolkit.router.booking import Booking
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.pool import Waiter
 from toolkit.router.rank import Rank
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
+from toolkit.router.reservation import Reservation
 from toolkit.settings.router.config import RouterConfig
 
 POOL = 10_000
@@ -50,7 +50,7 @@ class House:
         self.pool = self.dispatcher.pool
         self.ranks = self.known_workers.side("decode")
         self.waiters: list[Waiter] = []
-        self.running: list[tuple[Waiter, Booking]] = []
+        self.running: list[tuple[Waiter, Reservation]] = []
         for rank in self.ranks:
             rank.worker.greeted(Hello(max_running_requests=slots, reserved_tokens=reserve))
             rank.worker.mark_up()
@@ -71,9 +71,9 @@ class House:
         kind: RequestClass = RequestClass.STANDARD,
     ) -> Waiter:
         view = RequestView(prompt_tokens=tokens, request_class=kind)
-        single = Single("completions", "/v1/completions", {}, "r", 0, True, view)
-        single.avoid.update(avoid)
-        waiter = self.pool.enter(single, view, streams=True)
+        sub_request = SubRequest("completions", "/v1/completions", {}, "r", 0, True, view)
+        sub_request.avoid.update(avoid)
+        waiter = self.pool.enter(sub_request, view, streams=True)
         self.waiters.append(waiter)
         return waiter
 
@@ -85,8 +85,8 @@ class House:
                 self.pool.leave(waiter)
 
     def end(self, at: int) -> None:
-        _, booking = self.running.pop(at)
-        booking.end(ok=True, generated=3, finished=True)
+        _, reservation = self.running.pop(at)
+        reservation.end(ok=True, generated=3, finished=True)
 
     def waiting(self) -> list[Waiter]:
         return [waiter for waiter in self.waiters if not waiter.bound.done()]

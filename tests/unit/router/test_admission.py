@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from tests.kernels import examples
 from toolkit.router.admission import Admission, Entry
 from toolkit.router.errors import ApiError
-from toolkit.router.slots import PATIENCE, Queued, Slots
+from toolkit.router.slots import WAIT_LIMIT, Queued, Slots
 
 MOST = 4
 
@@ -125,12 +125,12 @@ def test_best_effort_parts_go_behind_others_and_not_for_ever() -> None:
     assert slots.take(Queued(False), lambda: True)
     ask("effort 0", True)
     ask("effort 1", True)
-    for number in range(PATIENCE + 1):
+    for number in range(WAIT_LIMIT + 1):
         ask(f"other {number}", False)
-    for _ in range(PATIENCE + 3):
+    for _ in range(WAIT_LIMIT + 3):
         slots.give(False)
-    others = [f"other {number}" for number in range(PATIENCE + 1)]
-    assert went == [*others[:PATIENCE], "effort 0", others[PATIENCE], "effort 1"]
+    others = [f"other {number}" for number in range(WAIT_LIMIT + 1)]
+    assert went == [*others[:WAIT_LIMIT], "effort 0", others[WAIT_LIMIT], "effort 1"]
 
 
 def test_of_those_who_are_too_many_best_effort_ones_are_turned_away_first() -> None:
@@ -161,7 +161,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.admission = Admission(3, 5)
-        self.singles: list[Queued] = []
+        self.sub_requests: list[Queued] = []
         self.overtaken = 0
 
     def teardown(self) -> None:
@@ -192,9 +192,9 @@ class AdmissionMachine(RuleBasedStateMachine):
         async def job() -> None:
             try:
                 with self.admission.enter(parts) as entry:
-                    before = list(self.singles)
+                    before = list(self.sub_requests)
                     if parts == 1:
-                        self.singles.append(entry._job)
+                        self.sub_requests.append(entry._job)
                     await asyncio.gather(*(part(entry, before) for _ in range(parts)))
             except ApiError as error:
                 assert error.status == 429

@@ -20,7 +20,7 @@ from tests.unit.router.cluster_calls import (
     text_of,
 )
 from toolkit.router.app import Router
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
 from toolkit.router.splitting import parse
 from toolkit.router.upstream import Upstream
 from toolkit.settings.router.config import RouterConfig
@@ -66,12 +66,12 @@ def router(port: int, decodes: tuple[str, ...] = ("d",)) -> Router:
     return made
 
 
-def single(headers: str = "") -> Single:
+def sub_request(headers: str = "") -> SubRequest:
     body = json.dumps({"prompt": "a", "rid": "mine"}).encode()
-    return parse(PATH, body, headers=headers).singles[0]
+    return parse(PATH, body, headers=headers).sub_requests[0]
 
 
-async def nothing_is_left_of(request: Single, of: Router) -> None:
+async def nothing_is_left_of(request: SubRequest, of: Router) -> None:
     await asyncio.sleep(0)
     for worker in of.known_workers.workers:
         for rank in worker.ranks:
@@ -80,19 +80,19 @@ async def nothing_is_left_of(request: Single, of: Router) -> None:
         worker.expect_prefill(request.rid)  # nobody waits there under this rid
 
 
-def test_a_suspect_waits_for_a_lane_rather_than_go_back_to_where_it_failed():
+def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed():
     async def check() -> None:
         made = router(free_port(), ("sick", "well"))
-        request, other, lanes = single(), object(), made.known_workers.lanes
+        request, other, probation = sub_request(), object(), made.known_workers.probation
         request.record.strikes.append(("answer", "sick"))
         request.avoid.add("sick")
         assert made.dispatcher.usable("decode", request) == [False, True]
-        lanes.take("well", other)
+        probation.take("well", other)
         assert made.dispatcher.usable("decode", request) == [False, False]
         request.record.strikes[0] = ("transfer", "sick")  # may be the other side's doing
         assert made.dispatcher.usable("decode", request) == [True, False]
         request.record.strikes[0] = ("answer", "sick")
-        lanes.leave(other)
+        probation.leave(other)
         assert made.dispatcher.usable("decode", request) == [False, True]
         made.known_workers.workers[2].mark_down("as asked")
         assert made.dispatcher.usable("decode", request) == [True, False], "the last resort"
@@ -109,11 +109,11 @@ def test_a_suspect_that_waits_for_a_credit_gets_the_next_one():
         dispatcher, (rank,) = made.dispatcher, made.known_workers.side("prefill")
         rank.credit = 0
 
-        async def pick(request: Single) -> Single:
+        async def pick(request: SubRequest) -> SubRequest:
             await dispatcher.pick("prefill", request, request.view, 30, math.inf, credit=True)
             return request
 
-        ordinary, suspect = single(), single()
+        ordinary, suspect = sub_request(), sub_request()
         suspect.record.strikes.append(("transfer", "decode"))
         waiting = [asyncio.create_task(pick(each)) for each in (ordinary, suspect)]
         for wanted in (suspect, ordinary):
@@ -130,7 +130,7 @@ def test_a_suspect_that_waits_for_a_credit_gets_the_next_one():
 def test_what_cannot_be_sent_is_not_counted():
     async def check() -> None:
         made = router(free_port())
-        request = single("x-request-id: \ud800\r\n")
+        request = sub_request("x-request-id: \ud800\r\n")
         with pytest.raises(UnicodeEncodeError):
             await made.dispatcher.run(request, None, None, 0.0)
         await nothing_is_left_of(request, made)
@@ -142,7 +142,7 @@ def test_the_counts_go_back_even_where_a_worker_cannot_be_told():
     async def check() -> None:
         async with Silent() as server:
             made = router(server.port)
-            request = single()
+            request = sub_request()
             for worker in made.known_workers.workers:
 
                 def deaf(rid: str) -> None:

@@ -17,13 +17,13 @@ from toolkit.contract.headers import CLASS
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
 from toolkit.router.app import Router
-from toolkit.router.booking import Booking
 from toolkit.router.classes import class_of
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
+from toolkit.router.reservation import Reservation
 from toolkit.router.splitting import parse
 from toolkit.settings.router.classes import Classes
 from toolkit.settings.router.config import ConfigError, RouterConfig
@@ -114,9 +114,9 @@ def test_a_key_that_nobody_has_is_a_mistake_in_the_file(tmp_path: Path) -> None:
 def test_without_classes_nobody_has_one() -> None:
     body = b'{"prompt": ["a", "b"], "service_tier": "flex"}'
     job = parse("/v1/completions", body, said_class="nonsense")
-    assert {single.view.request_class for single in job.singles} == {STANDARD}
+    assert {sub_request.view.request_class for sub_request in job.sub_requests} == {STANDARD}
     job = parse("/v1/completions", body, classes=Classes())
-    assert {single.view.request_class for single in job.singles} == {BE}
+    assert {sub_request.view.request_class for sub_request in job.sub_requests} == {BE}
 
 
 def test_best_effort_requests_wait_behind_others_at_a_prefill_worker() -> None:
@@ -215,14 +215,14 @@ def prefills(count: int, **config: Any) -> Dispatcher:
     return Dispatcher(full, known, Metrics())
 
 
-def asked(kind: RequestClass) -> Single:
+def asked(kind: RequestClass) -> SubRequest:
     view = RequestView(prompt_tokens=100, request_class=kind)
-    return Single("completions", "/v1/completions", {}, "r", 0, True, view)
+    return SubRequest("completions", "/v1/completions", {}, "r", 0, True, view)
 
 
 def chosen(dispatcher: Dispatcher, kind: RequestClass, credit: bool = False) -> str | None:
-    single = asked(kind)
-    rank = dispatcher.choose("prefill", single, single.view, credit)
+    sub_request = asked(kind)
+    rank = dispatcher.choose("prefill", sub_request, sub_request.view, credit)
     return None if rank is None else rank.worker.name
 
 
@@ -233,17 +233,17 @@ def test_those_in_a_hurry_go_where_only_best_effort_prompts_are(preempts: bool) 
         first, second = dispatcher.known_workers.side("prefill")
         for rank in (first, second):
             rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
-        efforts = [Booking(first, asked(BE).view) for _ in range(3)]
-        other = Booking(second, asked(STANDARD).view)
+        efforts = [Reservation(first, asked(BE).view) for _ in range(3)]
+        other = Reservation(second, asked(STANDARD).view)
         assert chosen(dispatcher, STANDARD) == "p1"
         assert chosen(dispatcher, LS) == ("p0" if preempts else "p1")
-        Booking(first, asked(LS).view)
-        Booking(first, asked(LS).view)
+        Reservation(first, asked(LS).view)
+        Reservation(first, asked(LS).view)
         assert chosen(dispatcher, LS) == "p1"
         other.end(True)
         efforts.pop().cancel()
-        for booking in efforts:
-            booking.end(True)
+        for reservation in efforts:
+            reservation.end(True)
         assert (first.efforts.requests, first.efforts.tokens) == (0, 0)
 
     run(check())
@@ -289,8 +289,8 @@ def test_where_there_is_a_free_slot_no_answer_is_paused() -> None:
         first, second = house.ranks
         for rank in house.ranks:
             rank.worker.config = rank.worker.config.model_copy(update={"preempts": True})
-        house.running += [(house.enter(), Booking(first, asked(BE).view)) for _ in range(2)]
-        house.running.append((house.enter(), Booking(second, asked(STANDARD).view)))
+        house.running += [(house.enter(), Reservation(first, asked(BE).view)) for _ in range(2)]
+        house.running.append((house.enter(), Reservation(second, asked(STANDARD).view)))
         for waiter in list(house.waiters):
             house.pool.leave(waiter)
         hurry = house.enter(kind=LS)
@@ -298,7 +298,7 @@ def test_where_there_is_a_free_slot_no_answer_is_paused() -> None:
         assert hurry.bound.result().rank is second
         hurry.take()
         house.pool.leave(hurry)
-        single = asked(LS)
-        assert house.dispatcher.choose("decode", single, single.view) is first
+        sub_request = asked(LS)
+        assert house.dispatcher.choose("decode", sub_request, sub_request.view) is first
 
     run(check())

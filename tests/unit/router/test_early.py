@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolkit.router.attempt.early import Early
 from toolkit.router.relay import Relay
-from toolkit.router.request import Endpoint, Single
+from toolkit.router.request import Endpoint, SubRequest
 from toolkit.router.splitting import parse
 from toolkit.router.upstream import Call
 
@@ -49,9 +49,9 @@ class Out:
         return [json.loads(part[6:]) for part in parts if part != b"data: [DONE]"]
 
 
-def single_of(endpoint: Endpoint) -> Single:
+def sub_request_of(endpoint: Endpoint) -> SubRequest:
     body = f'{{{BODIES[endpoint]},"stream":true,"rid":"mine"}}'
-    return parse(PATHS[endpoint], body.encode()).singles[0]
+    return parse(PATHS[endpoint], body.encode()).sub_requests[0]
 
 
 def sse(event: dict[str, Any]) -> bytes:
@@ -127,9 +127,9 @@ def test_however_it_comes_nothing_is_lost_or_doubled(
     endpoint: Endpoint, data: st.DataObject
 ) -> None:
     async def check() -> None:
-        single, out, told = single_of(endpoint), Out(), []
-        relay = Relay(single, out)
-        early = Early(single, relay, RID, lambda: told.append(True))
+        sub_request, out, told = sub_request_of(endpoint), Out(), []
+        relay = Relay(sub_request, out)
+        early = Early(sub_request, relay, RID, lambda: told.append(True))
         held = data.draw(st.booleans())
         first = data.draw(st.integers(1, 5), label="tokens in decode's first answer")
         rest = [[i] for i in range(first, 5)]
@@ -142,7 +142,7 @@ def test_however_it_comes_nothing_is_lost_or_doubled(
         while theirs or ours:
             if begins == 0:
                 call = Call("d", (), None)
-                relay.begin(call, False, counted.append, (RID, single.rid))
+                relay.begin(call, False, counted.append, (RID, sub_request.rid))
             prefills = theirs and (begins > 0 or not ours or mixed.pop())
             begins -= 1
             if prefills:
@@ -169,12 +169,12 @@ def test_however_it_comes_nothing_is_lost_or_doubled(
 @pytest.mark.parametrize("endpoint", PATHS)
 def test_behind_the_overlap_bytes_pass_raw(endpoint: Endpoint, monkeypatch: Any) -> None:
     async def check() -> None:
-        single, out = single_of(endpoint), Out()
-        relay = Relay(single, out)
-        early = Early(single, relay, RID)
+        sub_request, out = sub_request_of(endpoint), Out()
+        relay = Relay(sub_request, out)
+        early = Early(sub_request, relay, RID)
         for message in prefill(endpoint):
             early.feed(message)
-        relay.begin(Call("d", (), None), False, None, (RID, single.rid))
+        relay.begin(Call("d", (), None), False, None, (RID, sub_request.rid))
         messages = stream(endpoint, [[0], [1], [2], [3], [4]])
         repeats = 2 if endpoint == "chat" else 1
         for message in messages[:repeats]:
@@ -192,10 +192,10 @@ def test_behind_the_overlap_bytes_pass_raw(endpoint: Endpoint, monkeypatch: Any)
 @pytest.mark.parametrize("endpoint", PATHS)
 def test_decodes_first_token_goes_first_if_it_is_first(endpoint: Endpoint) -> None:
     async def check() -> None:
-        single, out = single_of(endpoint), Out()
-        relay = Relay(single, out)
-        early = Early(single, relay, RID, lambda: pytest.fail("told"))
-        relay.begin(Call("d", (), None), False, None, (RID, single.rid))
+        sub_request, out = sub_request_of(endpoint), Out()
+        relay = Relay(sub_request, out)
+        early = Early(sub_request, relay, RID, lambda: pytest.fail("told"))
+        relay.begin(Call("d", (), None), False, None, (RID, sub_request.rid))
         messages = stream(endpoint, [[0], [1], [2], [3], [4]])
         relay.feed(messages[0])
         early.feed(b"".join(prefill(endpoint)))
@@ -208,11 +208,11 @@ def test_decodes_first_token_goes_first_if_it_is_first(endpoint: Endpoint) -> No
 @pytest.mark.parametrize("endpoint", PATHS)
 def test_another_first_token_than_the_clients_is_not_gone_on_with(endpoint: Endpoint) -> None:
     async def check() -> None:
-        single, out = single_of(endpoint), Out()
-        relay = Relay(single, out)
-        Early(single, relay, RID).feed(b"".join(prefill(endpoint)))
+        sub_request, out = sub_request_of(endpoint), Out()
+        relay = Relay(sub_request, out)
+        Early(sub_request, relay, RID).feed(b"".join(prefill(endpoint)))
         before, call = out.got, Call("d", (), None)
-        relay.begin(call, False, None, (RID, single.rid))
+        relay.begin(call, False, None, (RID, sub_request.rid))
         relay.feed(b"".join(stream(endpoint, [[1], [2]])))
         assert call.failed and call.kind == "lost"
         assert out.got == before
@@ -225,8 +225,8 @@ def test_no_id_no_first_token() -> None:
     """Of a worker that does not say what it is, nothing is taken."""
 
     async def check() -> None:
-        single, out = single_of("completions"), Out()
-        early = Early(single, Relay(single, out), RID, lambda: pytest.fail("told"))
+        sub_request, out = sub_request_of("completions"), Out()
+        early = Early(sub_request, Relay(sub_request, out), RID, lambda: pytest.fail("told"))
         early.feed(b"".join(prefill("completions")).replace(b": 10\n", b""))
         assert out.got == b""
 
@@ -238,8 +238,8 @@ def test_a_text_that_is_not_there_yet_is_not_taken_from_the_end(endpoint: Endpoi
     """Half a character: a chat then has its role alone, and the end would have a replacement."""
 
     async def check() -> None:
-        single, out = single_of(endpoint), Out()
-        early = Early(single, Relay(single, out), RID, lambda: pytest.fail("told"))
+        sub_request, out = sub_request_of(endpoint), Out()
+        early = Early(sub_request, Relay(sub_request, out), RID, lambda: pytest.fail("told"))
         if endpoint == "chat":
             role, end = stream(endpoint, [[0]], finish=None)
         else:
@@ -254,8 +254,8 @@ def test_a_text_that_is_not_there_yet_is_not_taken_from_the_end(endpoint: Endpoi
 
 def test_what_a_stream_says_went_wrong() -> None:
     async def check() -> None:
-        single, out = single_of("chat"), Out()
-        early = Early(single, Relay(single, out), RID)
+        sub_request, out = sub_request_of("chat"), Out()
+        early = Early(sub_request, Relay(sub_request, out), RID)
         error = {"message": "no", "type": "BAD_REQUEST", "code": 400}
         early.feed(b": last\n" + sse({"error": error}) + b"data: [DONE]\n\n")
         assert early.failure is not None

@@ -46,7 +46,7 @@ def test_one_request_at_a_time_probes_and_a_bad_probe_doubles_the_time() -> None
     assert record.open_at(20.0) and not record.out
 
 
-def test_a_probe_without_a_verdict_makes_room_for_another() -> None:
+def test_a_probe_without_an_outcome_makes_room_for_another() -> None:
     record = ejected()
     assert record.posted(FIRST_S)
     record.unknown()

@@ -9,7 +9,7 @@ import pytest
 from toolkit.policies.base import RequestView
 from toolkit.router import first_token
 from toolkit.router.first_token import WAITS, why_decode
-from toolkit.router.request import Endpoint, Single
+from toolkit.router.request import Endpoint, SubRequest
 from toolkit.router.resumable import _BESIDE_TOKENS
 from toolkit.router.validate.generate import GENERATE
 from toolkit.router.validate.openai import CHAT, COMPLETIONS
@@ -23,8 +23,8 @@ PATHS: dict[Endpoint, str] = {
 WELL = {"late": True, "told": True, "tickets": True}
 
 
-def single(endpoint: Endpoint = "completions", stream: bool = True, **body: Any) -> Single:
-    return Single(endpoint, PATHS[endpoint], body, "r", 0, stream, RequestView(prompt_tokens=1))
+def sub_request(endpoint: Endpoint = "completions", stream: bool = True, **body: Any) -> SubRequest:
+    return SubRequest(endpoint, PATHS[endpoint], body, "r", 0, stream, RequestView(prompt_tokens=1))
 
 
 def params(**given: Any) -> dict[str, Any]:
@@ -69,12 +69,12 @@ WAITING: list[tuple[Endpoint, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("endpoint", "body"), AT_ONCE)
 def test_prefill_tells_what_is_sure(endpoint: Endpoint, body: dict[str, Any]) -> None:
-    assert why_decode(single(endpoint, **body), **WELL) == ""
+    assert why_decode(sub_request(endpoint, **body), **WELL) == ""
 
 
 @pytest.mark.parametrize(("endpoint", "body", "said"), WAITING)
 def test_what_is_not_sure_waits(endpoint: Endpoint, body: dict[str, Any], said: str) -> None:
-    assert said in why_decode(single(endpoint, **body), **WELL)
+    assert said in why_decode(sub_request(endpoint, **body), **WELL)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_what_is_not_sure_waits(endpoint: Endpoint, body: dict[str, Any], said: 
     [("late", "before the prefill"), ("told", "does not tell"), ("tickets", "go on from it")],
 )
 def test_workers_must_be_able_to(lacking: str, said: str) -> None:
-    assert said in why_decode(single(), **(WELL | {lacking: False}))
+    assert said in why_decode(sub_request(), **(WELL | {lacking: False}))
 
 
 def test_a_request_by_itself() -> None:
-    assert "does not stream" in why_decode(single(stream=False), **WELL)
-    resumed, captured = single(), single()
+    assert "does not stream" in why_decode(sub_request(stream=False), **WELL)
+    resumed, captured = sub_request(), sub_request()
     resumed.resume_ids, captured.capture = [3], True
     assert "has a first token" in why_decode(resumed, **WELL)
     assert "experts" in why_decode(captured, **WELL)

@@ -35,7 +35,7 @@ async def _once(path: str, raw: bytes) -> tuple[float, str]:
         begin = thread_time()
         try:
             job: Job = await Inline().parse(path, [raw], charge, limit=512)
-            what = f"{len(job.singles)} parts"
+            what = f"{len(job.sub_requests)} parts"
         except Elsewhere:
             what = "elsewhere"
         except ApiError as error:

@@ -12,14 +12,14 @@ from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt
 from toolkit.contract.prefill_only import HOST
 from toolkit.policies.base import RequestView
 from toolkit.router.one_token import OF_DECODE, is_one
-from toolkit.router.request import Endpoint, Single
+from toolkit.router.request import Endpoint, SubRequest
 
 PATHS = list(bodies(1))
 ALONE: dict[str, Any] = {"role_args": {"prefill": ["--prefill-only", "--record"]}}
 
 
-def single(endpoint: Endpoint, body: dict[str, Any]) -> Single:
-    return Single(endpoint, "/", body, "r", 0, False, RequestView(prompt_tokens=1))
+def sub_request(endpoint: Endpoint, body: dict[str, Any]) -> SubRequest:
+    return SubRequest(endpoint, "/", body, "r", 0, False, RequestView(prompt_tokens=1))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def single(endpoint: Endpoint, body: dict[str, Any]) -> Single:
     ],
 )
 def test_one_token_is_prefills(endpoint: Endpoint, body: dict[str, Any]) -> None:
-    assert is_one(single(endpoint, body))
+    assert is_one(sub_request(endpoint, body))
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_one_token_is_prefills(endpoint: Endpoint, body: dict[str, Any]) -> None
     ],
 )
 def test_more_or_less_is_not(endpoint: Endpoint, body: dict[str, Any]) -> None:
-    assert not is_one(single(endpoint, body))
+    assert not is_one(sub_request(endpoint, body))
 
 
 def test_what_needs_a_decode_worker_is_not() -> None:
-    resumed, captured = (single("completions", {"max_tokens": 1}) for _ in range(2))
+    resumed, captured = (sub_request("completions", {"max_tokens": 1}) for _ in range(2))
     resumed.resume_ids, captured.capture = [3], True
     assert not is_one(resumed)
     assert not is_one(captured)

@@ -53,16 +53,16 @@ def test_a_job_is_the_same_wherever_it_was_parsed():
             job, charged = await parse(parser, path, raw)
             here = splitting.parse(path, raw, wanted=WANTED, limit=64)
             assert parser.elsewhere
-            assert len(job.singles) == len(here.singles)
+            assert len(job.sub_requests) == len(here.sub_requests)
             assert (job.merged, job.stream, job.per_prompt) == (
                 here.merged, here.stream, here.per_prompt)  # fmt: skip
-            for one, other in zip(job.singles, here.singles, strict=True):
+            for one, other in zip(job.sub_requests, here.sub_requests, strict=True):
                 assert (one.view, one.index, one.first_sample, one.prompt_bytes) == (
                     other.view, other.index, other.first_sample, other.prompt_bytes)  # fmt: skip
                 assert any(type(value) is Packed for value in one.body.values()) or len(raw) > 1000
                 assert json.loads(b"".join(segments(one.body))) == other.body
             assert charged < 2 * len(raw) + MIB
-            assert sum(len(b"".join(segments(one.body))) for one in job.singles) < charged * 4
+            assert sum(len(b"".join(segments(one.body))) for one in job.sub_requests) < charged * 4
         await parser.stop()
 
     in_loop(check())
@@ -115,7 +115,7 @@ def test_processes_are_bounded_in_memory_and_what_is_cancelled_leaves_nothing():
             await parse(parser, "/generate", many, budget)
         assert (refused.value.status, budget.held) == (413, 0)
         job, _ = await parse(parser, "/v1/completions", raw)
-        assert len(job.singles) == 1
+        assert len(job.sub_requests) == 1
         await parser.stop()
 
     in_loop(check())
@@ -151,7 +151,7 @@ def test_a_process_that_died_is_replaced_and_so_is_the_server_of_them(forked):
         while other.alive or not parser._server.gone:
             await asyncio.sleep(0.001)
         job, _ = await parse(parser, "/v1/completions", SMALL)
-        assert job.singles[0].body["regex"] == "a"
+        assert job.sub_requests[0].body["regex"] == "a"
         (third,) = parser._idle
         assert psutil.Process(third.pid).ppid() != server
         await parser.stop()
@@ -235,7 +235,7 @@ def test_ordinary_bodies_never_leave_the_process_and_others_do():
             ("/generate", {"text": "a", "sampling_params": {"top_k": 1, "regex": ""}}),
         ):
             job, charged = await parse(parser, path, json.dumps(body).encode())
-            assert job.singles and charged > 0
+            assert job.sub_requests and charged > 0
         assert (parser.elsewhere, parser._server) == (0, None)
         for number, (path, body) in enumerate((
             ("/v1/completions", {"prompt": "a", "stop_regex": ["a"]}),
@@ -319,9 +319,9 @@ def test_parts_share_what_is_large():
     raw = json.dumps({"prompt": ["x" * 9000, "y" * 9000], "n": 4, "suffix": "z" * 9000}).encode()
     job = splitting.parse("/v1/completions", raw)
     assert len(pack(job)) == 3
-    first, second = job.singles[0].body, job.singles[1].body
+    first, second = job.sub_requests[0].body, job.sub_requests[1].body
     assert first["prompt"] is second["prompt"]
-    assert first["suffix"] is job.singles[-1].body["suffix"]
+    assert first["suffix"] is job.sub_requests[-1].body["suffix"]
     assert json.loads(b"".join(segments({"prompt": first["prompt"]}))) == {"prompt": "x" * 9000}
 
 

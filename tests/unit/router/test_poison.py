@@ -10,11 +10,11 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, run, text_of
 from toolkit.router.poison import (
-    CONVICTED_S,
     LATELY_S,
-    Convicts,
+    QUARANTINE_S,
     Deaths,
-    Lanes,
+    Probation,
+    Quarantine,
     Record,
     RetryBudget,
 )
@@ -46,26 +46,26 @@ def seen(*what: str) -> Record:
     ],
 )
 def test_who_is_guilty(strikes: list[str], lately: int, guilty: bool) -> None:
-    assert seen(*strikes).convicted(lately) is guilty
+    assert seen(*strikes).poisonous(lately) is guilty
 
 
 def test_a_worker_has_one_suspect_at_a_time() -> None:
-    lanes, first, second = Lanes(), object(), object()
-    lanes.take("a", first)
-    lanes.take("a", second)
-    assert not lanes.free("a") and lanes.free("b")
-    assert not lanes.leave(second), "it had none"
-    assert not lanes.free("a")
-    assert lanes.leave(first) and lanes.free("a")
+    probation, first, second = Probation(), object(), object()
+    probation.take("a", first)
+    probation.take("a", second)
+    assert not probation.free("a") and probation.free("b")
+    assert not probation.leave(second), "it had none"
+    assert not probation.free("a")
+    assert probation.leave(first) and probation.free("a")
 
 
-def test_deaths_and_convictions_are_forgotten() -> None:
-    deaths, convicts = Deaths(), Convicts()
+def test_deaths_and_quarantines_are_forgotten() -> None:
+    deaths, quarantine = Deaths(), Quarantine()
     deaths.note(0.0)
     assert (deaths.lately(LATELY_S - 1), deaths.lately(LATELY_S)) == (1, 0)
-    convicts.add(b"x", 0.0)
-    assert convicts.holds(b"x", CONVICTED_S - 1) and not convicts.holds(b"y", 0.0)
-    assert not convicts.holds(b"x", CONVICTED_S) and not convicts
+    quarantine.add(b"x", 0.0)
+    assert quarantine.holds(b"x", QUARANTINE_S - 1) and not quarantine.holds(b"y", 0.0)
+    assert not quarantine.holds(b"x", QUARANTINE_S) and not quarantine
 
 
 def test_reruns_are_bounded_and_come_back_with_success() -> None:

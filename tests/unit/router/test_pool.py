@@ -15,8 +15,8 @@ from toolkit.contract.events import Steps
 from toolkit.policies.base import Policy, RequestView
 from toolkit.policies.rounds.assign import Assigner
 from toolkit.router import pool as pool_module
-from toolkit.router.booking import Booking
 from toolkit.router.errors import ApiError
+from toolkit.router.reservation import Reservation
 
 
 @pytest.mark.parametrize("policy", ["br0", "brh@survival", "pooled@shortest_queue"])
@@ -149,8 +149,8 @@ def test_nobody_is_parked_for_ever_where_all_is_full() -> None:
             house.enter()
         await turns()
         last = house.waiting()[0]
-        booking = await asyncio.wait_for(last.bound, 5)
-        assert booking.rank.inflight == 2
+        reservation = await asyncio.wait_for(last.bound, 5)
+        assert reservation.rank.inflight == 2
         assert house.pool.expired == 1
 
     run(check)
@@ -221,10 +221,10 @@ def test_tokens_reach_the_predictor_until_the_request_has_ended() -> None:
         house.enter(70)
         await turns()
         house.take()
-        booking = house.running[0][1]
+        reservation = house.running[0][1]
         assert lengths.tokens(house.ranks[0].key) == 70
-        assert booking.count is not None
-        booking.count(2)
+        assert reservation.count is not None
+        reservation.count(2)
         assert lengths.tokens(house.ranks[0].key) == 72
         house.end(0)
         assert len(lengths) == 0
@@ -237,13 +237,13 @@ def test_an_answer_that_does_not_stream_is_counted_by_the_rank_s_steps() -> None
     async def check() -> None:
         house = House(ranks=1, policy="brh@survival")
         policy, rank = house.dispatcher.policies["decode"], house.ranks[0]
-        booking = Booking(rank, RequestView(prompt_tokens=50), house.dispatcher.following)
+        reservation = Reservation(rank, RequestView(prompt_tokens=50), house.dispatcher.following)
         lengths = policy.inflight
         steps = {"requests": 1, "kv_tokens": 1, "seconds": 1.0, "distinct": 0.0}
         rank.stepped(Steps(steps=4, **steps))
         rank.stepped(Steps(steps=3, **steps))
         assert lengths.tokens(rank.key) == 57
-        booking.end(ok=True, generated=6, finished=True)
+        reservation.end(ok=True, generated=6, finished=True)
         assert (len(lengths), rank.unstreamed) == (0, {})
         assert lengths.predictor.lengths._ended[0, 5] == 1  # of six tokens
 

@@ -82,9 +82,9 @@ def test_who_goes_away_has_what_he_got(tmp_path):
     assert 0 < row["output_length"] < 5000
 
 
-def single(rid: str):
+def sub_request(rid: str):
     body = json.dumps({"rid": rid, "input_ids": [1, 2, 3]}).encode()
-    return parse("/generate", body).singles[0]
+    return parse("/generate", body).sub_requests[0]
 
 
 def test_times_never_go_back(tmp_path):
@@ -92,7 +92,9 @@ def test_times_never_go_back(tmp_path):
     path = tmp_path / "traffic.jsonl"
     path.write_text('{"timestamp": 9999999999999, "input_length": 1, "output_length": 1}\n')
     recording = Recording(str(path))
-    entries = [recording.begin(single(name), arrived) for name, arrived in (("a", 2.0), ("b", 1.0))]
+    entries = [
+        recording.begin(sub_request(name), arrived) for name, arrived in (("a", 2.0), ("b", 1.0))
+    ]
     recording.end(entries[1], 7)
     assert len(rows(path)) == 1  # the other one came before it
     recording.end(entries[0], 0)  # came to nothing
@@ -107,7 +109,7 @@ def test_classes_are_recorded_and_played(tmp_path):
     recording = Recording(str(path))
     for tier in ("flex", "priority", "auto"):
         body = {"model": "m", "prompt": "three words here", "service_tier": tier}
-        (asked,) = parse("/v1/completions", json.dumps(body).encode(), classes=CLASSES).singles
+        (asked,) = parse("/v1/completions", json.dumps(body).encode(), classes=CLASSES).sub_requests
         recording.end(recording.begin(asked, 1.0), 4)
     recording.close()
     assert ["class" in row for row in rows(path)] == [True, True, False]
@@ -119,12 +121,12 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path, caplog):
     """/dev/full answers every write with ENOSPC."""
     path = tmp_path / "traffic.jsonl"
     recording = Recording(str(path))
-    recording.end(recording.begin(single("a"), 1.0), 4)
+    recording.end(recording.begin(sub_request("a"), 1.0), 4)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, recording._file)
     os.close(full)
     for name in ("b", "c"):
-        recording.end(recording.begin(single(name), 2.0), 4)
+        recording.end(recording.begin(sub_request(name), 2.0), 4)
     recording.close()
     assert len(rows(path)) == recording.written == 1
     assert [record.levelname for record in caplog.records] == ["ERROR"]
@@ -136,7 +138,7 @@ import json, resource, sys
 from toolkit.router.recording import Recording
 from toolkit.router.splitting import (parse)
 recording = Recording(sys.argv[1])
-single = parse("/generate", json.dumps({"input_ids": [1, 2, 3]}).encode()).singles[0]
+single = parse("/generate", json.dumps({"input_ids": [1, 2, 3]}).encode()).sub_requests[0]
 recording.end(recording.begin(single, 1.0), 4)
 size = len(open(sys.argv[1]).read())
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, size + 20))
@@ -164,14 +166,14 @@ def test_a_file_that_is_no_recording_is_left_alone(tmp_path):
 
 def big(size: int):
     body = json.dumps({"text": "a long prompt " * (size // 14), "sampling_params": {}}).encode()
-    return parse("/generate", body, wanted=Wanted(blocks=True)).singles[0]
+    return parse("/generate", body, wanted=Wanted(blocks=True)).sub_requests[0]
 
 
 @pytest.mark.slow
 def test_what_is_held_of_a_request_is_its_line_and_not_its_body(tmp_path):
     """A request of megabytes that waits for one before it holds kilobytes, whatever its size."""
     recording = Recording(str(tmp_path / "traffic.jsonl"))
-    slow = recording.begin(single("slow"), 1.0)
+    slow = recording.begin(sub_request("slow"), 1.0)
 
     def held(size: int, times: int = 8) -> int:
         gc.collect()
@@ -201,7 +203,7 @@ def test_a_request_that_runs_too_long_is_given_up_when_lines_pile_up(tmp_path, m
     monkeypatch.setattr("toolkit.router.recording.HELD_BYTES", 64 * 1024)
     path = tmp_path / "traffic.jsonl"
     recording = Recording(str(path))
-    slow = recording.begin(single("slow"), 1.0)
+    slow = recording.begin(sub_request("slow"), 1.0)
     asked, most = big(2**16), 0
     for number in range(100):
         recording.end(recording.begin(asked, 2.0), number + 1)

@@ -32,8 +32,8 @@ NO_IDS = event("")
 @pytest.mark.parametrize("hold", [False, True])
 def test_tokens_are_counted_as_they_come(cuts: tuple[int, ...], hold: bool) -> None:
     async def check() -> None:
-        single = parse("/v1/completions", b'{"prompt":"a","stream":true}').singles[0]
-        relay = Relay(single, Nowhere())
+        sub_request = parse("/v1/completions", b'{"prompt":"a","stream":true}').sub_requests[0]
+        relay = Relay(sub_request, Nowhere())
         told: list[int] = []
         relay.begin(Call("w", b"", None), hold, told.append)
         data = FIRST + SECOND + NO_IDS
@@ -44,7 +44,7 @@ def test_tokens_are_counted_as_they_come(cuts: tuple[int, ...], hold: bool) -> N
             relay.release(None)
         assert sum(told) == relay.tokens == 3
         # It goes on elsewhere, from the start: only what is new counts.
-        single.resume_ids = [11, 12, 13]
+        sub_request.resume_ids = [11, 12, 13]
         relay.begin(Call("w", b"", None), False, told.append)
         relay.feed(FIRST + b": 13 14\n" + event("cd"))
         relay.feed(b": 15\n" + event("e"))

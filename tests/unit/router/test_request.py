@@ -27,18 +27,18 @@ def test_a_single_request_is_not_touched():
     body = {"prompt": [1, 2, 3], "n": 1, "anything": {"x": None}, "stream": True}
     job = split("/v1/completions", body)
     assert not job.merged
-    assert job.singles[0].body == body
-    assert job.singles[0].view.prompt_tokens == 3
+    assert job.sub_requests[0].body == body
+    assert job.sub_requests[0].view.prompt_tokens == 3
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=5), st.integers(1, 4))
 def test_every_prompt_times_n_in_sglang_s_order(prompts, n):
     job = split("/v1/completions", {"prompt": prompts, "n": n})
-    assert [single.body["prompt"] for single in job.singles] == [
+    assert [sub_request.body["prompt"] for sub_request in job.sub_requests] == [
         p for p in prompts for _ in range(n)
     ]
-    assert [single.index for single in job.singles] == list(range(len(prompts) * n))
-    assert len({single.rid for single in job.singles}) == len(job.singles)
+    assert [sub_request.index for sub_request in job.sub_requests] == list(range(len(prompts) * n))
+    assert len({sub_request.rid for sub_request in job.sub_requests}) == len(job.sub_requests)
 
 
 def test_generate_takes_each_prompt_s_own_fields():
@@ -49,9 +49,9 @@ def test_generate_takes_each_prompt_s_own_fields():
         "return_logprob": True,
     }
     job = split("/generate", body)
-    assert [s.rid for s in job.singles] == ["a", "b"]
-    assert [s.body["sampling_params"]["max_new_tokens"] for s in job.singles] == [1, 2]
-    assert all(s.body["return_logprob"] is True for s in job.singles)
+    assert [s.rid for s in job.sub_requests] == ["a", "b"]
+    assert [s.body["sampling_params"]["max_new_tokens"] for s in job.sub_requests] == [1, 2]
+    assert all(s.body["return_logprob"] is True for s in job.sub_requests)
 
 
 @pytest.mark.parametrize("rid", ['a"b', "\ud800", "a\nb", "", "x" * 257, 7])
@@ -60,7 +60,7 @@ def test_a_rid_that_cannot_be_used_is_replaced_in_a_list_too(rid, n):
     params = {"n": n}
     alone = split("/generate", {"text": "a", "rid": rid, "sampling_params": params})
     body = {"text": ["a", "b"], "rid": ["good", rid], "sampling_params": params}
-    rids = [single.rid for single in split("/generate", body).singles]
+    rids = [sub_request.rid for sub_request in split("/generate", body).sub_requests]
     assert len(set(rids)) == 2 * n
     assert all(found.startswith("good") for found in rids[:n])
     for found in [*rids[n:], alone.rid]:
@@ -69,7 +69,11 @@ def test_a_rid_that_cannot_be_used_is_replaced_in_a_list_too(rid, n):
 
 def test_of_the_samples_of_a_prompt_one_is_the_first():
     job = split("/v1/completions", {"prompt": ["a", "b"], "n": 3})
-    assert [single.first_sample for single in job.singles] == [True, False, False] * 2
+    assert [sub_request.first_sample for sub_request in job.sub_requests] == [
+        True,
+        False,
+        False,
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -107,8 +111,8 @@ def test_half_a_surrogate_pair_is_no_text(fields):
 def test_experts_are_kept_only_where_that_is_allowed():
     body = {"text": ["a", "b"]}
     may = frozenset({"capture"})
-    assert all(s.capture for s in split("/generate", body, capture=True, allow=may).singles)
-    assert not any(s.capture for s in split("/generate", body, allow=may).singles)
+    assert all(s.capture for s in split("/generate", body, capture=True, allow=may).sub_requests)
+    assert not any(s.capture for s in split("/generate", body, allow=may).sub_requests)
     with pytest.raises(ApiError, match="capture_experts: true"):
         split("/generate", body, capture=True)
 
@@ -123,8 +127,8 @@ def test_experts_are_kept_only_where_that_is_allowed():
 )
 def test_ids_beyond_the_vocabulary_are_refused(path, body):
     raw = json.dumps(body).encode()
-    assert parse(path, raw, vocabulary=100).singles
-    assert parse(path, raw).singles
+    assert parse(path, raw, vocabulary=100).sub_requests
+    assert parse(path, raw).sub_requests
     with pytest.raises(ApiError, match=r"token id 99; valid range is \[0, 99\)"):
         parse(path, raw, vocabulary=99)
 
@@ -142,25 +146,27 @@ def test_blocks_are_shared_exactly_as_far_as_the_texts_are():
     same = "x" * (2 * BLOCK_BYTES)
     one = split("/v1/completions", {"prompt": same + "a" * BLOCK_BYTES}, wanted=Wanted(blocks=True))
     two = split("/v1/completions", {"prompt": same + "b" * BLOCK_BYTES}, wanted=Wanted(blocks=True))
-    a, b = one.singles[0].view.blocks, two.singles[0].view.blocks
+    a, b = one.sub_requests[0].view.blocks, two.sub_requests[0].view.blocks
     assert len(a) == len(b) == 3
     assert a[:2] == b[:2]
     assert a[2] != b[2]
 
 
 def test_resumed_ids_keep_the_client_s_own_custom_params():
-    single = split("/v1/completions", {"prompt": "a", "custom_params": {"mine": 1}}).singles[0]
-    assert ticket_body(single, "rid", "key") == single.body
-    single.resume_ids = [4, 5]
-    custom = ticket_body(single, "rid", "key")["custom_params"]
+    sub_request = split(
+        "/v1/completions", {"prompt": "a", "custom_params": {"mine": 1}}
+    ).sub_requests[0]
+    assert ticket_body(sub_request, "rid", "key") == sub_request.body
+    sub_request.resume_ids = [4, 5]
+    custom = ticket_body(sub_request, "rid", "key")["custom_params"]
     assert custom["mine"] == 1
     assert read(custom, "rid", "key") == Ticket(resume=(4, 5))
-    single = split("/generate", {"text": "a", "rid": "name"}).singles[0]
-    single.resume_ids, single.capture = [4], True
-    params = ticket_body(single, "rid", "key")["sampling_params"]
+    sub_request = split("/generate", {"text": "a", "rid": "name"}).sub_requests[0]
+    sub_request.resume_ids, sub_request.capture = [4], True
+    params = ticket_body(sub_request, "rid", "key")["sampling_params"]
     assert read(params["custom_params"], "rid", "key") == Ticket(resume=(4,), capture="name")
     with pytest.raises(ApiError, match="have no key"):
-        ticket_body(single, "rid", None)
+        ticket_body(sub_request, "rid", None)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +184,7 @@ def test_resumed_ids_keep_the_client_s_own_custom_params():
 )
 def test_what_went_with_a_worker_is_not_made_up(path, asked, goes_on):
     prompt = {"text": "a"} if path == "/generate" else {"prompt": "a"}
-    assert (why_not(split(path, prompt | asked).singles[0]) is None) == goes_on
+    assert (why_not(split(path, prompt | asked).sub_requests[0]) is None) == goes_on
 
 
 def test_rooms_are_63_bits_and_not_zero():
@@ -196,7 +202,7 @@ def test_a_room_belongs_to_its_prefill_rank(size: int, data: st.DataObject) -> N
 def view_of(path: str, body: dict, **options):
     return (
         split(path, {"prompt": "a", "messages": HELLO, "text": "a", **body}, **options)
-        .singles[0]
+        .sub_requests[0]
         .view
     )
 
@@ -241,7 +247,7 @@ def test_equal_prompts_have_equal_hashes(path):
 
     def hash_of(prompt, **fields):
         body = {name: prompt, **fields}
-        return split(path, body, wanted=Wanted(hashes=True)).singles[0].view.prompt_hash
+        return split(path, body, wanted=Wanted(hashes=True)).sub_requests[0].view.prompt_hash
 
     chat = path == "/v1/chat/completions"
     one, two = ([{"role": "user", "content": c}] if chat else [1, ord(c)] for c in "ab")

@@ -11,7 +11,7 @@ from tests.unit.router.house import House, run, turns
 from toolkit.policies.base import RequestView
 from toolkit.router import stage_figures
 from toolkit.router.metrics import Metrics
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
 from toolkit.settings.router.config import RouterConfig, why_not
 
 STAGES = [{"upto": 200, "replicas": 2}, {"upto": 600}, {}]
@@ -25,8 +25,8 @@ def _staged(policy: str, slots: int = 8) -> House:
 
 def _choose(house: House, tokens: int) -> int:
     view = RequestView(prompt_tokens=tokens)
-    single = Single("completions", "/v1/completions", {}, "r", 0, True, view)
-    rank = house.dispatcher.choose("decode", single, view)
+    sub_request = SubRequest("completions", "/v1/completions", {}, "r", 0, True, view)
+    rank = house.dispatcher.choose("decode", sub_request, view)
     assert rank is not None
     return house.ranks.index(rank)
 

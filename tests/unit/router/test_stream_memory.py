@@ -36,8 +36,8 @@ def event(number: int) -> bytes:
 
 
 def relay_of(path: str, budget: Budget) -> tuple[Relay, Budget]:
-    single = parse(path, json.dumps({"prompt": "a", "text": "a", "stream": True}).encode())
-    return Relay(single.singles[0], Nowhere(), charge=budget.open()), budget
+    sub_request = parse(path, json.dumps({"prompt": "a", "text": "a", "stream": True}).encode())
+    return Relay(sub_request.sub_requests[0], Nowhere(), charge=budget.open()), budget
 
 
 @pytest.mark.slow

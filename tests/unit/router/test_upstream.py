@@ -18,7 +18,7 @@ from toolkit.router.errors import UpstreamError
 from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.relay import Relay
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
 from toolkit.router.upstream import Call, Upstream
 from toolkit.settings.router.config import RouterConfig
 
@@ -186,8 +186,8 @@ def feeding(check: Callable[[Relay, Out, list[str]], None]) -> None:
 
     async def run() -> None:
         out, said = Out(), []
-        single = Single("completions", "/v1/completions", {}, "r", 0, True, RequestView())
-        one = Relay(single, out)
+        sub_request = SubRequest("completions", "/v1/completions", {}, "r", 0, True, RequestView())
+        one = Relay(sub_request, out)
         one.begin(Ended(said), hold=False)  # type: ignore[arg-type]
         check(one, out, said)
 

@@ -189,8 +189,8 @@ def test_ids_of_tokens_are_numbers_of_a_vocabulary(ids: bytes):
             pass
 
     async def check() -> None:
-        single = parse("/generate", b'{"text":"a","stream":true}').singles[0]
-        relay = Relay(single, Nowhere())
+        sub_request = parse("/generate", b'{"text":"a","stream":true}').sub_requests[0]
+        relay = Relay(sub_request, Nowhere())
         relay.begin(Call("w", (b"",), None), hold=False)
         relay.feed(b': 11 12\ndata: {"text":"a"}\n\n')
         assert relay.known_ids() == [11, 12]

@@ -273,7 +273,7 @@ ROWS: dict[str, Worst] = {
     "wide": Worst(TEXT, "private.without_ours", lambda n: _text(x=[{"a": 1}] * (n // 11))),
     "fields": Worst(TEXT, "check.check", lambda n: _text(
         n=1024, **{f"f{at}": 1 for at in range(n // 12)})),
-    "few fields": Worst(TEXT, "splitting._single_body", lambda n: {
+    "few fields": Worst(TEXT, "splitting._one_body", lambda n: {
         "prompt": ["a"] * min(n // 64, 1024), **{f"f{at}": 1 for at in range(500)}}),
     "accents": Worst(TEXT, "private.is_ours", lambda n: _text(**_accents(n))),
     "no letters": Worst(TEXT, "private.is_ours", lambda n: _text(**{"\u00b7" * (n // 6): 1})),

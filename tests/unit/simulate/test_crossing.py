@@ -167,21 +167,21 @@ def located(policy: str, links: Links | None) -> tuple[set[tuple[int, int]], int
     model = cost(links=links) if links else cost()
     run = Simulation(fleet, model, requests, experts, 0)
     run.run()
-    seats = {(request.row, request.place.dp_rank) for request in requests if request.place}
+    rank_views = {(request.row, request.place.dp_rank) for request in requests if request.place}
     locality = run.router.decode_policy.locality
-    return seats, locality.counters.mapped if locality else 0
+    return rank_views, locality.counters.mapped if locality else 0
 
 
 @pytest.mark.parametrize("policy", ["eldr", "composed"])
 def test_the_router_has_the_map_where_crossing_costs(policy: str):
-    seats, mapped = located(policy, LINKS)
+    rank_views, mapped = located(policy, LINKS)
     assert mapped == 24
     # Both experts of a row lie on one GPU; nobody else's queue is so much shorter.
-    assert {rank // 2 for row, rank in seats if row == 0} == {0}
-    assert {rank // 2 for row, rank in seats if row == 1} == {1}
-    seats, mapped = located(policy, None)
+    assert {rank // 2 for row, rank in rank_views if row == 0} == {0}
+    assert {rank // 2 for row, rank in rank_views if row == 1} == {1}
+    rank_views, mapped = located(policy, None)
     assert mapped == 0
-    assert {rank // 2 for row, rank in seats if row == 0} == {0, 1}
+    assert {rank // 2 for row, rank in rank_views if row == 0} == {0, 1}
 
 
 def test_no_map_where_a_rank_lies_on_two_nodes_or_nothing_crosses():

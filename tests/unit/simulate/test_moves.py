@@ -112,10 +112,14 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
         for books_ in (group.requests, group.kv, group.coming, group.expected):
             assert not books_.any()
         assert not group._awaited and not group._ends and not group._leaves
-    for seat in simulation.router.seats:
-        assert not seat.bound and not seat.bound_tokens and not seat.unbegun
-        assert not seat.waiting and not seat.waiting_tokens
-        assert not seat.rank.coming and not seat.rank.running and not seat.rank.retracted
+    for rank_view in simulation.router.rank_views:
+        assert not rank_view.bound and not rank_view.bound_tokens and not rank_view.unbegun
+        assert not rank_view.waiting and not rank_view.waiting_tokens
+        assert (
+            not rank_view.rank.coming
+            and not rank_view.rank.running
+            and not rank_view.rank.retracted
+        )
     assert all(not p.held_tokens and not p.prompts.waiting for p in simulation.prefills)
     assert simulation.moves is not None and not simulation.moves.under_way
     followed = simulation.router.followed
@@ -123,8 +127,10 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
         assert not len(followed._following)
     locality = simulation.router.decode_policy.locality
     if locality is not None:
-        assert locality.residents is not None and locality.centroids is not None
-        assert not any(locality.residents.count(group) for group in locality.centroids.owner)
+        assert locality.inflight_signatures is not None and locality.centroids is not None
+        assert not any(
+            locality.inflight_signatures.count(group) for group in locality.centroids.owner
+        )
 
 
 @pytest.mark.slow

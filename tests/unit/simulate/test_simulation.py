@@ -82,7 +82,10 @@ def test_every_request_ends_once_with_all_its_tokens(policy, loop) -> None:
         assert not group.requests.any() and not group.kv.any() and not group.coming.any()
     assert all(not p.held_tokens and not p.prompts.waiting for p in simulation.prefills)
     assert all(p.credit == made.router.parked_per_prefill for p in simulation.prefills)
-    assert all(not seat.bound and not seat.waiting_tokens for seat in simulation.router.seats)
+    assert all(
+        not rank_view.bound and not rank_view.waiting_tokens
+        for rank_view in simulation.router.rank_views
+    )
 
 
 @pytest.mark.usefixtures("checked")
@@ -109,7 +112,7 @@ def test_nothing_is_lost_when_pools_are_small(
     kept, simulation = played(Simulation(made, COST, requests(40, 50.0, seed), seed=seed))
     assert simulation.recorder.ended == len(kept) == 40
     assert all(request.ended >= request.first_token for request in kept)
-    assert all(not seat.bound for seat in simulation.router.seats)
+    assert all(not rank_view.bound for rank_view in simulation.router.rank_views)
 
 
 def test_a_full_pool_retracts_and_everybody_still_gets_all_tokens() -> None:
@@ -181,8 +184,8 @@ def test_servers_whose_ranks_share_their_experts_have_one_centroid_each() -> Non
     assert {place[:2] for place in places(kept)} == {
         (f"decode-{n}", g) for n in (0, 1) for g in (0, 1)
     }
-    assert locality.residents is not None
-    assert not any(locality.residents.count(group) for group in locality.centroids.owner)
+    assert locality.inflight_signatures is not None
+    assert not any(locality.inflight_signatures.count(group) for group in locality.centroids.owner)
     apart = by_experts("composed", replicas=2, dp=2, dp_attention=False)[1]
     assert apart.fleet.centroids == 4
 
@@ -302,4 +305,4 @@ def test_an_early_place_saves_the_step_that_a_request_waits_to_be_seen(loop) -> 
 def test_policies_are_not_blind_where_nobody_sized_the_pools() -> None:
     """What is said of such a rank is a reading that can be true, so a policy acts on it."""
     simulation = Simulation(fleet({"dp": 2}), COST, iter(()))
-    assert all(possible(seat.live()) for seat in simulation.router.seats)
+    assert all(possible(rank_view.live()) for rank_view in simulation.router.rank_views)

@@ -97,6 +97,6 @@ def _ask(lines: list[dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], Proble
     missing = [line["name"] for line in lines if line["name"] not in answers]
     if missing:
         tail = "\n".join(done.stderr.rstrip().splitlines()[-8:])
-        what = f"no verdict on {', '.join(missing)} (exit status {done.returncode})\n{tail}"
+        what = f"no answer on {', '.join(missing)} (exit status {done.returncode})\n{tail}"
         return answers, Problem("flags", what, mend)
     return answers, None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Literal
 
-Verdict = Literal["continue", "yield"]
+BoundaryChoice = Literal["continue", "yield"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +61,4 @@ class Boundary:
         return sum(each.takes_s for each in self.urgent)
 
 
-BoundaryPolicy = Callable[[Boundary], Verdict]
+BoundaryPolicy = Callable[[Boundary], BoundaryChoice]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from math import isnan
 
-from toolkit.policies.preemption.boundary import Boundary, Verdict
+from toolkit.policies.preemption.boundary import Boundary, BoundaryChoice
 
 
 class Deadline:
@@ -28,7 +28,7 @@ class Deadline:
             raise ValueError(f"margin_s = {margin_s:g} must be at least 0")
         self.margin_s = margin_s
 
-    def __call__(self, state: Boundary) -> Verdict:
+    def __call__(self, state: Boundary) -> BoundaryChoice:
         more = min(state.slice_s, state.left_s) + self.margin_s
         through = accumulate(each.takes_s for each in state.urgent)
         late = any(

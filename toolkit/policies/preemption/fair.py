@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.policies.preemption.boundary import Boundary, Verdict
+from toolkit.policies.preemption.boundary import Boundary, BoundaryChoice
 
 
 class Fair:
@@ -25,7 +25,7 @@ class Fair:
             raise ValueError(f"share = {share:g} must be above 0 and at most 1")
         self.share = share
 
-    def __call__(self, state: Boundary) -> Verdict:
+    def __call__(self, state: Boundary) -> BoundaryChoice:
         if not state.urgent or self.share == 1:
             return "continue"
         whole = state.ran_s + state.paused_s + state.takes_s

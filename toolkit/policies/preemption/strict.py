@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.policies.preemption.boundary import Boundary, Verdict
+from toolkit.policies.preemption.boundary import Boundary, BoundaryChoice
 
 
 class Strict:
@@ -13,5 +13,5 @@ class Strict:
     No knobs. Source: QLLM, IV and Algorithm 1.
     """
 
-    def __call__(self, state: Boundary) -> Verdict:
+    def __call__(self, state: Boundary) -> BoundaryChoice:
         return "yield" if state.urgent else "continue"

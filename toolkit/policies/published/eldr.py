@@ -19,15 +19,15 @@ class PaperEldrPolicy(EldrPolicy):
     s_k >= s* - tau the one with the fewest requests in flight.
 
     Not in it, though in `eldr`: a long queue makes nobody less near, a worker whose slots are all
-    taken is not passed over, what runs on a worker does not make it nearer (`residents` may be
-    set, and are not looked at), and no map tells ranks of a server apart. `tau` of the router's
-    configuration does not count either: the paper's 0.1 holds unless the name says otherwise.
-    Where the paper (as far as we have it) is silent, as in `eldr`: of equal queues the nearer
-    worker, then who was chosen least recently; requests in flight are those of the last reading and
-    those sent since; ranks that share their experts have one centroid.
-    Degraded: as `eldr`, by the shortest queue, with the reason in `counters.fallbacks`.
-    Knobs: `tau` (0.1; `eldr@paper:TAU`), `centroids`.
-    Source: ELDR (arXiv 2607.00466), "Online: Locality-band routing".
+    taken is not passed over, what runs on a worker does not make it nearer (`inflight_signatures`
+    may be set, and are not looked at), and no map tells ranks of a server apart. `tau` of the
+    router's configuration does not count either: the paper's 0.1 holds unless the name says
+    otherwise. Where the paper (as far as we have it) is silent, as in `eldr`: of equal queues the
+    nearer worker, then who was chosen least recently; requests in flight are those of the last
+    reading and those sent since; ranks that share their experts have one centroid. Degraded: as
+    `eldr`, by the shortest queue, with the reason in `counters.fallbacks`. Knobs: `tau` (0.1;
+    `eldr@paper:TAU`), `centroids`. Source: ELDR (arXiv 2607.00466), "Online: Locality-band
+    routing".
     """
 
     name = "eldr@paper"

@@ -1,1 +1,1 @@
-"""One try of a single request: what it decides, sends, relays and cleans up."""
+"""One attempt of a sub-request: what it decides, sends, relays and cleans up."""

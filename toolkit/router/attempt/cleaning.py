@@ -8,10 +8,10 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from toolkit.router.attempt.legs import Leg, Legs
-from toolkit.router.attempt.verdicts import FULL
+from toolkit.router.attempt.outcomes import FULL
+from toolkit.router.attempt.upstream_calls import UpstreamCall, UpstreamCalls
 from toolkit.router.merge import completion_tokens
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
@@ -25,65 +25,73 @@ PREFILL_LINGER_S = 10.0
 
 def clean_up(
     dispatcher: Dispatcher,
-    single: Single,
+    sub_request: SubRequest,
     relay: Relay | None,
-    legs: Legs,
+    upstream_calls: UpstreamCalls,
     ok: bool,
     moved: bool = False,
 ) -> None:
     """`ok`: the client has its whole answer; `moved`: it goes on elsewhere."""
-    legs.return_credit()
-    dispatcher.known_workers.leave_lane(single)
-    if legs.news is not None:
-        legs.news.cancel()
-    if legs.booking is not None:
-        legs.booking.cancel()
-    for leg in legs.all:
-        call = leg.call
+    upstream_calls.return_credit()
+    dispatcher.known_workers.leave_probation(sub_request)
+    if upstream_calls.news is not None:
+        upstream_calls.news.cancel()
+    if upstream_calls.reservation is not None:
+        upstream_calls.reservation.cancel()
+    for upstream_call in upstream_calls.all:
+        call = upstream_call.call
         if ok:
-            leg.rank.worker.record.answered(monotonic())
-        elif leg.probe:
-            _unprobed(leg)
+            upstream_call.rank.worker.record.answered(monotonic())
+        elif upstream_call.probe:
+            _unprobed(upstream_call)
         if ok and not call.done.done():
             # The prefill's answer may trail the decode's last byte.
             asyncio.get_running_loop().call_later(PREFILL_LINGER_S, call.close)
-            call.done.add_done_callback(partial(_end_later, leg))
+            call.done.add_done_callback(partial(_end_later, upstream_call))
             continue
         if not ok and not call.answered:
             try:
-                leg.rank.worker.abort(leg.rid)
+                upstream_call.rank.worker.abort(upstream_call.rid)
             except Exception:  # best effort, as it is; the counts must go back
-                name, worker = single.request_id, leg.rank.worker.name
+                name, worker = sub_request.request_id, upstream_call.rank.worker.name
                 log.exception("request %s: %s could not be told to drop it", name, worker)
             call.close()
-        _end(leg, _generated(leg, relay, ok), ok, moved)
+        _end(upstream_call, _generated(upstream_call, relay, ok), ok, moved)
 
 
-def _unprobed(leg: Leg) -> None:
+def _unprobed(upstream_call: UpstreamCall) -> None:
     """The probe of a worker ended without a good answer."""
-    record, call = leg.rank.worker.record, leg.call
-    refused = call.answered and leg.status >= 500 and leg.status not in FULL
+    record, call = upstream_call.rank.worker.record, upstream_call.call
+    refused = call.answered and upstream_call.status >= 500 and upstream_call.status not in FULL
     if refused or (call.failed and call.kind != "closed"):
         record.failed(monotonic())
     else:
         record.unknown()
 
 
-def _generated(leg: Leg, relay: Relay | None, ok: bool) -> int:
+def _generated(upstream_call: UpstreamCall, relay: Relay | None, ok: bool) -> int:
     """Output tokens of this attempt as far as they are known."""
-    if not leg.decode:
+    if not upstream_call.decode:
         return 0
     if relay is not None:
-        return relay.tokens - leg.brought
-    if not ok or not leg.booking.followed:  # reading an answer costs more than it tells
+        return relay.tokens - upstream_call.brought
+    if (
+        not ok or not upstream_call.reservation.followed
+    ):  # reading an answer costs more than it tells
         return 0
-    return completion_tokens(bytes(leg.call.body))
+    return completion_tokens(bytes(upstream_call.call.body))
 
 
-def _end_later(leg: Leg, _: asyncio.Future[bool]) -> None:
-    _end(leg)
+def _end_later(upstream_call: UpstreamCall, _: asyncio.Future[bool]) -> None:
+    _end(upstream_call)
 
 
-def _end(leg: Leg, generated: int = 0, finished: bool = False, moved: bool = False) -> None:
-    ok = None if moved and leg.decode else leg.call.answered and leg.status < 500
-    leg.booking.end(ok, generated, finished)
+def _end(
+    upstream_call: UpstreamCall, generated: int = 0, finished: bool = False, moved: bool = False
+) -> None:
+    ok = (
+        None
+        if moved and upstream_call.decode
+        else upstream_call.call.answered and upstream_call.status < 500
+    )
+    upstream_call.reservation.end(ok, generated, finished)

@@ -20,7 +20,7 @@ from toolkit.router.resume import MISSHAPEN, parse_event, split_events
 if TYPE_CHECKING:
     from toolkit.router.failure import Failure
     from toolkit.router.relay import Relay
-    from toolkit.router.request import Single
+    from toolkit.router.request import SubRequest
 
 _LAST = f" {LAST}".encode()
 
@@ -29,15 +29,19 @@ class Early:
     """Reads a prefill's stream. `rid`: as the worker has the request; `told` is called once, when
     the first token has gone to the client."""
 
-    __slots__ = ("_events", "_ids", "_over", "_relay", "_rename", "_single", "_tail", "_told",
+    __slots__ = ("_events", "_ids", "_over", "_relay", "_rename", "_sub_request", "_tail", "_told",
                  "failure")  # fmt: skip
 
     def __init__(
-        self, single: Single, relay: Relay, rid: str, told: Callable[[], None] = lambda: None
+        self,
+        sub_request: SubRequest,
+        relay: Relay,
+        rid: str,
+        told: Callable[[], None] = lambda: None,
     ) -> None:
-        self._single = single
+        self._sub_request = sub_request
         self._relay = relay
-        self._rename = (rid.encode(), public_id(single.rid))
+        self._rename = (rid.encode(), public_id(sub_request.rid))
         self._told = told
         self._tail = b""
         """Of an event that has not ended."""
@@ -55,7 +59,7 @@ class Early:
             comment, event = strip(raw + b"\n\n")
             self._over = self._over or comment == _LAST
             if self.failure is None:
-                self.failure = failure_of(event, self._single.endpoint)
+                self.failure = failure_of(event, self._sub_request.endpoint)
             if not self._over and self.failure is None:
                 self._take(comment, event)
 
@@ -64,21 +68,21 @@ class Early:
         if not self._ids:
             return  # of a worker that does not tell which token it is
         self._events.append(event.replace(*self._rename))
-        if not _has_output(self._single, self._events):
+        if not _has_output(self._sub_request, self._events):
             return
         self._over = True
         if self._relay.early(b"".join(self._events), self._ids):
             self._told()
 
 
-def _has_output(single: Single, events: list[bytes]) -> bool:
-    progress = progress_of(single.endpoint)
+def _has_output(sub_request: SubRequest, events: list[bytes]) -> bool:
+    progress = progress_of(sub_request.endpoint)
     for data in events:
         event = parse_event(data)
         if event is None:
             continue
         try:
-            if single.endpoint == "generate":
+            if sub_request.endpoint == "generate":
                 progress.see_generate(event)
             else:
                 progress.see(event)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from toolkit.router.attempt.cleaning import PREFILL_LINGER_S
-from toolkit.router.attempt.legs import Answer, Leg, Legs
-from toolkit.router.attempt.verdicts import FULL, Verdicts
+from toolkit.router.attempt.outcomes import FULL, Outcomes
+from toolkit.router.attempt.upstream_calls import Answer, UpstreamCall, UpstreamCalls
 from toolkit.router.errors import ApiError
 from toolkit.router.first import first_of
 from toolkit.router.merge import put_prompt_logprobs
 from toolkit.router.metrics import Timing
-from toolkit.router.request import Single
+from toolkit.router.request import SubRequest
 from toolkit.router.retry_after import passed
 from toolkit.router.stream_memory import FORGOTTEN
 from toolkit.router.upstream import Call
@@ -26,37 +26,46 @@ if TYPE_CHECKING:
     from toolkit.router.moves.live import Live
     from toolkit.router.relay import Relay
 
-SUSPECT_S = 2.0
+PROBATION_S = 2.0
 """So long a suspect has a worker to itself whose answer does not stream."""
 
 
 class Relaying:
-    """Follows the legs of one attempt. `first`: it is the request's first one."""
+    """Follows the upstream calls of one attempt. `first`: it is the request's first one."""
 
     __slots__ = (
-        "_arrived", "_client", "_d", "_first", "_legs", "_live", "_relay", "_single", "_timing",
-        "_verdicts", "begun",
-    )  # fmt: skip
+        "_arrived",
+        "_client",
+        "_d",
+        "_first",
+        "_live",
+        "_outcomes",
+        "_relay",
+        "_sub_request",
+        "_timing",
+        "_upstream_calls",
+        "begun",
+    )
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        single: Single,
+        sub_request: SubRequest,
         relay: Relay | None,
         client: ClientStream | None,
-        legs: Legs,
-        verdicts: Verdicts,
+        upstream_calls: UpstreamCalls,
+        outcomes: Outcomes,
         timing: Timing,
         arrived: float,
         first: bool,
         live: Live,
     ) -> None:
         self._d = dispatcher
-        self._single = single
+        self._sub_request = sub_request
         self._relay = relay
         self._client = client
-        self._legs = legs
-        self._verdicts = verdicts
+        self._upstream_calls = upstream_calls
+        self._outcomes = outcomes
         self._timing = timing
         self._arrived = arrived
         self._first = first
@@ -64,19 +73,21 @@ class Relaying:
         self.begun = False
         """The client has had its first token from the prefill."""
 
-    async def follow(self, leg: Leg, prefill: Leg | None, late: bool) -> Answer | None:
+    async def follow(
+        self, upstream_call: UpstreamCall, prefill: UpstreamCall | None, late: bool
+    ) -> Answer | None:
         """Until the answer is whole or streamed; a prefill that fails before the first byte
         counts."""
         posted_at = monotonic()
-        call, relay, single = leg.call, self._relay, self._single
-        merge = prefill is not None and single.wants_prompt_logprobs()
+        call, relay, sub_request = upstream_call.call, self._relay, self._sub_request
+        merge = prefill is not None and sub_request.wants_prompt_logprobs()
         if relay is not None:
-            ids = (self._legs.rid, single.rid)
-            relay.begin(call, hold=merge, count=leg.booking.count, ids=ids)
-        elif single.record.suspect:
+            ids = (self._upstream_calls.rid, sub_request.rid)
+            relay.begin(call, hold=merge, count=upstream_call.reservation.count, ids=ids)
+        elif sub_request.record.suspect:
             # Nothing is heard of it before its end; another suspect must not wait for that.
             loop = asyncio.get_running_loop()
-            loop.call_later(SUSPECT_S, self._d.known_workers.leave_lane, single)
+            loop.call_later(PROBATION_S, self._d.known_workers.leave_probation, sub_request)
         waiting: set[asyncio.Future[Any]] = {call.done}
         if relay is not None:
             waiting.add(relay.first)
@@ -87,36 +98,36 @@ class Relaying:
             if prefill is not None and prefill.call.done in waiting and prefill.call.done.done():
                 waiting.discard(prefill.call.done)
                 if not call.answered and not (relay is not None and relay.first.done()):
-                    self._verdicts.check_prefill(prefill)
+                    self._outcomes.check_prefill(prefill)
                 if merge and relay is not None:
                     relay.release(_prefill_answer(prefill))
         if merge and prefill is not None and call.answered and call.status == 200:
             await self._late_prompt_logprobs(prefill)
         self._timing.first = monotonic() - posted_at
         if call.failed:
-            raise self._verdicts.lost(leg)
+            raise self._outcomes.lost(upstream_call)
         if call.done.done() and call.status != 200:
-            raise self._verdicts.refusal(leg)
-        self._verdicts.prove(leg)
+            raise self._outcomes.refusal(upstream_call)
+        self._outcomes.prove(upstream_call)
         if relay is None:
             self._d.metrics.timing(self._timing, late)
             return self._answer(call, prefill if merge else None)
-        await self._stream_to_end(leg, relay, late)
+        await self._stream_to_end(upstream_call, relay, late)
         return None
 
-    async def _stream_to_end(self, leg: Leg, relay: Relay, late: bool) -> None:
-        call = leg.call
+    async def _stream_to_end(self, upstream_call: UpstreamCall, relay: Relay, late: bool) -> None:
+        call = upstream_call.call
         if relay.first.done():
             if self._first:
                 self._d.metrics.timing(self._timing, late)
                 if not self.begun:
-                    kind = self._single.view.request_class
+                    kind = self._sub_request.view.request_class
                     self._d.metrics.began(monotonic() - self._arrived, kind)
             first_at, had = monotonic(), relay.tokens
             assert self._client is not None
             await self._client.start(passed(call.headers, time()))
-            leg = await self._to_its_end(leg)
-            call = leg.call
+            upstream_call = await self._to_its_end(upstream_call)
+            call = upstream_call.call
             if relay.tokens > had:
                 self._d.metrics.tpot.observe((monotonic() - first_at) / (relay.tokens - had))
         if relay.ended:
@@ -126,20 +137,22 @@ class Relaying:
             error = ApiError(failure.status, failure.message, event=failure.event)
             if failure.status < 500 and failure.status not in FULL:
                 raise error
-            raise self._verdicts.failed(leg, f"error {failure.status} in its stream", error)
+            raise self._outcomes.failed(
+                upstream_call, f"error {failure.status} in its stream", error
+            )
         if call.failed:
-            raise self._verdicts.lost(leg)
-        raise self._verdicts.retry(leg, "its stream ended early", "early")
+            raise self._outcomes.lost(upstream_call)
+        raise self._outcomes.retry(upstream_call, "its stream ended early", "early")
 
-    async def _to_its_end(self, leg: Leg) -> Leg:
-        """Until its stream has ended; the leg that it ended on, of those that it moved to within
-        this attempt. GoOn: it is to be moved by another attempt."""
+    async def _to_its_end(self, upstream_call: UpstreamCall) -> UpstreamCall:
+        """Until its stream has ended; the upstream call that it ended on, of those that it moved to
+        within this attempt. GoOn: it is to be moved by another attempt."""
         while True:
             ordered = self._live.listen()
             # A bare await would cancel `done` together with this task.
-            await first_of((leg.call.done, ordered))
-            if leg.call.done.done():
-                return leg
+            await first_of((upstream_call.call.done, ordered))
+            if upstream_call.call.done.done():
+                return upstream_call
             move = self._live.move
             if move is not None and not move.run and self._relay is not None:
                 move.run = True
@@ -148,26 +161,26 @@ class Relaying:
                     move.end("kept", FORGOTTEN)
                     continue
                 await move.kind.run(move)
-                assert self._live.leg is not None
-                leg = self._live.leg
+                assert self._live.upstream_call is not None
+                upstream_call = self._live.upstream_call
 
-    async def _late_prompt_logprobs(self, prefill: Leg) -> None:
+    async def _late_prompt_logprobs(self, prefill: UpstreamCall) -> None:
         await first_of((prefill.call.done,), PREFILL_LINGER_S)
-        self._verdicts.check_prefill(prefill)
+        self._outcomes.check_prefill(prefill)
         if self._relay is not None:
             self._relay.release(_prefill_answer(prefill))
 
-    def _answer(self, call: Call, prefill: Leg | None) -> Answer:
+    def _answer(self, call: Call, prefill: UpstreamCall | None) -> Answer:
         body = bytes(call.body)
         prompt = _prefill_answer(prefill) if prefill is not None else None
         if prompt is not None:
             answer = orjson.loads(body)
-            put_prompt_logprobs(self._single.endpoint, answer, prompt)
+            put_prompt_logprobs(self._sub_request.endpoint, answer, prompt)
             body = orjson.dumps(answer)
-        return Answer(call.status, self._legs.named(body), passed(call.headers, time()))
+        return Answer(call.status, self._upstream_calls.named(body), passed(call.headers, time()))
 
 
-def _prefill_answer(prefill: Leg) -> dict[str, Any] | None:
+def _prefill_answer(prefill: UpstreamCall) -> dict[str, Any] | None:
     if not prefill.call.answered or prefill.call.status != 200:
         return None
     answer = orjson.loads(bytes(prefill.call.body))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from toolkit.policies.base import Group
 from toolkit.policies.eldr import Centroids
-from toolkit.router.eldr.roster import Groups
+from toolkit.router.eldr.worker_set import Groups
 from toolkit.signatures.calibration import Floats
 from toolkit.signatures.matching import best_rows
 from toolkit.signatures.nearness import Nearness

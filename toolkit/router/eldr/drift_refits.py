@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from toolkit.policies.eldr import Centroids
+from toolkit.router.eldr.centroid_assignment import CentroidAssignment
 from toolkit.router.eldr.centroid_sets import Fit, Rows
-from toolkit.router.eldr.keeper import Keeper
 from toolkit.router.eldr.refit_history import Cause, RefitHistory, Result
 from toolkit.router.eldr.refit_queue import Job
 from toolkit.router.eldr.refits import Base, RefitError, in_thread, run_job
@@ -44,7 +44,7 @@ class DriftRefits:
         self,
         space: SignatureSpace,
         expected: Nearness,
-        keeper: Keeper,
+        assignment: CentroidAssignment,
         history: RefitHistory,
         seed: int,
         follow: bool,
@@ -53,7 +53,7 @@ class DriftRefits:
             space.dimensions, expected.cosine, seed=seed, workers=expected.workers
         )
         self._space = space
-        self._keeper = keeper
+        self._assignment = assignment
         self._history = history
         self._seed = seed
         self._follow = follow
@@ -71,7 +71,7 @@ class DriftRefits:
 
     def observe(self, sample: Sample, serving: Centroids) -> None:
         """A request that was routed by centroids: does it still fit?"""
-        if self._keeper.fit is None:
+        if self._assignment.fit is None:
             return
         cosines = serving.cosines(sample.vector)
         near = int(cosines.argmax())
@@ -100,7 +100,7 @@ class DriftRefits:
             TooFew: there are no centroids yet, or too few recent requests.
             RefitError: the refit failed.
         """
-        if self._keeper.fit is None:
+        if self._assignment.fit is None:
             raise TooFew("there are no centroids yet: wait for the first fit, see GET /workers")
         entry = (asyncio.get_running_loop().create_future(), force)
         self._asked.append(entry)
@@ -112,7 +112,7 @@ class DriftRefits:
                 self._asked.remove(entry)
 
     def job(self) -> Job | None:
-        fit = self._keeper.fit
+        fit = self._assignment.fit
         if fit is None or not (self._asked or (self._due and self._follow)):
             return None
         return self._refit(fit)
@@ -174,7 +174,7 @@ class DriftRefits:
         make = partial(_base_of, self._space, recent, most, self._seed)
         base = await in_thread(make, Base.close)
         try:
-            rows = await self._keeper.rows_near(new, base)
+            rows = await self._assignment.rows_near(new, base)
         except RefitError as error:
             log.warning("ELDR: nothing fitted ahead for lost or new workers: %s", error)
             rows = {}
@@ -196,9 +196,9 @@ class DriftRefits:
         result: Result = "declined" if renewed is None else "adopted"
         if renewed is not None:
             # Comes back to `reset`, at last with the fit of the workers that are there by now.
-            self._keeper.replace(*renewed)
+            self._assignment.replace(*renewed)
             self.watch.provisional = refit.provisional
-        elif self._keeper.fit is fit:
+        elif self._assignment.fit is fit:
             self.watch.settle(refit)
             self._due = ""
         log.info("ELDR: %s; %s: %s, took %.1f s", why, result, refit.summary, seconds)

@@ -11,18 +11,18 @@ from toolkit.contract.events import PrefillDone
 from toolkit.policies.base import Policy
 from toolkit.policies.eldr import Centroids, Counters, EldrPolicy
 from toolkit.policies.support.expert_map import ExpertMap
-from toolkit.policies.support.residents import Residents
+from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.profile_folder.errors import ProfileError
+from toolkit.router.eldr.centroid_assignment import CentroidAssignment
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order
 from toolkit.router.eldr.clock_refits import ClockRefits
 from toolkit.router.eldr.drift_refits import DriftRefits
-from toolkit.router.eldr.keeper import Keeper
 from toolkit.router.eldr.map_match import MapMatch
 from toolkit.router.eldr.map_watch import MapWatch
 from toolkit.router.eldr.refit_history import RefitHistory
 from toolkit.router.eldr.refit_queue import RefitQueue
 from toolkit.router.eldr.refits import Base
-from toolkit.router.eldr.roster import Roster, groups_of, shown
+from toolkit.router.eldr.worker_set import WorkerSet, groups_of, shown
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.worker import Worker
 from toolkit.settings.router.config import ConfigError, RouterConfig
@@ -51,28 +51,30 @@ class Locality:
         groups = groups_of(ranks)
         near = nearness(known.requests.judged, known.centroids)
         self.counters = Counters()
-        self.residents = Residents(known.space.dimensions)
+        self.inflight_signatures = InflightSignatures(known.space.dimensions)
         self.history = RefitHistory()
         self._maps: dict[str, ExpertMap] = {}
         self._tau = config.tau
         self._policy: EldrPolicy | None = None
         self.reader = SignatureReader(known.profile, known.space)
         base = Base(known.requests)
-        self.keeper = Keeper(Roster(ranks), base, self.history, config.seed, self._on_fit)
-        self.drift = DriftRefits(
-            known.space, near, self.keeper, self.history, config.seed, config.refit_on_drift
+        self.assignment = CentroidAssignment(
+            WorkerSet(ranks), base, self.history, config.seed, self._on_fit
         )
-        self.clock = ClockRefits(lambda: self.keeper.fit, self.history, self._serve)
+        self.drift = DriftRefits(
+            known.space, near, self.assignment, self.history, config.seed, config.refit_on_drift
+        )
+        self.clock = ClockRefits(lambda: self.assignment.fit, self.history, self._serve)
         self.match = MapMatch(
-            known.space, lambda: self.keeper.fit, self.history, self.keeper.exchange
+            known.space, lambda: self.assignment.fit, self.history, self.assignment.exchange
         )
         self.maps = MapWatch(known.space, self.place, self.match.know)
-        jobs = [self.match.job, self.drift.job, self.clock.job, self.keeper.ahead]
-        self._queue = RefitQueue(self.keeper.urgent, jobs)
-        self.keeper.on_wish, self.keeper.on_idle = self._queue.interrupt, self._queue.wake
+        jobs = [self.match.job, self.drift.job, self.clock.job, self.assignment.ahead]
+        self._queue = RefitQueue(self.assignment.urgent, jobs)
+        self.assignment.on_wish, self.assignment.on_idle = self._queue.interrupt, self._queue.wake
         self.drift.on_due = self.clock.on_due = self.match.on_due = self._queue.wake
         if len(known.centroids) == len(groups):
-            self.keeper.begin(in_order(groups, Rows(known.centroids, near)))
+            self.assignment.begin(in_order(groups, Rows(known.centroids, near)))
         else:
             log.info(
                 "ELDR: the profile has centroids for %d decode workers, there are %d: they are "
@@ -89,7 +91,7 @@ class Locality:
         for worker in known_workers.workers:
             worker.on_hello = partial(self._greet, worker)
             worker.on_placed = partial(self.maps.placed, worker)
-        known_workers.on_change = self.keeper.health_changed
+        known_workers.on_change = self.assignment.health_changed
 
     def start(self) -> None:
         self._queue.start()
@@ -97,7 +99,7 @@ class Locality:
     async def stop(self) -> None:
         await self.maps.stop()
         await self._queue.stop()
-        self.keeper.close()
+        self.assignment.close()
 
     @property
     def active(self) -> bool:
@@ -111,7 +113,7 @@ class Locality:
     @property
     def serving(self) -> Centroids | None:
         """The centroids that decide now."""
-        fit = self.keeper.fit
+        fit = self.assignment.fit
         return None if fit is None else self.clock.moved or fit.centroids
 
     def attach(self, policy: Policy) -> None:
@@ -123,7 +125,7 @@ class Locality:
         self.drift.pause(refits is not None)
         if self._policy is not None:
             self._policy.counters = self.counters
-            self._policy.residents = self.residents
+            self._policy.inflight_signatures = self.inflight_signatures
             self._policy.maps = self._maps
             self._policy.centroids = self.serving
 
@@ -173,7 +175,7 @@ class Locality:
 
     def describe(self) -> dict[str, Any]:
         """For GET /workers."""
-        fit, watch, counters = self.keeper.fit, self.drift.watch, self.counters
+        fit, watch, counters = self.assignment.fit, self.drift.watch, self.counters
         owner = {} if fit is None else fit.centroids.owner
         refits = self.clock.refits
         return {

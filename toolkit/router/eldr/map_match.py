@@ -15,7 +15,7 @@ from toolkit.policies.eldr import Centroids
 from toolkit.router.eldr.centroid_sets import Fit
 from toolkit.router.eldr.refit_history import RefitHistory
 from toolkit.router.eldr.refit_queue import Job
-from toolkit.router.eldr.roster import names
+from toolkit.router.eldr.worker_set import names
 from toolkit.signatures.calibration import Floats
 from toolkit.signatures.matching import exchanged
 from toolkit.signatures.space import SignatureSpace

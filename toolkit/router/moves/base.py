@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from toolkit.contract.events import Moving
-    from toolkit.router.booking import Booking
     from toolkit.router.moves.live import Live
     from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
+    from toolkit.router.reservation import Reservation
 
 How = Literal["moved", "kept", "ended", "lost"]
 Why = Literal["outgrown", "overload", "level", "drain", "asked", "kv_limit"]
@@ -57,7 +57,7 @@ class GoOn(Exception):
 
 @dataclass(eq=False, slots=True)
 class Move:
-    """One order. `booking`: its place on the target, until that is posted. `done` ends with the
+    """One order. `reservation`: its place on the target, until that is posted. `done` ends with the
     Outcome, in any case."""
 
     live: Live
@@ -66,7 +66,7 @@ class Move:
     why: Why
     kind: Kind
     tokens: int
-    booking: Booking | None
+    reservation: Reservation | None
     done: asyncio.Future[Outcome] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -96,7 +96,7 @@ class Move:
         cause: str = "",
     ) -> None:
         """Once; what comes later does not count."""
-        self.drop_booking()
+        self.drop_reservation()
         if not self.done.done():
             tokens = self.tokens if how == "moved" else 0
             name, copied = self.kind.name, self.copied
@@ -104,31 +104,32 @@ class Move:
                 Outcome(how, reason, to, stall_s, tokens, name, other_kind, cause, copied)
             )
 
-    def take_booking(self) -> Booking | None:
+    def take_reservation(self) -> Reservation | None:
         """The place on the target, which is the caller's from now on. None: there is none, or its
         rank takes nothing now."""
-        booking = self.booking
-        if booking is None:
+        reservation = self.reservation
+        if reservation is None:
             return None
-        if not booking.rank.open:
-            self.drop_booking()
+        if not reservation.rank.open:
+            self.drop_reservation()
             return None
-        self.booking = None
-        return booking
+        self.reservation = None
+        return reservation
 
-    def drop_booking(self) -> None:
-        booking, self.booking = self.booking, None
-        if booking is not None:
-            booking.cancel()
+    def drop_reservation(self) -> None:
+        reservation, self.reservation = self.reservation, None
+        if reservation is not None:
+            reservation.cancel()
 
 
 class Kind(Protocol):
     """A way to move a request. It runs in the request's own task, between two events of its stream.
 
     `run` returns when the request stays where it is or has ended there (`relay.ended`), or when it
-    has been taken over within the attempt: then it has put the new leg into `move.live.leg`. It
-    raises GoOn to have the next attempt run it again, at the booked rank, with what the client has.
-    Whatever it raises else is the attempt's failure, and the ordinary retry takes the request.
+    has been taken over within the attempt: then it has put the new upstream call into
+    `move.live.upstream_call`. It raises GoOn to have the next attempt run it again, at the booked
+    rank, with what the client has. Whatever it raises else is the attempt's failure, and the
+    ordinary retry takes the request.
     """
 
     name: str

@@ -28,12 +28,12 @@ from toolkit.contract.ticket import MAX_LATE
 from toolkit.policies.precopy import reserve_for
 from toolkit.router.failure import failure_of
 from toolkit.router.first import first_of
-from toolkit.router.leg import RID_BYTES, Apart, Leg, set_rank
 from toolkit.router.moves.replay import why_not_resumed
 from toolkit.router.moves.targets import room_of
 from toolkit.router.relay import strip
 from toolkit.router.request import new_room, ticket_body
 from toolkit.router.resume import split_events
+from toolkit.router.upstream_call import RID_BYTES, Apart, UpstreamCall, set_rank
 
 if TYPE_CHECKING:
     from typing import Any
@@ -157,14 +157,22 @@ class _Transfer:
         self._d = dispatcher
         self._move = move
         self._live = live = move.live
-        assert live.relay is not None and live.leg is not None and live.legs is not None
-        self._relay, self._from, self._legs = live.relay, live.leg, live.legs
+        assert (
+            live.relay is not None
+            and live.upstream_call is not None
+            and live.upstream_calls is not None
+        )
+        self._relay, self._from, self._upstream_calls = (
+            live.relay,
+            live.upstream_call,
+            live.upstream_calls,
+        )
         self._late, self._replay_s = late, replay_s
         self._known = self._told = 0
         """Output tokens that the target was posted, and of which it was told since."""
         self._room = 0
         self._rid = ""
-        self._to: Leg | None = None
+        self._to: UpstreamCall | None = None
         self._order: Call | None = None
         self._early = bytearray()
         """Of the target, before it is the one that the client hears."""
@@ -179,10 +187,10 @@ class _Transfer:
 
     async def run(self) -> Ended:
         self._from.rank.worker.on_moving[self._from.rid] = self._moving
-        booking = self._move.take_booking()
-        if booking is None:
+        reservation = self._move.take_reservation()
+        if reservation is None:
             return self._keep(f"{self._move.target.name} takes nothing now", "target")
-        self._legs.booking = booking
+        self._upstream_calls.reservation = reservation
         try:
             ids = self._relay.known_ids()
         except ValueError as error:
@@ -195,12 +203,12 @@ class _Transfer:
 
     def _post(self, ids: list[int]) -> None:
         live, target, source = self._live, self._move.target, self._from.rank
-        single, config = live.single, source.worker.config
+        sub_request, config = live.sub_request, source.worker.config
         self._rid = secrets.token_hex(RID_BYTES)
         self._room = room = new_room(config.dp_size, source.dp_rank)
         self._known = self._told = len(ids)
         resume, key = [*ids, *[0] * self._late], self._d.known_workers.worker_key
-        body: dict[str, Any] = ticket_body(single, self._rid, key, resume, self._late)
+        body: dict[str, Any] = ticket_body(sub_request, self._rid, key, resume, self._late)
         body |= {
             "rid": self._rid,
             "bootstrap_host": config.bootstrap_host or config.host,
@@ -213,7 +221,9 @@ class _Transfer:
         order = Send(self._from.rid, room, len(ids), self._late, self._replay_s)
         self._order = source.worker.post(MOVE, encode_order(order))
         apart = Apart(self._rid, len(ids), self._feed)
-        self._to = self._legs.post(target, body, live.view(), decode=True, late=True, apart=apart)
+        self._to = self._upstream_calls.post(
+            target, body, live.view(), decode=True, late=True, apart=apart
+        )
 
     def _tell(self) -> None:
         """The target needs to know what the client has got since.
@@ -313,7 +323,7 @@ class _Transfer:
 
     def _failure(self) -> str | None:
         """What the target says in place of an answer."""
-        endpoint = self._live.single.endpoint
+        endpoint = self._live.sub_request.endpoint
         for raw in split_events(bytes(self._early)):
             failure = failure_of(strip(raw + b"\n\n")[1], endpoint)
             if failure is not None:
@@ -322,19 +332,24 @@ class _Transfer:
 
     def _take(self) -> None:
         """The stream is the target's."""
-        move, live, relay, leg = self._move, self._live, self._relay, self._to
-        assert leg is not None
+        move, live, relay, upstream_call = self._move, self._live, self._relay, self._to
+        assert upstream_call is not None
         old = self._from
         move.leave(relay)
         self._taken = True
-        self._legs.all.remove(old)
-        self._legs.all.append(leg)
-        live.leg = leg
+        self._upstream_calls.all.remove(old)
+        self._upstream_calls.all.append(upstream_call)
+        live.upstream_call = upstream_call
         generated = relay.tokens - old.brought
         old.rank.worker.abort(old.rid)
         old.call.close()
-        old.booking.end(None, generated)
-        relay.take_over(leg.call, leg.booking.count, (leg.rid, live.rid), leg.brought)
+        old.reservation.end(None, generated)
+        relay.take_over(
+            upstream_call.call,
+            upstream_call.reservation.count,
+            (upstream_call.rid, live.rid),
+            upstream_call.brought,
+        )
         data, self._early = bytes(self._early), bytearray()
         relay.beside = 0
         relay.feed(data)
@@ -345,12 +360,12 @@ class _Transfer:
         self._relay.beside = 0
         if self._order is not None and not self._order.done.done():
             self._order.close()
-        leg = self._to
-        if leg is None or self._taken:
+        upstream_call = self._to
+        if upstream_call is None or self._taken:
             return
-        if not leg.call.done.done():
-            leg.rank.worker.abort(leg.rid)
-            leg.call.close()
-        if leg.probe:
-            leg.rank.worker.record.unknown()
-        leg.booking.cancel()
+        if not upstream_call.call.done.done():
+            upstream_call.rank.worker.abort(upstream_call.rid)
+            upstream_call.call.close()
+        if upstream_call.probe:
+            upstream_call.rank.worker.record.unknown()
+        upstream_call.reservation.cancel()

@@ -13,11 +13,11 @@ from toolkit.router.stream_memory import FORGOTTEN
 
 if TYPE_CHECKING:
     from toolkit.policies.base import RequestView
-    from toolkit.router.attempt.legs import Leg, Legs
+    from toolkit.router.attempt.upstream_calls import UpstreamCall, UpstreamCalls
     from toolkit.router.moves.base import Move
     from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
-    from toolkit.router.request import Single
+    from toolkit.router.request import SubRequest
 
 
 SOON = 4
@@ -26,16 +26,27 @@ MANY = 1 << 30
 
 
 class Live:
-    """One single, over all its attempts. `leg` is the call that its client's answer comes from,
-    None while there is none: before its decode worker has it, and between two attempts."""
+    """One sub-request, over all its attempts. `upstream_call` is the call that its client's answer
+    comes from, None while there is none: before its decode worker has it, and between two
+    attempts."""
 
-    __slots__ = ("_view", "began", "leg", "legs", "move", "moves", "ordered", "relay", "single")
+    __slots__ = (
+        "_view",
+        "began",
+        "move",
+        "moves",
+        "ordered",
+        "relay",
+        "sub_request",
+        "upstream_call",
+        "upstream_calls",
+    )
 
-    def __init__(self, single: Single, relay: Relay | None) -> None:
-        self.single = single
+    def __init__(self, sub_request: SubRequest, relay: Relay | None) -> None:
+        self.sub_request = sub_request
         self.relay = relay
-        self.leg: Leg | None = None
-        self.legs: Legs | None = None
+        self.upstream_call: UpstreamCall | None = None
+        self.upstream_calls: UpstreamCalls | None = None
         self.move: Move | None = None
         """The one that is under way."""
         self.moves = 0
@@ -43,16 +54,16 @@ class Live:
         self.began = monotonic()
         self.ordered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when its attempt is to look at `move`."""
-        self._view = single.view
+        self._view = sub_request.view
 
     @property
     def rid(self) -> str:
-        return self.single.rid
+        return self.sub_request.rid
 
     @property
     def rank(self) -> Rank | None:
         """Where it decodes now."""
-        return None if self.leg is None else self.leg.rank
+        return None if self.upstream_call is None else self.upstream_call.rank
 
     @property
     def length(self) -> int:
@@ -72,16 +83,18 @@ class Live:
             return None
         return max(0, most - self.generated)
 
-    def at(self, leg: Leg, legs: Legs, view: RequestView) -> None:
+    def at(
+        self, upstream_call: UpstreamCall, upstream_calls: UpstreamCalls, view: RequestView
+    ) -> None:
         """A worker has been asked for its answer. `view`: as it was asked, resumed tokens in the
         prompt."""
-        self.leg, self.legs = leg, legs
-        prompt = view.prompt_tokens - len(self.single.resume_ids)
+        self.upstream_call, self.upstream_calls = upstream_call, upstream_calls
+        prompt = view.prompt_tokens - len(self.sub_request.resume_ids)
         self._view = replace(view, prompt_tokens=max(0, prompt))
 
     def off(self) -> None:
         """The attempt is over."""
-        self.leg = self.legs = None
+        self.upstream_call = self.upstream_calls = None
 
     def view(self) -> RequestView:
         """As a rank is to see it that it moves to: all that it has is prompt."""
@@ -89,23 +102,23 @@ class Live:
 
     def why_not(self) -> str | None:
         """Why it cannot be moved now; None when it can."""
-        single, relay, leg = self.single, self.relay, self.leg
+        sub_request, relay, upstream_call = self.sub_request, self.relay, self.upstream_call
         if self.move is not None:
             return "it is being moved"
         if relay is None:
             return "its answer does not stream"
         if relay.forgotten:
             return FORGOTTEN
-        if single.endpoint in ("messages", "responses"):
+        if sub_request.endpoint in ("messages", "responses"):
             return "the end of its stream would not say that it was moved"
-        reason = resumable.why_not(single)
+        reason = resumable.why_not(sub_request)
         if reason is not None:
             return f"no other worker can go on with it: {reason.removesuffix(' with it')}"
-        if single.record.suspect:
+        if sub_request.record.suspect:
             return "it is suspected to fail workers"
-        if leg is None or not relay.caught_up:
+        if upstream_call is None or not relay.caught_up:
             return "it has not begun on a decode worker"
-        if leg.rank.worker.config.role == "prefill":
+        if upstream_call.rank.worker.config.role == "prefill":
             return "its prefill worker does all of it"
         if not relay.ids:
             return "its worker does not tell which tokens it generates"
@@ -114,7 +127,7 @@ class Live:
     @property
     def at_most(self) -> int:
         """Tokens that it may still generate; many where it does not say."""
-        most = self.single.view.max_new_tokens
+        most = self.sub_request.view.max_new_tokens
         return MANY if self.relay is None or not most else most - self.relay.tokens
 
     def order(self, move: Move) -> None:
@@ -151,8 +164,8 @@ class Live:
             return
         if not move.left and self.relay is not None:
             move.leave(self.relay)
-        if move.booking is not None and move.target.worker.name == worker:
-            move.drop_booking()
+        if move.reservation is not None and move.target.worker.name == worker:
+            move.drop_reservation()
 
     def over(self, error: BaseException | None) -> None:
         """The request has ended, by itself when `error` is None."""

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolkit.router.booking import Booking
 from toolkit.router.moves.base import Kind, Move, Outcome, Why
 from toolkit.router.moves.direct import Direct
 from toolkit.router.moves.live import Live
@@ -16,12 +15,13 @@ from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.replay_times import ReplayTimes
 from toolkit.router.moves.targets import Targets
 from toolkit.router.rank import Rank
+from toolkit.router.reservation import Reservation
 from toolkit.settings.router.choosing import MovesBy
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.relay import Relay
-    from toolkit.router.request import Single
+    from toolkit.router.request import SubRequest
 
 AT_A_TIME = 3
 """Moves of one rank, those that leave it and those that come to it counted apart (CascadeInfer,
@@ -83,10 +83,10 @@ class Moves:
         self.kinds, self.kind = chosen[kind], kind
 
     @contextmanager
-    def running(self, single: Single, relay: Relay | None) -> Iterator[Live]:
+    def running(self, sub_request: SubRequest, relay: Relay | None) -> Iterator[Live]:
         """From its first attempt to its end."""
-        live = Live(single, relay)
-        names = {single.rid, single.job} - {""}
+        live = Live(sub_request, relay)
+        names = {sub_request.rid, sub_request.job} - {""}
         self._live[live] = None
         for name in names:
             self._named[name][live] = None
@@ -188,8 +188,8 @@ class Moves:
     def _begin(self, live: Live, source: Rank, target: Rank, why: Why, kind: Kind) -> Move:
         assert live.relay is not None
         following, generated = self._d.following, live.relay.tokens
-        booking = Booking(target, live.view(), following, streams=True, generated=generated)
-        move = Move(live, source, target, why, kind, live.length, booking)
+        reservation = Reservation(target, live.view(), following, streams=True, generated=generated)
+        move = Move(live, source, target, why, kind, live.length, reservation)
         move.done.add_done_callback(lambda done: self._ended(move, done.result()))
         self.under_way[source] += 1
         live.order(move)

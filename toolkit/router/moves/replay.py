@@ -40,14 +40,14 @@ class Replay:
 
     async def run(self, move: Move) -> None:
         live = move.live
-        relay, leg, legs = live.relay, live.leg, live.legs
-        assert relay is not None and leg is not None and legs is not None
+        relay, upstream_call, upstream_calls = live.relay, live.upstream_call, live.upstream_calls
+        assert relay is not None and upstream_call is not None and upstream_calls is not None
         relay.leave()
-        worker = leg.rank.worker
+        worker = upstream_call.rank.worker
         # Of a client that is slow to read nothing is read: it would be waited for in vain.
         if worker.healthy and not relay.paused:
-            worker.abort(legs.rid)
-            await first_of((leg.call.done,), LEAVE_S)
+            worker.abort(upstream_calls.rid)
+            await first_of((upstream_call.call.done,), LEAVE_S)
         if relay.is_over:
             return
         relay.depart()

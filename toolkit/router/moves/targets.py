@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.policies.support.readings import read_ranks
 from toolkit.router.ejection import usable as ejected_left_out
-from toolkit.watchdog import Verdict
+from toolkit.watchdog import Health
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Targets:
             return f"{target.name} is down"
         if target.held:
             return f"{target.name} is being drained"
-        if target.verdict is not Verdict.HEALTHY:
+        if target.health is not Health.HEALTHY:
             return f"{target.name} makes no step while it holds work"
         if target.worker.record.out:
             return f"{target.name} is left alone for a while: it failed requests"

@@ -235,9 +235,9 @@ def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill, name: str)
     eldr = policy.locality
     assert eldr is not None and eldr.counters.fallbacks == {}
     # What runs on a rank makes it near, until it has ended.
-    assert [eldr.residents.count((NAME, rank)) for rank in range(ranks)] == [1] * ranks
+    assert [eldr.inflight_signatures.count((NAME, rank)) for rank in range(ranks)] == [1] * ranks
     balancer.progressed([("r0", 5, ""), ("r0", 9, "finished"), ("r1", 2, "aborted")])
-    assert [eldr.residents.count((NAME, rank)) for rank in range(2)] == [0, 0]
+    assert [eldr.inflight_signatures.count((NAME, rank)) for rank in range(2)] == [0, 0]
 
 
 def test_news_that_come_before_the_request_are_kept_but_not_all(prefill: Prefill) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit.policies import RequestView, WorkerView, make_policy
 from toolkit.policies.eldr import Centroids
-from toolkit.policies.support.residents import Residents
+from toolkit.policies.support.inflight_signatures import InflightSignatures
 
 SIGNATURE = np.array([1.0, 0.0], np.float32)
 """Its cosine with the centroid (c, sqrt(1 - c^2)) is c."""
@@ -33,9 +33,9 @@ def chosen(name: str, case: Case) -> int:
     rows = np.array([(c, (1 - c * c) ** 0.5) for c in case.cosines], np.float32)
     owner = {(f"w{i}", 0): i for i in range(len(rows))}
     policy.locality.centroids = Centroids(rows, owner)
-    policy.locality.residents = Residents(2)
+    policy.locality.inflight_signatures = InflightSignatures(2)
     if case.resident is not None:
-        policy.locality.residents.add((f"w{case.resident}", 0), SIGNATURE)
+        policy.locality.inflight_signatures.add((f"w{case.resident}", 0), SIGNATURE)
     workers = [WorkerView(f"w{i}", inflight=n, slots=case.slots) for i, n in enumerate(case.queues)]
     decision = policy.choose(workers, RequestView(signature=SIGNATURE))
     assert decision is not None

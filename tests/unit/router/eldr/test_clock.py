@@ -86,7 +86,7 @@ def clocked(check, profile: str, policy: str = "eldr@artifact") -> None:
 
 def test_centroids_follow_traffic_that_moved_after_its_window(profile):
     async def check(found: Clocked) -> None:
-        fit = found.keeper.fit
+        fit = found.assignment.fit
         assert fit is not None
         found.send(UNKNOWN * 100, 4.0)  # as many as make a drift
         await asyncio.sleep(0.3)
@@ -99,7 +99,7 @@ def test_centroids_follow_traffic_that_moved_after_its_window(profile):
         assert sorted(found.homes()[4:]) == [0, 1, 2, 3], "each new kind has a worker"
         assert found.policy.locality is not None and found.policy.locality.centroids is not None
         assert found.policy.locality.centroids.owner == fit.centroids.owner
-        assert found.keeper.fit is fit, "what other policies find is as it was"
+        assert found.assignment.fit is fit, "what other policies find is as it was"
         assert not found.told("drift"), "the clock is in its place"
         (told,) = found.told("clock")
         assert told["result"] == "adopted" and told["requests"] >= 80
@@ -165,7 +165,7 @@ def test_too_few_requests_for_the_centroids_are_left_out(profile):
 @pytest.mark.slow
 def test_another_policy_finds_the_centroids_as_they_were(profile):
     async def check(found: Clocked) -> None:
-        fit = found.keeper.fit
+        fit = found.assignment.fit
         assert fit is not None
         found.send(UNKNOWN * 20, 6.0)
         await found.refitted()
@@ -190,7 +190,7 @@ def test_a_refit_that_comes_too_late_is_dropped(profile):
     """Its policy is gone, or its fit."""
 
     async def check(found: Clocked) -> None:
-        fit = found.keeper.fit
+        fit = found.assignment.fit
         found.send(UNKNOWN * 20, 6.0)
         async with held_up():
             found.switch("eldr@paper")
@@ -207,7 +207,7 @@ def test_a_worker_that_goes_leaves_one_centroid_to_each_other(profile):
         found.send(UNKNOWN * 20, 6.0)
         await found.refitted()
         await found.lose(3)
-        fit = found.keeper.fit
+        fit = found.assignment.fit
         assert fit is not None and found.rows is fit.centroids.rows
         found.send(UNKNOWN * 10, 2.0)
         await found.refitted(2)

@@ -1,4 +1,5 @@
-"""The parts of ELDR in the router that need no other process: reading, rosters, sets, settings."""
+"""The parts of ELDR in the router that need no other process: reading, sets of workers, sets of
+centroids, settings."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ from toolkit.contract.events import decode as decode_event
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.support.expert_map import ExpertMap
-from toolkit.router.booking import Booking
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.eldr.locality import Locality
 from toolkit.router.eldr.refits import Base, RefitError, fit_rows
-from toolkit.router.eldr.roster import START_GRACE_S, Roster, names
+from toolkit.router.eldr.worker_set import START_GRACE_S, WorkerSet, names
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.request_view import MAX_LABEL
+from toolkit.router.reservation import Reservation
 from toolkit.router.splitting import parse
 from toolkit.router.steps import StepSums
 from toolkit.settings.router.config import ConfigError, RouterConfig
@@ -113,31 +114,31 @@ def known_workers(*sizes: int) -> KnownWorkers:
     return KnownWorkers(configured(*decodes))
 
 
-def test_the_roster_waits_for_those_that_are_still_to_come():
+def test_the_worker_set_waits_for_those_that_are_still_to_come():
     async def check() -> None:
         workers = known_workers(1, 2)
-        roster = Roster(workers.side("decode"))
+        workers = WorkerSet(workers.side("decode"))
         everybody = (("d0", 0), ("d1", 0), ("d1", 1))
-        assert roster.present(0.0) == everybody
+        assert workers.present(0.0) == everybody
         workers.workers[1].healthy = True
-        assert roster.note(100.0) is True
-        assert roster.note(101.0) is False
-        assert roster.present(101.0) == everybody
-        assert roster.present(100.0 + START_GRACE_S) == everybody[:1]
+        assert workers.note(100.0) is True
+        assert workers.note(101.0) is False
+        assert workers.present(101.0) == everybody
+        assert workers.present(100.0 + START_GRACE_S) == everybody[:1]
         workers.workers[2].healthy = True
-        roster.note(110.0)
+        workers.note(110.0)
         workers.workers[2].healthy = False
-        assert roster.present(111.0) == everybody[:1]
+        assert workers.present(111.0) == everybody[:1]
 
     asyncio.run(check())
 
 
 def test_a_server_is_lost_or_comes_back_with_all_its_ranks():
-    roster = Roster(known_workers(1, 2, 1).side("decode"))
+    workers = WorkerSet(known_workers(1, 2, 1).side("decode"))
     a, b, b1, c = ("d0", 0), ("d1", 0), ("d1", 1), ("d2", 0)
-    assert roster.sizes_near((a, b, b1, c)) == {2, 3, 4}
-    assert roster.sizes_near((a, c)) == {1, 2, 4}
-    assert roster.sizes_near((c,)) == {1, 2, 3}
+    assert workers.sizes_near((a, b, b1, c)) == {2, 3, 4}
+    assert workers.sizes_near((a, c)) == {1, 2, 4}
+    assert workers.sizes_near((c,)) == {1, 2, 3}
 
 
 def sharing(*sizes: int, **more: object) -> RouterConfig:
@@ -148,10 +149,10 @@ def sharing(*sizes: int, **more: object) -> RouterConfig:
 
 def test_ranks_that_share_their_experts_are_to_have_one_centroid():
     workers = KnownWorkers(sharing(2, 2))
-    roster = Roster(workers.side("decode"))
+    workers = WorkerSet(workers.side("decode"))
     both = (("d0", None), ("d1", None))
-    assert roster.present(0.0) == both
-    assert roster.sizes_near(both) == {1, 2}
+    assert workers.present(0.0) == both
+    assert workers.sizes_near(both) == {1, 2}
     assert names(both) == "d0, d1"
     views = [rank.view(0.0, True) for rank in workers.side("decode")]
     assert [view.group for view in views] == [both[0]] * 2 + [both[1]] * 2
@@ -159,12 +160,12 @@ def test_ranks_that_share_their_experts_are_to_have_one_centroid():
 
 def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration():
     workers = known_workers(2)
-    roster, worker = Roster(workers.side("decode")), workers.workers[1]
+    workers, worker = WorkerSet(workers.side("decode")), workers.workers[1]
     apart, together = (("d0", 0), ("d0", 1)), (("d0", None),)
-    assert roster.present(0.0) == apart
+    assert workers.present(0.0) == apart
     for hello, expected in ((Hello(dp_attention=True), together), (Hello(), apart)):
         worker.greeted(hello)
-        assert roster.present(0.0) == expected
+        assert workers.present(0.0) == expected
     worker = KnownWorkers(sharing(2)).workers[1]
     worker.greeted(Hello(dp_attention=False))
     assert not worker.shares_experts
@@ -181,18 +182,18 @@ def test_what_runs_on_one_rank_makes_all_that_share_its_experts_near(folder):
     policy = make_policy("eldr")
     locality.attach(policy)
     following, view = policy.follow(), RequestView(signature=vector)
-    booked = [Booking(rank, view, following) for rank in (first, second)]
-    assert locality.residents.count(("d0", None)) == 2
-    for booking in booked:
-        booking.end(ok=True)
-    assert locality.residents.count(("d0", None)) == 0
-    locality.keeper.close()
+    reserved = [Reservation(rank, view, following) for rank in (first, second)]
+    assert locality.inflight_signatures.count(("d0", None)) == 2
+    for reservation in reserved:
+        reservation.end(ok=True)
+    assert locality.inflight_signatures.count(("d0", None)) == 0
+    locality.assignment.close()
 
 
 @pytest.mark.parametrize(("sizes", "told"), [((2,), True), ((1,), False), ((2, 2), False)])
 def test_one_server_is_told_that_there_is_nothing_to_choose_by(folder, caplog, sizes, told):
     config = sharing(*sizes, profile=folder, decode_policy="eldr")
-    Locality(config, KnownWorkers(config)).keeper.close()
+    Locality(config, KnownWorkers(config)).assignment.close()
     assert ("locality decides nothing" in caplog.text) == told
 
 
@@ -214,7 +215,7 @@ def test_maps_reach_the_policy_and_those_of_others_are_refused(folder):
         locality.place("s0", None)
         assert after.locality.maps == {}
     finally:
-        locality.keeper.close()
+        locality.assignment.close()
 
 
 def axes(*names: str) -> Fit:
@@ -359,9 +360,9 @@ print([name for name in ("numpy", "scipy", "safetensors", "torch") if name in sy
 def test_a_label_is_cut_and_belongs_to_every_sample():
     body = b'{"prompt": ["a", "b"], "n": 2}'
     job = parse("/v1/completions", body, label="x" * 1000)
-    assert [single.view.label for single in job.singles] == ["x" * MAX_LABEL] * 4
+    assert [sub_request.view.label for sub_request in job.sub_requests] == ["x" * MAX_LABEL] * 4
     for label in (None, ""):
-        assert parse("/generate", b'{"text": "a"}', label=label).singles[0].view.label is None
+        assert parse("/generate", b'{"text": "a"}', label=label).sub_requests[0].view.label is None
 
 
 def test_steps_add_up_and_nonsense_changes_nothing():

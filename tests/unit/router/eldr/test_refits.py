@@ -18,8 +18,8 @@ from tests.unit.router.eldr.children import children
 from tests.unit.router.eldr.cluster import TOKENS, counts, write_profile
 from tests.unit.router.eldr.stand_ins import configured, decode
 from toolkit.router.eldr import drift_refits
+from toolkit.router.eldr.centroid_assignment import MOST_SETTLE_S, SETTLE_S
 from toolkit.router.eldr.centroid_sets import Rows
-from toolkit.router.eldr.keeper import MOST_SETTLE_S, SETTLE_S
 from toolkit.router.eldr.locality import Locality
 from toolkit.router.eldr.refits import Base, RefitError
 from toolkit.router.known_workers import KnownWorkers
@@ -42,7 +42,7 @@ class Site:
         config = configured(*(decode(f"d{i}") for i in range(decodes)), profile=profile)
         self.known_workers = KnownWorkers(config)
         self.locality = Locality(config, self.known_workers)
-        self.drift, self.keeper = self.locality.drift, self.locality.keeper
+        self.drift, self.assignment = self.locality.drift, self.locality.assignment
         self.history = self.locality.history
         self.rng = np.random.default_rng(3)
         for worker in self.known_workers.workers:
@@ -59,7 +59,7 @@ class Site:
 
     def expects_its_own(self) -> bool:
         """Whether the watch compares with what is expected of the centroids that serve."""
-        fit, watch = self.keeper.fit, self.drift.watch
+        fit, watch = self.assignment.fit, self.drift.watch
         assert fit is not None
         return (watch.expected, watch.expected_workers) == (
             fit.expected.cosine,
@@ -68,7 +68,9 @@ class Site:
 
     async def lose(self, number: int) -> None:
         self.known_workers.workers[1 + number].mark_down()
-        await until(lambda: self.keeper.fit is not None and len(self.keeper.fit.groups) == 3)
+        await until(
+            lambda: self.assignment.fit is not None and len(self.assignment.fit.groups) == 3
+        )
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
@@ -117,7 +119,7 @@ def test_a_worker_that_goes_while_a_refit_is_made_that_is_adopted(profile, caplo
             assert refit["result"] == "adopted"
             assert "mean cosine" in refit["why"]
             assert f"ELDR: {refit['why']}; adopted: " in caplog.text
-            fit = found.keeper.fit
+            fit = found.assignment.fit
             assert fit is not None
             assert [name for name, _ in fit.groups] == ["d0", "d1", "d2"]
             assert fit.expected.cosine > 0.6, "it is one of the new traffic"
@@ -165,7 +167,7 @@ def test_long_prompts_are_judged_by_their_true_counts(profile):
     async def check() -> None:
         async with site(profile) as found:
             found.observe(UNKNOWN * 40, scale=100)  # counts of 1,000 to 3,000: a byte has no room
-            fit, recent = found.keeper.fit, found.drift.watch.recent()
+            fit, recent = found.assignment.fit, found.drift.watch.recent()
             assert fit is not None
             expected = refit_recent(found.locality.space, recent, fit.centroids.rows)
             answer = await found.locality.refit_now()
@@ -224,10 +226,10 @@ def followed(profile: str, changes: dict[float, bool], until: float) -> float | 
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Clock)
         found = Site(profile)
-        fit, base = found.keeper.fit, Base(calibrated(profile).requests)
+        fit, base = found.assignment.fit, Base(calibrated(profile).requests)
         assert fit is not None
         three = Rows(fit.centroids.rows[:3], fit.expected)
-        found.keeper.replace(fit, base, {3: three})  # as if fitted ahead
+        found.assignment.replace(fit, base, {3: three})  # as if fitted ahead
         worker = found.known_workers.workers[4]
         for tick in range(-100, int(until * 100) + 1):  # at 0 it is settled that all are up
             now = tick / 100
@@ -236,7 +238,7 @@ def followed(profile: str, changes: dict[float, bool], until: float) -> float | 
                 (worker.mark_up if changes[now] else worker.mark_down)()
             for _ in range(3):
                 await asyncio.sleep(0)
-            if found.keeper.fit is not None and len(found.keeper.fit.groups) == 3:
+            if found.assignment.fit is not None and len(found.assignment.fit.groups) == 3:
                 await found.locality.stop()
                 return now
         await found.locality.stop()

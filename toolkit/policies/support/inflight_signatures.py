@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Residents:
+class InflightSignatures:
     """Signatures that were added and not yet removed, summed for each worker. State of a policy;
     whoever sends the requests keeps it. One addition or removal costs O(D), a look O(workers * D).
     """

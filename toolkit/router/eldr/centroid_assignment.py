@@ -12,7 +12,7 @@ from toolkit.router.eldr.centroid_sets import Fit, Rows, match, share
 from toolkit.router.eldr.refit_history import RefitHistory
 from toolkit.router.eldr.refit_queue import Job
 from toolkit.router.eldr.refits import NICE, Base, RefitError, fit_rows
-from toolkit.router.eldr.roster import START_GRACE_S, Groups, Roster, names
+from toolkit.router.eldr.worker_set import START_GRACE_S, Groups, WorkerSet, names
 
 log = logging.getLogger("toolkit.router")
 
@@ -24,7 +24,7 @@ RETRY_S = 60.0
 MOST_FITS = 256
 
 
-class Keeper:
+class CentroidAssignment:
     """The current `fit`, the fits of other sets of workers, and rows for other numbers of them.
 
     `urgent` fits as many centroids as there are workers now. `ahead` fits what would be needed if
@@ -35,14 +35,14 @@ class Keeper:
 
     def __init__(
         self,
-        roster: Roster,
+        workers: WorkerSet,
         base: Base,
         history: RefitHistory,
         seed: int,
         on_fit: Callable[[Fit], None],
     ) -> None:
         self.fit: Fit | None = None
-        self._roster = roster
+        self._workers = workers
         self._base = base
         self._history = history
         self._seed = seed
@@ -67,7 +67,7 @@ class Keeper:
 
     async def rows_near(self, fit: Fit, base: Base) -> dict[int, Rows]:
         """What `ahead` would fit from `base` beside `fit`."""
-        sizes = self._roster.sizes_near(fit.groups) - {len(fit.groups)}
+        sizes = self._workers.sizes_near(fit.groups) - {len(fit.groups)}
         if not sizes:
             return {}
         begin = monotonic()
@@ -99,7 +99,7 @@ class Keeper:
         """Some worker came or went. Acts when it has stayed so for SETTLE_S, or after
         MOST_SETTLE_S."""
         loop = asyncio.get_running_loop()
-        if self._roster.note(monotonic()):
+        if self._workers.note(monotonic()):
             loop.call_later(START_GRACE_S + SETTLE_S, self._follow)
         if self._settling is None:
             self._unsettled_at = loop.time()
@@ -117,7 +117,7 @@ class Keeper:
     def ahead(self) -> Job | None:
         if self.fit is None:
             return None
-        sizes = self._roster.sizes_near(self.fit.groups)
+        sizes = self._workers.sizes_near(self.fit.groups)
         missing = sorted(k for k in sizes if not self._known(k))
         return self._fit(missing, urgent=False) if missing else None
 
@@ -127,7 +127,7 @@ class Keeper:
 
     def _wanted(self) -> Groups | None:
         """The workers that are there, unless they are those that the fit is for."""
-        present = self._roster.present(monotonic())
+        present = self._workers.present(monotonic())
         fits = self.fit is not None and self.fit.groups == present and not self.fit.shared
         return present if present and not fits else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-PATIENCE = 64
+WAIT_LIMIT = 64
 
 
 class Place:
@@ -13,7 +13,7 @@ class Place:
 
     __slots__ = ("_queue", "_woken", "best_effort")
 
-    def __init__(self, queue: Turnstile, best_effort: bool = False) -> None:
+    def __init__(self, queue: WaitQueue, best_effort: bool = False) -> None:
         self._queue = queue
         self._woken = asyncio.Event()
         self.best_effort = best_effort
@@ -48,10 +48,10 @@ class Place:
         self._queue.wake_one()
 
 
-class Turnstile:
+class WaitQueue:
     """Places in order of arrival, best-effort requests behind all others. A place is kept over any
     number of wake-ups: whoever finds that it still cannot go is where it was, before all who came
-    later. Once `PATIENCE` others have left while the same best-effort request was the first of
+    later. Once `WAIT_LIMIT` others have left while the same best-effort request was the first of
     them, it is the first of all."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Turnstile:
 
     def _head(self) -> Place | None:
         first, behind = next(iter(self._places), None), next(iter(self._behind), None)
-        if first is None or (behind is not None and self._passed >= PATIENCE):
+        if first is None or (behind is not None and self._passed >= WAIT_LIMIT):
             return behind
         return first
 

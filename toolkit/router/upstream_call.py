@@ -1,4 +1,4 @@
-"""A call of an attempt, and the load that it stands for."""
+"""An upstream call of an attempt, and the load that it stands for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolkit.router.booking import Booking
 from toolkit.router.rank import Rank
+from toolkit.router.reservation import Reservation
 from toolkit.router.upstream import Call
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ RID_BYTES = 16
 
 
 @dataclass(slots=True)
-class Leg:
+class UpstreamCall:
     """A call and the load that it stands for."""
 
     rank: Rank
     call: Call
-    booking: Booking
+    reservation: Reservation
     decode: bool
     """Whether its answer is the client's: of a decode or plain worker, or of a prefill worker that
     does it all."""
@@ -50,8 +50,8 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Of a leg beside that which gives the client's answer: what its worker calls it, how many
-    tokens it brings along, and who reads it."""
+    """An upstream call beside that which gives the client's answer: what its worker calls it, how
+    many tokens it brings along, and who reads it."""
 
     rid: str
     brought: int

@@ -17,7 +17,7 @@ from toolkit.launch.scratch import heartbeats, variables
 from toolkit.launch.turns import Turn, turns
 
 
-def roster(
+def started(
     plan: Plan, run_dir: Path, scratch: Path, front: Sequence[socket.socket]
 ) -> list[Managed]:
     """The processes that `plan` wants on this machine: its workers, then its router, which

@@ -19,7 +19,7 @@ def groups_of(ranks: Iterable[Rank]) -> Groups:
     return tuple(dict.fromkeys(rank.group for rank in ranks))
 
 
-class Roster:
+class WorkerSet:
     """The ranks of workers that are up; at the start also those that are still to come."""
 
     def __init__(self, ranks: Sequence[Rank]) -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.contract.headers import ATTEMPT, IDS
 from toolkit.contract.prefill_only import HOST
-from toolkit.router.booking import Booking
-from toolkit.router.leg import RID_BYTES, Apart, Leg, set_rank
 from toolkit.router.packed import segments
 from toolkit.router.rank import Rank
-from toolkit.router.request import WHOLE, Single, new_room, public_id, ticket_body
+from toolkit.router.request import WHOLE, SubRequest, new_room, public_id, ticket_body
+from toolkit.router.reservation import Reservation
 from toolkit.router.upstream import Sink
+from toolkit.router.upstream_call import RID_BYTES, Apart, UpstreamCall, set_rank
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,24 +38,34 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Legs:
+class UpstreamCalls:
     """The calls of an attempt in order, and what else it holds until it ends."""
 
-    __slots__ = ("_d", "_number", "_relay", "_single", "all", "booking", "credit", "news", "rid")
+    __slots__ = (
+        "_d",
+        "_number",
+        "_relay",
+        "_sub_request",
+        "all",
+        "credit",
+        "news",
+        "reservation",
+        "rid",
+    )
 
     def __init__(
-        self, dispatcher: Dispatcher, single: Single, relay: Relay | None, number: int
+        self, dispatcher: Dispatcher, sub_request: SubRequest, relay: Relay | None, number: int
     ) -> None:
         self._d = dispatcher
-        self._single = single
+        self._sub_request = sub_request
         self._relay = relay
         self._number = number
         # Never the client's, and all of one length: SGLang's abort takes every rid that begins
         # with the one it is given, whosever it is.
         self.rid = secrets.token_hex(RID_BYTES)
-        self.all: list[Leg] = []
+        self.all: list[UpstreamCall] = []
         self.credit: Rank | None = None
-        self.booking: Booking | None = None
+        self.reservation: Reservation | None = None
         """Of a decode that is chosen and not posted yet."""
         self.news: asyncio.Future[PrefillDone | None] | None = None
         """Of the prefill being done."""
@@ -70,40 +80,42 @@ class Legs:
         late: bool,
         early: Early | None = None,
         apart: Apart | None = None,
-    ) -> Leg:
+    ) -> UpstreamCall:
         """Send `body` to the rank. `late`: it was chosen when the prefill had run. `early`: reads a
-        prefill's stream. `apart`: another leg gives the answer as yet."""
+        prefill's stream. `apart`: another upstream call gives the answer as yet."""
         sink: Sink | None = self._relay.feed if decode and self._relay is not None else None
         if early is not None:
             sink = early.feed
         if apart is not None:
             sink = apart.sink
-        headers = self._single.headers + (IDS_HEADER if sink is not None else "")
+        headers = self._sub_request.headers + (IDS_HEADER if sink is not None else "")
         if self._number:
             headers += f"{ATTEMPT}: {self._number}\r\n"
-        call = rank.worker.post(self._single.path, segments(body), sink, headers)
-        booking, self.booking = self.booking, None
+        call = rank.worker.post(self._sub_request.path, segments(body), sink, headers)
+        reservation, self.reservation = self.reservation, None
         generates = decode and rank.worker.config.role != "prefill"
-        if booking is None:  # last: what was not sent is not counted
+        if reservation is None:  # last: what was not sent is not counted
             following = self._d.following if generates else None
-            streams, generated = self._relay is not None, len(self._single.resume_ids)
-            booking = Booking(rank, view, following, streams, generated)
+            streams, generated = self._relay is not None, len(self._sub_request.resume_ids)
+            reservation = Reservation(rank, view, following, streams, generated)
         now = monotonic()
         probe = rank.worker.record.posted(now)
-        rid, brought = self.rid, len(self._single.resume_ids)
+        rid, brought = self.rid, len(self._sub_request.resume_ids)
         if apart is not None:
             rid, brought = apart.rid, apart.brought
         worker, role = rank.worker, rank.worker.config.role
-        self._single.track.sent(self._number, worker.name, rank.dp_rank, role, rid)
-        leg = Leg(rank, call, booking, decode, now, probe, rid=rid, brought=brought, early=early)
+        self._sub_request.track.sent(self._number, worker.name, rank.dp_rank, role, rid)
+        upstream_call = UpstreamCall(
+            rank, call, reservation, decode, now, probe, rid=rid, brought=brought, early=early
+        )
         if apart is None:
-            self.all.append(leg)
+            self.all.append(upstream_call)
         if generates:
             rank.expect(call)
             relay, late = self._relay, late or not self._d.config.disaggregated
             slow = (lambda: False) if relay is None else (lambda: relay.paused)
             rank.silence.watch(call, now, relay is not None, late, slow)
-        return leg
+        return upstream_call
 
     def return_credit(self) -> None:
         """Another request may be prefilled there."""
@@ -113,15 +125,17 @@ class Legs:
 
     def named(self, body: bytes) -> bytes:
         """A worker's answer under the id that the client knows."""
-        return body.replace(self.rid.encode(), public_id(self._single.rid))
+        return body.replace(self.rid.encode(), public_id(self._sub_request.rid))
 
     def body(self) -> dict[str, Any]:
         """What a worker that prefills and decodes both is sent."""
         key = self._d.known_workers.worker_key
-        if self._single.endpoint in WHOLE:  # SGLang wants as many ids as there are inputs, or none
-            return dict(self._single.body)
-        body = {**ticket_body(self._single, self.rid, key), "rid": self.rid}
-        if self._single.endpoint == "responses":
+        if (
+            self._sub_request.endpoint in WHOLE
+        ):  # SGLang wants as many ids as there are inputs, or none
+            return dict(self._sub_request.body)
+        body = {**ticket_body(self._sub_request, self.rid, key), "rid": self.rid}
+        if self._sub_request.endpoint == "responses":
             body["request_id"] = self.rid
         return body
 

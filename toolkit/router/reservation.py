@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from toolkit.router.rank import Rank
 
 
-class Booking:
+class Reservation:
     """From the moment that a request is bound to a rank until it is gone from there.
 
     `following`, where the policy needs one, is told when it goes, of tokens as they come (`count`),

@@ -10,7 +10,7 @@ from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 
 
-class Seat:
+class RankView:
     """What the router knows of a decode rank beyond its steps: who was bound and has not begun, and
     the best-effort requests that were bound. `stops`: it prefills, too, and stops their prompts."""
 

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.router.turnstile import PATIENCE, Turnstile
+from toolkit.router.wait_queue import WAIT_LIMIT, WaitQueue
 
 STEPS = st.lists(st.sampled_from(["enter", "free", "flap", "cancel"]), max_size=60)
 
@@ -15,7 +15,7 @@ STEPS = st.lists(st.sampled_from(["enter", "free", "flap", "cancel"]), max_size=
 @given(STEPS)
 def test_they_go_in_order_of_arrival(steps: list[str]) -> None:
     async def check() -> None:
-        queue = Turnstile()
+        queue = WaitQueue()
         free = 0
         went: list[int] = []
         tasks: list[asyncio.Task[None]] = []
@@ -54,7 +54,7 @@ def test_they_go_in_order_of_arrival(steps: list[str]) -> None:
 @given(st.lists(st.sampled_from(["other", "effort", "free", "flap"]), max_size=60))
 def test_best_effort_ones_go_behind_all_others(steps: list[str]) -> None:
     async def check() -> None:
-        queue = Turnstile()
+        queue = WaitQueue()
         free = 0
         waits: dict[bool, list[int]] = {False: [], True: []}
         tasks: list[asyncio.Task[None]] = []
@@ -90,9 +90,9 @@ def test_best_effort_ones_go_behind_all_others(steps: list[str]) -> None:
 
 def test_a_best_effort_one_is_first_when_enough_others_went_before_it() -> None:
     async def check() -> None:
-        queue = Turnstile()
+        queue = WaitQueue()
         with queue.enter(best_effort=True) as effort, queue.enter(best_effort=True) as second:
-            for _ in range(PATIENCE):
+            for _ in range(WAIT_LIMIT):
                 with queue.enter() as other:
                     assert other.first and not effort.first
             with queue.enter() as other:
@@ -104,7 +104,7 @@ def test_a_best_effort_one_is_first_when_enough_others_went_before_it() -> None:
 
 def test_who_waits_in_vain_gets_its_turn_back_after_its_time() -> None:
     async def check() -> None:
-        queue = Turnstile()
+        queue = WaitQueue()
         with queue.enter() as place:
             await place.wait(0.01)
             assert place.first and queue.waiting == 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolkit.policies import RequestView, WorkerView
 from toolkit.policies.eldr import Centroids, EldrPolicy
-from toolkit.policies.support.residents import Residents
+from toolkit.policies.support.inflight_signatures import InflightSignatures
 
 D = 8
 KEYS = [(f"w{i}", 0) for i in range(4)]
@@ -26,27 +26,27 @@ def unit(values: np.ndarray) -> np.ndarray:
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60), st.integers(0, 99))
 def test_the_cosine_is_that_of_the_mean_of_what_is_there(steps, seed) -> None:
     rng = np.random.default_rng(seed)
-    residents, there = Residents(D), {key: [] for key in KEYS}
+    inflight_signatures, there = InflightSignatures(D), {key: [] for key in KEYS}
     for number, leaves in steps:
         key = KEYS[number]
         if leaves and there[key]:
-            residents.remove(key, there[key].pop(0))
+            inflight_signatures.remove(key, there[key].pop(0))
         else:
             vector = unit(rng.random(D))
-            residents.add(key, vector)
+            inflight_signatures.add(key, vector)
             there[key].append(vector)
     probe = unit(rng.random(D))
-    found = residents.cosines(probe)
+    found = inflight_signatures.cosines(probe)
     assert set(found) == {key for key in KEYS if there[key]}
     for key, cosine in found.items():
         assert cosine == pytest.approx(float(unit(np.sum(there[key], axis=0)) @ probe), abs=1e-5)
-        assert residents.count(key) == len(there[key])
+        assert inflight_signatures.count(key) == len(there[key])
 
 
 def test_more_cannot_leave_than_came() -> None:
-    residents = Residents(D)
+    inflight_signatures = InflightSignatures(D)
     with pytest.raises(ValueError, match="no request"):
-        residents.remove(KEYS[0], np.ones(D, np.float32))
+        inflight_signatures.remove(KEYS[0], np.ones(D, np.float32))
 
 
 TWO = Centroids(np.eye(2, D, dtype=np.float32), {key: row for row, key in enumerate(KEYS[:2])})
@@ -62,10 +62,10 @@ def test_who_goes_to_its_own_kind_on_another_worker_is_counted(
 ) -> None:
     """What runs there makes that worker as near as the centroid's; it is another one still."""
     policy = EldrPolicy(0, 0.1, TWO, overload)
-    policy.residents = Residents(D)
+    policy.inflight_signatures = InflightSignatures(D)
     vector = unit(np.array([0.9, 0.1] + [0.0] * (D - 2)))
     for key in KEYS[:2]:
-        policy.residents.add(key, vector)
+        policy.inflight_signatures.add(key, vector)
     workers = [WorkerView(f"w{i}", inflight=n, slots=slots) for i, n in enumerate(queues)]
     decision = policy.choose(workers, RequestView(signature=vector))
     assert decision is not None and decision.index == moved + crowded
@@ -74,9 +74,9 @@ def test_who_goes_to_its_own_kind_on_another_worker_is_counted(
 
 def test_a_worker_that_is_nearer_by_what_runs_there_is_no_sign_of_a_crowd() -> None:
     policy = EldrPolicy(0, 0.1, TWO)
-    policy.residents = Residents(D)
+    policy.inflight_signatures = InflightSignatures(D)
     vector = unit(np.array([0.7, 0.6, 0.6] + [0.0] * (D - 3)))
-    policy.residents.add(KEYS[1], vector)
+    policy.inflight_signatures.add(KEYS[1], vector)
     decision = policy.choose([WorkerView("w0"), WorkerView("w1")], RequestView(signature=vector))
     assert decision is not None and decision.index == 1
     assert (policy.counters.moved, policy.counters.crowded) == (0, 0)
@@ -86,9 +86,9 @@ def test_ranks_that_share_their_experts_are_near_by_what_runs_on_any_of_them() -
     workers = [WorkerView(name, dp_rank=g, shares_experts=True) for name in "ab" for g in range(2)]
     owner = {("a", None): 0, ("b", None): 1}
     policy = EldrPolicy(0, 0.1, Centroids(np.eye(2, D, dtype=np.float32), owner))
-    policy.residents = Residents(D)
+    policy.inflight_signatures = InflightSignatures(D)
     vector = unit(np.array([0.5, 0.3, 0.6] + [0.0] * (D - 3)))
-    policy.residents.add(workers[2].group, vector)
+    policy.inflight_signatures.add(workers[2].group, vector)
     found = policy.cosines(workers, range(4), vector)
     assert not isinstance(found, str)
     _, near = found
@@ -102,14 +102,14 @@ class Fleet:
     def __init__(self) -> None:
         owner = {key: row for row, key in enumerate(KEYS)}
         self.policy = EldrPolicy(0, 0.1, Centroids(np.eye(4, D, dtype=np.float32), owner))
-        self.policy.residents = self.residents = Residents(D)
+        self.policy.inflight_signatures = self.inflight_signatures = InflightSignatures(D)
         self.flying: deque[tuple[int, np.ndarray]] = deque()
         self.random = np.random.default_rng(1)
 
     def request(self, kind: int) -> int:
         if len(self.flying) == 40:
             index, vector = self.flying.popleft()
-            self.residents.remove(KEYS[index], vector)
+            self.inflight_signatures.remove(KEYS[index], vector)
         signature = 0.15 * self.random.random(D)
         signature[kind] = 1.0
         vector = unit(signature)
@@ -117,7 +117,7 @@ class Fleet:
         workers = [WorkerView(f"w{i}", inflight=queues[i], slots=16) for i in range(4)]
         decision = self.policy.choose(workers, RequestView(signature=vector))
         assert decision is not None
-        self.residents.add(KEYS[decision.index], vector)
+        self.inflight_signatures.add(KEYS[decision.index], vector)
         self.flying.append((decision.index, vector))
         return decision.index
 

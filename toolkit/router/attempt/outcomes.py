@@ -1,0 +1,192 @@
+"""What the end of an upstream call says of its worker and of the request."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from toolkit.contract.headers import RETRY_AFTER
+from toolkit.router.attempt.upstream_calls import UpstreamCall, UpstreamCalls
+from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
+from toolkit.router.failure import ABOUT_KV
+from toolkit.router.request import SubRequest
+from toolkit.router.retry_after import passed
+
+if TYPE_CHECKING:
+    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.failure import Failure
+
+PROBE_S = 10.0
+"""A worker on probation is well again when an answer has run for so long, or to its end."""
+LINGER_S = 1.0
+"""Of a request in whose course workers got stuck: how long it has to go on beyond its first token
+to be proven."""
+FULL = frozenset({429, 503})
+"""What a worker answers that has no room: another one may have."""
+FULL_FOR_S = 1
+"""How long a full worker is thought to be full that does not say it."""
+_INNER = re.compile(rb'"message":"(5\d\d): ([^"]*)')
+"""How SGLang's /v1/responses tells that its own server failed: a 400 with that in its message."""
+SCRUBBED = "Internal server error"
+"""What SGLang's /v1/messages says of every failure of its own."""
+
+
+class Outcomes:
+    """Judges the upstream calls of one attempt. Each method returns the exception that its caller
+    raises."""
+
+    __slots__ = ("_d", "_sub_request", "_upstream_calls")
+
+    def __init__(
+        self, dispatcher: Dispatcher, sub_request: SubRequest, upstream_calls: UpstreamCalls
+    ) -> None:
+        self._d = dispatcher
+        self._sub_request = sub_request
+        self._upstream_calls = upstream_calls
+
+    def prove(self, upstream_call: UpstreamCall) -> None:
+        """The worker has computed something of the request: it does not die of it, nor is it the
+        request's fault what other workers did."""
+        if upstream_call.proven or upstream_call.proving:
+            return
+        if (
+            upstream_call.decode
+            and self._sub_request.record.lingering
+            and not upstream_call.call.done.done()
+        ):
+            upstream_call.proving = True
+            self._prove_later(upstream_call, upstream_call.call.heard)
+            return
+        self._proven(upstream_call)
+
+    def _prove_later(self, upstream_call: UpstreamCall, heard: int) -> None:
+        """Once it has gone on for LINGER_S: what stops a scheduler in mid-answer does so again
+        where it goes on, in the first steps."""
+
+        def look() -> None:
+            if upstream_call.call.done.done():
+                return
+            if upstream_call.call.heard > heard:
+                self._proven(upstream_call)
+            else:
+                self._prove_later(upstream_call, heard)
+
+        asyncio.get_running_loop().call_later(LINGER_S, look)
+
+    def _proven(self, upstream_call: UpstreamCall) -> None:
+        upstream_call.proven = True
+        if upstream_call.probe:
+            asyncio.get_running_loop().call_later(PROBE_S, _well, upstream_call)
+        self._d.known_workers.leave_probation(self._sub_request)
+        if upstream_call.decode:
+            self._d.reruns.blame(self._sub_request)
+
+    def check_prefill(self, upstream_call: UpstreamCall) -> None:
+        """Raise unless the prefill answered 200."""
+        if not upstream_call.call.done.done() or upstream_call.call.failed:
+            raise self.lost(upstream_call)
+        if upstream_call.call.status != 200:
+            raise self.refusal(upstream_call)
+        if upstream_call.early is not None and upstream_call.early.failure is not None:
+            raise self.told(upstream_call, upstream_call.early.failure)
+
+    def told(self, upstream_call: UpstreamCall, failure: Failure) -> Exception:
+        """What a worker says in its stream: the client's own mistake, or a failure."""
+        if failure.status < 500 and failure.status not in FULL:
+            self.prove(upstream_call)
+            # Before its first event a client hears of it as of any refusal (but at /generate).
+            event = failure.event if self._sub_request.endpoint == "generate" else None
+            return ApiError(failure.status, failure.message, failure.kind, event=event)
+        error = ApiError(failure.status, failure.message)
+        return self.failed(upstream_call, f"said {failure.status} in its stream", error)
+
+    def lost(self, upstream_call: UpstreamCall) -> Exception:
+        """The call ended without an answer."""
+        error = None if upstream_call.call.done.cancelled() else upstream_call.call.done.exception()
+        if isinstance(error, OutOfResources):
+            return error.answer()
+        reason = str(getattr(error, "what", "call was cancelled"))
+        return self.retry(upstream_call, reason, getattr(error, "kind", "lost"))
+
+    def refusal(self, upstream_call: UpstreamCall) -> Exception:
+        """A worker's answer that is not a 200: the client's own mistake, or a failure."""
+        status, body = (
+            upstream_call.call.status,
+            self._upstream_calls.named(bytes(upstream_call.call.body)),
+        )
+        headers = passed(upstream_call.call.headers, time())
+        error = self._said(upstream_call, status, body, headers)
+        inner = _INNER.search(body) if self._sub_request.endpoint == "responses" else None
+        if inner is not None:
+            status = int(inner[1])
+            error = ApiError(status, inner[2].decode(errors="replace"), passed=headers)
+        if status < 500 and status not in FULL:
+            self.prove(upstream_call)
+            return error
+        return self.failed(upstream_call, f"answered {status}", error)
+
+    def _come_again(self, upstream_call: UpstreamCall, error: ApiError) -> None:
+        """When to, if no worker has room: what those that refused this request have said, or else
+        the router's own estimate."""
+        role, refusals = upstream_call.rank.worker.config.role, self._sub_request.refusals
+        refusals.add(role, upstream_call.rank.worker.name, error.passed, time())
+        others = {name: v for name, v in error.passed.items() if not name.startswith(RETRY_AFTER)}
+        error.passed = others | refusals.headers()
+        error.retry_after = FULL_FOR_S
+
+    @staticmethod
+    def _said(
+        upstream_call: UpstreamCall, status: int, body: bytes, headers: dict[str, str]
+    ) -> ApiError:
+        """As the worker said it; a page of something in between is not an error object."""
+        if body.lstrip()[:1] in (b"{", b"["):
+            what, raw = f"answered {status}", body
+        else:
+            what, raw = (
+                f"Worker {upstream_call.rank.worker.name} answered {status}, and no JSON.",
+                None,
+            )
+        return ApiError(status, what, raw=raw, passed=headers)
+
+    def failed(self, upstream_call: UpstreamCall, reason: str, error: ApiError) -> Retry:
+        """A worker says that it failed, or that it is full."""
+        if error.status in FULL:
+            upstream_call.rank.worker.record.full(monotonic())
+            self._come_again(upstream_call, error)
+            return self.retry(upstream_call, reason, "busy", error)
+        said = error.message if error.raw is None else error.raw.decode(errors="replace")
+        about_kv = ABOUT_KV.search(said) is not None
+        if self._sub_request.endpoint == "messages" and SCRUBBED in said:
+            about_kv = len(self._upstream_calls.all) > 1  # it may have been
+        return self.retry(upstream_call, reason, "transfer" if about_kv else "answer", error)
+
+    def retry(
+        self, upstream_call: UpstreamCall, reason: str, kind: Reason, answer: ApiError | None = None
+    ) -> Retry:
+        """Another attempt may do better."""
+        # Between prefill and decode a failure can be the other's doing: each says so when KV did
+        # not get across.
+        both = (
+            {each.rank.worker.name for each in self._upstream_calls.all}
+            if answer is not None
+            else set()
+        )
+        if kind == "busy":
+            both = set()
+        return Retry(
+            upstream_call.rank.worker.name,
+            reason,
+            answer,
+            frozenset(both),
+            kind=kind,
+            begun=upstream_call.begun,
+            proven=upstream_call.proven,
+        )
+
+
+def _well(upstream_call: UpstreamCall) -> None:
+    """The probe has run for a while, and still does."""
+    if not upstream_call.call.done.done():
+        upstream_call.rank.worker.record.answered(monotonic())
