@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from toolkit.errors import Problem
 from toolkit.settings.renamed import new_name
 from toolkit.settings.yaml_lines import Location, line_of
 
 
-def problems(
+class Wrong(NamedTuple):
+    """One thing: the file and line, the key with its section, what is wrong with it; `instead`:
+    what to write for a key that nobody knows, else empty."""
+
+    where: str
+    key: str
+    what: str
+    instead: str = ""
+
+
+def wrong(
     error: ValidationError, path: Path, lines: Mapping[Location, int], shape: type[BaseModel]
-) -> list[Problem]:
-    """Every problem of a YAML file that is no `shape`, each with its line."""
-    found = []
+) -> Iterator[Wrong]:
+    """All that makes a YAML file no `shape`."""
     for item in error.errors():
         at = tuple(part if isinstance(part, int) else str(part) for part in item["loc"])
         line = line_of(lines, at)
         where, dotted = f"{path}:{line}" if line else str(path), ".".join(map(str, at))
         if item["type"] == "extra_forbidden":
-            found.append(Problem(where, f"unknown key {dotted!r}", instead(shape, at)))
+            yield Wrong(where, dotted, "unknown key", instead(shape, at))
         else:
-            what = item["msg"].removeprefix("Value error, ")
-            found.append(Problem(where, f"{dotted}: {what}" if dotted else what))
-    return found
+            yield Wrong(where, dotted, item["msg"].removeprefix("Value error, "))
 
 
 def instead(shape: type[BaseModel], at: Location) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from toolkit.errors import LaunchError, Problem
 from toolkit.settings.deployment import ROLES, Deployment
-from toolkit.settings.explain import problems
+from toolkit.settings.explain import Wrong, wrong
 from toolkit.settings.yaml_lines import line_of, read_document
 
 
@@ -23,14 +22,15 @@ def load_deployment(path: str | Path) -> Deployment:
     try:
         return Deployment(**{**data, "folder": path.resolve().parent})
     except ValidationError as error:
-        found = problems(error, path, lines, Deployment)
-        raise LaunchError([_of_role(problem) for problem in found]) from error
+        found = wrong(error, path, lines, Deployment)
+        raise LaunchError([_problem(each) for each in found]) from error
 
 
-def _of_role(problem: Problem) -> Problem:
-    """With where SGLang's own flags go, if a key of a role is unknown."""
-    for role in ROLES:
-        if problem.what.startswith(f"unknown key '{role}.") and problem.what.count(".") == 1:
-            mend = f"{problem.mend} (SGLang's own flags go under {role}.args)"
-            return replace(problem, mend=mend)
-    return problem
+def _problem(wrong: Wrong) -> Problem:
+    where, key, what, mend = wrong
+    if not mend:
+        return Problem(where, f"{key}: {what}" if key else what)
+    section, _, name = key.partition(".")
+    if section in ROLES and name and "." not in name:
+        mend += f" (SGLang's own flags go under {section}.args)"
+    return Problem(where, f"{what} {key!r}", mend)

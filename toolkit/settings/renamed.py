@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-RENAMED: dict[str, dict[str, str]] = {
-    "router.rebalance": {"patience": "wait_limit"},
-}
+RENAMED: dict[str, dict[str, str]] = {"router.rebalance": {"patience": "wait_limit"}}
 """Section of the deployment file -> old key -> new key of that section. Keys of the three roles are
 under `ROLE`; those of the router's own file as in section `router`. A test goes over all of it."""
 

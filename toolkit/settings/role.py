@@ -37,9 +37,7 @@ class Role(Section):
     max_running: Count | None = key(None, "requests in flight, per server")
     mem_fraction: Part | None = key(None, "share of the GPU's memory for weights and KV cache")
     background: bool = key(
-        False,
-        "the model computes while nothing else wants the core (workers share few)",
-        CPU,
+        False, "the model computes while nothing else wants the core (workers share few)", CPU
     )
     early_place: bool = key(
         False, "decode ranks of one process each look at new requests while a step runs too"

@@ -65,8 +65,10 @@ class Short:
         return core_schema.no_info_before_validator_function(self._whole, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> Any:
-        named = {str: "string", bool: "boolean"}[self.kind]
-        return {"anyOf": [handler(schema), {"type": named}]}
+        found = handler(schema)
+        sections = [each for each in found.get("anyOf", [found]) if "$ref" in each]
+        inside = handler.resolve_ref_schema(sections[0])["properties"][self.key]
+        return {"anyOf": [found, {**inside, "title": f"short for {self.key}"}]}
 
     def _whole(self, value: Any) -> Any:
         return {self.key: value} if isinstance(value, self.kind) else value

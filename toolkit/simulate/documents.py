@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from toolkit.errors import LaunchError
-from toolkit.settings.explain import problems
+from toolkit.settings.explain import Wrong, wrong
 from toolkit.settings.yaml_lines import read_document
 from toolkit.simulate.errors import SimulateError
 
@@ -24,5 +24,9 @@ def read(path: Path, shape: type[Shape]) -> Shape:
     try:
         return shape.model_validate(data)
     except ValidationError as error:
-        found = problems(error, path, lines, shape)
-        raise SimulateError("\n".join(map(str, found))) from error
+        found = wrong(error, path, lines, shape)
+        raise SimulateError("\n".join(map(_line, found))) from error
+
+
+def _line(wrong: Wrong) -> str:
+    return ": ".join(part for part in wrong if part)

@@ -84,5 +84,7 @@ def test_the_schema_takes_every_recipe_and_refuses_what_is_wrong() -> None:
     for short in ({"model": "/m"}, {"router": "none"}, {"prefill": {"waiting": "sjf"}}):
         assert check.is_valid({"name": "a", **short})
     for wrong in ({}, {"name": "a", "folder": "/"}, {"name": "a", "router": {"tau": 2}},
-                  {"name": "a", "decode": {"replica": 2}}, {"name": "a b"}):  # fmt: skip
+                  {"name": "a", "decode": {"replica": 2}}, {"name": "a b"},
+                  {"name": "a", "router": "nginx"},
+                  {"name": "a", "router": {"rebalance": 1}}):  # fmt: skip
         assert not check.is_valid(wrong), wrong

@@ -40,9 +40,7 @@ class Choosing(Section):
     )
     decode_policy: str = key("shortest_queue", "who picks the decode worker", BOTH)
     profile: str | None = key(
-        None,
-        "folder of `toolkit profile`, for expert locality; `embedded`: the shipped one",
-        EVERY,
+        None, "folder of `toolkit profile`, for expert locality; `embedded`: the shipped one", EVERY
     )
     tau: Share = key(0.1, "width of ELDR's locality band in cosine", EXPERTS)
     refit_on_drift: bool = key(

@@ -7,13 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from toolkit.contract.addresses import (
-    LAST_PORT,
-    Place,
-    check_host,
-    http_url,
-    read_worker_url,
-)
+from toolkit.contract.addresses import LAST_PORT, Place, check_host, http_url, read_worker_url
 from toolkit.settings.section import Section
 
 Role = Literal["prefill", "decode", "plain"]
