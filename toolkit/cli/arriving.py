@@ -189,8 +189,8 @@ def _placement(text: str, known: Experts, gpus: int) -> Placement:
     try:
         return load_placement(Path(text), known.experts, gpus, known.rows)
     except OSError as error:
-        mend = "it is `linear` or a file of `toolkit profile place`"
-        raise SimulateError(f"--placement {text}: {error.strerror}; {mend}") from error
+        repair = "it is `linear` or a file of `toolkit profile place`"
+        raise SimulateError(f"--placement {text}: {error.strerror}; {repair}") from error
 
 
 def limits(*given_ms: float | None) -> tuple[float, ...]:

@@ -119,8 +119,8 @@ def plain_problem(key: str, kind: str) -> str:
     not."""
     if kind == "sglang" and key in POLICIES:
         return "mode plain has one policy, a flag: set router.args: {policy: NAME} instead"
-    mend = ROUTER.get(key, Rule(EVERY)).plain
-    return mend and f"mode plain has no prefill workers apart: {mend}"
+    repair = ROUTER.get(key, Rule(EVERY)).plain
+    return repair and f"mode plain has no prefill workers apart: {repair}"
 
 
 def media_problem(allow: Iterable[str], pd: bool) -> str:

@@ -21,12 +21,12 @@ from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.expert_maps import PLACED, file_of
 from toolkit.launch.model import ModelFacts
-from toolkit.launch.patience import STUCK, bounds, patience
 from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
 from toolkit.launch.profile_needs import ProfileNeeds, usable_qoe
+from toolkit.launch.wait_limits import STUCK, bounds, wait_limits
 
 
 def dispatch_of(deployment: Deployment) -> str:
@@ -208,7 +208,7 @@ class PlanBuilder:
                 *LIMITS,
             )
         }
-        optional |= patience(self.deployment.device, router)
+        optional |= wait_limits(self.deployment.device, router)
         stuck = bounds(self.deployment.device, self.deployment.restart)
         if stuck != STUCK["cpu"]:
             optional |= {"stuck_s": stuck.stuck_s, "announced_s": stuck.announced_s}

@@ -355,7 +355,7 @@ class Restart(_Strict):
 
     A worker that holds work and makes no step for `stuck_s` s is ended and started again; what it
     has announced and cannot foresee may last `announced_s` (`toolkit.watchdog`). None: as the
-    device wants it (`toolkit.launch.patience`); a `stuck_s` of 0: nobody looks."""
+    device wants it (`toolkit.launch.wait_limits`); a `stuck_s` of 0: nobody looks."""
 
     max_restarts: Annotated[int, Field(ge=0)] = 5
     window: Seconds = 300
@@ -579,10 +579,10 @@ def _explain(where: str, location: tuple[str | int, ...], item: Any) -> Problem:
     key = str(location[-1])
     known = sorted(_keys_at(location[:-1]))
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    mend = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+    repair = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
     if len(location) == 2 and location[0] in ROLES:
-        mend += f" (SGLang's own flags go under {location[0]}.args)"
-    return Problem(where, f"unknown key {dotted!r}", mend)
+        repair += f" (SGLang's own flags go under {location[0]}.args)"
+    return Problem(where, f"unknown key {dotted!r}", repair)
 
 
 def _keys_at(location: tuple[str | int, ...]) -> set[str]:

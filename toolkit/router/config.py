@@ -121,7 +121,7 @@ class RouterConfig(BaseModel):
     takes a worker out of new decisions, `hung_s` also gives up the requests that it runs. A worker
     whose events say that its HTTP loop has been held up for `silent_s` is taken out as well, and
     keeps what it runs. The defaults suit a CPU; a launcher gives those of the device
-    (`toolkit.launch.patience`).
+    (`toolkit.launch.wait_limits`).
     `rerun_wait_s` is how long a request that already ran somewhere waits for a worker to come
     back; a new one waits `no_worker_wait_s` and then gets 503. Both wait longer for a worker that
     is expected back (`toolkit.router.returns`), up to `request_timeout_s`.

@@ -33,7 +33,7 @@ from typing import Any
 from toolkit.launch.deployment import Restart
 from toolkit.watchdog import Bounds
 
-PATIENCE: dict[str, dict[str, float]] = {
+WAIT_LIMITS: dict[str, dict[str, float]] = {
     "cpu": {"silent_s": 1.5, "hung_s": 5.0, "lost_s": 60.0, "idle_timeout_s": 60.0},
     "cuda": {"silent_s": 5.0, "hung_s": 30.0, "lost_s": 60.0, "idle_timeout_s": 120.0},
 }
@@ -53,15 +53,15 @@ def bounds(device: str, restart: Restart) -> Bounds:
     )
 
 
-def patience(device: str, router: Any) -> dict[str, float]:
+def wait_limits(device: str, router: Any) -> dict[str, float]:
     """What the router must be told: times that `router` (keys of the file) says, and those of the
     device that are not its own defaults.
 
     A `hung_s` that is said alone bounds `silent_s`: no worker is given up before it is left alone.
     """
-    own = PATIENCE["cpu"]
+    own = WAIT_LIMITS["cpu"]
     said = {key: getattr(router, key) for key in own if getattr(router, key)}
-    found = PATIENCE.get(device, own) | said
+    found = WAIT_LIMITS.get(device, own) | said
     if "silent_s" not in said:
         found["silent_s"] = min(found["silent_s"], found["hung_s"])
     return {key: value for key, value in found.items() if key in said or value != own[key]}
