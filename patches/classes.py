@@ -1,4 +1,4 @@
-"""How much a scheduler's request is in a hurry, by its ticket."""
+"""The class of a scheduler's request, by its ticket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def class_of(req: Any) -> RequestClass:
     return known
 
 
-def in_a_hurry(req: Any) -> bool:
+def latency_sensitive(req: Any) -> bool:
     return class_of(req) is RequestClass.LATENCY_SENSITIVE
 
 

@@ -24,9 +24,9 @@ Process = subprocess.Popen[bytes] | Forked
 class Preloading:
     """Forks from `python -m module SOCKET`, which imports what its name says."""
 
-    def __init__(self, module: str, patience: float, **environment: str) -> None:
+    def __init__(self, module: str, wait_limit: float, **environment: str) -> None:
         self._module = module
-        self._patience = patience
+        self._wait_limit = wait_limit
         self._environment = environment
         self._selector = selectors.DefaultSelector()
         self._one: Preloaded | None = None
@@ -55,7 +55,7 @@ class Preloading:
         """It, once it has imported everything; another one where it was gone."""
         if self._one is None:
             self._one = Preloaded(
-                self._begin, lambda _pid: None, self._selector, lambda _text: None, self._patience
+                self._begin, lambda _pid: None, self._selector, lambda _text: None, self._wait_limit
             )
             adopt(-1)
             atexit.register(self._close)

@@ -16,12 +16,12 @@ class Problem:
 
     where: str
     what: str
-    mend: str = ""
+    repair: str = ""
     fatal: bool = True
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{head}\n    -> {self.mend}" if self.mend else head
+        return f"{head}\n    -> {self.repair}" if self.repair else head
 
 
 class LaunchError(ToolkitError):

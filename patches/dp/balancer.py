@@ -80,9 +80,9 @@ class Balancer:
         self.named += 1
         self._sent(req, rank, request_view(req, now, self._salt))
 
-    def progressed(self, news: Iterable[Progress]) -> None:
+    def progressed(self, event: Iterable[Progress]) -> None:
         """What was seen on the streams."""
-        for rid, generated, ended in news:
+        for rid, generated, ended in event:
             before = self._generated.get(rid)
             if before is None:
                 continue

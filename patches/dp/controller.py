@@ -65,7 +65,9 @@ def _start(original: Any, controller: Any) -> None:
     if mode == "prefill":
         setattr(controller, _REGISTER, Register())
     dispatcher = controller._request_dispatcher
-    dispatcher += type(dispatcher)([(Progressed, lambda news: balancer.progressed(news.requests))])
+    dispatcher += type(dispatcher)(
+        [(Progressed, lambda event: balancer.progressed(event.requests))]
+    )
     log.info("DP ranks are chosen by %s", name)
 
 
@@ -143,7 +145,7 @@ def _dispatch(original: Any, controller: Any, req: Any) -> None:
     if locality is None:
         _send(controller, balancer, req)
     elif not locality.hold(req, *_bootstrap(), time.monotonic()):
-        _send(controller, balancer, req, "no news of its prefill")
+        _send(controller, balancer, req, "nothing heard of its prefill")
 
 
 def _send(controller: Any, balancer: Balancer, req: Any, signature: Any = None) -> None:

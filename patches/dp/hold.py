@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 HOLD_S = 10.0
 """The longest. A held request loses nothing while its prompt runs elsewhere, which decode could not
-begin without; this is for prompts whose news never comes."""
-LATE, GONE = "signature too late", "no news of its prefill"
+begin without; this is for prompts of which no event comes."""
+LATE, GONE = "signature too late", "nothing heard of its prefill"
 
 
 class Held(NamedTuple):
@@ -45,7 +45,7 @@ class Holding:
         return len(self._held)
 
     def hold(self, req: Any, room: int, source: str, now: float) -> None:
-        """Keep the request; `source` is where news of its prompt come from."""
+        """Keep the request; `source` is where the events of its prompt come from."""
         self._held[self._next] = Held(req, room, source, now)
         self._next += 1
 

@@ -155,7 +155,7 @@ class _OneRank:
         self._tokens += tokens
 
     def take(self, snapshot: Snapshot, waits: int, now: float) -> str:
-        """What is wrong with it, "" when nothing is or when it is no news."""
+        """What is wrong with it, "" when nothing is or when nothing changed."""
         stamp = snapshot.timestamp
         if stamp == 0.0:  # the slot as a starting scheduler makes it
             self._good = False

@@ -4,7 +4,8 @@ Not with DP attention, as these share their experts: `patches.dp.controller` say
 What our router does over all decode ranks (`toolkit.router.eldr.locality`), done within one server
 for people who keep SGLang's router: each of the server's ranks has one centroid, from the profile
 when it has as many, else fitted when the worker starts. Requests are held until their signature has
-come (`patches.dp.prefill_news`, `patches.dp.hold`). Centroids are not refitted to the traffic here.
+come (`patches.dp.prefill_events`, `patches.dp.hold`). Centroids are not refitted to the traffic
+here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from patches.dp.hold import HOLD_S, Holding, Released
 from patches.dp.loads import NAME
-from patches.dp.prefill_news import PrefillNews
+from patches.dp.prefill_events import PrefillEvents
 from patches.dp.register import counterpart
 from toolkit.contract.addresses import host_port
 from toolkit.contract.variables import DP_HOLD_VARIABLE, DP_PROFILE_VARIABLE
@@ -44,7 +45,7 @@ class DpLocality:
             rows = balanced_kmeans(known.requests.fitted, ranks).centroids
         self._centroids = Centroids(rows, {(NAME, rank): rank for rank in range(ranks)})
         self._inflight_signatures = InflightSignatures(known.space.dimensions)
-        self.news = PrefillNews(SignatureReader(known.profile, known.space))
+        self.event = PrefillEvents(SignatureReader(known.profile, known.space))
         self.holding = Holding(float(os.environ.get(DP_HOLD_VARIABLE) or HOLD_S))
 
     def attach(self, policy: Policy) -> None:
@@ -65,7 +66,7 @@ class DpLocality:
             return False
         host, room = shared
         source = host_port(host, port)
-        if not self.news.subscribed(source):
+        if not self.event.subscribed(source):
             return False
         self.holding.hold(req, room, source, now)
         return True
@@ -74,8 +75,8 @@ class DpLocality:
         """Who is held no longer."""
         if not len(self.holding):
             return []
-        return self.holding.due(now, self._signature, self.news.subscribed)
+        return self.holding.due(now, self._signature, self.event.subscribed)
 
     def _signature(self, room: int) -> Any:
-        found = self.news.take(room)
+        found = self.event.take(room)
         return found if found is None or isinstance(found, str) else found.vector

@@ -37,8 +37,8 @@ def how(finish_reason: dict[str, Any] | None) -> str:
 def _tell_outputs(original: Any, manager: Any, recv_obj: Any) -> Any:
     tokens = getattr(recv_obj, "completion_tokens", None)
     if tokens is not None and follows_requests(chosen()):
-        news = zip(recv_obj.rids, tokens, map(how, recv_obj.finished_reasons), strict=True)
-        manager._dispatch_to_scheduler(Progressed(tuple(news)))
+        event = zip(recv_obj.rids, tokens, map(how, recv_obj.finished_reasons), strict=True)
+        manager._dispatch_to_scheduler(Progressed(tuple(event)))
     return original(manager, recv_obj)
 
 

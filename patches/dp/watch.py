@@ -3,9 +3,9 @@
 SGLang 0.5.21 watches the processes that its main process started. Behind a DP controller the
 schedulers are the controller's, and nobody watches them: a rank that was killed (by the kernel,
 when memory is short) is a rank that never answers, and all requests that go there hang. So the
-controller watches its schedulers, with SGLang's own watchdog, on every node; and passes the news on
-as it does when it fails itself, to the main process, which ends the whole server. Not under elastic
-EP, where the other ranks are meant to go on.
+controller watches its schedulers, with SGLang's own watchdog, on every node; and passes on what it
+sees as it does when it fails itself, to the main process, which ends the whole server. Not under
+elastic EP, where the other ranks are meant to go on.
 """
 
 from __future__ import annotations

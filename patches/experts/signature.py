@@ -91,7 +91,7 @@ def check_worker(server_args: Any) -> None:
             "name layers that it has (`router.profile` in the deployment file does)"
         )
     for problem in worker_problems(resolved(server_args)):
-        said = f"{problem.what} (--{problem.where}: {problem.mend})"
+        said = f"{problem.what} (--{problem.where}: {problem.repair})"
         if problem.fatal:
             refuse(said)
         log.warning("toolkit: %s", said)

@@ -191,7 +191,7 @@ class Outgoing:
             return str(error)
         return "the KV could not be sent"
 
-    def news(self, state: Any, reason: str = "") -> Moving:
+    def event(self, state: Any, reason: str = "") -> Moving:
         """What the router hears."""
         now = time.perf_counter()
         copy, metric = self.copy(now), self.sender.get_transfer_metric()

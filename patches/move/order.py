@@ -38,7 +38,7 @@ def _add_route() -> None:
     resolve(APP).add_api_route(MOVE, move, methods=["POST"])
 
 
-def _pass_news_on(original: Any, manager: Any) -> None:
+def _pass_events_on(original: Any, manager: Any) -> None:
     original(manager)
     manager._result_dispatcher += type(manager._result_dispatcher)([(Moving, HUB.publish)])
 
@@ -67,7 +67,7 @@ PATCH = Patch(
     hooks=(
         Hook(
             "sglang.srt.managers.tokenizer_manager.TokenizerManager.init_request_dispatcher",
-            _pass_news_on,
+            _pass_events_on,
             ("self",),
         ),
         Hook("sglang.srt.managers.disagg_service.start_disagg_service", _serve_bootstrap, ()),

@@ -144,8 +144,8 @@ def advance(scheduler: Any) -> None:
     """Take every move as far as it goes now. Ranks that share requests call this alike."""
     if held.HELD:
         for each in held.overdue():
-            news = Moving(each.req.rid, "failed", each.room, "nobody said what comes of it")
-            _tell(scheduler, each.req, news)
+            event = Moving(each.req.rid, "failed", each.room, "nobody said what comes of it")
+            _tell(scheduler, each.req, event)
             held.let_go(scheduler, each.req.rid, each.room)
     if not RANK.moves:
         return
@@ -172,7 +172,7 @@ def _do(scheduler: Any, move: Outgoing, act: int) -> None:
     elif act == Act.STOP:
         held.hold(move.req, move.order.room)
         move.stop(scheduler)
-        _tell(scheduler, move.req, move.news("cut"))
+        _tell(scheduler, move.req, move.event("cut"))
 
 
 def _call_off(scheduler: Any, move: Outgoing, state: Any, reason: str) -> None:
@@ -181,9 +181,9 @@ def _call_off(scheduler: Any, move: Outgoing, state: Any, reason: str) -> None:
 
 
 def _end(scheduler: Any, move: Outgoing, state: Any, reason: str = "") -> None:
-    news = move.news(state, reason)
+    event = move.event(state, reason)
     _close(scheduler, move)
-    _tell(scheduler, move.req, news)
+    _tell(scheduler, move.req, event)
     if state != "sent":
         held.let_go(scheduler, move.order.rid, move.order.room)
 
@@ -193,12 +193,12 @@ def _close(scheduler: Any, move: Outgoing) -> None:
     move.close(scheduler)
 
 
-def _tell(scheduler: Any, req: Any, news: Moving) -> None:
+def _tell(scheduler: Any, req: Any, event: Moving) -> None:
     import msgspec
 
-    news = msgspec.structs.replace(news, dp_rank=layout.rank(scheduler))
+    event = msgspec.structs.replace(event, dp_rank=layout.rank(scheduler))
     # Only the rank that talks to the tokenizer has a socket; on the others this is a no-op.
-    scheduler.ipc_channels.send_to_tokenizer.send_output(news, req)
+    scheduler.ipc_channels.send_to_tokenizer.send_output(event, req)
 
 
 def leave(scheduler: Any, req: Any) -> None:

@@ -8,7 +8,7 @@ tokens, who has waited AGE_S before. What is running, in chunks too, is left alo
 
 Age: each attention-TP rank sorts a queue of its own, and ranks that differ hang the collective, so
 none may look at its clock. The rank that receives the requests sends its clock along with them, in
-the same broadcast (`recv_requests`, whose `local_reqs` are for such news), at most every TICK_MS,
+the same broadcast (`recv_requests`, whose `local_reqs` are for such events), at most every TICK_MS,
 and all ranks take it up before the same pass. So the counter that ages is time, in ms, the same on
 all ranks, and AGE_S needs no conversion by a rate of prefill that nobody knows before traffic has
 come. The bound of `ShortestFirst` holds with B, G and L as the times that these tokens take: what

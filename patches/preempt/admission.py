@@ -2,9 +2,10 @@
 
 A batch that holds a prompt of another class is never stopped, so the two are not mixed. Between two
 chunks of a best-effort prompt others go first, too: it is put aside with its KV, and goes on when
-nobody else waits. On a worker that decodes, too, best-effort prompts wait for the answers of those
-in a hurry (QLLM, Algorithm 1: their decode steps before best-effort prompts). Once PATIENCE batches
-or steps of others went before the best-effort prompts that wait, their next batch goes first.
+nobody else waits. On a worker that decodes, too, best-effort prompts wait for the answers of
+latency-sensitive requests (QLLM, Algorithm 1: their decode steps before best-effort prompts). Once
+WAIT_LIMIT batches or steps of others went before the best-effort prompts that wait, their next
+batch goes first.
 
 Ranks that share a queue see the same requests in it, in the same order, and count the same batches,
 so they decide alike.
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
-from patches.classes import best_effort, in_a_hurry
+from patches.classes import best_effort, latency_sensitive
 from toolkit.contract.variables import PREEMPT_VARIABLE
 
-PATIENCE = 64
+WAIT_LIMIT = 64
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
@@ -40,27 +41,27 @@ ASIDE = Aside()
 def _next_batch(original: Any, scheduler: Any, running_batch: Any) -> Any:
     take_back(scheduler)
     chunked, waiting = scheduler.chunked_req, scheduler.waiting_queue
-    efforts = [req for req in waiting if best_effort(req)]
-    effort_chunk = chunked is not None and best_effort(chunked)
-    if not efforts and not effort_chunk:
+    best_effort_requests = [req for req in waiting if best_effort(req)]
+    best_effort_chunk = chunked is not None and best_effort(chunked)
+    if not best_effort_requests and not best_effort_chunk:
         ASIDE.passed = 0
         return original(scheduler, running_batch)
     others = [req for req in waiting if not best_effort(req)]
-    answering = any(in_a_hurry(req) and not req.finished() for req in running_batch.reqs)
-    if not others and not answering and (chunked is None or effort_chunk):
+    answering = any(latency_sensitive(req) and not req.finished() for req in running_batch.reqs)
+    if not others and not answering and (chunked is None or best_effort_chunk):
         ASIDE.passed = 0
         return original(scheduler, running_batch)
-    if ASIDE.passed >= PATIENCE and (chunked is None or effort_chunk):
+    if ASIDE.passed >= WAIT_LIMIT and (chunked is None or best_effort_chunk):
         ASIDE.passed = 0
-        return _of(original, scheduler, running_batch, efforts)
-    if effort_chunk:
+        return _of(original, scheduler, running_batch, best_effort_requests)
+    if best_effort_chunk:
         ASIDE.chunked, scheduler.chunked_req = chunked, None
     plan = _of(original, scheduler, running_batch, others)
     none = plan.batch_to_run is None
-    if none and not answering and effort_chunk and scheduler.chunked_req is None:
+    if none and not answering and best_effort_chunk and scheduler.chunked_req is None:
         # None of them finds room: it may be the prompt that is aside which has it.
         take_back(scheduler)
-        return _of(original, scheduler, running_batch, efforts)
+        return _of(original, scheduler, running_batch, best_effort_requests)
     ASIDE.passed += answering or not none
     return plan
 

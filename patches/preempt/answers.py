@@ -1,9 +1,10 @@
 """Pause best-effort answers on a decode worker for latency-sensitive requests that find no room.
 
 SGLang lets requests in one by one, in order of arrival, and who finds no slot or no KV waits for
-the end of an answer. Here those in a hurry are let in first. Where one of them finds no room, as
-many best-effort answers as make it stand still, by SGLang's own retraction: their KV goes to host
-memory and comes back as it was, nothing is computed twice. They go on when nobody in a hurry waits.
+the end of an answer. Here latency-sensitive requests are let in first. Where one of them finds no
+room, as many best-effort answers as make it stand still, by SGLang's own retraction: their KV goes
+to host memory and comes back as it was, nothing is computed twice. They go on when no
+latency-sensitive request waits.
 
 An answer is paused `pauses` times, and for `seconds` in all, at most; it then keeps its place, and
 takes it back before anybody new is let in. So long a best-effort request waits behind others to be
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Variant
-from patches.classes import best_effort, in_a_hurry
+from patches.classes import best_effort, latency_sensitive
 from patches.pd import host_receive
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PAUSE_VARIABLE
@@ -106,15 +107,16 @@ def _pause_of(req: Any) -> Pause:
 
 
 def _waiting(scheduler: Any) -> list[Any]:
-    """Those in a hurry that are here and do not decode yet."""
+    """The latency-sensitive ones that are here and do not decode yet."""
     queued = [each.req for each in scheduler.disagg_decode_prealloc_queue.queue]
     coming = [each.req for each in scheduler.disagg_decode_transfer_queue.queue]
     here = [*queued, *coming, *scheduler.waiting_queue]
-    return [req for req in here if in_a_hurry(req) and not req.finished()]
+    return [req for req in here if latency_sensitive(req) and not req.finished()]
 
 
 def _process_queue(original: Any, scheduler: Any) -> None:
-    """Those in a hurry are let in first; paused answers stay so as long as one of them waits."""
+    """Latency-sensitive requests are let in first; paused answers stay so as long as one of them
+    waits."""
     if STATE.asked is None:
         return original(scheduler)
     queue, now = scheduler.disagg_decode_prealloc_queue, _now(scheduler)
@@ -124,7 +126,7 @@ def _process_queue(original: Any, scheduler: Any) -> None:
     return None
 
 
-def _in_order(queue: Any, now: float, patience: float) -> None:
+def _in_order(queue: Any, now: float, wait_limit: float) -> None:
     """Best-effort requests behind all others; those that have waited long enough before them."""
 
     def line(each: Any) -> int:
@@ -132,7 +134,7 @@ def _in_order(queue: Any, now: float, patience: float) -> None:
             return 1
         pause = _pause_of(each.req)
         pause.entered = now if pause.entered is None else pause.entered
-        return 2 if now - pause.entered < patience else 0
+        return 2 if now - pause.entered < wait_limit else 0
 
     if any(best_effort(each.req) for each in queue.queue):
         queue.queue.sort(key=line)
@@ -140,8 +142,8 @@ def _in_order(queue: Any, now: float, patience: float) -> None:
 
 @contextmanager
 def _held(queue: Any, now: float, most: float, somebody: bool) -> Iterator[None]:
-    """While `somebody` in a hurry waits SGLang does not see the answers that may stand still: as
-    long as it does, it lets nobody in."""
+    """While `somebody` latency-sensitive waits SGLang does not see the answers that may stand
+    still: as long as it does, it lets nobody in."""
     held = [req for req in queue.retracted_queue if somebody and _may_stand(req, now, most)]
     kept = {id(req) for req in held}
     queue.retracted_queue = [req for req in queue.retracted_queue if id(req) not in kept]
@@ -194,15 +196,15 @@ def _make_room(scheduler: Any, batch: Any, asked: Preempting) -> None:
 
 
 def _short(scheduler: Any, batch: Any) -> tuple[int, int]:
-    """Slots and KV tokens that those in a hurry lack."""
+    """Slots and KV tokens that latency-sensitive requests lack."""
     queue = scheduler.disagg_decode_prealloc_queue
-    urgent = [req for req in scheduler.waiting_queue if in_a_hurry(req)]
+    urgent = [req for req in scheduler.waiting_queue if latency_sensitive(req)]
     most = min(scheduler.req_to_token_pool.size, scheduler.max_running_requests)
     slots = max(0, len(urgent) - max(0, most - batch.batch_size())) if urgent else 0
     left_out = [
         each.req
         for each in queue.queue
-        if each.waiting_for_input and in_a_hurry(each.req) and not each.req.finished()
+        if each.waiting_for_input and latency_sensitive(each.req) and not each.req.finished()
     ]
     if not left_out or queue.req_to_metadata_buffer_idx_allocator.available_size() <= 0:
         return slots, 0

@@ -2,10 +2,10 @@
 
 While a batch of best-effort prompts runs, the scheduler looks at what has arrived every `slice`
 layers, in a hook that the model calls before a layer. A policy says whether the batch yields
-(`toolkit.policies.preemption`). Then those in a hurry are prefilled there and then, with the
-scheduler's own functions, to their first token, and the batch goes on. What it has computed lies
-where it lay: hidden states and residual in the frames of the call that was interrupted, its KV in
-its slots. Nothing is computed twice, and no model needs to know of it (SGLang's own
+(`toolkit.policies.preemption`). Then latency-sensitive requests are prefilled there and then, with
+the scheduler's own functions, to their first token, and the batch goes on. What it has computed
+lies where it lay: hidden states and residual in the frames of the call that was interrupted, its KV
+in its slots. Nothing is computed twice, and no model needs to know of it (SGLang's own
 `forward_split_prefill` is there for some only).
 
 What a forward keeps elsewhere is put back: the attention backend's plan is made anew, the experts
@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
-from patches.classes import best_effort, in_a_hurry
+from patches.classes import best_effort, latency_sensitive
 from patches.dp import layout
 from patches.environment import on_cpu
 from patches.experts import signature
@@ -60,7 +60,7 @@ AHEAD = 2
 
 
 @dataclass
-class Effort:
+class BestEffortBatch:
     """The best-effort batch that runs. Times are seconds."""
 
     batch: Any
@@ -85,7 +85,7 @@ class State:
     slo_s: float = float("inf")
     layers: int = 0
     scheduler: Any = None
-    running: Effort | None = None
+    running: BestEffortBatch | None = None
     forward: Any = None
     """The ForwardBatch of `running`."""
     done: int = 0
@@ -176,7 +176,7 @@ def _note_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs:
     if not extend or not batch.reqs or not all(map(best_effort, batch.reqs)):
         return original(scheduler, batch, *args, **kwargs)
     now = time.monotonic()
-    STATE.running = Effort(batch, now, now)
+    STATE.running = BestEffortBatch(batch, now, now)
     try:
         return original(scheduler, batch, *args, **kwargs)
     finally:
@@ -194,7 +194,8 @@ def _before(done: int, given: tuple[Any, ...], slice_over: bool) -> None:
 
 
 def look() -> None:
-    """Whether the best-effort batch that runs yields; if it does, run those in a hurry."""
+    """Whether the best-effort batch that runs yields; if it does, run latency-sensitive
+    requests."""
     running, done = STATE.running, STATE.done
     if running is None:
         return
@@ -209,7 +210,7 @@ def look() -> None:
         running.at = time.monotonic()
 
 
-def _wait_for_gpu(running: Effort) -> None:
+def _wait_for_gpu(running: BestEffortBatch) -> None:
     if on_cpu():
         return
     import torch
@@ -239,12 +240,12 @@ def _bootstrap(scheduler: Any) -> None:
     if scheduler.disaggregation_mode.value != "prefill":
         return
     queue = scheduler.disagg_prefill_bootstrap_queue
-    if any(map(in_a_hurry, queue.queue)):
+    if any(map(latency_sensitive, queue.queue)):
         scheduler.waiting_queue.extend(queue.pop_bootstrapped())
 
 
-def _yields(scheduler: Any, running: Effort, done: int) -> bool:
-    waiting = [req for req in scheduler.waiting_queue if in_a_hurry(req)]
+def _yields(scheduler: Any, running: BestEffortBatch, done: int) -> bool:
+    waiting = [req for req in scheduler.waiting_queue if latency_sensitive(req)]
     if not waiting:
         return False
     return _agreed(lambda: _says_yield(running, done, waiting))
@@ -269,7 +270,7 @@ def _agreed(says: Callable[[], bool]) -> bool:
     return bool(agreed)
 
 
-def _says_yield(running: Effort, done: int, waiting: list[Any]) -> bool:
+def _says_yield(running: BestEffortBatch, done: int, waiting: list[Any]) -> bool:
     if not all(STATE.bounds.may_begin(_paused(req)) for req in running.batch.reqs):
         return False
     now = time.monotonic()
@@ -308,8 +309,8 @@ def _paused(req: Any) -> Paused:
     return paused
 
 
-def _pause(scheduler: Any, running: Effort, done: int) -> None:
-    """Prefill those in a hurry, batch after batch, as long as the bounds allow."""
+def _pause(scheduler: Any, running: BestEffortBatch, done: int) -> None:
+    """Prefill latency-sensitive requests, batch after batch, as long as the bounds allow."""
     began, began_cpu = time.monotonic(), time.thread_time()
     running.pauses += 1
     step_log.LOG.begin_anew()
@@ -335,9 +336,9 @@ def _pause(scheduler: Any, running: Effort, done: int) -> None:
         paused.seconds += stood
 
 
-def _may_begin(scheduler: Any, running: Effort, began: float) -> bool:
-    """Whether one more of those in a hurry may begin in this pause."""
-    if not any(map(in_a_hurry, scheduler.waiting_queue)):
+def _may_begin(scheduler: Any, running: BestEffortBatch, began: float) -> bool:
+    """Whether one more of latency-sensitive requests may begin in this pause."""
+    if not any(map(latency_sensitive, scheduler.waiting_queue)):
         return False
 
     def says() -> bool:
@@ -348,9 +349,9 @@ def _may_begin(scheduler: Any, running: Effort, began: float) -> bool:
 
 
 def _urgent_batch(scheduler: Any, last: Any, fresh: bool) -> Any:
-    """The next batch of those in a hurry, None when none of them finds room. `fresh`: those too
-    that have not begun."""
-    these = [req for req in scheduler.waiting_queue if in_a_hurry(req)] if fresh else []
+    """The next batch of latency-sensitive requests, None when none of them finds room. `fresh`:
+    those too that have not begun."""
+    these = [req for req in scheduler.waiting_queue if latency_sensitive(req)] if fresh else []
     with only(scheduler, these):
         if scheduler.disaggregation_mode.value == "prefill":
             plan = scheduler.get_next_disagg_prefill_batch_to_run(
@@ -384,7 +385,7 @@ def _run(scheduler: Any, batch: Any) -> None:
 
 
 @contextmanager
-def _put_back(scheduler: Any, running: Effort) -> Iterator[None]:
+def _put_back(scheduler: Any, running: BestEffortBatch) -> Iterator[None]:
     """What the forward that stands still keeps in shared places."""
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
@@ -423,7 +424,7 @@ SCHEDULER = "sglang.srt.managers.scheduler"
 RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
 PATCH = Patch(
     name="preempt_boundary",
-    why="a long best-effort prompt holds a worker for seconds, and all who are in a hurry with it",
+    why="a long best-effort prompt holds a worker, and who is latency-sensitive, for seconds",
     after={
         "waiting_queue": "what it kept has been through there already",
     },

@@ -38,7 +38,7 @@ def _expert(original: Any, activation: Any, x: Any) -> Any:
 
 PATCH = Patch(
     name="preempt_experts",
-    why="a layer of a long prompt is longer than some who are in a hurry can wait",
+    why="a layer of a long prompt is longer than some latency-sensitive requests can wait",
     independent_of={
         "cpu_expert_parallel": "with experts of several ranks nothing is looked at between experts",
     },

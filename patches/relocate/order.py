@@ -29,7 +29,7 @@ from toolkit.limited_logs import limited_logger
 APP = "sglang.srt.entrypoints.http_server.app"
 log = limited_logger("toolkit.relocate")
 
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 """For all ranks to answer. They answer after a step and the transfers of the order."""
 
 Row = tuple[int, ...]
@@ -121,7 +121,7 @@ class Desk:
             manager._dispatch_to_scheduler(order)
             answers: dict[int, Relocated] = {}
             count = layout.of_server(manager.server_args)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_LIMIT_S):
                 while len(answers) < count:
                     answer = await self._answers.get()
                     if answer.number == order.number:
@@ -146,7 +146,7 @@ async def present() -> tuple[int, dict[str, Any]]:
     try:
         first, *rest = await DESK.ask()
     except TimeoutError:
-        return 504, {"error": f"the ranks have not answered within {PATIENCE_S:g} s"}
+        return 504, {"error": f"the ranks have not answered within {WAIT_LIMIT_S:g} s"}
     if any(other.rows != first.rows for other in rest):
         # Copies of the model have a map each; they get the same orders.
         return 409, {"error": "the DP ranks have different maps: start the server again"}
@@ -179,7 +179,7 @@ async def _install(serial: int, rows: dict[int, Row]) -> tuple[int, dict[str, An
     try:
         answers = await DESK.ask(serial, rows)
     except TimeoutError:
-        return 504, {"error": f"the ranks have not answered within {PATIENCE_S:g} s: ask again"}
+        return 504, {"error": f"the ranks have not answered within {WAIT_LIMIT_S:g} s: ask again"}
     problems = sorted({answer.problem for answer in answers if answer.problem})
     if problems:
         return 409, {"error": "; ".join(problems), "serial": answers[0].serial}

@@ -11,4 +11,4 @@ from toolkit.contract.speculative import worker_problems
 def check_worker(server_args: Any) -> None:
     """Refuse it in the main process, before it has started anything."""
     for problem in worker_problems({"speculative_algorithm": server_args.speculative_algorithm}):
-        refuse(f"--{problem.where}: {problem.what}; {problem.mend}")
+        refuse(f"--{problem.where}: {problem.what}; {problem.repair}")

@@ -30,7 +30,8 @@ STILL_S = 2.0
 """A busy worker says so often, too, that a rank's load has not changed, if the rank lives: the
 router must be able to tell a rank that has lost a request from one that is stuck in a step."""
 HEARTBEAT_S = 0.5
-"""Between two heartbeats of each rank, changed or not: a count that stands still is news."""
+"""Between two heartbeats of each rank, changed or not: a count that stands still says something,
+too."""
 PING_AFTER_S = 1.0
 HELD_PING_S = 0.5
 """Between two pings while the loop is held up: the router must hear of that before `silent_s`."""

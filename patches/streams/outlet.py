@@ -8,7 +8,7 @@ from threading import Lock
 
 MAX_BACKLOG, MAX_BACKLOG_BYTES = 10_000, 64 * 2**20
 """Lines, and bytes of them, that a listener may leave unread before it is cut off: it would act on
-stale news. (The longest lines are signatures, some hundred KiB.)"""
+stale events. (The longest lines are signatures, some hundred KiB.)"""
 
 
 class Outlet:

@@ -6,8 +6,8 @@ own (with the profile's centroids again, which is checked) and plays the same re
 turn first by `--policy` and first by `--control`, prefix caches emptied before: a closed loop,
 `--before` requests in French and Russian, then without a pause `--after` in English and Chinese,
 over four domains. The router finds the drift, refits in a process of its own and swaps the
-centroids, once it has seen enough (provisionally), and usually once more `patience` (256) requests
-later.
+centroids, once it has seen enough (provisionally), and usually once more `wait_limit` (256)
+requests later.
 
 Stages: `before` the switch; `switched`, until the first refit was adopted; `refitted`, until a
 second one was; `refitted_again`. They are cut by the numbers of the requests, at the same ones for

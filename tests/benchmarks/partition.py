@@ -26,10 +26,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.benchmarks.shared.common import Result, arguments, percentile
-from toolkit.policies.stages.crowd import of_answers
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.moving import Instance, Mover, Running
 from toolkit.policies.stages.partition import MoveCost, Partition, Problem, exact, heuristic
+from toolkit.policies.stages.population import of_answers
 from toolkit.policies.stages.qoe import Qoe
 
 CASES, QUICK_CASES = 200, 40
@@ -55,8 +55,8 @@ def case(seed: int) -> Problem:
     )
     qoe = Qoe(terms, source.choice([0.0, 0.0, 10 ** source.uniform(-7, -6)]))
     move_s = MoveCost(source.choice([0.0, 0.03, 0.3]), 1e-6)
-    crowd = of_answers(answers, source.uniform(4, 100))
-    return Problem(crowd, source.randint(2, 8), qoe, move_s)
+    population = of_answers(answers, source.uniform(4, 100))
+    return Problem(population, source.randint(2, 8), qoe, move_s)
 
 
 def long_answers() -> list[tuple[int, int]]:

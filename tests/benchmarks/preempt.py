@@ -13,8 +13,8 @@ one request at a time to its end (QLLM compares with a server that runs to compl
 `--also` is one more (`experts@8`: ours, looked at after every 8th expert of a layer, too).
 
 Parts (`--parts`):
-  closed  `--in-flight` requests at a time: the prefill is never idle
-  calm    best-effort requests only, two at a time: what the feature costs when nobody is in a hurry
+  closed  `--in-flight` requests at a time: the prefill is never idle calm    best-effort requests
+  only, two at a time: what the feature costs when no latency-sensitive request waits
           (SGLang as it is, overlap scheduler and all, is the other side)
   loads   Poisson arrivals at each of `--loads` of what `fcfs` carries in a closed loop
 

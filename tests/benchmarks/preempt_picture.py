@@ -66,7 +66,7 @@ def draw(found: Sequence[tuple[str, list[Batch], float]], out: Path) -> None:
 
 
 def lane(pen: Any, batch: Batch, x: Any, began: float, top: float) -> None:
-    """A batch, and whom of those in a hurry it took in."""
+    """A batch, and whom of latency-sensitive requests it took in."""
     urgent = all(tokens <= SHORT[1] for _, _, tokens, *_ in batch["requests"])
     box = (x(batch["began"] - began), top, x(batch["ended"] - began), top + 40)
     pen.rectangle(box, fill=URGENT if urgent else BEST_EFFORT, outline=INK)

@@ -52,9 +52,9 @@ from tests.benchmarks.shared.common import Result, arguments, percentile
 from tests.benchmarks.shared.conditions import of_conditions
 from tests.benchmarks.shared.stage_tables import CLAIMS, show, verdicts
 from toolkit.bench.stats import Ratio
-from toolkit.policies.stages.crowd import in_flight
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.partition import MoveCost
+from toolkit.policies.stages.population import in_flight
 from toolkit.policies.stages.staging import plan_stages
 from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.fleet import (

@@ -25,7 +25,7 @@ NAMES = (
     "chrome",
 )
 PACKAGE = "chromium-headless-shell"  # Debian's
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 """It is read from disk, and starts, beside workers that take every core."""
 
 
@@ -58,7 +58,7 @@ class Page:
         while data:
             data = data[os.write(self.to_browser, data) :]
         while True:
-            answer = self._message(time.monotonic() + PATIENCE_S)
+            answer = self._message(time.monotonic() + WAIT_LIMIT_S)
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
@@ -85,7 +85,7 @@ class Page:
         went = self.call("Page.navigate", url=url)
         if "errorText" in went:
             raise RuntimeError(f"{url}: {went['errorText']}")
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_LIMIT_S
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(self._message(deadline))
 

@@ -14,7 +14,7 @@ import aiohttp
 
 from tests.worker_sessions import client_middleware
 
-PATIENCE_S = 240.0  # a hang fails a test by this, on however slow a machine
+WAIT_LIMIT_S = 240.0  # a hang fails a test by this, on however slow a machine
 VOCABULARY = range(300, 4000)  # ordinary tokens of the embedded model
 
 
@@ -33,7 +33,7 @@ def session() -> aiohttp.ClientSession:
     """A client session that waits long, but not for ever."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(total=PATIENCE_S),
+        timeout=aiohttp.ClientTimeout(total=WAIT_LIMIT_S),
         middlewares=(client_middleware(),),  # what goes to a worker carries its run's key
     )
 
@@ -49,7 +49,7 @@ async def switch(url: str, **policies: str) -> None:
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine; a test that hangs fails after PATIENCE_S."""
-    return asyncio.run(asyncio.wait_for(main, PATIENCE_S))
+    return asyncio.run(asyncio.wait_for(main, WAIT_LIMIT_S))
 
 
 def prompt(seed: object, length: int) -> list[int]:
@@ -149,7 +149,7 @@ async def all_of(
 
 async def until(condition: Callable[[], Coroutine[Any, Any, bool]], what: str) -> None:
     """Wait for a condition to hold; fails after half of PATIENCE_S."""
-    for _ in range(int(PATIENCE_S / 2 / 0.2)):
+    for _ in range(int(WAIT_LIMIT_S / 2 / 0.2)):
         if await condition():
             return
         await asyncio.sleep(0.2)

@@ -19,7 +19,7 @@ from toolkit.launch.running import Running
 pytestmark = pytest.mark.e2e
 
 CHAT, TEXT, NATIVE = "/v1/chat/completions", "/v1/completions", "/generate"
-PATIENCE_S = 30.0
+WAIT_LIMIT_S = 30.0
 """For one answer: they come within milliseconds where nobody is stuck."""
 
 
@@ -78,12 +78,12 @@ async def _post(
 ) -> tuple[int, str]:
     data = json.dumps(body).encode()
     headers = headers | {"Content-Type": "application/json"}
-    limit = aiohttp.ClientTimeout(total=PATIENCE_S)
+    limit = aiohttp.ClientTimeout(total=WAIT_LIMIT_S)
     try:
         async with http.post(url, data=data, headers=headers, timeout=limit) as response:
             return told(response.status, await response.read())
     except TimeoutError:
-        return 0, f"no answer within {PATIENCE_S:.0f} s"
+        return 0, f"no answer within {WAIT_LIMIT_S:.0f} s"
     except aiohttp.ClientError as error:
         return 0, repr(error)
 

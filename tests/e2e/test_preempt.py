@@ -80,12 +80,13 @@ async def ask(
 async def mid_way(
     http: aiohttp.ClientSession, url: str, name: str, takes: float
 ) -> tuple[Any, Any, float]:
-    """A long best-effort prompt, and a short one in a hurry when a quarter of it is computed."""
+    """A long best-effort prompt, and a short a latency-sensitive request when a quarter of it is
+    computed."""
     effort = asyncio.create_task(ask(http, url, calls.prompt(f"{name}-long", LONG), BE))
     await asyncio.sleep(takes / 4)
     sent = time.monotonic()
-    hurry = await ask(http, url, calls.prompt(f"{name}-short", SHORT), LS)
-    return await effort, hurry, sent
+    latency_sensitive = await ask(http, url, calls.prompt(f"{name}-short", SHORT), LS)
+    return await effort, latency_sensitive, sent
 
 
 async def once(http: aiohttp.ClientSession, url: str, name: str, reference: Reference) -> str:
@@ -95,15 +96,15 @@ async def once(http: aiohttp.ClientSession, url: str, name: str, reference: Refe
     alone = await ask(http, url, calls.prompt(f"{name}-alone", LONG), BE)
     takes = alone[1] - began
     began = time.monotonic()
-    effort, hurry, sent = await mid_way(http, url, name, takes)
-    waited, both = hurry[1] - sent, effort[1] - began
+    effort, latency_sensitive, sent = await mid_way(http, url, name, takes)
+    waited, both = latency_sensitive[1] - sent, effort[1] - began
     print(f"long {takes:.3f} s, short {waited:.3f} s, long that was stopped {both:.3f} s")
     assert alone[0] == reference.greedy(calls.prompt(f"{name}-alone", LONG), TOKENS)
     assert effort[0] == reference.greedy(calls.prompt(f"{name}-long", LONG), TOKENS)
-    assert hurry[0] == reference.greedy(calls.prompt(f"{name}-short", SHORT), TOKENS)
+    assert latency_sensitive[0] == reference.greedy(calls.prompt(f"{name}-short", SHORT), TOKENS)
     if sent - began > (effort[1] - began) / 2:
         return "the short one came too late to say anything"
-    assert hurry[1] < effort[1], "the long prompt was not stopped"
+    assert latency_sensitive[1] < effort[1], "the long prompt was not stopped"
     if waited > takes / 2:
         return f"the short one waited {waited:.3f} s, of {takes:.3f} that the long one takes"
     if both > 2 * takes:
@@ -111,7 +112,7 @@ async def once(http: aiohttp.ClientSession, url: str, name: str, reference: Refe
     return ""
 
 
-def test_who_is_in_a_hurry_does_not_wait_for_a_long_prompt(
+def test_who_is_latency_sensitive_does_not_wait_for_a_long_prompt(
     up: Running, reference: Reference
 ) -> None:
     async def main() -> None:

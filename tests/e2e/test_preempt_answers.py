@@ -42,7 +42,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("prompt", [30, 700], ids=["a-slot", "kv"])
-def test_answers_stand_still_for_those_in_a_hurry(
+def test_answers_stand_still_for_those_latency_sensitive(
     up: Running, reference: Reference, prompt: int
 ) -> None:
     """What lacks is a slot, or KV besides."""

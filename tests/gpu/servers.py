@@ -21,7 +21,7 @@ from toolkit.launch.plan import WorkerPlan
 from toolkit.launch.resolve import resolve
 from toolkit.settings.deployment import Deployment
 
-PATIENCE_S = 300.0
+WAIT_LIMIT_S = 300.0
 T = TypeVar("T")
 
 
@@ -89,7 +89,7 @@ def _started(
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_LIMIT_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(url, timeout=10):

@@ -14,7 +14,7 @@ from tests.sglang_python import CPU_ENVIRONMENT, PROJECT
 from toolkit.setup import layout, releases
 from toolkit.setup.releases import PROVEN
 
-PATIENCE_S = 300.0
+WAIT_LIMIT_S = 300.0
 FITTED = (SGLANG, *PROVEN)
 """Releases that every contract fits: the proven ones, and the one of the GPU checks. Oldest
 first."""
@@ -47,7 +47,7 @@ def contract(release: str) -> list[Verdict]:
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=WAIT_LIMIT_S,
         check=False,
     )
     if done.returncode != 0:

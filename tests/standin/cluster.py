@@ -22,7 +22,7 @@ from tests.preloading import Process
 from tests.standin import forking
 from toolkit.contract.addresses import LOOPBACK, http_url, loopback_like
 
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 """Only a test that fails waits so long: a refit at nice 10 may take long on a full machine."""
 
 
@@ -189,7 +189,7 @@ class Cluster:
             raise RuntimeError(f"the router did not get ready:\n{self.log.read_text()}")
         await self.until(lambda state: all(w["healthy"] for w in state["workers"]))
 
-    async def until(self, condition: Any, seconds: float = PATIENCE_S) -> dict[str, Any]:
+    async def until(self, condition: Any, seconds: float = WAIT_LIMIT_S) -> dict[str, Any]:
         """Poll /workers until `condition(state)`; the state, or AssertionError with the last."""
         return await _poll(self.state, condition, seconds)
 
@@ -212,7 +212,7 @@ class Cluster:
         async with self.session.post(url, data=mode.encode()) as response:
             assert response.status == 200, f"{mode}: {response.status}"
 
-    async def until_stats(self, condition: Any, seconds: float = PATIENCE_S) -> None:
+    async def until_stats(self, condition: Any, seconds: float = WAIT_LIMIT_S) -> None:
         """As `until`, of every worker's `stats` by name: for what the router sends besides answers,
         which may come behind them."""
 

@@ -22,9 +22,9 @@ MODULES = (
     "toolkit.settings.router.config", "toolkit.router.connections", "toolkit.router.descriptors",
     "toolkit.router.listener", "toolkit.router.quiet", "toolkit.signatures", "uvloop",
 )  # fmt: skip
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 
-start = Preloading("tests.standin.forking", PATIENCE_S).start
+start = Preloading("tests.standin.forking", WAIT_LIMIT_S).start
 
 
 def main() -> None:

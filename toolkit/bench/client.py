@@ -192,7 +192,7 @@ async def send(
     """Send one request and time its answer. Never raises: a failure is in `Sample.error`.
 
     `label` tells the router what the request is, for the policy `label_oracle`, `user` whose,
-    `request_class` how much it is in a hurry.
+    `request_class` its class.
     `keep`: a chat's answer is wanted in `generated_text`, which costs the client some CPU.
     """
     import aiohttp

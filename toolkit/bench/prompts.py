@@ -17,7 +17,7 @@ from typing import Any
 from toolkit.bench.errors import BenchError
 from toolkit.bounded_files import Unreadable, gunzip, parse_json, read_bytes
 
-MEND = (
+REPAIR = (
     'a line is an object with "prompt", "text", "messages" (OpenAI chat or batch file) or '
     '"conversations" (ShareGPT)'
 )
@@ -62,14 +62,14 @@ def load(path: Path, limit: int | None = None) -> list[UserPrompt]:
     """
     text = _text(path)
     if not text.strip():
-        raise BenchError(f"{path} is empty: put one prompt a line in it, or JSON lines; {MEND}")
+        raise BenchError(f"{path} is empty: put one prompt a line in it, or JSON lines; {REPAIR}")
     found = []
     for prompt in _rows(path, text):
         found.append(prompt)
         if len(found) == limit:
             break
     if not found:
-        raise BenchError(f"{path} has no prompt: its array is empty; {MEND}")
+        raise BenchError(f"{path} has no prompt: its array is empty; {REPAIR}")
     return found
 
 
@@ -113,7 +113,7 @@ def _rows(path: Path, text: str) -> Iterator[UserPrompt]:
             row = parse_json(line)
         except ValueError as error:
             raise BenchError(
-                f"{place}: not JSON ({error}): {MEND}; a file of plain text prompts is named .txt"
+                f"{place}: not JSON ({error}): {REPAIR}; a file of plain text prompts is named .txt"
             ) from error
         yield parse(row, place)
 
@@ -138,7 +138,7 @@ def parse(row: Any, place: str) -> UserPrompt:
     if isinstance(row, str):
         row = {"prompt": row}
     if not isinstance(row, Mapping):
-        raise BenchError(f"{place}: {_kind(row)} is no prompt: {MEND}")
+        raise BenchError(f"{place}: {_kind(row)} is no prompt: {REPAIR}")
     body = row.get("body") if "messages" not in row and "prompt" not in row else None
     if isinstance(body, Mapping):  # an OpenAI batch file
         row = {**{key: row[key] for key in _FACTS if key in row}, **body}
@@ -161,7 +161,7 @@ def _prompt(row: Mapping[str, Any], place: str) -> UserPrompt:
                 raise BenchError(f'{place}: "{key}" is {_kind(text)}: it must be a text')
             return UserPrompt(text, max_tokens=limit, place=place)
     keys = ", ".join(map(str, row)) or "nothing"
-    raise BenchError(f"{place}: no prompt in it (it has {keys}): {MEND}")
+    raise BenchError(f"{place}: no prompt in it (it has {keys}): {REPAIR}")
 
 
 def _fact(row: Mapping[str, Any], key: str, place: str) -> str:

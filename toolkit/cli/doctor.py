@@ -61,7 +61,7 @@ def _show(findings: list[Finding], recipe_checks: list[RecipeCheck]) -> None:
         table.add_column(heading)
     for finding in findings:
         mark = _MARKS[finding.level]
-        table.add_row(finding.topic, mark, escape(finding.what), escape(finding.mend))
+        table.add_row(finding.topic, mark, escape(finding.what), escape(finding.repair))
     show(console, table)
     recipes = Table(title="Recipes (toolkit launch NAME)", title_justify="left")
     for heading in ("recipe", "device", "runs here", "why not"):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from toolkit.policies.stages.crowd import Crowd
     from toolkit.policies.stages.partition import Partition
+    from toolkit.policies.stages.population import Population
     from toolkit.policies.stages.qoe import Qoe
     from toolkit.settings.deployment import Deployment
 
@@ -94,12 +94,12 @@ def stages(
         qoe = Qoe.of_profile(latency, published, mixed_ns * 1e-9)
         fit = latency.qoe_published if published else latency.qoe
         error = 0.0 if fit is None else fit.held_out_error
-        crowd, tokens_per_s = whose.crowd(in_flight, rate)
+        population, tokens_per_s = whose.population(in_flight, rate)
         move_s = MoveCost(move_ms * 1e-3, move_token_us * 1e-6)
-        problem = Problem(crowd, target.instances, qoe, move_s, None, most, tokens_per_s)
+        problem = Problem(population, target.instances, qoe, move_s, None, most, tokens_per_s)
         found = METHODS["heuristic" if heuristic else "exact"](problem)
         why = against(found, qoe, error)
-        _show(found, crowd, qoe, error)
+        _show(found, population, qoe, error)
         if why:
             typer.secho(f"advice: leave stages out: {why}", fg="yellow", err=True)
         if into is not None and (anyway or not why):
@@ -196,11 +196,11 @@ class Whose:
     rate: float = 0.0
     live: bool = False
 
-    def crowd(self, in_flight: float | None, rate: float | None) -> tuple[Crowd, float]:
+    def population(self, in_flight: float | None, rate: float | None) -> tuple[Population, float]:
         """How requests spread over lengths, and output tokens a second; 0: as many are in flight as
-        the crowd has. ToolkitError, ValueError: nobody says either, or nobody answers."""
+        the population has. ToolkitError, ValueError: nobody says either, or nobody answers."""
         from toolkit.errors import ToolkitError
-        from toolkit.policies.stages.crowd import of_answers, of_live
+        from toolkit.policies.stages.population import of_answers, of_live
 
         if self.live:
             return of_live(self.lengths), 0.0
@@ -238,7 +238,7 @@ def _secret(variable: str) -> str | None:
     return from_environment(variable) if variable else None
 
 
-def _show(found: Partition, crowd: Crowd, qoe: Qoe, error: float) -> None:
+def _show(found: Partition, population: Population, qoe: Qoe, error: float) -> None:
     from rich.table import Table
 
     from toolkit.report import terminal
@@ -246,7 +246,7 @@ def _show(found: Partition, crowd: Crowd, qoe: Qoe, error: float) -> None:
     table = Table(title="stages of decode workers", title_justify="left")
     for heading in ("lengths", "workers", "requests each", "KV tokens each", "ms by token"):
         table.add_column(heading, justify="right")
-    for row in _rows(found, crowd, qoe):
+    for row in _rows(found, population, qoe):
         table.add_row(*row)
     console = terminal.console()
     terminal.show(console, table)
@@ -259,12 +259,16 @@ def _show(found: Partition, crowd: Crowd, qoe: Qoe, error: float) -> None:
     )
 
 
-def _rows(found: Partition, crowd: Crowd, qoe: Qoe) -> list[tuple[str, ...]]:
+def _rows(found: Partition, population: Population, qoe: Qoe) -> list[tuple[str, ...]]:
     low = 0
     rows: list[tuple[str, ...]] = []
     for place, stage in enumerate(found.layout.stages):
-        end = len(crowd.bounds) if stage.upto is None else crowd.bounds.index(stage.upto) + 1
-        there = crowd.sums(low, end)
+        end = (
+            len(population.bounds)
+            if stage.upto is None
+            else population.bounds.index(stage.upto) + 1
+        )
+        there = population.sums(low, end)
         each = there.times(found.requests[place] / there.requests).over(stage.replicas)
         low = end
         figures: list[Any] = [stage.replicas, f"{each.requests:.1f}", f"{each.kv:,.0f}"]

@@ -13,7 +13,9 @@ def stop(
     ),
     now: bool = typer.Option(False, "--now", help="Do not wait for requests in flight."),
     timeout: float = typer.Option(120.0, help="Seconds that a drain may take."),
-    patience: float = typer.Option(20.0, help="Seconds before what is left is killed."),
+    wait_limit: float = typer.Option(
+        20.0, "--wait-limit", "--patience", help="Seconds before what is left is killed."
+    ),
 ) -> None:
     """Drain a run and stop it; what does not stop is killed. Where several live, say which."""
     import signal
@@ -28,7 +30,7 @@ def stop(
         gone = _wait(launcher, 0.5 if now else timeout)
         if not gone:
             trees.send(launcher, signal.SIGTERM)  # the second one: at once
-            gone = _wait(launcher, patience)
+            gone = _wait(launcher, wait_limit)
         if not gone:
             trees.send(launcher, signal.SIGKILL)
     # The guard does the same; this also covers a guard that somebody killed.

@@ -18,7 +18,7 @@ SCATTERED = ("deepep", "deepep_v2")
 (state_capturer/routed_experts.py)."""
 BYPASS = ("triton_kernel", "flashinfer_trtllm", "flashinfer_mxfp4", "experimental_sgl_trtllm")
 """--moe-runner-backend: kernels that may choose the experts themselves (layers/moe/topk.py)."""
-_WITHOUT = "brings KV back without telling which experts it was computed with"
+_WITHOUT = "brings KV back and does not say which experts it was computed with"
 STORES = {
     "enable_lmcache": _WITHOUT,
     "enable_flexkv": _WITHOUT,
@@ -51,30 +51,32 @@ def worker_problems(resolved: Mapping[str, Any]) -> list[Problem]:
     if mode != "decode" and resolved.get("enable_decoder_swa_bounded_replay"):
         # On by itself for DeepSeek-V4.1 from SGLang 0.5.23 on.
         what = "captured experts would be wrong: the last layers see the end of a prompt only"
-        mend = f"set no-enable-decoder-swa-bounded-replay to true{_OR}"
-        problems.append(Problem("enable-decoder-swa-bounded-replay", what, mend))
+        repair = f"set no-enable-decoder-swa-bounded-replay to true{_OR}"
+        problems.append(Problem("enable-decoder-swa-bounded-replay", what, repair))
     runner = resolved["moe_runner_backend"]
     if runner in BYPASS:
         what = f"{runner} may choose experts inside its kernel: then none are captured, all "
         what += "requests go by load, and `toolkit profile` refuses the workers"
-        mend = "watch the router's fallbacks, or use --moe-runner-backend triton"
-        problems.append(Problem("moe-runner-backend", what, mend, fatal=False))
+        repair = "watch the router's fallbacks, or use --moe-runner-backend triton"
+        problems.append(Problem("moe-runner-backend", what, repair, fatal=False))
     return problems
 
 
 def _prompts(resolved: Mapping[str, Any]) -> list[Problem]:
     """What goes wrong in forwards of prompts only."""
-    mend = f"use enable-hierarchical-cache, whose returning KV is recognised, or leave it out{_OR}"
+    repair = (
+        f"use enable-hierarchical-cache, whose returning KV is recognised, or leave it out{_OR}"
+    )
     problems = [
-        Problem(field.replace("_", "-"), f"captured experts would be wrong: it {why}", mend)
+        Problem(field.replace("_", "-"), f"captured experts would be wrong: it {why}", repair)
         for field, why in STORES.items()
         if resolved.get(field)
     ]
     if resolved["chunked_prefill_size"] <= 0:
         # state_capturer/routed_experts.py: the buffer has the rows of a chunk or of a decode batch.
         what = "chunked prefill is off: a prompt longer than the capturer's buffer ends the worker"
-        mend = f"set it to a number of tokens, where the model allows it{_OR}"
-        problems.append(Problem("chunked-prefill-size", what, mend))
+        repair = f"set it to a number of tokens, where the model allows it{_OR}"
+        problems.append(Problem("chunked-prefill-size", what, repair))
     if (
         resolved["enable_dp_attention"]
         and resolved["moe_a2a_backend"] not in SCATTERED
@@ -84,6 +86,6 @@ def _prompts(resolved: Mapping[str, Any]) -> list[Problem]:
         # size of the last *decode* graph, which a prefill worker does not have.
         what = "under DP attention without DeepEP prefill CUDA graphs end the worker, or mix up the"
         what += " ranks' captured experts"
-        mend = f"set it to true, and no other prefill backend for CUDA graphs{_OR}"
-        problems.append(Problem("disable-prefill-cuda-graph", what, mend))
+        repair = f"set it to true, and no other prefill backend for CUDA graphs{_OR}"
+        problems.append(Problem("disable-prefill-cuda-graph", what, repair))
     return problems

@@ -12,7 +12,7 @@ CAPTURE = "x-toolkit-capture"
 LABEL = "x-toolkit-label"
 """Client to router: a word for the class of the request; only `label_oracle` looks at it."""
 CLASS = "x-toolkit-class"
-"""Client to router: how much the request is in a hurry, a RequestClass value."""
+"""Client to router: the request's class, a RequestClass value."""
 REQUEST_ID = "x-request-id"
 """On every answer of the router, and of every request to a worker: the client's own word for its
 request, or one that the router made (`toolkit.router.request_id`). It is for people and their logs:

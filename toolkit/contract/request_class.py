@@ -1,4 +1,4 @@
-"""How much a request is in a hurry."""
+"""The class of a request: how long it may wait."""
 
 from __future__ import annotations
 

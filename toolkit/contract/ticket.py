@@ -55,7 +55,7 @@ class Ticket:
     """The name under which the experts of every token go out on the worker's event stream: the id
     that the client gave the request. Empty: they do not."""
     request_class: RequestClass = RequestClass.STANDARD
-    """How much the request is in a hurry."""
+    """The request's class."""
 
 
 def sign(

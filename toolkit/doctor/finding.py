@@ -10,14 +10,14 @@ Level = Literal["ok", "note", "missing"]
 
 @dataclass(frozen=True)
 class Finding:
-    """`missing` keeps the CPU demo from running, `note` does not; `mend`: what to do about it."""
+    """`missing` keeps the CPU demo from running, `note` does not; `repair`: what to do about it."""
 
     topic: str
     level: Level
     what: str
-    mend: str = ""
+    repair: str = ""
 
 
-def judged(topic: str, good: bool, what: str, mend: str, bad: Level = "missing") -> Finding:
+def judged(topic: str, good: bool, what: str, repair: str, bad: Level = "missing") -> Finding:
     """`ok` when `good`, else `bad` with what to do about it."""
-    return Finding(topic, "ok", what) if good else Finding(topic, bad, what, mend)
+    return Finding(topic, "ok", what) if good else Finding(topic, bad, what, repair)

@@ -49,8 +49,8 @@ def python(version: tuple[int, ...]) -> Finding:
 
 
 def cores(count: int) -> Finding:
-    mend = "it works, slowly: each worker wants a core now and then"
-    return judged("CPU cores", count >= 2, f"{count}", mend, "note")
+    repair = "it works, slowly: each worker wants a core now and then"
+    return judged("CPU cores", count >= 2, f"{count}", repair, "note")
 
 
 def memory(available: int) -> Finding:
@@ -63,29 +63,29 @@ def memory(available: int) -> Finding:
 
 def disk(free: int) -> Finding:
     """`free` in bytes, where run folders and logs go."""
-    mend = "run folders and logs go there: free some space, or set TOOLKIT_RUNS"
-    return judged("disk", free >= GIB // 2, f"{free / GIB:.1f} GiB free at home", mend)
+    repair = "run folders and logs go there: free some space, or set TOOLKIT_RUNS"
+    return judged("disk", free >= GIB // 2, f"{free / GIB:.1f} GiB free at home", repair)
 
 
 def shared_memory(free: int) -> Finding:
     """`free` bytes of /dev/shm, where SGLang's processes exchange load and tensors."""
-    mend = "in a container: start it with --shm-size=1g (GPU workers want more)"
-    return judged("/dev/shm", free >= SHM_MIB << 20, f"{free >> 20} MiB free", mend)
+    repair = "in a container: start it with --shm-size=1g (GPU workers want more)"
+    return judged("/dev/shm", free >= SHM_MIB << 20, f"{free >> 20} MiB free", repair)
 
 
 def open_files(limit: int) -> Finding:
     """The hard limit; the router raises its own soft one as far as that."""
     shown = "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
     good = limit == resource.RLIM_INFINITY or limit >= OPEN_FILES
-    mend = f"many requests at once need more: `ulimit -n {OPEN_FILES}` (root may raise it)"
-    return judged("open files", good, f"limit {shown}", mend, "note")
+    repair = f"many requests at once need more: `ulimit -n {OPEN_FILES}` (root may raise it)"
+    return judged("open files", good, f"limit {shown}", repair, "note")
 
 
 def transfer_libraries(absent: list[str]) -> Finding:
     what = f"missing: {' '.join(absent)}" if absent else "libibverbs, libnl: there"
     has_apt = shutil.which("apt-get") is not None
-    mend = libraries.advice(absent, is_root=False, has_apt=has_apt)
-    return judged("KV transfer libraries", not absent, what, mend)
+    repair = libraries.advice(absent, is_root=False, has_apt=has_apt)
+    return judged("KV transfer libraries", not absent, what, repair)
 
 
 def ports() -> Finding:
@@ -111,14 +111,14 @@ def narrow_ports() -> Finding:
 
 
 def judged_ports(wrong: str | None) -> Finding:
-    mend = (
+    repair = (
         "Mooncake's ports (15000 to 17000, KV memory) stay open on all addresses: close them to "
         "others: nft 'add table inet toolkit'; nft 'add chain inet toolkit input { type filter "
         "hook input priority 0; }'; nft 'add rule inet toolkit input iif != lo tcp dport "
         "15000-17000 drop'"
     )
     what = wrong or "what libraries open on all addresses is narrowed to the worker's own"
-    return judged("workers' ports", wrong is None, what, mend, "note")
+    return judged("workers' ports", wrong is None, what, repair, "note")
 
 
 def gpus(names: tuple[str, ...], free_mib: tuple[int, ...]) -> Finding:

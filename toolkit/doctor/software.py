@@ -43,16 +43,16 @@ def packages(count: int, differing: list[str], cuda: bool) -> Finding:
 
 def sglang(found: str | None) -> Finding:
     """Patches hook SGLang's insides: another release is refused where a hook does not fit."""
-    mend = "python3 -m toolkit.setup (CPU) or pip install .[cuda] brings one of them"
+    repair = "python3 -m toolkit.setup (CPU) or pip install .[cuda] brings one of them"
     if found is None:
-        return Finding("SGLang", "missing", "not installed", mend)
+        return Finding("SGLang", "missing", "not installed", repair)
     what = f"{found}, the patches are proven with {', '.join(PROVEN)}"
-    return judged("SGLang", found in PROVEN, what, mend, "note")
+    return judged("SGLang", found in PROVEN, what, repair, "note")
 
 
 def torch(found: str | None) -> Finding:
-    mend = "python3 -m toolkit.setup (CPU) or pip install .[cuda] brings it"
-    return judged("PyTorch", found is not None, found or "not installed", mend)
+    repair = "python3 -m toolkit.setup (CPU) or pip install .[cuda] brings it"
+    return judged("PyTorch", found is not None, found or "not installed", repair)
 
 
 def kernel(found: str | None) -> Finding:
@@ -74,8 +74,8 @@ def _model() -> Finding:
 
     weights = list(model_path().glob("*.safetensors"))
     size = sum(file.stat().st_size for file in weights) / 1e6
-    mend = "the checkout or wheel is damaged: get it again"
-    return judged("embedded model", bool(weights), f"{size:.0f} MB of weights", mend)
+    repair = "the checkout or wheel is damaged: get it again"
+    return judged("embedded model", bool(weights), f"{size:.0f} MB of weights", repair)
 
 
 def _version(name: str) -> str | None:

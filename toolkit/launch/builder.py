@@ -19,12 +19,12 @@ from toolkit.launch.checks.waiting import PARKED
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.expert_maps import PLACED, file_of
 from toolkit.launch.model import ModelFacts
-from toolkit.launch.patience import STUCK, bounds, patience
 from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import Place
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
 from toolkit.launch.profile_needs import ProfileNeeds, usable_qoe
+from toolkit.launch.wait_limits import STUCK, bounds, wait_limits
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.role import Role
 from toolkit.settings.router.config import RouterConfig
@@ -203,7 +203,7 @@ class PlanBuilder:
     def _router_config(self, port: int, entries: list[dict[str, Any]]) -> dict[str, Any]:
         router = self.deployment.router
         said = router.model_dump(mode="json", include=SHARED & router.said.keys())
-        optional = said | patience(self.deployment.device, router)
+        optional = said | wait_limits(self.deployment.device, router)
         stuck = bounds(self.deployment.device, self.deployment.restart)
         if stuck != STUCK["cpu"]:
             optional |= {"stuck_s": stuck.stuck_s, "announced_s": stuck.announced_s}

@@ -70,8 +70,8 @@ def hold(plan: Plan, run_dir: Path) -> Iterator[None]:
         try:
             held.enter_context(_locked(run_dir / LOCK, mine))
         except Held as error:
-            mend = f"stop it (toolkit stop --run {run_dir}), or give another --run-dir"
-            problem = Problem(str(run_dir), f"is the folder of {error}", mend)
+            repair = f"stop it (toolkit stop --run {run_dir}), or give another --run-dir"
+            problem = Problem(str(run_dir), f"is the folder of {error}", repair)
             raise LaunchError([problem]) from error
         # All launchers go through the ports in one order: of two that meet, one gets all.
         for port, address, name in sorted(_ports(plan)):
@@ -134,17 +134,17 @@ def _folder() -> Path:
 
 
 def _prepare_folder() -> None:
-    folder, mend = _folder(), f"set {VARIABLE} to a folder of your own"
+    folder, repair = _folder(), f"set {VARIABLE} to a folder of your own"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise LaunchError([Problem(str(folder), "for locks: it is not this user's", mend)])
+            raise LaunchError([Problem(str(folder), "for locks: it is not this user's", repair)])
         if found.st_mode & 0o077:
             folder.chmod(0o700)
     except OSError as error:
         what = f"no folder for locks: {error.strerror}"
-        raise LaunchError([Problem(str(folder), what, mend)]) from error
+        raise LaunchError([Problem(str(folder), what, repair)]) from error
 
 
 @contextlib.contextmanager
@@ -177,8 +177,8 @@ def _lock(path: Path) -> int:
             raise Held(_named(path)) from None
         except OSError as error:
             os.close(fd)
-            mend = "use a folder on a local file system"
-            raise LaunchError([Problem(str(path), f"lock: {error.strerror}", mend)]) from error
+            repair = "use a folder on a local file system"
+            raise LaunchError([Problem(str(path), f"lock: {error.strerror}", repair)]) from error
         os.close(fd)  # who had it has removed the file since we opened it: once more
 
 

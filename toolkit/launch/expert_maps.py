@@ -52,12 +52,12 @@ def expert_maps(
             for server, load in zip(servers, loads, strict=True)
         }
     except ValueError as error:  # sizes that do not fit, too few requests
-        mend = "change decode.ep, the redundant experts or the number of servers"
-        raise _refused(str(error), mend) from error
+        repair = "change decode.ep, the redundant experts or the number of servers"
+        raise _refused(str(error), repair) from error
 
 
-def _refused(what: str, mend: str) -> LaunchError:
-    return LaunchError([Problem(KEY, what, mend)])
+def _refused(what: str, repair: str) -> LaunchError:
+    return LaunchError([Problem(KEY, what, repair)])
 
 
 def _map(needs: ProfileNeeds, load: Any, gpus: int, redundant: Any) -> dict[str, Any]:

@@ -45,8 +45,8 @@ def begin(plan: Plan) -> list[socket.socket]:
         front = listen(host, port)
     except OSError as error:
         what = f"cannot listen on {host_port(host, port)}: {error.strerror}"
-        mend = f"end what listens there (ss -ltnp 'sport = :{port}'), or set another port"
-        raise LaunchError([Problem("router.port", what, mend)]) from error
+        repair = f"end what listens there (ss -ltnp 'sport = :{port}'), or set another port"
+        raise LaunchError([Problem("router.port", what, repair)]) from error
     try:
         enter_new()
         _bring_up("lo")
@@ -56,20 +56,20 @@ def begin(plan: Plan) -> list[socket.socket]:
         for each in front:
             each.close()
         what = f"the kernel gives no network namespace: {error.strerror}"
-        mend = (
+        repair = (
             "allow them (sysctl kernel.unprivileged_userns_clone=1, or on Ubuntu "
             "kernel.apparmor_restrict_unprivileged_userns=0), give CAP_SYS_ADMIN, or remove isolate"
         )
-        raise LaunchError([Problem("isolate", what, mend)]) from error
+        raise LaunchError([Problem("isolate", what, repair)]) from error
     return front
 
 
 def refuse_without(plan: Plan, front: Sequence[socket.socket]) -> None:
     """LaunchError: `plan` is to be isolated, and nobody has called `begin`."""
     if plan.isolate and not front:
-        mend = "start it with `toolkit launch`, or remove isolate"
+        repair = "start it with `toolkit launch`, or remove isolate"
         what = "only `toolkit launch` can give a deployment a namespace of its own"
-        raise LaunchError([Problem("isolate", what, mend)])
+        raise LaunchError([Problem("isolate", what, repair)])
 
 
 def enter_new() -> None:

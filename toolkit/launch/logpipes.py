@@ -24,7 +24,7 @@ from toolkit.settings.processes import LogFiles
 
 CAPACITY = 1 << 20
 """Bytes that a pipe is to hold: what an unprivileged process may ask for."""
-PATIENCE = 2.0
+WAIT_LIMIT = 2.0
 """Seconds that a pipe may stay more than half full before the pump counts as hung."""
 
 
@@ -91,14 +91,14 @@ class LogPipes:
             self._full_since = None
         elif self._full_since is None:
             self._full_since = now
-        elif now - self._full_since > PATIENCE:
+        elif now - self._full_since > WAIT_LIMIT:
             self._pump.kill()
             self._renew("hung")
 
     @property
     def timer(self) -> float | None:
         """When (monotonic s) `tick` has something to do beside its turn."""
-        return None if self._full_since is None else self._full_since + PATIENCE
+        return None if self._full_since is None else self._full_since + WAIT_LIMIT
 
     def close(self, timeout: float = 6.0) -> None:
         """Close the pipes and wait for the last words; for when all processes are gone."""

@@ -103,7 +103,7 @@ class Writer(threading.Thread):
         """Until `over`, and all that came before it is written or dropped."""
         while True:
             with self.lock:
-                self.lock.wait_for(self._has_work, self._patience())
+                self.lock.wait_for(self._has_work, self._wait_limit())
                 over, asked, self.asked = self.over, self.asked, []
                 work = []
                 for sink in self._sinks:
@@ -123,7 +123,7 @@ class Writer(threading.Thread):
     def _has_work(self) -> bool:
         return self.over or bool(self.asked) or any(s.pending or s.overflow for s in self._sinks)
 
-    def _patience(self) -> float | None:
+    def _wait_limit(self) -> float | None:
         times = [t for t in (s.owes_a_try for s in self._sinks) if t is not None]
         return max(0.05, min(times) - time.monotonic()) if times else None
 

@@ -150,8 +150,10 @@ def read_model(deployment: Deployment) -> ModelFacts:
         what = f"no usable config.json in {check}" + (
             f" ({error})" if isinstance(error, ValueError) else ""
         )
-        mend = "set model.path to a model folder (or model.config to a folder with its config.json)"
-        raise LaunchError([Problem("model", what, mend)]) from error
+        repair = (
+            "set model.path to a model folder (or model.config to a folder with its config.json)"
+        )
+        raise LaunchError([Problem("model", what, repair)]) from error
     files = [f for pattern in WEIGHTS for f in path.glob(pattern)] if path.is_dir() else []
     return ModelFacts(
         path=str(path) if path.is_dir() else model.path,

@@ -54,8 +54,8 @@ class Operator:
         self._folder = run.folder
         state = run.state
         if not run.launched:
-            what, mend = "its launcher is gone", "start it anew: toolkit launch FILE.yaml"
-            raise LaunchError([Problem(str(run.folder), what, mend)])
+            what, repair = "its launcher is gone", "start it anew: toolkit launch FILE.yaml"
+            raise LaunchError([Problem(str(run.folder), what, repair)])
         if state.get("phase") != "ready":
             what = f"it is {state.get('phase')}, and takes orders when it is ready"
             raise LaunchError([Problem(run.name, what)])

@@ -72,8 +72,8 @@ def give(run_id: str, order: Order) -> None:
             out.sendto(data, _name(run_id))
         except OSError as error:
             what = f"its launcher takes no orders: {error.strerror}"
-            mend = "it may have ended, or be of an older release: toolkit status shows what lives"
-            raise LaunchError([Problem(f"run {run_id}", what, mend)]) from error
+            repair = "it may have ended, or be of an older release: toolkit status shows what lives"
+            raise LaunchError([Problem(f"run {run_id}", what, repair)]) from error
 
 
 def _name(run_id: str) -> str:

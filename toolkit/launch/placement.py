@@ -82,11 +82,11 @@ def _hosts(
     if len(fitting) < request.nodes:
         left = ", ".join(f"{h}: {len(free[h])}" for h in candidates)
         what = f"wants {request.nodes} host(s) with {request.per_node} free GPU(s), left are {left}"
-        mend = (
+        repair = (
             "fewer replicas or a smaller tp/dp, more hosts, or let workers share with explicit "
             "`gpus: [0]` on each role (see launch/one-gpu.yaml)"
         )
-        return (), Problem(request.name, what, mend)
+        return (), Problem(request.name, what, repair)
     if not wants and request.hosts is None:
         # No GPUs to count: spread the replicas over the hosts in turn.
         fitting = [fitting[(turn + i) % len(fitting)] for i in range(len(fitting))]

@@ -27,7 +27,7 @@ def preloaded(
     run_id: str,
     selector: selectors.BaseSelector,
     changed: Callable[[str], None],
-    patience: float,
+    wait_limit: float,
 ) -> Preloaded | None:
     """For these workers; None when there are none, or the kernel does not do what it takes."""
     if not workers:
@@ -47,5 +47,5 @@ def preloaded(
         return process
 
     with contextlib.suppress(OSError):
-        return Preloaded(begin, guard.forget, selector, changed, patience)
+        return Preloaded(begin, guard.forget, selector, changed, wait_limit)
     return None

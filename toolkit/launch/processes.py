@@ -21,14 +21,14 @@ from toolkit.launch.deaths import Deaths
 from toolkit.launch.guard import Guard
 from toolkit.launch.logpipes import LogPipes
 from toolkit.launch.orders import Order
-from toolkit.launch.patience import bounds
 from toolkit.launch.plan import Plan
 from toolkit.launch.preloading import PRELOADED, preloaded
 from toolkit.launch.probes import Probes
 from toolkit.launch.process import FINAL, REFUSED, RETRIED, Managed, Status, describe_exit
-from toolkit.launch.returns import Telling
+from toolkit.launch.returns import ReturnReporter
 from toolkit.launch.stalls import Stalls
 from toolkit.launch.started import started
+from toolkit.launch.wait_limits import bounds
 from toolkit.preloaded.client import State, reap
 
 
@@ -65,7 +65,7 @@ class Processes:
         again for ever. Before, it fails the start."""
         self._deaths = Deaths(plan, background, changed)
         self._probes = Probes(run_id, background, changed)
-        self._telling = Telling(plan, run_id, background)
+        self._reporter = ReturnReporter(plan, run_id, background)
         self._stalls = Stalls(bounds(plan.device, plan.restart), scratch)
         self._selector = selector
         self._changed = changed
@@ -84,7 +84,7 @@ class Processes:
             m.next_start for m in everyone if m.status in RETRIED and not self._must_wait(m)
         ]
         times += [
-            self._telling.timer,
+            self._reporter.timer,
             self.logs.timer,
             self._probes.timer(everyone),
             self._stalls.timer(everyone),
@@ -116,7 +116,7 @@ class Processes:
         self._probes.tick(self.processes.values(), now)
         for m, why in self._stalls.tick(self.processes.values(), now):
             self._end_stuck(m, why)
-        self._telling.tick(self.processes.values(), now)
+        self._reporter.tick(self.processes.values(), now)
         if self.patient:
             self._deaths.tick(self.processes.values(), now)
 

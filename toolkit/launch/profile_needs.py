@@ -68,8 +68,8 @@ def read_locality(deployment: Deployment) -> ProfileNeeds | None:
         profile, _ = read(folder)
     except ProfileError as error:
         measure = f"measure it first: toolkit profile --deployment THIS_FILE --out {folder}"
-        mend = "" if folder.exists() else measure
-        raise LaunchError([Problem(KEY, str(error), mend)]) from error
+        repair = "" if folder.exists() else measure
+        raise LaunchError([Problem(KEY, str(error), repair)]) from error
     return ProfileNeeds(str(folder.absolute()), profile)
 
 
@@ -96,8 +96,8 @@ def locality(plan: Plan) -> list[Problem]:
     if plan.locality is None:
         return [*problems, *_unread(plan)]
     if plan.mode != "pd":
-        mend = f"use mode: pd, or remove {KEY}"
-        return [*problems, Problem(KEY, "only prefill workers record signatures", mend)]
+        repair = f"use mode: pd, or remove {KEY}"
+        return [*problems, Problem(KEY, "only prefill workers record signatures", repair)]
     reads = [*_readers(plan), *_choice(plan)]
     return [*problems, *reads, *_fit(plan, plan.locality), *recording(plan)]
 
@@ -111,12 +111,14 @@ def _policy(plan: Plan) -> list[Problem]:
     problems = []
     if plan.locality is None:
         what = f"{name} needs a profile: what prefill workers record, and what it is compared with"
-        mend = f"set {KEY} to embedded (the embedded model's), or to a folder of `toolkit profile`"
-        problems.append(Problem("router.decode_policy", what, mend))
+        repair = (
+            f"set {KEY} to embedded (the embedded model's), or to a folder of `toolkit profile`"
+        )
+        problems.append(Problem("router.decode_policy", what, repair))
     if plan.dispatch != "late":
         what = f"{name} needs what the prefill has learned, dispatch is {plan.dispatch}"
-        mend = "use mode: pd with dispatch: late, or another decode_policy"
-        problems.append(Problem("router.dispatch", what, mend))
+        repair = "use mode: pd with dispatch: late, or another decode_policy"
+        problems.append(Problem("router.dispatch", what, repair))
     return problems
 
 
@@ -125,8 +127,8 @@ def _unread(plan: Plan) -> list[Problem]:
     so these may stand beside any that there is; a profile cannot come later."""
     config = (plan.router.config if plan.router else None) or {}
     what = f"no policy can ever read it without {KEY}"
-    mend = f"set {KEY}, or remove it"
-    return [Problem(f"router.{key}", what, mend) for key in READ_WITH if key in config]
+    repair = f"set {KEY}, or remove it"
+    return [Problem(f"router.{key}", what, repair) for key in READ_WITH if key in config]
 
 
 def _readers(plan: Plan) -> list[Problem]:
@@ -148,14 +150,16 @@ def _choice(plan: Plan) -> list[Problem]:
     which is no error, since the policy goes by all else that it looks at."""
     decode = [w for w in plan.workers if w.role == "decode" and w.url]
     config = (plan.router.config if plan.router else None) or {}
-    mend = "use a policy without it, or several servers behind our router"
+    repair = "use a policy without it, or several servers behind our router"
     if any(DP_PROFILE_VARIABLE in w.env for w in decode):  # each server's own DP controller chooses
         where, k = "decode.dp_policy", decode[0].centroids
     elif follows_experts(str(config.get("decode_policy"))):
         where, k = "router.decode_policy", decode_centroids(plan)
         if any(RELOCATE_VARIABLE in w.env for w in decode):
             return []  # they say where their experts lie
-        mend = "set decode.relocate, so that the router hears where experts lie, or else " + mend
+        repair = (
+            "set decode.relocate, so that the router hears where experts lie, or else " + repair
+        )
     else:
         return []
     if k > 1 or decode[0].dp == 1:
@@ -164,7 +168,7 @@ def _choice(plan: Plan) -> list[Problem]:
         "the ranks of a server with dp_attention share their experts, so that by these none is a "
         "better place for a request than another: locality decides nothing"
     )
-    return [Problem(where, what, mend, fatal=False)]
+    return [Problem(where, what, repair, fatal=False)]
 
 
 def _fit(plan: Plan, found: ProfileNeeds) -> list[Problem]:

@@ -76,8 +76,8 @@ def _role_problems(name: str, role: Role) -> list[Problem]:
     per_node = role.ranks // role.nodes
     if role.gpus is not None and len(role.gpus) not in (per_node, per_node * role.replicas):
         what = f"lists {len(role.gpus)} GPUs for {role.replicas} replicas of {per_node} a host"
-        mend = f"list {per_node * role.replicas} (or {per_node}, shared by the replicas)"
-        problems.append(Problem(f"{name}.gpus", what, mend))
+        repair = f"list {per_node * role.replicas} (or {per_node}, shared by the replicas)"
+        problems.append(Problem(f"{name}.gpus", what, repair))
     return problems
 
 

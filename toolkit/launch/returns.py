@@ -20,7 +20,7 @@ SHORTEST_S = 1.0
 """A start that takes longer than usual is expected to end so much later."""
 
 
-class Telling:
+class ReturnReporter:
     """Watches the processes for changes. Used by one thread."""
 
     def __init__(self, plan: Plan, run_id: str, background: Background) -> None:

@@ -38,10 +38,10 @@ class RunFiles:
             self._write_fixed()
         except OSError as error:
             what = f"cannot be written: {error.strerror}"
-            mend = (
+            repair = (
                 "make room there, or name another folder: --run-dir, or the variable TOOLKIT_RUNS"
             )
-            raise LaunchError([Problem(str(self._folder), what, mend)]) from error
+            raise LaunchError([Problem(str(self._folder), what, repair)]) from error
 
     def write(self, state: Mapping[str, Any], now: float, last: bool = False) -> None:
         """Replace the state, unless that failed just now; `warn` is called when it begins to fail

@@ -97,8 +97,8 @@ def to_stop(which: str | None = None) -> Run:
         return living[0]
     if living:
         raise _several("stop", f"{len(living)} runs live", living)
-    mend = "a run in a folder elsewhere is named by its path: --run PATH"
-    raise LaunchError([Problem(str(runs_root()), "no run lives here: nothing to stop", mend)])
+    repair = "a run in a folder elsewhere is named by its path: --run PATH"
+    raise LaunchError([Problem(str(runs_root()), "no run lives here: nothing to stop", repair)])
 
 
 def _named(which: str, also_ended: bool) -> Run:
@@ -137,8 +137,8 @@ def _unknown(which: str, runs: Sequence[Run]) -> LaunchError:
     if like:
         return _several(f"--run {which}", "no run has exactly that name; like it", like)
     what = f"no run {which!r} in {runs_root()}"
-    mend = "toolkit status shows the one that lives; or start one: toolkit launch FILE.yaml"
-    return LaunchError([Problem(f"--run {which}", what, mend)])
+    repair = "toolkit status shows the one that lives; or start one: toolkit launch FILE.yaml"
+    return LaunchError([Problem(f"--run {which}", what, repair)])
 
 
 def _several(where: str, what: str, runs: Sequence[Run]) -> LaunchError:

@@ -29,7 +29,7 @@ class Rule:
 
     names: tuple[str, ...]
     why: str
-    mend: str
+    repair: str
     numbers: bool = False
 
 
@@ -68,8 +68,10 @@ def recording(plan: Plan) -> list[Problem]:
     ]
     if not flags.keys().isdisjoint(HIERARCHICAL):
         what = "what comes back from host memory has no experts: such prompts are routed by load"
-        mend = "raise prefill.kv_tokens, so that fewer prompts come back from there"
-        problems.append(Problem("prefill.args.enable-hierarchical-cache", what, mend, fatal=False))
+        repair = "raise prefill.kv_tokens, so that fewer prompts come back from there"
+        problems.append(
+            Problem("prefill.args.enable-hierarchical-cache", what, repair, fatal=False)
+        )
     return problems
 
 
@@ -99,8 +101,8 @@ def _rules(flags: dict[str, str]) -> list[Problem]:
         if name is None or (rule.numbers and flags[name] in ("0", "1")):
             continue
         what = f"signatures would be wrong: --{name} {rule.why}"
-        mend = f"{rule.mend}; or remove router.profile"
-        problems.append(Problem(f"prefill.args.{name}", what, mend))
+        repair = f"{rule.repair}; or remove router.profile"
+        problems.append(Problem(f"prefill.args.{name}", what, repair))
     return problems
 
 
@@ -109,5 +111,5 @@ def _exchange(worker: WorkerPlan, flags: dict[str, str]) -> list[Problem]:
     if a2a in GATHERED or worker.tp == 1:
         return []
     what = f"signatures would be wrong: under {a2a} SGLang mixes up the tokens of several ranks"
-    mend = "use deepep; or remove router.profile"
-    return [Problem("prefill.args.moe-a2a-backend", what, mend)]
+    repair = "use deepep; or remove router.profile"
+    return [Problem("prefill.args.moe-a2a-backend", what, repair)]

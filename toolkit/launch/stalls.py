@@ -25,7 +25,7 @@ NODE = re.compile(r"-node-\d+$")
 """How the name of a worker's part ends that is on one of several nodes."""
 EVERY = 1.0
 LATER_S = 1.0
-"""So much more patience than the router's: its requests have gone elsewhere before the worker
+"""So much longer than the router waits: its requests have gone elsewhere before the worker
 ends, and it knows why."""
 
 

@@ -142,7 +142,7 @@ class Supervisor:
         if self._files.due(now):
             self._write_state()
         self._announcer.refresh(self.phase, self.fleet.processes.values())
-        for key, _ in self._selector.select(self._patience()):
+        for key, _ in self._selector.select(self._wait_limit()):
             key.data()
 
     def _obey(self) -> None:
@@ -157,7 +157,7 @@ class Supervisor:
         processes = list(self.fleet.processes.values())
         return Seen(self.plan, processes, self._stops > 0, self._now, now > self._deadline)
 
-    def _patience(self) -> float:
+    def _wait_limit(self) -> float:
         if self.phase in OVER:
             return 0.0
         timers = [t for t in (self.fleet.next_timer(), self._files.timer) if t is not None]
@@ -203,7 +203,7 @@ class Supervisor:
             self._go(Move(Phase.STOPPING, "drained"))
 
     def _go(self, move: Move) -> None:
-        """Do what entering a phase takes, around telling of it."""
+        """Do what entering a phase takes, and report it."""
         if move.problems:
             self.failure = LaunchError(move.problems)
         if move.phase is Phase.STOPPING:

@@ -31,8 +31,8 @@ def with_key(text: str, section: str, key: str, value: Any, name: str = "the fil
     except (yaml.YAMLError, Unreadable):
         after = None
     if after != {**before, section: {**(inner or {}), key: value}}:
-        mend = f"write it there yourself: {section}: {{{key}: {flow}}}"
-        raise LaunchError([Problem(name, f"{key} cannot be put into {section} by itself", mend)])
+        repair = f"write it there yourself: {section}: {{{key}: {flow}}}"
+        raise LaunchError([Problem(name, f"{key} cannot be put into {section} by itself", repair)])
     return changed
 
 

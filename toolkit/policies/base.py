@@ -102,7 +102,7 @@ class RequestView:
     equal. `user` and `prompt_hash` (the same for equal prompts) are None where no policy asked for
     them. `now` is the
     caller's monotonic time in seconds: a value, so that a recorded run can be played again.
-    `request_class`: how much it is in a hurry.
+    `request_class`: its class.
     """
 
     prompt_tokens: int = 0

@@ -31,7 +31,7 @@ class Br0Policy(BalanceRoute):
     p95 TPOT 4 to 6 % higher.
     Knobs: `s_greedy` (slots in all above which stage 1 works; None: `r_max` a rank; 0: choose from
     the whole pool, see `TwoStage`; `br0@S_GREEDY`), `r_max` (4),
-    `patience` (64 requests, *ours*).
+    `wait_limit` (64 requests, *ours*).
     Source: BalanceRoute (arXiv 2605.06113), BR-0, eq. 1; as published it is `br0@paper`.
     """
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.policies.base import Needs
 from toolkit.policies.predictors import check_predictor, make_predictor
 from toolkit.policies.rounds.balance_route import BalanceRoute, check_s_greedy
-from toolkit.policies.rounds.two_stage import PATIENCE, R_MAX
+from toolkit.policies.rounds.two_stage import R_MAX, WAIT_LIMIT
 from toolkit.policies.support.inflight_lengths import InflightLengths
 from toolkit.policies.support.readings import Ranks
 
@@ -36,8 +36,10 @@ def check_brh(text: str) -> dict[str, Any]:
             continue
         if key not in _KEYS or not equals:
             near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.5)
-            mend = f"did you mean {near[0]}=VALUE?" if near else f"write {', '.join(_KEYS)} =VALUE"
-            raise ValueError(f"unknown knob {part!r}: {mend}")
+            repair = (
+                f"did you mean {near[0]}=VALUE?" if near else f"write {', '.join(_KEYS)} =VALUE"
+            )
+            raise ValueError(f"unknown knob {part!r}: {repair}")
         if key in options:
             raise ValueError(f"{key} stands twice: keep one")
         options[key] = _KEYS[key](key, value)
@@ -124,10 +126,10 @@ class BrHPolicy(BalanceRoute):
         inflight: InflightLengths | None = None,
         s_greedy: int | None = None,
         r_max: int = R_MAX,
-        patience: float = PATIENCE,
+        wait_limit: float = WAIT_LIMIT,
         predictor: str = "learned",
     ) -> None:
-        super().__init__(seed, s_greedy, r_max, patience)
+        super().__init__(seed, s_greedy, r_max, wait_limit)
         if horizon < 0:
             raise ValueError(f"horizon = {horizon} must not be negative")
         if gamma is not None and not 0 < gamma <= 1:

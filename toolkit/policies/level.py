@@ -30,7 +30,7 @@ class LevelPolicy(BalanceRoute):
 
     No prediction, no state but a rotation. The two stages are BR-0's (`TwoStage`). Degraded: ranks
     without a reading come last and are in no mean, see `read_ranks`. Knobs: `s_greedy`
-    (`level@S_GREEDY`), `r_max`, `patience`, as there. Source: *ours*; the two stages are
+    (`level@S_GREEDY`), `r_max`, `wait_limit`, as there. Source: *ours*; the two stages are
     BalanceRoute's (arXiv 2605.06113).
     """
 

@@ -104,10 +104,10 @@ class Preloaded:
         ended: Callable[[int], None],
         selector: selectors.BaseSelector,
         changed: Callable[[str], None],
-        patience: float,
+        wait_limit: float,
     ) -> None:
-        """`patience`: how many seconds the imports may take."""
-        self._patience = patience
+        """`wait_limit`: how many seconds the imports may take."""
+        self._wait_limit = wait_limit
         self._start = start
         self._ended = ended
         self._selector = selector
@@ -127,12 +127,12 @@ class Preloaded:
     @property
     def timer(self) -> float | None:
         """When (monotonic s) `tick` has something to do beside its turn."""
-        return self._since + self._patience if self.state is State.IMPORTING else None
+        return self._since + self._wait_limit if self.state is State.IMPORTING else None
 
     def tick(self, now: float) -> None:
         """Start one where there is none; give up on one that hangs."""
-        if self.state is State.IMPORTING and now - self._since > self._patience:
-            self._drop(f"has not imported SGLang within {self._patience:.0f} s")
+        if self.state is State.IMPORTING and now - self._since > self._wait_limit:
+            self._drop(f"has not imported SGLang within {self._wait_limit:.0f} s")
         if self.state is State.GONE:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TOKENS_KEPT = 48
 """Of each request and phase at most this many tokens are kept with their ids."""
-STEPS_PATIENCE_S = 3.0
+STEPS_WAIT_LIMIT_S = 3.0
 """A router that may (`allow` has "capture") has the experts of such a request kept."""
 LOADS = ("requests", "prompt_tokens", "prompt_tokens_squared", "kv_tokens")
 """The columns of a step that are CascadeInfer's F_1 to F_4."""
@@ -152,7 +152,7 @@ class Calibration:
 
     async def _wait_for_steps(self, rows: list[dict[str, Rows]]) -> None:
         """A worker sends its last block of steps right after the last request's experts."""
-        deadline = time.monotonic() + STEPS_PATIENCE_S
+        deadline = time.monotonic() + STEPS_WAIT_LIMIT_S
         last: dict[tuple[str, int], float] = {}
         for phases in rows:
             decode = phases["decode"]

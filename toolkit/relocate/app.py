@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toolkit.relocate.relocator import Relocator
 
 PREFIX = "toolkit_relocate_"
-PATIENCE_S = 600.0
+WAIT_LIMIT_S = 600.0
 
 
 class Collector:
@@ -72,12 +72,12 @@ async def decisions_of(chosen: Mapping[str, Relocator], dry_run: bool) -> dict[s
 
     async def one(relocator: Relocator) -> dict[str, Any]:
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_LIMIT_S):
                 return await relocator.ask(dry_run)
         except RelocationError as error:
             return {"error": str(error)}
         except TimeoutError:
-            return {"error": f"no decision in {PATIENCE_S:g} s"}
+            return {"error": f"no decision in {WAIT_LIMIT_S:g} s"}
 
     told = await asyncio.gather(*(one(each) for each in chosen.values()))
     return dict(zip(chosen, told, strict=True))

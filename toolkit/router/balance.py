@@ -10,10 +10,10 @@ from toolkit.router.rank import Rank
 
 @dataclass(slots=True)
 class Spread:
-    """Sums over looks; divide by `looks` for means. KV tokens of the fullest, the emptiest and the
-    mean rank at each look."""
+    """Sums over looks; divide by `samples` for means. KV tokens of the fullest, the emptiest and
+    the mean rank at each look."""
 
-    looks: int = 0
+    samples: int = 0
     largest: int = 0
     smallest: int = 0
     mean: float = 0.0
@@ -22,8 +22,8 @@ class Spread:
 class Balance:
     """Looks at all ranks whenever one has published its load, which it does at every step.
 
-    Only looks at which somebody holds KV count: idle ranks are level. A rank that is down or has no
-    possible reading is left out, and so is a look at fewer than two.
+    Only samples in which somebody holds KV count: idle ranks are level. A rank that is down or has
+    no possible reading is left out, and so is a look at fewer than two.
     """
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
@@ -39,7 +39,7 @@ class Balance:
         if len(used) < 2 or not (largest := max(used)) > 0:
             return
         sums = self.sums
-        sums.looks += 1
+        sums.samples += 1
         sums.largest += largest
         sums.smallest += min(used)
         sums.mean += sum(used) / len(used)
@@ -49,15 +49,15 @@ class Balance:
         self.sums = Spread()
 
     def describe(self) -> dict[str, float | int | None]:
-        """Means over looks, for GET /workers. `imbalance`: largest - smallest; `idle`: the share of
-        a barrier's time that the mean rank waits, if a step takes as long as its KV tokens."""
+        """Means over samples, for GET /workers. `imbalance`: largest - smallest; `idle`: the share
+        of a barrier's time that the mean rank waits, if a step takes as long as its KV tokens."""
         sums = self.sums
-        if not sums.looks:
-            return {"looks": 0}
-        largest, smallest = sums.largest / sums.looks, sums.smallest / sums.looks
-        mean = sums.mean / sums.looks
+        if not sums.samples:
+            return {"samples": 0}
+        largest, smallest = sums.largest / sums.samples, sums.smallest / sums.samples
+        mean = sums.mean / sums.samples
         return {
-            "looks": sums.looks,
+            "samples": sums.samples,
             "kv_max": round(largest, 1),
             "kv_min": round(smallest, 1),
             "kv_mean": round(mean, 1),

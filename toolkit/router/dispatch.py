@@ -106,7 +106,7 @@ class Dispatcher:
         if self.locality is not None:
             self.locality.attach(policy)
         if self.pool is not None:
-            self.pool.news()
+            self.pool.event()
 
     def _make_pool(self) -> Pool:
         return Pool(

@@ -132,7 +132,7 @@ class KnownWorkers:
         """Let these ranks have no new requests, or (`on` False) let them have some again."""
         for rank in ranks:
             rank.held = on
-            rank.worker.on_news()
+            rank.worker.on_event()
         self._changed()
 
     def ranks_named(self, name: str) -> list[Rank]:

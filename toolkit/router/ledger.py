@@ -161,7 +161,7 @@ class Ledger:
         after: list[_Event] = []
         if events:
             line = list(events)[-MOST_EVENTS:]
-            after = line[self._standing(line, reading) :]
+            after = line[self._position(line, reading) :]
         if not after:
             self._sent, self._gone = {}, {}
             return
@@ -170,7 +170,7 @@ class Ledger:
         self._sent = {e.lease: (e.at, e.tokens) for e in after if e.lease in sent - ended}
         self._gone = {e.lease: -e.tokens for e in after if e.lease in ended - sent}
 
-    def _standing(self, line: list[_Event], reading: dict[str, int]) -> int:
+    def _position(self, line: list[_Event], reading: dict[str, int]) -> int:
         """How many of the events it contains."""
         held = reading["running"] + reading["waiting"]
         tokens = reading["used_tokens"] + reading["waiting_tokens"]

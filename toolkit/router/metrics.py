@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
 from toolkit.contract.request_class import RequestClass
 from toolkit.router.collectors import LocalityCollector, StepCollector, StuckCollector
 from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.renamed_metrics import Registry
 
 if TYPE_CHECKING:
     from toolkit.limited_logs import Limited
@@ -41,7 +42,7 @@ class Metrics:
     """One registry per router, so that tests can run several in one process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = Registry()
         one: dict[str, Any] = {"namespace": "toolkit_router", "registry": self.registry}
         self.requests = Counter(
             "requests", "Client requests by endpoint and status", ["endpoint", "status"], **one

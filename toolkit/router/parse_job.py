@@ -150,7 +150,7 @@ def too_costly(seconds: float, field: str = "") -> Any:
     from toolkit.router.errors import ApiError
 
     what = f"Checking {field}" if field else "Parsing and checking this body"
-    mend = (
+    repair = (
         f"Send a smaller or simpler {field}"
         if field
         else "Send a smaller body, or simpler grammars, schemas and patterns"
@@ -158,7 +158,7 @@ def too_costly(seconds: float, field: str = "") -> Any:
     return ApiError(
         400,
         f"{what} took more than {seconds * 1000:.0f} ms of CPU time, which is what a body of this "
-        f"size may take here. {mend}; the operator can allow more with parse_cpu_ms.",
+        f"size may take here. {repair}; the operator can allow more with parse_cpu_ms.",
     )
 
 

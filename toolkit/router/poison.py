@@ -1,4 +1,4 @@
-"""Telling a poisonous request from a bad worker. Pure: no clock, no socket.
+"""Whether a request is poisonous or its worker is bad. Pure: no clock, no socket.
 
 A request that kills its worker, and is then run again on another, kills that one too. So a request
 that saw two workers die, or answer 500, while they began it gets an error, and is not run again.

@@ -121,11 +121,13 @@ class PolicyCollector(Collector):
             return
         sums = balance.sums
         yield CounterMetricFamily(
-            PREFIX + "kv_looks", "Looks at the KV tokens of all decode ranks", value=sums.looks
+            PREFIX + "kv_samples",
+            "Samples of the KV tokens of all decode ranks",
+            value=sums.samples,
         )
         tokens = CounterMetricFamily(
             PREFIX + "kv_tokens",
-            "Sum over looks of KV tokens of the fullest, the emptiest and the mean decode rank",
+            "Sum over samples of KV tokens of the fullest, the emptiest and the mean decode rank",
             labels=["rank"],
         )
         for rank, value in (("max", sums.largest), ("min", sums.smallest), ("mean", sums.mean)):

@@ -53,7 +53,7 @@ class Waiter:
 class Pool:
     """Rounds of `Assigner.assign` over all that wait, while the decode policy is one.
 
-    `Rounds` says when one is due; "at once" is the turn of the event loop after the news: nobody
+    `Rounds` says when one is due; "at once" is the turn of the event loop after the event: nobody
     waits for longer than it takes to hear of a free slot. Who is bound counts on the rank at once,
     and the next round sees it.
 
@@ -94,7 +94,7 @@ class Pool:
         self.expired = 0
         """Of those, bound since their time was up."""
         for worker in {rank.worker for rank in self._ranks}:
-            worker.on_news = self.news
+            worker.on_event = self.event
 
     @property
     def depth(self) -> int:
@@ -106,7 +106,7 @@ class Pool:
         """A prefill is done: its request waits until `bound` is done or it is taken out."""
         waiter = Waiter(sub_request, view, streams, generated)
         self._waiting[waiter] = None
-        self.news()
+        self.event()
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
@@ -118,11 +118,11 @@ class Pool:
             waiter.taken = True
             waiter.bound.result().cancel()
 
-    def news(self) -> None:
+    def event(self) -> None:
         """Something has changed that may let somebody go."""
         if self._waiting:
             now = asyncio.get_running_loop().time()
-            if self._rounds.news(now, len(self._waiting)):
+            if self._rounds.notified(now, len(self._waiting)):
                 self._arm(now)
 
     def reading(self) -> None:

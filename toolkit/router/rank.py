@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.contract.events import Heartbeat, LoadReading, Steps
 from toolkit.contract.heartbeat import DOING_BYTES, Beat, sane_seconds
 from toolkit.policies.base import Group, Load, WorkerView, group_of
-from toolkit.policies.support.stoppable import without_efforts
+from toolkit.policies.support.stoppable import without_best_effort
 from toolkit.router.ledger import FIELDS, Ledger
 from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from toolkit.router.worker import Worker
 
 
-class Efforts:
+class BestEffort:
     """The best-effort requests of ours on a rank, and their prompt tokens."""
 
     __slots__ = ("requests", "tokens")
@@ -52,7 +52,7 @@ class Rank:
         """Requests that came from another rank in mid-stream, and those that went to one."""
         self.moved_out = 0
         self.ledger = Ledger(complete=worker.config.role == "decode")
-        self.efforts = Efforts()
+        self.best_effort = BestEffort()
         self.unstreamed: dict[int, Reservation] = {}
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.steps: StepSums | None = None
@@ -100,12 +100,12 @@ class Rank:
             self.completed += 1
         else:
             self.failed += 1
-        self.worker.on_news()
+        self.worker.on_event()
 
     def cancel(self, lease: int, tokens: int) -> None:
         """It was not posted after all."""
         self.ledger.cancel(lease, tokens)
-        self.worker.on_news()
+        self.worker.on_event()
 
     def expect(self, call: Call) -> None:
         """A request was posted that this rank is to answer: if it gets lost in the worker, between
@@ -207,9 +207,11 @@ class Rank:
             reserve=self.worker.reserve,
             shares_experts=self.worker.shares_experts,
         )
-        if urgent and self.worker.config.preempts and self.efforts.requests:
+        if urgent and self.worker.config.preempts and self.best_effort.requests:
             decodes = self.worker.config.role == "decode"
-            return without_efforts(view, self.efforts.requests, self.efforts.tokens, decodes)
+            return without_best_effort(
+                view, self.best_effort.requests, self.best_effort.tokens, decodes
+            )
         return view
 
     def describe(self, now: float) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Relay:
         """Output tokens that the worker was told with the request."""
         self.sent_at = 0.0
         """When the client was sent something last."""
-        self.on_news: Callable[[], None] | None = None
+        self.on_event: Callable[[], None] | None = None
         """Called once, when it is sent something again."""
         out.join(self)
 
@@ -309,8 +309,8 @@ class Relay:
         self._write(events)
         self._count_memory()
         self.sent_at = monotonic()
-        if self.on_news is not None:
-            tell, self.on_news = self.on_news, None
+        if self.on_event is not None:
+            tell, self.on_event = self.on_event, None
             tell()
         if not self._begun:
             self._begun = True

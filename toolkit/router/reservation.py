@@ -22,7 +22,16 @@ class Reservation:
     tokens that it had before, as part of the prompt.
     """
 
-    __slots__ = ("_counted", "_effort", "_following", "_key", "_lease", "count", "rank", "tokens")
+    __slots__ = (
+        "_best_effort",
+        "_counted",
+        "_following",
+        "_key",
+        "_lease",
+        "count",
+        "rank",
+        "tokens",
+    )
 
     def __init__(
         self,
@@ -37,9 +46,9 @@ class Reservation:
         self.count: Callable[[int], None] | None = None
         """To be called with the number of tokens that came; None where nobody wants to know."""
         self._lease = rank.begin(self.tokens, monotonic())
-        self._effort = view.best_effort
-        if self._effort:
-            rank.efforts.add(1, self.tokens)
+        self._best_effort = view.best_effort
+        if self._best_effort:
+            rank.best_effort.add(1, self.tokens)
         self._counted = 0
         self._following = following
         if following is None:
@@ -85,5 +94,5 @@ class Reservation:
             self._following.ended(self._key, finished=False)
 
     def _gone(self) -> None:
-        if self._effort:
-            self.rank.efforts.add(-1, -self.tokens)
+        if self._best_effort:
+            self.rank.best_effort.add(-1, -self.tokens)

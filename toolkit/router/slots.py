@@ -52,8 +52,8 @@ class Slots:
         """Parts of others since a best-effort one had its turn, while such a one waits."""
         self._sub_requests: deque[Queued] = deque()
         self._batches: deque[Queued] = deque()
-        self._effort_sub_requests: deque[Queued] = deque()
-        self._effort_batches: deque[Queued] = deque()
+        self._best_effort_sub_requests: deque[Queued] = deque()
+        self._best_effort_batches: deque[Queued] = deque()
 
     def take_free(self, job: Queued) -> bool:
         """True: it has a slot, as one was free and nobody of its kind waits."""
@@ -97,7 +97,7 @@ class Slots:
 
     def _line(self, job: Queued) -> deque[Queued]:
         if job.best_effort:
-            return self._effort_batches if job.batch else self._effort_sub_requests
+            return self._best_effort_batches if job.batch else self._best_effort_sub_requests
         return self._batches if job.batch else self._sub_requests
 
     def _line_up(self, job: Queued) -> None:
@@ -108,7 +108,7 @@ class Slots:
     def _next(self) -> Queued | None:
         """Whose turn it is; None when nobody waits who may run."""
         first = self._first(self._sub_requests, self._batches)
-        behind = self._first(self._effort_sub_requests, self._effort_batches)
+        behind = self._first(self._best_effort_sub_requests, self._best_effort_batches)
         if behind is None or (first is not None and self._passed < WAIT_LIMIT):
             return first
         return behind
@@ -123,8 +123,8 @@ class Slots:
     def _fill(self) -> None:
         while (job := self._next()) is not None:
             self._line(job).popleft()
-            effort = bool(self._effort_sub_requests or self._effort_batches)
-            self._passed = self._passed + 1 if effort and not job.best_effort else 0
+            best_effort = bool(self._best_effort_sub_requests or self._best_effort_batches)
+            self._passed = self._passed + 1 if best_effort and not job.best_effort else 0
             grant = job.grants.popleft()
             self.waiting -= 1
             if job.grants:

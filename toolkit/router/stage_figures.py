@@ -69,7 +69,7 @@ class StageCollector(Collector):
 
 
 class RebalanceCollector(Collector):
-    """Looks, and asks and orders in vain; `toolkit_router_moves` counts what moved."""
+    """Passes, and asks and orders in vain; `toolkit_router_moves` counts what moved."""
 
     def __init__(self, rebalancer: Rebalancer) -> None:
         self._rebalancer = rebalancer
@@ -77,7 +77,9 @@ class RebalanceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         mover = self._rebalancer.mover
         yield CounterMetricFamily(
-            PREFIX + "rebalance_looks", "Looks at all decode ranks", value=self._rebalancer.looks
+            PREFIX + "rebalance_passes",
+            "Passes over all decode ranks",
+            value=self._rebalancer.passes,
         )
         vain = CounterMetricFamily(
             PREFIX + "rebalance_vain",

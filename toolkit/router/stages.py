@@ -65,8 +65,8 @@ class Rebalancer:
         """What a move stalls a request, in a running mean."""
         self.tokens_per_s = 0.0
         """KV tokens that a move brings over a second, in a running mean; 0 before the first."""
-        self.looks = 0
-        self.look_s = 0.0
+        self.passes = 0
+        self.pass_s = 0.0
         """What the last one took."""
         self.refused: Counter[str] = Counter()
         """Moves that did not come about, by how they ended: kept, ended or lost."""
@@ -77,7 +77,7 @@ class Rebalancer:
         self._refined_at = monotonic()
 
     async def run(self) -> None:
-        """Until it is cancelled. A look that fails is logged, and there is a next one."""
+        """Until it is cancelled. A pass that fails is logged, and there is a next one."""
         if not self._d.known_workers.worker_key:
             log.warning("rebalance: nothing can be moved, as the router has no worker_api_key_env")
         try:
@@ -85,22 +85,22 @@ class Rebalancer:
                 await first_of((self._ended,), self._config.every_s)
                 if self._ended.done():
                     self._ended = asyncio.get_running_loop().create_future()
-                    await asyncio.sleep(max(self._config.soon_s, PARTS * self.look_s))
+                    await asyncio.sleep(max(self._config.soon_s, PARTS * self.pass_s))
                 begun = monotonic()
                 try:
-                    self.look()
+                    self.run_pass()
                 except Exception as error:
                     log.error("rebalancing failed: %s", where(error))
-                self.look_s = monotonic() - begun
+                self.pass_s = monotonic() - begun
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def look(self) -> None:
-        """One look, and its moves begun."""
+    def run_pass(self) -> None:
+        """One pass, and its moves begun."""
         now = monotonic()
-        self.looks += 1
+        self.passes += 1
         self._rests = {live: until for live, until in self._rests.items() if until > now}
         instances = self.instances(now)
         self._refine(instances, now)
@@ -213,8 +213,8 @@ class Rebalancer:
     def describe(self) -> dict[str, Any]:
         """For GET /workers."""
         return {
-            "looks": self.looks,
-            "look_ms": round(self.look_s * 1e3, 3),
+            "passes": self.passes,
+            "pass_ms": round(self.pass_s * 1e3, 3),
             "moves": dict(self.mover.counters.moves),
             "passed": dict(self.mover.counters.passed),
             "refused": dict(self.refused),

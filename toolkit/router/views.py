@@ -15,7 +15,7 @@ from toolkit.router import (
     kept_answers,
     migrate,
     policy_figures,
-    returns_told,
+    return_reports,
     stage_figures,
 )
 from toolkit.router.about_workers import for_client
@@ -280,7 +280,7 @@ class Views:
         wrong = identity.misdirected(request)
         if wrong is not None:
             return _error(409, wrong)
-        told = returns_told.read(await _body(request))
+        told = return_reports.read(await _body(request))
         if isinstance(told, str):
             return _error(400, told)
         known_workers, now = self._r.known_workers, monotonic()

@@ -69,7 +69,7 @@ class Worker:
         self.ranks = [Rank(self, rank, router) for rank in range(config.dp_size)]
         self.calls: set[Call] = set()
         self.on_change: Callable[[], None] = lambda: None
-        self.on_news: Callable[[], None] = lambda: None
+        self.on_event: Callable[[], None] = lambda: None
         """A request has ended here, or the worker came, went or changed."""
         self.on_reading: Callable[[Rank], None] = lambda rank: None
         self.on_hello: Callable[[], None] = lambda: None
@@ -127,7 +127,7 @@ class Worker:
             rank.begin_anew()
             rank.silence.tells("step_log" in hello.patches)
         self.on_hello()
-        self.on_news()
+        self.on_event()
 
     def prefill_done(self, event: PrefillDone) -> None:
         future = self._prefills.get(event.rid)
@@ -159,7 +159,7 @@ class Worker:
             log.warning("worker %s goes on by itself", self.name)
             self.mark_up()
         self.on_change()
-        self.on_news()
+        self.on_event()
 
     def describe_stuck(self, rank: Rank) -> dict[str, Any] | None:
         """Of a rank that is not healthy, or whose worker has a stuck one: since when, in Unix time,
@@ -179,7 +179,7 @@ class Worker:
         if not self.healthy and self.stuck_since is None:
             self.healthy = True
             self.on_change()
-            self.on_news()
+            self.on_event()
 
     def mark_held_up(self) -> None:
         """No new requests: its HTTP loop does not come round, its ranks may well compute. Nothing
@@ -188,7 +188,7 @@ class Worker:
             self.healthy = False
             self.down_since = monotonic()
             self.on_change()
-            self.on_news()
+            self.on_event()
 
     def died(self, crashed: bool) -> None:
         """Its processes are gone, or may as well be: `crashed`: it said so itself. One that was
@@ -210,7 +210,7 @@ class Worker:
             for rank in self.ranks:
                 rank.forget_load()
             self.on_change()
-            self.on_news()
+            self.on_event()
         for future in list(self._prefills.values()):
             if not future.done():
                 future.set_result(None)

@@ -31,8 +31,8 @@ def plain_problem(key: str, kind: str) -> str:
     not."""
     if kind == "sglang" and key in SGLANG_POLICIES:
         return "mode plain has one policy, a flag: set router.args: {policy: NAME} instead"
-    mend = ROUTER[key].plain
-    return mend and f"mode plain has no prefill workers apart: {mend}"
+    repair = ROUTER[key].plain
+    return repair and f"mode plain has no prefill workers apart: {repair}"
 
 
 def media_problem(allow: Iterable[str], pd: bool) -> str:

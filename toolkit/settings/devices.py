@@ -1,6 +1,6 @@
 """Defaults that depend on the device: what is not told here is the same on both.
 
-The reasons are those of `toolkit.launch.patience`.
+The reasons are those of `toolkit.launch.wait_limits`.
 """
 
 from __future__ import annotations

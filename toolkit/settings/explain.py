@@ -1,4 +1,4 @@
-"""What is wrong in a settings file, for people: where, what, and how to mend it."""
+"""What is wrong in a settings file, for people: where, what, and how to repair it."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ def load_deployment(path: str | Path) -> Deployment:
 
 
 def _problem(wrong: Wrong) -> Problem:
-    where, key, what, mend = wrong
-    if not mend:
+    where, key, what, repair = wrong
+    if not repair:
         return Problem(where, f"{key}: {what}" if key else what)
     section, _, name = key.partition(".")
     if section in ROLES and name and "." not in name:
-        mend += f" (SGLang's own flags go under {section}.args)"
-    return Problem(where, f"{what} {key!r}", mend)
+        repair += f" (SGLang's own flags go under {section}.args)"
+    return Problem(where, f"{what} {key!r}", repair)

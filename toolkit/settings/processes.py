@@ -37,7 +37,7 @@ class Restart(Stuck, _Again):
 
     A worker that holds work and makes no step for `stuck_s` s is ended and started again. Where
     the file does not say `stuck_s` or `announced_s`, the device does
-    (`toolkit.launch.patience.bounds`)."""
+    (`toolkit.launch.wait_limits.bounds`)."""
 
     NEVER_EMPTY = frozenset(_Again.model_fields)
 

@@ -36,7 +36,7 @@ class DriftWatch:
     the first full window shows). Both are what the watch compares with.
 
     A refit is due, `observe` returns True and `reason` says why, when the last `window` requests
-    are in, `patience` have passed since the last refit (adopted or declined; none at the start)
+    are in, `wait_limit` have passed since the last refit (adopted or declined; none at the start)
     and one of these holds:
 
     1. Far: the window's mean cosine lies more than `tolerance` below `expected`. Requests use
@@ -49,7 +49,7 @@ class DriftWatch:
 
     1 and 2 must hold for the oldest and for the youngest quarter of the window too: a burst of up
     to half a window is not a drift, and a refit in the first moments of a change would have nothing
-    of the new traffic to learn from, be declined, and cost the patience. They stay due until the
+    of the new traffic to learn from, be declined, and cost the wait. They stay due until the
     traffic returns or `reset` is called; whoever refits must not start a second one meanwhile.
 
     Declined means that no better centroids were found for this traffic (it is less alike than the
@@ -75,7 +75,7 @@ class DriftWatch:
         self._nearest = np.full(rules.window, _NOBODY, dtype=np.int64)
         self._observed = 0
         self._expect(expected, workers, provisional=False)
-        self._patience = 0
+        self._wait_limit = 0
 
     def observe(
         self, counts: NDArray[Any], tokens: int, cosine: float, nearest: int | None = None
@@ -127,10 +127,10 @@ class DriftWatch:
         """After a refit, adopted or declined: a new window and a new expectation.
 
         The reservoir stays. `workers` None: the next full window shows it. `provisional`: another
-        refit is due when the patience is over. ValueError: an expectation that is no cosine.
+        refit is due when the wait is over. ValueError: an expectation that is no cosine.
         """
         self._expect(expected, workers, provisional)
-        self._patience = self.rules.patience
+        self._wait_limit = self.rules.wait_limit
 
     @property
     def _full(self) -> bool:
@@ -151,7 +151,7 @@ class DriftWatch:
             return ""
         if self.expected_workers is None:
             self.expected_workers = self.workers
-        if self._observed < self._patience:
+        if self._observed < self._wait_limit:
             return ""
         if self.provisional:
             return "the last refit had few requests of the new traffic to go by"

@@ -46,7 +46,7 @@ class SignatureReader:
         """By worker: what is wrong with it and how to mend it."""
 
     def greet(self, name: str, role: str, hello: Hello) -> None:
-        """Judge a worker by its hello; what is wrong with it is logged when it is news."""
+        """Judge a worker by its hello; what is wrong with it is logged when it has changed."""
         reason, problem = self._judge(role, hello)
         if problem and problem != self.problems.get(name):
             log.error("worker %s and the profile do not fit: %s", name, problem)
@@ -89,12 +89,12 @@ class SignatureReader:
             return "", ""
         has = hello.signature
         wanted = ",".join(map(str, self.layers))
-        mend = (
+        repair = (
             f"start it with --enable-return-routed-experts and {LAYERS_VARIABLE}={wanted} "
             "in its environment (`toolkit launch` does)"
         )
         if has is None:
-            return NONE, f"it records no signatures: {mend}"
+            return NONE, f"it records no signatures: {repair}"
         if has.experts != self._model.experts:
             return OTHER_MODEL, (
                 f"the profile's model has {self._model.experts} experts a layer, the worker's "
@@ -102,6 +102,6 @@ class SignatureReader:
             )
         if has.layers != self.layers:
             return OTHER_LAYERS, (
-                f"it records layers {has.layers}, the profile's are {self.layers}: {mend}"
+                f"it records layers {has.layers}, the profile's are {self.layers}: {repair}"
             )
         return "", ""

@@ -10,7 +10,7 @@ class DriftRules:
     """`recent`: requests in the reservoir, and their mean age in requests once it is full.
     `window`: the last requests over which the fit is averaged. `tolerance`: fall of the mean
     cosine that is a drift. `min_gain`: rise of the held-out cosine that makes a refit worthwhile.
-    `patience`: requests between two refits. `crowding`: a drift, too, is when the nearest worker
+    `wait_limit`: requests between two refits. `crowding`: a drift, too, is when the nearest worker
     of a typical request has this many times the share of the requests that it had.
     ValueError: values that make no sense.
     """
@@ -19,13 +19,13 @@ class DriftRules:
     window: int = 128
     tolerance: float = 0.05
     min_gain: float = 0.02
-    patience: int = 256
+    wait_limit: int = 256
     crowding: float = 1.5
 
     def __post_init__(self) -> None:
-        if self.recent < 1 or self.window < 2 or self.patience < 0:
+        if self.recent < 1 or self.window < 2 or self.wait_limit < 0:
             raise ValueError(
-                f"recent = {self.recent}, window = {self.window}, patience = {self.patience}: "
+                f"recent = {self.recent}, window = {self.window}, wait_limit = {self.wait_limit}: "
                 "at least 1, 2 and 0 requests"
             )
         if not (self.tolerance >= 0 and self.min_gain >= 0 and self.crowding > 1):

@@ -179,8 +179,10 @@ class Loop(ABC):
         last = self.steps + request.output - generated
         plan = self.scheduling
         # An answer of one token is over with its prefill.
-        heappush(self._ends, (last + plan.news, request.number, request, rank))
-        heappush(self._leaves, (last + max(plan.stays, plan.news), request.number, request, rank))
+        heappush(self._ends, (last + plan.notices, request.number, request, rank))
+        heappush(
+            self._leaves, (last + max(plan.stays, plan.notices), request.number, request, rank)
+        )
 
     def _leave(self, rank: SimulatedRank, request: Request) -> None:
         del rank.running[request]

@@ -60,7 +60,7 @@ class MoveFigures:
         }
 
 
-class Told(Protocol):
+class Notified(Protocol):
     """Who keeps the books of what is where (`toolkit.simulate.staged.Staged`)."""
 
     def coming(self, moving: Moving) -> None:
@@ -93,7 +93,7 @@ class Moves:
         cost: CostModel,
         kind: Kind,
         hop_s: float,
-        told: Told,
+        told: Notified,
         again: Callable[[Request, Callable[[], None]], None] | None = None,
     ) -> None:
         """`again`: let the request's prefill worker compute its answer so far and send all of its

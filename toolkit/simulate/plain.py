@@ -13,12 +13,12 @@ from toolkit.simulate.events import Events
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.movable import Movable
 from toolkit.simulate.neighbours import Neighbours
+from toolkit.simulate.prompt_order import Wanted, everybody
 from toolkit.simulate.prompt_queue import Part, PromptQueue
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.reserve import CLIP, NewTokenRatio
 from toolkit.simulate.scheduling import Scheduling
-from toolkit.simulate.standing import Wanted, everybody
 
 
 @dataclass(eq=False)
@@ -218,7 +218,7 @@ class PlainGroup(Movable):
     def _stand_still(self, rank: SimulatedRank) -> None:
         """The round that is over had no step of its batch: all that is due in steps is one later.
 
-        Who has said everything and only waits for the loop to notice (`news`, `stays`) does not.
+        Who has said everything and only waits for the loop to notice (`notices`, `stays`) does not.
         """
         rank.skipped += 1
         for heap in (self._ends, self._leaves):
@@ -242,8 +242,8 @@ class PlainGroup(Movable):
         if not isnan(request.prefilled):
             return
         request.prefilled = self.events.now
-        if self.scheduling.news:
-            due = self.steps + self.scheduling.news
+        if self.scheduling.notices:
+            due = self.steps + self.scheduling.notices
             self._agenda.append((due, self._on_first, (rank, request)))
         else:
             self._on_first(rank, request)

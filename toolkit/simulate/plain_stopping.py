@@ -1,4 +1,5 @@
-"""Workers that prefill and decode both, where best-effort prompts give way to those in a hurry."""
+"""Workers that prefill and decode both, where best-effort prompts give way to latency-sensitive
+requests."""
 
 from __future__ import annotations
 
@@ -7,15 +8,15 @@ from typing import Any
 
 from toolkit.simulate.plain import PlainGroup, PlainRank
 from toolkit.simulate.preemption import Preemption, SlicedPass
+from toolkit.simulate.prompt_order import WAIT_LIMIT, PromptOrder, latency_sensitive, stoppable
 from toolkit.simulate.prompt_queue import Part
-from toolkit.simulate.standing import PATIENCE, Standing, in_a_hurry, stoppable
 
 
 class StoppingGroup(PlainGroup):
     """As `patches.preempt`: best-effort prompts are in passes of their own, behind all others and
-    behind the answers of latency-sensitive requests (`Standing`). Such a pass is looked at between
-    two slices. While it stands still those in a hurry are prefilled to their first token, and
-    nobody takes a decode step; then it goes on.
+    behind the answers of latency-sensitive requests (`PromptOrder`). Such a pass is looked at
+    between two slices. While it stands still latency-sensitive requests are prefilled to their
+    first token, and nobody takes a decode step; then it goes on.
 
     Ranks that take their steps together stop between chunks only, and so does a pass that holds a
     decode step (`mixed`).
@@ -24,13 +25,13 @@ class StoppingGroup(PlainGroup):
     def __init__(self, preemption: Preemption, *args: Any) -> None:
         super().__init__(*args)
         self.preemption = preemption
-        self._standing = {rank: Standing() for rank in self._plain}
-        self._counted: list[Standing] = []
+        self._order = {rank: PromptOrder() for rank in self._plain}
+        self._counted: list[PromptOrder] = []
         """Whose best-effort prompts wait while the steps that are planned go first."""
         self._sliced: SlicedPass | None = None
         """The pass that runs, or stands still, where it can be stopped."""
         self._beside: list[Part] = []
-        """The pass of those in a hurry, while that one stands still."""
+        """The pass of latency-sensitive requests, while that one stands still."""
         self._was_full = False
 
     # ---- who is let in ----
@@ -40,22 +41,22 @@ class StoppingGroup(PlainGroup):
         super()._prepare()
 
     def _next_pass(self, rank: PlainRank) -> list[Part]:
-        standing = self._standing[rank]
-        answering = any(in_a_hurry(r) and not self._through(r) for r in rank.running)
-        parts = standing.next(rank.prompts, answering, lambda wanted: self._pass_of(rank, wanted))
+        order = self._order[rank]
+        answering = any(latency_sensitive(r) and not self._through(r) for r in rank.running)
+        parts = order.next(rank.prompts, answering, lambda wanted: self._pass_of(rank, wanted))
         if answering and not parts and any(map(stoppable, rank.prompts.all)):
-            self._counted.append(standing)
+            self._counted.append(order)
         return parts
 
     def _steps_left(self) -> int:
         left = super()._steps_left()
-        patient = (PATIENCE - each.passed + 1 for each in self._counted)
+        patient = (WAIT_LIMIT - each.passed + 1 for each in self._counted)
         return max(1, min(left, *patient)) if self._counted else left
 
     def _advance(self) -> None:
         if not self._passes:
-            for standing in self._counted:
-                standing.passed += max(0, self._hop - 1)  # it was asked once for all these steps
+            for order in self._counted:
+                order.passed += max(0, self._hop - 1)  # it was asked once for all these steps
         super()._advance()
 
     # ---- a pass in slices ----
@@ -93,11 +94,11 @@ class StoppingGroup(PlainGroup):
         self._go_on(sliced)
 
     def _go_on(self, sliced: SlicedPass) -> None:
-        """With those in a hurry, or with the next slice."""
+        """With latency-sensitive requests, or with the next slice."""
         (rank,) = self._plain
         now = self.events.now
         if sliced.stopped_at is None:
-            waiting = [each for each in rank.prompts.waiting if in_a_hurry(each)]
+            waiting = [each for each in rank.prompts.waiting if latency_sensitive(each)]
             if not sliced.stops(waiting, now):
                 self._start(1, sliced.slice_s, 0.0)
                 return
@@ -120,7 +121,7 @@ class StoppingGroup(PlainGroup):
         self._begin = now
 
     def _join(self) -> None:
-        """Those in a hurry are prefilled."""
+        """Latency-sensitive requests are prefilled."""
         (rank,) = self._plain
         parts, self._beside = self._beside, []
         for request in rank.prompts.passed(parts):

@@ -12,9 +12,9 @@ from toolkit.policies.preemption.named import boundary_policy
 from toolkit.simulate.costs import per_slice_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.fleet import Stopping
+from toolkit.simulate.prompt_order import latency_sensitive
 from toolkit.simulate.prompt_queue import Part
 from toolkit.simulate.request import Request
-from toolkit.simulate.standing import in_a_hurry
 
 
 def stops(stopping: Stopping | None) -> bool:
@@ -89,7 +89,7 @@ class SlicedPass:
         self.ran_s += self.slice_s
 
     def stops(self, waiting: Sequence[Request], now: float) -> bool:
-        """Whether it stops here for those in a hurry who wait."""
+        """Whether it stops here for latency-sensitive requests who wait."""
         due, self.told = self.told, False
         if due or not self._yields(waiting, now):
             return due
@@ -126,12 +126,12 @@ class SlicedPass:
         return all(self.preemption.bounds.may_go_on(p, since) for p in self._paused())
 
     def wanted(self, halves: Sequence[Request], now: float) -> Callable[[Request], bool]:
-        """Who goes first, standing still: those in a hurry, and once the time is used up only the
-        rest of who has begun."""
+        """Who goes first, standing still: latency-sensitive requests, and once the time is used up
+        only the rest of who has begun."""
         if self.stays(now):
-            return in_a_hurry
+            return latency_sensitive
         begun = {id(each) for each in halves}
-        return lambda request: in_a_hurry(request) and id(request) in begun
+        return lambda request: latency_sensitive(request) and id(request) in begun
 
     def resume(self, now: float) -> None:
         """It goes on."""

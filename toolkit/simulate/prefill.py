@@ -12,9 +12,15 @@ from toolkit.simulate.events import Event, Events
 from toolkit.simulate.fleet import UNBOUNDED
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.preemption import Preemption, SlicedPass
+from toolkit.simulate.prompt_order import (
+    PromptOrder,
+    Wanted,
+    everybody,
+    latency_sensitive,
+    stoppable,
+)
 from toolkit.simulate.prompt_queue import Part, PromptQueue
 from toolkit.simulate.request import Request
-from toolkit.simulate.standing import Standing, Wanted, everybody, in_a_hurry, stoppable
 
 
 @dataclass(eq=False)
@@ -47,7 +53,7 @@ class PrefillWorker:
     def __post_init__(self) -> None:
         self.prompts = PromptQueue(self.chunk, self.shortest)
         self._passing: list[Part] = []
-        self._standing = Standing()
+        self._order = PromptOrder()
         self._sliced: SlicedPass | None = None
         """The pass that runs, where it is one of best-effort prompts."""
         self._stopped: SlicedPass | None = None
@@ -129,7 +135,7 @@ class PrefillWorker:
         if self.preemption is None:
             parts = self._next(everybody)
         else:
-            parts = self._standing.next(self.prompts, False, self._next)
+            parts = self._order.next(self.prompts, False, self._next)
         if not parts:
             self._tell()
             if self.neighbours is not None:
@@ -156,7 +162,7 @@ class PrefillWorker:
         self._ending = self.events.after(seconds / self._speed, self._done)
 
     def _beside(self, stopped: SlicedPass) -> None:
-        """A stopped pass: the next batch of those in a hurry, or it goes on."""
+        """A stopped pass: the next batch of latency-sensitive requests, or it goes on."""
         parts = self._next(stopped.wanted(self.prompts.halves, self.events.now))
         if parts:
             self._run(parts)
@@ -171,7 +177,7 @@ class PrefillWorker:
         if sliced.over:
             self._sliced = None
             return False
-        waiting = [each for each in self.prompts.waiting if in_a_hurry(each)]
+        waiting = [each for each in self.prompts.waiting if latency_sensitive(each)]
         if sliced.stops(waiting, self.events.now):
             sliced.stop(self.events.now)
             self._stopped, self._sliced, self._passing = sliced, None, []

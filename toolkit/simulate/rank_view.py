@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolkit.policies.base import Load, WorkerView
-from toolkit.policies.support.stoppable import without_efforts
+from toolkit.policies.support.stoppable import without_best_effort
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 
@@ -15,10 +15,10 @@ class RankView:
     the best-effort requests that were bound. `stops`: it prefills, too, and stops their prompts."""
 
     __slots__ = (
+        "best_effort",
+        "best_effort_tokens",
         "bound",
         "bound_tokens",
-        "effort_tokens",
-        "efforts",
         "rank",
         "reading",
         "sent",
@@ -33,8 +33,8 @@ class RankView:
         self.stops = stops
         self.bound = 0
         self.bound_tokens = 0
-        self.efforts = 0
-        self.effort_tokens = 0
+        self.best_effort = 0
+        self.best_effort_tokens = 0
         self.waiting = 0
         self.waiting_tokens = 0
         self.reading: Load | None = None
@@ -85,16 +85,16 @@ class RankView:
         self.bound += one
         self.bound_tokens += one * request.prompt
         if request.best_effort:
-            self.efforts += one
-            self.effort_tokens += one * request.prompt
+            self.best_effort += one
+            self.best_effort_tokens += one * request.prompt
 
     def view_for(self, request: Request) -> WorkerView:
         """As the policy is to see it for this request."""
         view = self.view()
-        if not (self.stops and request.urgent and self.efforts):
+        if not (self.stops and request.urgent and self.best_effort):
             return view
         view = replace(view, inflight_tokens=self.bound_tokens)
-        return without_efforts(view, self.efforts, self.effort_tokens)
+        return without_best_effort(view, self.best_effort, self.best_effort_tokens)
 
     def view(self) -> WorkerView:
         rank, load = self.rank, self.reading

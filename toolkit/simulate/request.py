@@ -60,7 +60,7 @@ class Request:
     """Steps its group had done when it joined."""
     retracted: int = 0
     paused: Paused | None = None
-    """What it went through where it is best-effort and somebody was in a hurry."""
+    """What it went through where it is best-effort and a latency-sensitive request came."""
 
     @property
     def urgent(self) -> bool:

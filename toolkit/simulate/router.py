@@ -145,7 +145,7 @@ class Router:
     def _decide(self, request: Request) -> None:
         if self._assigner is not None:
             self.pool.append(request)
-            self._news()
+            self._notified()
         else:
             self._bind(request, self._choose(request))
 
@@ -190,12 +190,12 @@ class Router:
         self._at.pop(request, None)
         if self.followed is not None:
             self.followed.ended(rank, request)
-        self._news()
+        self._notified()
 
     # ---- rounds ----
 
-    def _news(self) -> None:
-        if self._rounds.news(self.events.now, len(self.pool)):
+    def _notified(self) -> None:
+        if self._rounds.notified(self.events.now, len(self.pool)):
             self._arm()
 
     def _arm(self) -> None:

@@ -10,7 +10,7 @@ class Scheduling:
     """How a scheduler's loop goes, in steps.
 
     `join`: steps that begin between the moment at which the loop sees that a request's KV is there
-    (where workers prefill themselves: the request) and the request's first one. `news`: steps
+    (where workers prefill themselves: the request) and the request's first one. `notices`: steps
     between a request's last token and the moment at which it is sent to the client. `stays`: steps
     for which it then still holds its place. With SGLang's overlap scheduler on a GPU the loop
     prepares the next step while one runs: 1, 0, 1. On a CPU a step blocks the loop: 0, 1, 1.
@@ -19,7 +19,7 @@ class Scheduling:
     """
 
     join: int = 1
-    news: int = 0
+    notices: int = 0
     stays: int = 1
     early: bool = False
 

@@ -1,4 +1,4 @@
-"""Looks at all decode ranks for requests that are to move, and the books of those that do."""
+"""Passes over all decode ranks for requests that are to move, and the books of those that do."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Staged:
         rebalance: Rebalance,
     ) -> None:
         """`stages`: of each rank. `tokens_per_s`: of a line that KV moves over, 0 where it
-        takes no time. `rebalance`: how often is looked. `run` with the moves begins it."""
+        takes no time. `rebalance`: how often a pass is made. `run` with the moves begins it."""
         self.events = events
         self.mover = mover
-        self.looks = 0
+        self.passes = 0
         self._rank_views = list(rank_views)
         self._stages = list(stages)
         self._tokens_per_s = tokens_per_s
@@ -83,21 +83,21 @@ class Staged:
         self._going[moving.source] -= 1
         self._of[moving.target].waits_no_more(moving.length)
         if self._soon is None:
-            self._soon = self.events.after(self._rebalance.soon_s, self._look_soon)
+            self._soon = self.events.after(self._rebalance.soon_s, self._pass_soon)
 
-    # ---- looks ----
+    # ---- passes ----
 
     def _tick(self) -> None:
-        self._look()
+        self._pass()
         self.events.after(self._rebalance.every_s, self._tick)
 
-    def _look_soon(self) -> None:
+    def _pass_soon(self) -> None:
         self._soon = None
-        self._look()
+        self._pass()
 
-    def _look(self) -> None:
+    def _pass(self) -> None:
         assert self._moves is not None
-        self.looks += 1
+        self.passes += 1
         for move in self.mover.decide([self._instance(*each) for each in self._each()]):
             request, source, target = move.request, move.source, move.target
             assert isinstance(request, Request)

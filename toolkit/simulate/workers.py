@@ -24,7 +24,7 @@ from toolkit.simulate.reserve import FIRST, NewTokenRatio
 from toolkit.simulate.scheduling import CPU_OVERLAP, OVERLAP, PLAIN
 
 LOOPS = {"overlap": OVERLAP, "cpu": CPU_OVERLAP, "plain": PLAIN}
-Told = Callable[[SimulatedRank, Request], None]
+Notified = Callable[[SimulatedRank, Request], None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class WorkerBuilder:
             for n in range(prefill.replicas)
         ]
 
-    def decodes(self, on_place: Told, on_first: Told, on_end: Told) -> list[Group]:
+    def decodes(self, on_place: Notified, on_first: Notified, on_end: Notified) -> list[Group]:
         """Those of prefill and decode apart."""
         d = self.fleet.decode
         scheduling = LOOPS[d.loop]
@@ -86,7 +86,7 @@ class WorkerBuilder:
             for ranks in _together(d, servers)
         ]
 
-    def plains(self, worker: WorkerFleet, on_first: Told, on_end: Told) -> list[PlainGroup]:
+    def plains(self, worker: WorkerFleet, on_first: Notified, on_end: Notified) -> list[PlainGroup]:
         """Workers that do both."""
         servers = [
             [self._plain_rank(worker, replica, dp_rank) for dp_rank in range(worker.dp)]

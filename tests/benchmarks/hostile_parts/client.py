@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import Self
 
 TOKENS = 10_000_000
-PATIENCE_S = 120.0
+WAIT_LIMIT_S = 120.0
 
 
 class Stream:
     """`with Stream(port) as stream:` reads a stream in a thread and keeps when its tokens came."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_LIMIT_S)
         self._times: list[float] = []
         self._thread = threading.Thread(target=self._read, daemon=True)
 
@@ -69,7 +69,7 @@ class Stream:
 
 def send(port: int, path: str, body: bytes) -> tuple[int, str]:
     """Status and answer; 0 for a connection that ended without one."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_LIMIT_S)
     try:
         connection.request("POST", path, body, {"Content-Type": "application/json"})
         answer = connection.getresponse()

@@ -26,8 +26,9 @@ TOKENS = 8
 WHOLE = 4096
 """A chunk that holds every prompt."""
 ALONE = ("priority", "shortest")
-"""What SGLang alone has for those in a hurry: their `priority`, or the shortest prompt first, which
-makes room for them in the chunks of a long one. Each with a size of chunks: `shortest@512`."""
+"""What SGLang alone has for latency-sensitive requests: their `priority`, or the shortest prompt
+first, which makes room for them in the chunks of a long one. Each with a size of chunks:
+`shortest@512`."""
 
 
 @dataclass(frozen=True)

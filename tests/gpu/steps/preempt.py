@@ -84,7 +84,7 @@ async def asked(session: Any, url: str, name: str, length: int, kind: RequestCla
 
 
 async def alone(context: Context, session: Any, urls: dict[str, str]) -> dict[str, Any]:
-    """TTFT of the long prompt by itself: nobody is in a hurry."""
+    """TTFT of the long prompt by itself: no latency-sensitive request waits."""
     took: dict[str, list[float]] = {side: [] for side in SIDES}
     for number in range(context.size(10, 2) + 1):
         for side in SIDES if number % 2 else SIDES[::-1]:
@@ -109,11 +109,11 @@ async def hurried(
             effort = asyncio.create_task(asked(session, url, f"effort-{number}", long(context), BE))
             await asyncio.sleep(takes_s * 0.3)
             sent = time.perf_counter()
-            hurry = await asked(session, url, f"hurry-{number}", 64, LS)
+            latency_sensitive = await asked(session, url, f"hurry-{number}", 64, LS)
             whole = await effort
-            ttft[side].append(hurry.ttft)
+            ttft[side].append(latency_sensitive.ttft)
             said[side].append(whole.output_ids[: None if context.on_cpu else 1])
-            stopped += side == "on" and begin + whole.ttft > sent + hurry.ttft
+            stopped += side == "on" and begin + whole.ttft > sent + latency_sensitive.ttft
     different = sum(a != b for a, b in zip(said["on"], said["off"], strict=True))
     found: dict[str, Any] = {
         f"hurry_{side}_ms": statistics.median(ttft[side]) * 1e3 for side in SIDES
@@ -135,5 +135,5 @@ def measure(context: Context, figures: dict[str, Any]) -> None:
         }
         ups = servers.abreast(stack, sides)
         asyncio.run(main({side: up.router_url for side, up in ups.items()}))
-    assert figures["stopped"], "no long prompt was stopped for one in a hurry"
+    assert figures["stopped"], "no long prompt was stopped for a latency-sensitive request"
     assert not figures["different"], f"{figures['different']} stopped prompts say something else"

@@ -88,7 +88,7 @@ class Prefill:
         return signature
 
     async def _done(self, rid: str) -> Any:
-        async with asyncio.timeout(calls.PATIENCE_S):
+        async with asyncio.timeout(calls.WAIT_LIMIT_S):
             async for event in self._events:
                 if event["type"] == "prefill_done" and event["rid"] == rid:
                     return event.get("signature")

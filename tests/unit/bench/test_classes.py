@@ -167,7 +167,7 @@ OTHERWISE = 0.03
 SLO_S = 0.05
 
 
-class Hurried(OneByOne):
+class LatencySensitive(OneByOne):
     """Serves each request after a time that policy and class decide, and notes classes."""
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ def options(requests: int = 24, **more: Any) -> Settings:
 
 
 def test_a_server_is_told_the_class_of_every_request_and_the_report_too() -> None:
-    server = Hurried()
+    server = LatencySensitive()
     report = run(server, options())
     want = kinds(build(options().source, TARGET, open_loop=False))
     assert sorted(map(str, server.classes)) == sorted(want)
@@ -205,14 +205,14 @@ def test_a_server_is_told_the_class_of_every_request_and_the_report_too() -> Non
 @pytest.mark.parametrize("kind", [URGENT, "standard", OTHER, "batch", ""])
 def test_only_words_that_a_router_knows_are_sent(tmp_path: Path, kind: str) -> None:
     row = {"prompt": "a"} | ({"class": kind} if kind else {})
-    server = Hurried()
+    server = LatencySensitive()
     path = saved(tmp_path, "a.jsonl", row)
     run(server, Settings(Source(prompts=path), Load(), Slo(), warmup=1))
     assert server.classes == [kind if kind in (URGENT, "standard", OTHER) else None] * 2
 
 
 def test_a_comparison_has_ratios_by_class() -> None:
-    server = Hurried()
+    server = LatencySensitive()
     arms = (Arm.parse("first"), Arm.parse("second"))
     report = run(server, options(60, arms=arms, rounds=3))
     assert report.comparison is not None
@@ -232,7 +232,7 @@ def test_a_comparison_has_ratios_by_class() -> None:
 
 def test_each_run_of_a_sweep_has_its_classes() -> None:
     asked = Range(200.0, 400.0, runs=2, within=1.0)
-    report = run(Hurried(), replace(options(), load=Load(open_loop=True), sweep=asked))
+    report = run(LatencySensitive(), replace(options(), load=Load(open_loop=True), sweep=asked))
     assert report.swept is not None
     for point in report.swept.curves[0].points:
         for seed, each in enumerate(point.runs):
@@ -300,7 +300,7 @@ def test_several_runs_have_one_table_of_their_means() -> None:
     assert set(found["class"]) == {URGENT, OTHER}
     assert found["class"][OTHER]["mean_ttft_ms"] == pytest.approx(45)
     assert found["class"][OTHER]["completed"] == 2
-    report = run(Hurried(), options(runs=2))
+    report = run(LatencySensitive(), options(runs=2))
     assert sum(each["completed"] for each in report.groups["class"].values()) == 48
     assert len(report.document["groups"]) == 2, "of each run in the file"
     assert "by class (ms), means of 2 runs" in text_of(*group_tables(report.groups, 2))

@@ -27,7 +27,7 @@ def test_memory_stops_the_demo_only_when_it_cannot_fit(available: int, level: st
 
 def test_small_shared_memory_names_the_container_flag() -> None:
     finding = machine.shared_memory(1 << 20)
-    assert finding.level == "missing" and "--shm-size" in finding.mend
+    assert finding.level == "missing" and "--shm-size" in finding.repair
     assert machine.shared_memory(1 << 30).level == "ok"
 
 
@@ -38,7 +38,7 @@ def test_open_files() -> None:
 
 def test_missing_libraries_are_named_with_the_command() -> None:
     finding = machine.transfer_libraries(["libibverbs1"])
-    assert finding.level == "missing" and "libibverbs1" in finding.what and finding.mend
+    assert finding.level == "missing" and "libibverbs1" in finding.what and finding.repair
 
 
 def test_a_wrong_python_is_missing() -> None:
@@ -141,4 +141,4 @@ def test_the_table_names_every_recipe(tmp_path: Path) -> None:
 def test_ports_that_cannot_be_narrowed_come_with_the_rule_that_closes_them() -> None:
     assert machine.narrow_ports().level == "ok"
     wrong = machine.judged_ports("Operation not permitted")
-    assert wrong.level == "note" and "tcp dport 15000-17000 drop" in wrong.mend
+    assert wrong.level == "note" and "tcp dport 15000-17000 drop" in wrong.repair

@@ -14,9 +14,11 @@ HERE = Path(__file__)
 
 def test_every_entry_is_in_the_code_and_every_such_line_is_in_an_entry() -> None:
     entries = lines.table()
-    mend = "mend tests/gpu/lines.toml: what a GPU runs is listed there with the steps that reach it"
-    assert lines.gone(entries) == [], mend
-    assert lines.unlisted(entries, lines.hits()) == [], mend
+    repair = (
+        "mend tests/gpu/lines.toml: what a GPU runs is listed there with the steps that reach it"
+    )
+    assert lines.gone(entries) == [], repair
+    assert lines.unlisted(entries, lines.hits()) == [], repair
 
 
 def test_no_entry_is_there_twice() -> None:

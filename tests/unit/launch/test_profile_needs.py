@@ -198,7 +198,7 @@ def test_one_server_whose_ranks_share_their_experts_is_worth_a_note(policy):
     (note,) = locality(plan(decode=SHARED, router={"decode_policy": policy}))
     assert not note.fatal and note.where == "router.decode_policy"
     assert "locality decides nothing" in note.what
-    assert "decode.relocate" in note.mend
+    assert "decode.relocate" in note.repair
     movable = SHARED | {"ep": 2, "relocate": True}
     assert not locality(plan(decode=movable, router={"decode_policy": policy}))
     assert not locality(plan(decode=SHARED, router={"decode_policy": "level"}))

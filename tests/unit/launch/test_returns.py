@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.launch.stand_ins import routed
 from toolkit.launch.process import Managed, Status
-from toolkit.launch.returns import AGAIN_S, Telling, expected
+from toolkit.launch.returns import AGAIN_S, ReturnReporter, expected
 
 NOW = 1000.0
 
@@ -67,26 +67,26 @@ class Asked:
 
 def test_it_is_told_at_each_change_and_again_until_it_is_heard() -> None:
     asked = Asked()
-    telling = Telling(routed(1, 2), "run", asked)  # type: ignore[arg-type]
+    copy = ReturnReporter(routed(1, 2), "run", asked)  # type: ignore[arg-type]
     router = replace(worker(Status.STARTING), name="router", role="router")
     router.status = Status.STARTING
     processes = [worker(Status.READY), router]
-    telling.tick(processes, NOW)
+    copy.tick(processes, NOW)
     assert not asked.answers, "the router is not up"
     router.status = Status.READY
-    telling.tick(processes, NOW)
-    telling.tick(processes, NOW)
+    copy.tick(processes, NOW)
+    copy.tick(processes, NOW)
     assert len(asked.answers) == 1
     asked.answers[-1](OSError("it does not answer"))
-    timer = telling.timer
+    timer = copy.timer
     assert timer is not None
-    telling.tick(processes, timer - 0.1)
+    copy.tick(processes, timer - 0.1)
     assert len(asked.answers) == 1
-    telling.tick(processes, timer + AGAIN_S)
+    copy.tick(processes, timer + AGAIN_S)
     assert len(asked.answers) == 2
     asked.answers[-1]((200, b""))
-    telling.tick(processes, NOW + 100)
+    copy.tick(processes, NOW + 100)
     assert len(asked.answers) == 2, "nothing has changed"
     processes[0].status = Status.RESTARTING
-    telling.tick(processes, NOW + 101)
+    copy.tick(processes, NOW + 101)
     assert len(asked.answers) == 3

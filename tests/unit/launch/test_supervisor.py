@@ -119,7 +119,7 @@ def test_status_logs_and_stop_commands(launcher, tmp_path):
 def test_stop_ends_what_a_stopped_launcher_holds(launcher, tmp_path):
     process, _, everything = launcher
     process.send_signal(signal.SIGSTOP)  # hung: neither drains nor reacts
-    stopped = toolkit("stop", "--now", "--run", str(tmp_path), "--patience", "0.5")
+    stopped = toolkit("stop", "--now", "--run", str(tmp_path), "--wait-limit", "0.5")
     assert stopped.returncode == 0, stopped.stderr
     wait_gone(everything)
 

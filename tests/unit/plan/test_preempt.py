@@ -52,9 +52,9 @@ def traffic(
     now = 0.0
     for number in range(count):
         now += source.expovariate(rate)
-        hurry = source.random() < urgent
-        kind = LS if hurry else BE
-        yield Request(number, now, 100 if hurry else 2000, 20, request_class=kind)
+        latency_sensitive = source.random() < urgent
+        kind = LS if latency_sensitive else BE
+        yield Request(number, now, 100 if latency_sensitive else 2000, 20, request_class=kind)
 
 
 def planned(
@@ -149,7 +149,7 @@ def test_both_shares_must_be_kept(whole: float, theirs: float) -> None:
     assert rank(one, URGENT) <= rank([figures(whole / 2, theirs / 2)], URGENT)
 
 
-def test_a_quick_look_may_have_nobody_in_a_hurry() -> None:
+def test_a_quick_look_may_have_nobody_latency_sensitive() -> None:
     assert share([figures(0.7, None)], URGENT) == 0.7
 
 

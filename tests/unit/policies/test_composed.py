@@ -386,7 +386,7 @@ def test_nobody_waits_for_ever_for_being_far() -> None:
     far = RequestView(prompt_tokens=20, signature=unit([0, 9, 0, 0]))
     near = RequestView(prompt_tokens=20, signature=unit([9, 0, 0, 0]))
     made = [policy.assign(workers, [far] + [near] * 8)[0].request for _ in range(70)]
-    assert made.index(0) == 64, "`patience` others have gone before"
+    assert made.index(0) == 64, "`wait_limit` others have gone before"
 
 
 def test_a_full_closed_loop_is_as_level_as_with_the_barrier_alone() -> None:

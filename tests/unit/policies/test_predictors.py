@@ -279,7 +279,7 @@ def test_memory_is_bounded_and_rows_in_use_stay() -> None:
     rows = {row for _, row in standing.note}
     assert rows <= set(learned._keys.values()), "a request in flight stands on them"
     learned.ended(standing, 10, True)
-    assert not any(learned._standing)
+    assert not any(learned._inflight)
 
     exact = ExactMatch(prompts=50)
     for number in range(500):

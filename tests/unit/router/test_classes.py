@@ -227,13 +227,13 @@ def chosen(dispatcher: Dispatcher, kind: RequestClass, credit: bool = False) -> 
 
 
 @pytest.mark.parametrize("preempts", [True, False])
-def test_those_in_a_hurry_go_where_only_best_effort_prompts_are(preempts: bool) -> None:
+def test_those_latency_sensitive_go_where_only_best_effort_prompts_are(preempts: bool) -> None:
     async def check() -> None:
         dispatcher = prefills(2)
         first, second = dispatcher.known_workers.side("prefill")
         for rank in (first, second):
             rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
-        efforts = [Reservation(first, asked(BE).view) for _ in range(3)]
+        best_effort = [Reservation(first, asked(BE).view) for _ in range(3)]
         other = Reservation(second, asked(STANDARD).view)
         assert chosen(dispatcher, STANDARD) == "p1"
         assert chosen(dispatcher, LS) == ("p0" if preempts else "p1")
@@ -241,10 +241,10 @@ def test_those_in_a_hurry_go_where_only_best_effort_prompts_are(preempts: bool) 
         Reservation(first, asked(LS).view)
         assert chosen(dispatcher, LS) == "p1"
         other.end(True)
-        efforts.pop().cancel()
-        for reservation in efforts:
+        best_effort.pop().cancel()
+        for reservation in best_effort:
             reservation.end(True)
-        assert (first.efforts.requests, first.efforts.tokens) == (0, 0)
+        assert (first.best_effort.requests, first.best_effort.tokens) == (0, 0)
 
     run(check())
 
@@ -261,7 +261,9 @@ def test_best_effort_prompts_leave_a_place_for_others() -> None:
 
 
 @pytest.mark.parametrize("preempts", [True, False])
-def test_those_in_a_hurry_are_bound_to_full_workers_that_pause_answers(preempts: bool) -> None:
+def test_those_latency_sensitive_are_bound_to_full_workers_that_pause_answers(
+    preempts: bool,
+) -> None:
     async def check() -> None:
         house = House(ranks=2, slots=2)
         for rank in house.ranks:
@@ -272,10 +274,10 @@ def test_those_in_a_hurry_are_bound_to_full_workers_that_pause_answers(preempts:
             house.take()
         assert [rank.inflight for rank in house.ranks] == [2, 2]
         house.enter(kind=STANDARD)
-        hurry = [house.enter(kind=LS) for _ in range(4)]
+        latency_sensitive = [house.enter(kind=LS) for _ in range(4)]
         await turns(6)
         house.take()
-        bound = [waiter for waiter in hurry if waiter.bound.done()]
+        bound = [waiter for waiter in latency_sensitive if waiter.bound.done()]
         # One of each two slots of best-effort answers, all three of them.
         assert len(bound) == (3 if preempts else 0)
         assert len(house.waiting()) == 5 - len(bound)
@@ -293,11 +295,11 @@ def test_where_there_is_a_free_slot_no_answer_is_paused() -> None:
         house.running.append((house.enter(), Reservation(second, asked(STANDARD).view)))
         for waiter in list(house.waiters):
             house.pool.leave(waiter)
-        hurry = house.enter(kind=LS)
+        latency_sensitive = house.enter(kind=LS)
         await turns()
-        assert hurry.bound.result().rank is second
-        hurry.take()
-        house.pool.leave(hurry)
+        assert latency_sensitive.bound.result().rank is second
+        latency_sensitive.take()
+        house.pool.leave(latency_sensitive)
         sub_request = asked(LS)
         assert house.dispatcher.choose("decode", sub_request, sub_request.view) is first
 

@@ -336,7 +336,7 @@ def test_how_level_the_ranks_are_is_summed_up_at_each_reading() -> None:
         house.ranks[1].worker.mark_down()
         house.publish(house.ranks[2], used_tokens=800)  # alone: level
         assert figures.describe() == {
-            "looks": 2,
+            "samples": 2,
             "kv_max": 800.0,
             "kv_min": 100.0,
             "kv_mean": 425.0,

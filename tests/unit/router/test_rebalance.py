@@ -108,7 +108,9 @@ def test_a_request_that_outgrows_its_stage_goes_on_in_the_next() -> None:
             assert [row["range"] for row in rows] == ["1-150", "151-"]
             async with router.session.get(router.url + "/metrics") as response:
                 text = await response.text()
-            assert "toolkit_router_rebalance_looks_total" in text
+            values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+            passes = values["toolkit_router_rebalance_passes_total"]
+            assert values["toolkit_router_rebalance_looks_total"] == passes
 
     run(check())
 
@@ -177,10 +179,10 @@ def test_bounds_are_refined_and_policies_see_them() -> None:
         )
         stages = house.dispatcher.stages
         assert stages is not None and rebalancer.refiner is not None
-        rebalancer.look()
+        rebalancer.run_pass()
         assert stages.layout.bounds == (100,)  # nobody runs
         rebalancer.refiner.refine = lambda batches: Layout.of([(70, 1), (None, 1)])  # type: ignore[method-assign]
-        rebalancer.look()
+        rebalancer.run_pass()
         assert stages.layout.bounds == (70,)
         assert rebalancer.mover.layout is stages.layout
 

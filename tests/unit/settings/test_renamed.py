@@ -48,7 +48,7 @@ def test_an_old_key_of_a_deployment_file_names_the_new_one(
     with pytest.raises(LaunchError) as caught:
         load_deployment(file)
     (problem,) = [p for p in caught.value.problems if p.what.startswith("unknown key")]
-    assert problem.what.endswith(f"{old}'") and problem.mend.startswith(f"it is now '{new}'")
+    assert problem.what.endswith(f"{old}'") and problem.repair.startswith(f"it is now '{new}'")
     line = 1 + next(n for n, text in enumerate(file.read_text().splitlines()) if f"{old}:" in text)
     assert problem.where == f"{file}:{line}"
 

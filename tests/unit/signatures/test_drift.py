@@ -20,7 +20,7 @@ from toolkit.signatures import (
 )
 from toolkit.signatures.nearness import nearness
 
-RULES = DriftRules(recent=64, window=16, tolerance=0.05, patience=40)
+RULES = DriftRules(recent=64, window=16, tolerance=0.05, wait_limit=40)
 ONES = np.ones(3, dtype=np.float32)
 
 

@@ -68,7 +68,7 @@ def test_crowded():
     [
         ({"recent": 0}, "recent = 0"),
         ({"window": 1}, "window = 1"),
-        ({"patience": -1}, "patience = -1"),
+        ({"wait_limit": -1}, "wait_limit = -1"),
         ({"tolerance": -0.1}, "tolerance"),
         ({"min_gain": float("nan")}, "min_gain"),
         ({"crowding": 1.0}, "crowding"),

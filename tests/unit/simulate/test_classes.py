@@ -193,7 +193,7 @@ def test_they_leave_one_credit_in_eight_to_others() -> None:
     found = fleet({"slots": 64}, {"classes": True, "parked_per_prefill": 8})
     simulation = Simulation(found, COST, iter([*made, late]))
     simulation.run(until=0.003)
-    assert simulation.prefills[0].view(True).inflight == 8, "seven, and the one in a hurry"
+    assert simulation.prefills[0].view(True).inflight == 8, "seven, and the latency-sensitive one"
     assert len(simulation.router.behind) == 3
 
 
@@ -209,7 +209,7 @@ def test_the_pool_places_them_last() -> None:
     assert bound(False) == [0, 1, 2, 3]
 
 
-def test_a_worker_that_stops_them_is_free_for_who_is_in_a_hurry() -> None:
+def test_a_worker_that_stops_them_is_free_for_who_is_latency_sensitive() -> None:
     """Two workers: one has two long best-effort prompts, the other one of its own class."""
 
     def place(stops: Stopping | None) -> int:
@@ -268,7 +268,7 @@ def test_every_figure_is_there_by_class_and_the_parts_are_the_whole() -> None:
         )
 
 
-def test_those_in_a_hurry_have_a_limit_of_their_own() -> None:
+def test_those_latency_sensitive_have_a_limit_of_their_own() -> None:
     def shares(*slo: float) -> tuple[float, float]:
         setting = Setting(fleet(), COST, made_of(0.3), ["level"], seeds=1, slo=slo)
         found = run(setting).figures[0][0]
@@ -280,7 +280,7 @@ def test_those_in_a_hurry_have_a_limit_of_their_own() -> None:
     assert shares(inf, inf, inf) == (1.0, 1.0)
 
 
-def test_slices_help_who_is_in_a_hurry() -> None:
+def test_slices_help_who_is_latency_sensitive() -> None:
     def played(stops: Stopping | None) -> dict[str, Any]:
         setting = Setting(
             fleet({"slots": 64, "replicas": 8}, {"classes": True}, {"preempt": stops}),

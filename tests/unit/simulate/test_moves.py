@@ -106,7 +106,7 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
     for request in kept:
         assert request.arrived < request.prefilled <= request.first_token <= request.ended
         assert request.generated <= request.output
-        least = (request.output - 1 - simulation.groups[0].scheduling.news) * COST.decode.base
+        least = (request.output - 1 - simulation.groups[0].scheduling.notices) * COST.decode.base
         assert request.ended - request.first_token >= least - 1e-9
     for group in simulation.groups:
         for books_ in (group.requests, group.kv, group.coming, group.expected):

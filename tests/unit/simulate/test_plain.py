@@ -82,7 +82,7 @@ def finished(simulation: Simulation, made: list[Request]) -> None:
         group = simulation.groups[0]
         # A loop that tells of a token a round late may have run a pass in the round after the last;
         # and a step within a pass takes as long as that pass.
-        least = 0 if group.mixed else (request.output - 1 - group.scheduling.news) * STEP
+        least = 0 if group.mixed else (request.output - 1 - group.scheduling.notices) * STEP
         assert request.ended - request.first_token >= least - 1e-9
     for group in simulation.groups:
         assert not group.requests.any() and not group.kv.any() and not group.coming.any()

@@ -1,4 +1,5 @@
-"""Simulated prefills in slices: nobody in a hurry waits for more than one, and nothing is lost."""
+"""Simulated prefills in slices: no latency-sensitive request waits for more than one, and nothing
+is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST
 from toolkit.contract.request_class import RequestClass
-from toolkit.policies.preemption.boundary import Boundary, Verdict
+from toolkit.policies.preemption.boundary import Boundary, BoundaryChoice
 from toolkit.policies.preemption.bounds import Bounds
 from toolkit.policies.preemption.named import boundary_policy
 from toolkit.simulate.events import Events
@@ -62,33 +63,34 @@ ASKED = st.lists(
 )
 
 
-def test_a_request_in_a_hurry_waits_for_the_rest_of_a_slice() -> None:
-    """8,000 tokens take 85 ms, a slice of twelve 7.08 ms; one in a hurry comes after 20 ms."""
-    (effort, hurry), _ = play([(0.0, 8000, BE), (0.02, 100, LS)], rules())
+def test_a_request_latency_sensitive_waits_for_the_rest_of_a_slice() -> None:
+    """8,000 tokens take 85 ms, a slice of twelve 7.08 ms; a latency-sensitive request comes after
+    20 ms."""
+    (best_effort, latency_sensitive), _ = play([(0.0, 8000, BE), (0.02, 100, LS)], rules())
     slice_s = (BASE + 8000 * TOKEN) / 12
-    assert hurry.prefilled == pytest.approx(3 * slice_s + BASE + 100 * TOKEN)
-    assert effort.prefilled == pytest.approx(12 * slice_s + BASE + 100 * TOKEN)
-    assert effort.paused is not None and effort.paused.pauses == 1
-    (effort, hurry), _ = play([(0.0, 8000, BE), (0.02, 100, LS)], None)
-    assert hurry.prefilled > effort.prefilled
+    assert latency_sensitive.prefilled == pytest.approx(3 * slice_s + BASE + 100 * TOKEN)
+    assert best_effort.prefilled == pytest.approx(12 * slice_s + BASE + 100 * TOKEN)
+    assert best_effort.paused is not None and best_effort.paused.pauses == 1
+    (best_effort, latency_sensitive), _ = play([(0.0, 8000, BE), (0.02, 100, LS)], None)
+    assert latency_sensitive.prefilled > best_effort.prefilled
 
 
 def test_a_standard_request_stops_nobody_and_is_not_stopped() -> None:
-    (effort, standard), _ = play([(0.0, 8000, BE), (0.02, 100, STANDARD)], rules())
-    assert standard.prefilled > effort.prefilled
-    (standard, hurry), _ = play([(0.0, 8000, STANDARD), (0.02, 100, LS)], rules())
-    assert hurry.prefilled > standard.prefilled
+    (best_effort, standard), _ = play([(0.0, 8000, BE), (0.02, 100, STANDARD)], rules())
+    assert standard.prefilled > best_effort.prefilled
+    (standard, latency_sensitive), _ = play([(0.0, 8000, STANDARD), (0.02, 100, LS)], rules())
+    assert latency_sensitive.prefilled > standard.prefilled
 
 
 def test_best_effort_goes_behind_all_others() -> None:
     asked = [(0.0, 500, STANDARD), (0.001, 500, BE), (0.002, 500, STANDARD), (0.003, 500, LS)]
-    (_, effort, standard, hurry), _ = play(asked, rules())
-    assert effort.prefilled > max(standard.prefilled, hurry.prefilled)
+    (_, best_effort, standard, latency_sensitive), _ = play(asked, rules())
+    assert best_effort.prefilled > max(standard.prefilled, latency_sensitive.prefilled)
 
 
 def test_between_two_chunks_others_go_first() -> None:
-    (effort, standard), _ = play([(0.0, 2000, BE), (0.001, 10, STANDARD)], rules(), chunk=512)
-    assert standard.prefilled < effort.prefilled
+    (best_effort, standard), _ = play([(0.0, 2000, BE), (0.001, 10, STANDARD)], rules(), chunk=512)
+    assert standard.prefilled < best_effort.prefilled
 
 
 @pytest.mark.parametrize("behind", [False, True])
@@ -102,7 +104,7 @@ def test_all_are_prefilled_and_no_token_twice(behind: bool, asked: list[Asked], 
 
 
 @given(asked=ASKED)
-def test_one_in_a_hurry_waits_for_a_slice_and_for_its_own_class(asked: list[Asked]) -> None:
+def test_one_latency_sensitive_waits_for_a_slice_and_for_its_own_class(asked: list[Asked]) -> None:
     """Without standard requests, which nobody stops."""
     asked = [(at, prompt, BE if kind is STANDARD else kind) for at, prompt, kind in asked]
     requests, _ = play(asked, rules(bounds=Bounds(1000, 1e6)))
@@ -132,16 +134,16 @@ def test_nobody_is_stopped_more_than_the_bounds_allow(
 def test_the_last_batch_of_a_pause_ends_with_the_rest_of_its_last_prompt() -> None:
     """5,000 and 3,192 tokens begin within the bound, and 5,808 follow."""
     asked = [(0.0, 8000, BE), (0.02, 5000, LS), (0.02, 9000, LS), (0.03, 100, LS)]
-    (effort, _, half, late), _ = play(asked, rules(bounds=Bounds(3, 0.01)))
-    assert effort.paused is not None and effort.paused.pauses == 1
-    assert effort.paused.seconds == pytest.approx(2 * BASE + 14000 * TOKEN)
-    assert half.prefilled < effort.prefilled < late.prefilled
+    (best_effort, _, half, late), _ = play(asked, rules(bounds=Bounds(3, 0.01)))
+    assert best_effort.paused is not None and best_effort.paused.pauses == 1
+    assert best_effort.paused.seconds == pytest.approx(2 * BASE + 14000 * TOKEN)
+    assert half.prefilled < best_effort.prefilled < late.prefilled
 
 
 def test_a_policy_sees_what_waits() -> None:
     seen: list[Boundary] = []
 
-    def look(state: Boundary) -> Verdict:
+    def look(state: Boundary) -> BoundaryChoice:
         seen.append(state)
         return "continue"
 

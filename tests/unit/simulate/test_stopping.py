@@ -16,7 +16,7 @@ from tests.unit.simulate.test_plain import checked, finished, played
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.request_class import RequestClass
 from toolkit.router import dispatch
-from toolkit.simulate import router, standing
+from toolkit.simulate import prompt_order, router
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.fleet import Fleet, Stopping
 from toolkit.simulate.plain_stopping import StoppingGroup
@@ -53,18 +53,20 @@ def play(asked: Sequence[Asked], sizes: Fleet, cost: Linear = EVEN) -> list[Requ
 
 
 def test_constants_are_those_of_workers_and_router() -> None:
-    assert standing.PATIENCE == admission.PATIENCE
+    assert prompt_order.WAIT_LIMIT == admission.WAIT_LIMIT
     assert router.KEPT_BACK == dispatch.KEPT_BACK
 
 
-def test_one_in_a_hurry_waits_for_a_slice() -> None:
-    """2,000 tokens take 200 ms, a slice 20; one in a hurry comes after 50."""
-    effort, hurry = play([(0.0, 2000, 1, BE), (0.05, 100, 3, LS)], fleet())
-    assert hurry.prefilled == pytest.approx(HOP + 0.06 + 0.01)
-    assert effort.prefilled == pytest.approx(HOP + 0.2 + 0.01)
-    assert effort.paused is not None and effort.paused.pauses == 1
-    assert effort.paused.seconds == pytest.approx(0.01)
-    assert hurry.ended == pytest.approx(effort.prefilled + 2 * 0.01 + HOP), "no step in a pause"
+def test_one_latency_sensitive_waits_for_a_slice() -> None:
+    """2,000 tokens take 200 ms, a slice 20; a latency-sensitive request comes after 50."""
+    best_effort, latency_sensitive = play([(0.0, 2000, 1, BE), (0.05, 100, 3, LS)], fleet())
+    assert latency_sensitive.prefilled == pytest.approx(HOP + 0.06 + 0.01)
+    assert best_effort.prefilled == pytest.approx(HOP + 0.2 + 0.01)
+    assert best_effort.paused is not None and best_effort.paused.pauses == 1
+    assert best_effort.paused.seconds == pytest.approx(0.01)
+    assert latency_sensitive.ended == pytest.approx(best_effort.prefilled + 2 * 0.01 + HOP), (
+        "no step in a pause"
+    )
 
 
 def test_the_time_of_all_passes_is_counted_once() -> None:
@@ -78,61 +80,68 @@ def test_the_time_of_all_passes_is_counted_once() -> None:
 def test_a_worker_that_is_full_of_best_effort_prompts_still_lets_in_who_finds_room() -> None:
     """The second prompt found no room, after which nobody is looked at until somebody has left."""
     asked = [(0.0, 2000, 9, BE), (0.0, 2500, 9, BE), (0.05, 100, 3, LS)]
-    effort, _, hurry = play(asked, fleet(kv_tokens=4000))
-    assert hurry.prefilled < effort.prefilled
+    best_effort, _, latency_sensitive = play(asked, fleet(kv_tokens=4000))
+    assert latency_sensitive.prefilled < best_effort.prefilled
 
 
 def test_a_gpu_has_the_next_slice_under_way_already() -> None:
-    _, hurry = play([(0.0, 2000, 1, BE), (0.05, 100, 3, LS)], fleet(ahead=True))
-    assert hurry.prefilled == pytest.approx(HOP + 0.08 + 0.01)
+    _, latency_sensitive = play([(0.0, 2000, 1, BE), (0.05, 100, 3, LS)], fleet(ahead=True))
+    assert latency_sensitive.prefilled == pytest.approx(HOP + 0.08 + 0.01)
 
 
 def test_an_answer_of_one_token_is_over_in_the_pause() -> None:
-    effort, hurry = play([(0.0, 2000, 1, BE), (0.05, 100, 1, LS)], fleet())
-    assert hurry.ended == pytest.approx(hurry.prefilled + HOP) and hurry.ended < effort.prefilled
+    best_effort, latency_sensitive = play([(0.0, 2000, 1, BE), (0.05, 100, 1, LS)], fleet())
+    assert (
+        latency_sensitive.ended == pytest.approx(latency_sensitive.prefilled + HOP)
+        and latency_sensitive.ended < best_effort.prefilled
+    )
 
 
 def test_between_chunks_only_where_nobody_looks_between_layers() -> None:
     for alike in (fleet(layers=1), fleet(every=LAYERS), fleet(dp=2, dp_attention=True)):
         asked = [(0.0, 2000, 1, BE), (0.0, 2000, 1, BE), (0.05, 100, 3, LS)]
-        *efforts, hurry = play(asked, alike)
-        assert hurry.prefilled > 0.2 and not any(each.paused for each in efforts)
-    effort, hurry = play([(0.0, 2000, 1, BE), (0.06, 100, 3, LS)], fleet(layers=1, chunk=500))
-    assert hurry.prefilled == pytest.approx(HOP + 0.1 + 0.01)
-    assert effort.prefilled > hurry.prefilled
+        *best_effort, latency_sensitive = play(asked, alike)
+        assert latency_sensitive.prefilled > 0.2 and not any(each.paused for each in best_effort)
+    best_effort, latency_sensitive = play(
+        [(0.0, 2000, 1, BE), (0.06, 100, 3, LS)], fleet(layers=1, chunk=500)
+    )
+    assert latency_sensitive.prefilled == pytest.approx(HOP + 0.1 + 0.01)
+    assert best_effort.prefilled > latency_sensitive.prefilled
 
 
 def test_a_pass_that_holds_a_decode_step_is_not_stopped() -> None:
     asked = [(0.0, 100, 60, STANDARD), (0.02, 2000, 1, BE), (0.05, 100, 3, LS)]
-    _, effort, hurry = play(asked, fleet(mixed=True))
-    assert effort.paused is None and hurry.prefilled > effort.prefilled
-    _, effort, hurry = play(asked, fleet())
-    assert effort.paused is not None and hurry.prefilled < effort.prefilled
+    _, best_effort, latency_sensitive = play(asked, fleet(mixed=True))
+    assert best_effort.paused is None and latency_sensitive.prefilled > best_effort.prefilled
+    _, best_effort, latency_sensitive = play(asked, fleet())
+    assert best_effort.paused is not None and latency_sensitive.prefilled < best_effort.prefilled
 
 
-def test_best_effort_prompts_wait_for_answers_of_those_in_a_hurry() -> None:
-    hurry, effort = play([(0.0, 100, 30, LS), (0.005, 100, 1, BE)], fleet())
-    assert effort.prefill_began >= hurry.ended - HOP - 1e-9
-    standing, effort = play([(0.0, 100, 30, STANDARD), (0.005, 100, 1, BE)], fleet())
-    assert effort.prefill_began < 0.05 < standing.ended
+def test_best_effort_prompts_wait_for_answers_of_those_latency_sensitive() -> None:
+    latency_sensitive, best_effort = play([(0.0, 100, 30, LS), (0.005, 100, 1, BE)], fleet())
+    assert best_effort.prefill_began >= latency_sensitive.ended - HOP - 1e-9
+    standing, best_effort = play([(0.0, 100, 30, STANDARD), (0.005, 100, 1, BE)], fleet())
+    assert best_effort.prefill_began < 0.05 < standing.ended
 
 
 @pytest.mark.parametrize("slots", [8, 1])
 def test_but_for_64_steps_at_most(slots: int) -> None:
     """With one slot nobody is let in whatever the order, and steps are taken many at a time."""
-    hurry, effort = play([(0.0, 100, 200, LS), (0.005, 100, 1, BE)], fleet(slots=slots))
+    latency_sensitive, best_effort = play(
+        [(0.0, 100, 200, LS), (0.005, 100, 1, BE)], fleet(slots=slots)
+    )
     if slots == 1:
-        assert effort.prefill_began >= hurry.ended - HOP - 1e-9
+        assert best_effort.prefill_began >= latency_sensitive.ended - HOP - 1e-9
         return
-    assert effort.prefill_began == pytest.approx(HOP + 0.01 + 64 * 0.01)
-    assert hurry.ended == pytest.approx(HOP + 200 * 0.01 + 0.01 + HOP)
+    assert best_effort.prefill_began == pytest.approx(HOP + 0.01 + 64 * 0.01)
+    assert latency_sensitive.ended == pytest.approx(HOP + 200 * 0.01 + 0.01 + HOP)
 
 
 def test_steps_that_are_taken_at_once_are_counted_one_by_one() -> None:
     """After 64 steps there is no slot, after 100 there is one, after 128 it is let in."""
     asked = [(0.0, 100, 200, LS), (0.0, 100, 100, STANDARD), (0.005, 100, 1, BE)]
-    *_, effort = play(asked, fleet(slots=2))
-    assert 128 <= round((effort.prefill_began - HOP - 0.02) / 0.01) <= 131
+    *_, best_effort = play(asked, fleet(slots=2))
+    assert 128 <= round((best_effort.prefill_began - HOP - 0.02) / 0.01) <= 131
 
 
 def test_a_pause_lets_nobody_in_after_its_seconds() -> None:
@@ -145,27 +154,27 @@ def test_a_pause_lets_nobody_in_after_its_seconds() -> None:
 
 def test_of_who_has_begun_the_rest_follows() -> None:
     asked = [(0.0, 2000, 1, BE), (0.0501, 100, 1, LS)]
-    _, hurry = play(asked, fleet(seconds=0.001, chunk=50))
-    assert hurry.prefilled == pytest.approx(HOP + 0.0505 + 0.01)
+    _, latency_sensitive = play(asked, fleet(seconds=0.001, chunk=50))
+    assert latency_sensitive.prefilled == pytest.approx(HOP + 0.0505 + 0.01)
 
 
 def test_nor_for_more_than_64_passes() -> None:
     asked = [(0.0, 100, 1, STANDARD)] * 100 + [(0.0, 100, 1, BE)]
-    *others, effort = play(asked, fleet(chunk=100, slots=200))
-    before = sum(each.prefill_began < effort.prefill_began for each in others)
+    *others, best_effort = play(asked, fleet(chunk=100, slots=200))
+    before = sum(each.prefill_began < best_effort.prefill_began for each in others)
     assert before in (64, 65)
 
 
 def test_a_half_done_prompt_is_put_aside_for_others() -> None:
-    effort, standard = play([(0.0, 1000, 1, BE), (0.005, 100, 1, STANDARD)], fleet(chunk=200))
+    best_effort, standard = play([(0.0, 1000, 1, BE), (0.005, 100, 1, STANDARD)], fleet(chunk=200))
     assert standard.prefilled == pytest.approx(HOP + 0.02 + 0.01)
-    assert effort.computed == 1000
+    assert best_effort.computed == 1000
 
 
 def test_without_slices_the_classes_are_alike() -> None:
     sizes = plain("shortest_queue", slots=8, kv_tokens=50_000, loop="plain")
-    effort, hurry = play([(0.0, 2000, 1, BE), (0.05, 100, 3, LS)], sizes)
-    assert hurry.prefilled > effort.prefilled and effort.paused is None
+    best_effort, latency_sensitive = play([(0.0, 2000, 1, BE), (0.05, 100, 3, LS)], sizes)
+    assert latency_sensitive.prefilled > best_effort.prefilled and best_effort.paused is None
 
 
 def test_a_static_batch_runs_to_its_end() -> None:
@@ -232,7 +241,7 @@ def test_nothing_is_lost_and_bounds_hold(
 
 @given(asked=ASKED, every=st.integers(1, 4))
 @settings(deadline=None)
-def test_one_in_a_hurry_waits_for_a_slice_a_step_and_its_own_class(asked, every) -> None:
+def test_one_latency_sensitive_waits_for_a_slice_a_step_and_its_own_class(asked, every) -> None:
     """Without standard requests, which nobody stops, and with room for all."""
     asked = [(at, prompt, n, BE if kind is STANDARD else kind) for at, prompt, n, kind in asked]
     sizes = fleet(every, pauses=10_000, seconds=1e6, slots=64, kv_tokens=10**6, chunk=4096)

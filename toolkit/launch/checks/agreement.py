@@ -27,8 +27,8 @@ def agreement(plan: Plan, resolved: dict[str, dict[str, Any]]) -> list[Problem]:
     for key, name in MUST_EQUAL.items():
         if key in left and key in right and left[key] != right[key]:
             what = f"{name} differs: prefill {left[key]!r}, decode {right[key]!r}"
-            mend = f"set the same --{key.replace('_', '-')} under args of both roles"
-            problems.append(Problem("prefill/decode", what, mend))
+            repair = f"set the same --{key.replace('_', '-')} under args of both roles"
+            problems.append(Problem("prefill/decode", what, repair))
     problems += _layout(plan, prefill, decode)
     room, longest = left.get("max_total_tokens"), left.get("context_length")
     if room and longest and room < longest:
@@ -49,5 +49,5 @@ def _layout(plan: Plan, prefill: WorkerPlan, decode: WorkerPlan) -> list[Problem
     what = f"KV heads are split over {left} ranks on prefill and {right} on decode"
     if plan.device == "cpu":
         return [Problem("prefill/decode", what, "use the same tp (over dp_attention) on both")]
-    mend = "SGLang then re-slices every transfer (mooncake, nixl); equal splits are faster"
-    return [Problem("prefill/decode", what, mend, fatal=max(left, right) % min(left, right) != 0)]
+    repair = "SGLang then re-slices every transfer (mooncake, nixl); equal splits are faster"
+    return [Problem("prefill/decode", what, repair, fatal=max(left, right) % min(left, right) != 0)]

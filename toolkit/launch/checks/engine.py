@@ -22,14 +22,14 @@ def engine(plan: Plan) -> list[Problem]:
         # models/qwen3_moe.py:845: all layers have experts, those without keep random weights.
         what = "SGLang 0.5.21 gives every layer of a Qwen3MoeForCausalLM experts; this config has"
         what += " layers without, whose weights it would leave out without a word"
-        mend = "use another model: mlp_only_layers must be empty, decoder_sparse_step 1"
-        return [Problem("model", what, mend)]
+        repair = "use another model: mlp_only_layers must be empty, decoder_sparse_step 1"
+        return [Problem("model", what, repair)]
     why = on_cpu(plan.model) if plan.device == "cpu" else ""
     if not why:
         return []
     what = f"SGLang's CPU engine cannot run {plan.model.model_class}: {why}"
-    mend = "use device: cuda (with --dry-run a machine without a GPU will do), or another model"
-    return [Problem("model", what, mend)]
+    repair = "use device: cuda (with --dry-run a machine without a GPU will do), or another model"
+    return [Problem("model", what, repair)]
 
 
 def on_cpu(model: ModelFacts) -> str:

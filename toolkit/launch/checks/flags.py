@@ -38,8 +38,8 @@ def check_flags(plan: Plan, dry_run: bool = False) -> tuple[list[Problem], Resol
     problems = [complaint] if complaint else []
     if no_ib:
         what = f"this machine has no RDMA devices ({INFINIBAND}): ib_device was not checked"
-        mend = "install the InfiniBand drivers, or leave ib_device out"
-        problems.append(Problem("transfer.ib_device", what, mend, fatal=not dry_run))
+        repair = "install the InfiniBand drivers, or leave ib_device out"
+        problems.append(Problem("transfer.ib_device", what, repair, fatal=not dry_run))
     resolved: Resolved = {}
     for workers in groups.values():
         answer = answers.get(workers[0].name)
@@ -48,8 +48,8 @@ def check_flags(plan: Plan, dry_run: bool = False) -> tuple[list[Problem], Resol
         if not answer.get("ok"):
             names = _names(workers)
             what = f"SGLang refuses the flags: {answer.get('error')}"
-            mend = f"change {workers[0].role}.args or the sizes in the deployment file"
-            problems.append(Problem(names, what, mend))
+            repair = f"change {workers[0].role}.args or the sizes in the deployment file"
+            problems.append(Problem(names, what, repair))
         for worker in workers:
             resolved[worker.name] = answer.get("resolved") or {}
     return problems, resolved
@@ -74,7 +74,7 @@ def _names(workers: list[WorkerPlan]) -> str:
 
 
 def _ask(lines: list[dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], Problem | None]:
-    mend = "`toolkit doctor` says what is missing in this installation"
+    repair = "`toolkit doctor` says what is missing in this installation"
     try:
         done = subprocess.run(
             [sys.executable, "-m", "patches.check_args"],
@@ -85,7 +85,7 @@ def _ask(lines: list[dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], Proble
             env={**os.environ, **command.python_env()},
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return {}, Problem("flags", f"cannot be checked: {error}", mend)
+        return {}, Problem("flags", f"cannot be checked: {error}", repair)
     answers = {}
     for line in done.stdout.splitlines():
         try:
@@ -98,5 +98,5 @@ def _ask(lines: list[dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], Proble
     if missing:
         tail = "\n".join(done.stderr.rstrip().splitlines()[-8:])
         what = f"no answer on {', '.join(missing)} (exit status {done.returncode})\n{tail}"
-        return answers, Problem("flags", what, mend)
+        return answers, Problem("flags", what, repair)
     return answers, None

@@ -80,21 +80,21 @@ def model(plan: Plan, dry_run: bool) -> list[Problem]:
     what = f"no weight files (*.safetensors, *.bin) in {plan.model.path}"
     if dry_run and plan.model.check_path != plan.model.path:
         what += f"; checked against the config in {plan.model.check_path}"
-    mend = "download the model there, or change model.path"
-    return [Problem("model", what, mend, fatal=not dry_run)]
+    repair = "download the model there, or change model.path"
+    return [Problem("model", what, repair, fatal=not dry_run)]
 
 
 def routing(plan: Plan) -> list[Problem]:
     """A late decision needs prefill apart from decode, and our router."""
     problems = []
     if plan.dispatch == "late" and plan.mode != "pd":
-        mend = "use mode: pd, or dispatch: concurrent"
-        problems.append(Problem("router.dispatch", "late needs prefill and decode apart", mend))
+        repair = "use mode: pd, or dispatch: concurrent"
+        problems.append(Problem("router.dispatch", "late needs prefill and decode apart", repair))
     kind = plan.router.kind if plan.router else "none"
     if plan.dispatch == "late" and kind != "toolkit":
         what = f"router: {kind} picks the decode worker before the prefill runs"
-        mend = "use router: toolkit, or dispatch: concurrent"
-        problems.append(Problem("router.dispatch", what, mend))
+        repair = "use router: toolkit, or dispatch: concurrent"
+        problems.append(Problem("router.dispatch", what, repair))
     return problems
 
 
@@ -121,10 +121,10 @@ def secrets(plan: Plan, dry_run: bool = False) -> list[Problem]:
             else:
                 one_key(variable, path)
         except KeysError as error:
-            mend = (
+            repair = (
                 f"export {variable}=... first" if variable else "see docs/pages/operations.md, Keys"
             )
-            problems.append(Problem(place, str(error), mend, fatal=not dry_run))
+            problems.append(Problem(place, str(error), repair, fatal=not dry_run))
     exposed = [w.address for w in plan.workers if not is_loopback(w.address)]
     if not plan.keyed:
         if plan.worker_key_env or plan.worker_key_file:
@@ -132,21 +132,21 @@ def secrets(plan: Plan, dry_run: bool = False) -> list[Problem]:
             problems.append(Problem("worker_key", what, "use router: toolkit, or remove it"))
         if exposed and plan.router is not None and not plan.router.open:
             what = f"workers at {exposed[0]} would ask nobody for a key: SGLang's router has none"
-            mend = "use router: toolkit, or say router.open: true where strangers are kept away"
-            problems.append(Problem("router.kind", what, mend))
+            repair = "use router: toolkit, or say router.open: true where strangers are kept away"
+            problems.append(Problem("router.kind", what, repair))
         return problems
     if plan.router is None and not (plan.worker_key_env or plan.worker_key_file):
         what = "the workers ask for the run's key, which nobody but their launcher knows"
-        mend = "name one that your own router has too: worker_key_env or worker_key_file"
-        problems.append(Problem("router.kind", what, mend, fatal=False))
+        repair = "name one that your own router has too: worker_key_env or worker_key_file"
+        problems.append(Problem("router.kind", what, repair, fatal=False))
     several = len({w.host for w in plan.workers} | ({plan.router.node} if plan.router else set()))
     if several > 1 and not (plan.worker_key_env or plan.worker_key_file):
         what = "the launchers of several hosts must give the workers one key"
-        mend = (
+        repair = (
             "put the same random text into a variable (worker_key_env: NAME) or a file of mode 600 "
             "(worker_key_file: PATH) on every host: openssl rand -hex 32"
         )
-        problems.append(Problem("worker_key_env", what, mend, fatal=not dry_run))
+        problems.append(Problem("worker_key_env", what, repair, fatal=not dry_run))
     return problems + open_network(plan)
 
 
@@ -158,10 +158,10 @@ def open_network(plan: Plan) -> list[Problem]:
     shown = ", ".join(between[:3]) + (f" and {len(between) - 3} more" if len(between) > 3 else "")
     what = f"the run's keys (workers', admin's) go by plain HTTP between {shown}"
     if plan.insecure:
-        mend = "keep everybody else off that network, and the ports that --dry-run prints closed"
-        return [Problem("insecure", what, mend, fatal=False)]
-    mend = "say `insecure: true` where nobody else is on that network (docs/pages/security.md)"
-    return [Problem("insecure", what, mend)]
+        repair = "keep everybody else off that network, and the ports that --dry-run prints closed"
+        return [Problem("insecure", what, repair, fatal=False)]
+    repair = "say `insecure: true` where nobody else is on that network (docs/pages/security.md)"
+    return [Problem("insecure", what, repair)]
 
 
 def optimistic(plan: Plan, resolved: Resolved) -> list[Problem]:
@@ -174,11 +174,11 @@ def optimistic(plan: Plan, resolved: Resolved) -> list[Problem]:
         return []
     what = "is 0 with these flags: prefills would wait for a decode worker, which late dispatch "
     what += "chooses after them, until they time out"
-    mend = (
+    repair = (
         "leave pp-size out; with hierarchical cache use hicache-write-policy write_through, and "
         "hicache-host-memory-mode buffer_only if it has a storage backend; or dispatch: concurrent"
     )
-    return [Problem("prefill.args.optimistic-prefill-attempts", what, mend)]
+    return [Problem("prefill.args.optimistic-prefill-attempts", what, repair)]
 
 
 def ports(plan: Plan) -> list[Problem]:
@@ -196,13 +196,13 @@ def ports(plan: Plan) -> list[Problem]:
     problems = []
     for name, host, port, address, local in wanted:
         if counts[host, port] > 1:
-            mend = "give them different ports, or none"
-            problems.append(Problem(name, f"port {port} is used twice on {host}", mend))
+            repair = "give them different ports, or none"
+            problems.append(Problem(name, f"port {port} is used twice on {host}", repair))
         elif local and (by := claims.holder(address, port)):
             problems.append(claims.taken(name, port, by))
         elif local and _is_ours(address) and not is_free(port, address):
-            mend = f"end what listens there (ss -ltnp 'sport = :{port}'), or set another port"
-            problems.append(Problem(name, f"port {port} is in use", mend))
+            repair = f"end what listens there (ss -ltnp 'sport = :{port}'), or set another port"
+            problems.append(Problem(name, f"port {port} is in use", repair))
     return problems
 
 
@@ -246,8 +246,8 @@ def _gpu_memory(plan: Plan) -> list[Problem]:
             )
     if free and any(g >= len(free) for g in need):
         what = f"the plan uses GPU {max(need)}, this machine has {len(free)}"
-        mend = "fewer replicas, or share: `gpus: [0]` on each role (launch/one-gpu.yaml)"
-        problems.append(Problem("GPUs", what, mend))
+        repair = "fewer replicas, or share: `gpus: [0]` on each role (launch/one-gpu.yaml)"
+        problems.append(Problem("GPUs", what, repair))
     return problems
 
 

@@ -28,12 +28,12 @@ def preempting(plan: Plan) -> list[Problem]:
     config = (plan.router.config if plan.router else None) or {}
     if plan.router is None or plan.router.kind != "toolkit":
         what = "only our router tells workers the class of a request"
-        mend = "use router: {kind: toolkit, classes: {}}, or remove it"
-        problems.append(Problem(f"{key}.preempt", what, mend))
+        repair = "use router: {kind: toolkit, classes: {}}, or remove it"
+        problems.append(Problem(f"{key}.preempt", what, repair))
     elif config.get("classes") is None:
         what = "no request is best-effort or latency-sensitive without router.classes"
-        mend = "set router: {classes: {}} or more of it, or remove it"
-        problems.append(Problem(f"{key}.preempt", what, mend))
+        repair = "set router: {classes: {}} or more of it, or remove it"
+        problems.append(Problem(f"{key}.preempt", what, repair))
     for role, worker in first.items():
         if role == "decode":
             continue
@@ -70,5 +70,5 @@ def _problem(key: str, worker: WorkerPlan, keeps_state: bool) -> list[Problem]:
     if not found:
         return []
     what = f"prompts are stopped between chunks, not between layers: {found}"
-    mend = f"make chunks smaller ({key}.args.chunked-prefill-size), or leave it so"
-    return [Problem(f"{key}.preempt", what, mend, fatal=False)]
+    repair = f"make chunks smaller ({key}.args.chunked-prefill-size), or leave it so"
+    return [Problem(f"{key}.preempt", what, repair, fatal=False)]

@@ -29,5 +29,5 @@ def worker_problems(resolved: Mapping[str, Any]) -> list[Problem]:
     if not count or resolved.get("enable_eplb") or placed != "trivial":
         return []
     what = f"the {count} redundant experts are copies of experts 0 to {count - 1}, busy or not"
-    mend = "set enable-eplb: true, or init-expert-location to a placement, or leave them out"
-    return [Problem("ep-num-redundant-experts", what, mend, fatal=False)]
+    repair = "set enable-eplb: true, or init-expert-location to a placement, or leave them out"
+    return [Problem("ep-num-redundant-experts", what, repair, fatal=False)]

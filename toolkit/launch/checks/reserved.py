@@ -83,17 +83,19 @@ def problems(where: str, args: Mapping[str, Any], reserved: Mapping[str, str]) -
             what = "is set by the launcher"
             if flag not in reserved:
                 what = f"argparse takes it for --{meant[0]}, which {what}"
-            found.append(Problem(at, what, _mend(role, reserved[meant[0]])))
+            found.append(Problem(at, what, _repair(role, reserved[meant[0]])))
         elif not KEY.fullmatch(key):
-            mend = f"write {flag}: VALUE" if flag and "=" in key else "write the flag's name alone"
-            found.append(Problem(at, "is no name of a flag", mend))
+            repair = (
+                f"write {flag}: VALUE" if flag and "=" in key else "write the flag's name alone"
+            )
+            found.append(Problem(at, "is no name of a flag", repair))
         elif any(FLAG.match(text) for text in _texts(value)):
             what = f"the value {value!r} would be read as another flag"
             found.append(Problem(at, what, "give that flag a key of its own"))
     return found
 
 
-def _mend(role: str, place: str) -> str:
+def _repair(role: str, place: str) -> str:
     if " " in place:
         return place
     if place.startswith("."):

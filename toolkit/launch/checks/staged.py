@@ -21,15 +21,15 @@ def staged(plan: Plan) -> list[Problem]:
         return []
     problems = []
     if given.get("refine_s") and "stages" not in config:
-        mend = "set decode.stages, or remove it"
-        problems.append(Problem(f"{KEY}.refine_s", "there are no stages to refine", mend))
+        repair = "set decode.stages, or remove it"
+        problems.append(Problem(f"{KEY}.refine_s", "there are no stages to refine", repair))
     if given.get("qoe") is not None:
         return problems
     why = _unusable(plan)
     if given.get("refine_s"):
         what = f"bounds are found by a QoE fit, and there is none{why and f': {why}'}"
-        mend = "set router.profile to a profile that has one, or give qoe: [D0, D1, D2, D3, D4]"
-        problems.append(Problem(f"{KEY}.refine_s", what, mend))
+        repair = "set router.profile to a profile that has one, or give qoe: [D0, D1, D2, D3, D4]"
+        problems.append(Problem(f"{KEY}.refine_s", what, repair))
     elif why:
         what = f"moves are weighed by KV tokens alone: {why}"
         problems.append(Problem("router.profile", what, "leave it so", fatal=False))

@@ -30,8 +30,8 @@ def waiting(plan: Plan) -> list[Problem]:
     if "prefill" in first and plan.dispatch == "late" and parked is not None and parked < PARKED:
         what = f"a prefill worker gets {parked} requests at a time, and orders only these: the rest"
         what += " waits in the router, in the order of arrival"
-        mend = f"leave it out (then it is {PARKED}), or raise it"
-        problems.append(Problem("router.parked_per_prefill", what, mend, fatal=False))
+        repair = f"leave it out (then it is {PARKED}), or raise it"
+        problems.append(Problem("router.parked_per_prefill", what, repair, fatal=False))
     return problems
 
 

@@ -92,7 +92,7 @@ class Learned:
         self.views = [View(features) for features in VIEWS]
         self._back_off = back_off
         self._keys: OrderedDict[Key, int] = OrderedDict()
-        self._standing = [0] * rows
+        self._inflight = [0] * rows
         self._root_at = [0.0] * rows
         self._free = list(range(rows - 1, 0, -1))
 
@@ -106,7 +106,7 @@ class Learned:
                 continue
             row = self._row((at, values))
             if row is not None:
-                self._standing[row] += 1
+                self._inflight[row] += 1
                 stands.append(_Stand(at, row))
         best = max(stands, key=lambda stand: self.views[stand.view].gain, default=None)
         if best is None or self.views[best.view].gain <= NOTHING:
@@ -124,7 +124,7 @@ class Learned:
             if by_itself:
                 share = lengths.share(row, length, base, self._back_off)
                 self.views[at].judge(math.log(share / base))
-            self._standing[row] -= 1
+            self._inflight[row] -= 1
             lengths.learn(row, length, by_itself)
         lengths.learn(0, length, by_itself)
         lengths.refresh(0)
@@ -155,7 +155,7 @@ class Learned:
     def _evict(self) -> None:
         for key, _ in zip(self._keys, range(TRIED), strict=False):
             row = self._keys[key]
-            if not self._standing[row]:
+            if not self._inflight[row]:
                 del self._keys[key]
                 self._free.append(row)
                 return

@@ -1,4 +1,4 @@
-"""When best-effort work stands aside for a request that is in a hurry.
+"""When best-effort work stands aside for a latency-sensitive request.
 
 A prefill of best-effort requests runs in slices of layers. At each boundary between two slices a
 policy is asked whether it goes on or yields (`toolkit.policies.preemption.boundary`); what it may

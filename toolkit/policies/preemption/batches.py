@@ -10,16 +10,16 @@ class Queues(NamedTuple):
 
     urgent_prefill: int = 0
     urgent_decode: int = 0
-    effort_prefill: int = 0
-    effort_decode: int = 0
+    best_effort_prefill: int = 0
+    best_effort_decode: int = 0
 
 
 class Batch(NamedTuple):
-    """Requests of one phase: `urgent` ones, filled up with `effort` (best-effort) ones."""
+    """Requests of one phase: `urgent` ones, filled up with `best_effort` (best-effort) ones."""
 
     phase: Literal["prefill", "decode"]
     urgent: int
-    effort: int
+    best_effort: int
 
 
 def next_batch(queues: Queues, size: int) -> Batch | None:
@@ -36,16 +36,16 @@ def next_batch(queues: Queues, size: int) -> Batch | None:
     """
     if size < 1 or min(queues) < 0:
         raise ValueError(f"no batch of {size} from {queues}")
-    urgent_prefill, urgent_decode, effort_prefill, effort_decode = queues
+    urgent_prefill, urgent_decode, best_effort_prefill, best_effort_decode = queues
     if urgent_decode >= size:
         return Batch("decode", size, 0)
     if urgent_prefill:
-        return _filled("prefill", urgent_prefill, effort_prefill, size)
-    if urgent_decode or effort_decode:
-        return _filled("decode", urgent_decode, effort_decode, size)
-    return _filled("prefill", 0, effort_prefill, size) if effort_prefill else None
+        return _filled("prefill", urgent_prefill, best_effort_prefill, size)
+    if urgent_decode or best_effort_decode:
+        return _filled("decode", urgent_decode, best_effort_decode, size)
+    return _filled("prefill", 0, best_effort_prefill, size) if best_effort_prefill else None
 
 
-def _filled(phase: Literal["prefill", "decode"], urgent: int, effort: int, size: int) -> Batch:
+def _filled(phase: Literal["prefill", "decode"], urgent: int, best_effort: int, size: int) -> Batch:
     urgent = min(urgent, size)
-    return Batch(phase, urgent, min(effort, size - urgent))
+    return Batch(phase, urgent, min(best_effort, size - urgent))

@@ -19,8 +19,8 @@ class Bounds:
     """A request that has been stopped `pauses` times, or for `seconds` in all, is not stopped any
     more: its passes run to their end. (*Ours*: the paper leaves starvation open.)
 
-    A pause ends when its `seconds` are used up, too: those in a hurry run in batches, and none of
-    them begins after that. So a request stands still for less than
+    A pause ends when its `seconds` are used up, too: latency-sensitive requests run in batches, and
+    none of them begins after that. So a request stands still for less than
 
         seconds + B,
 
@@ -44,5 +44,5 @@ class Bounds:
 
     def may_go_on(self, paused: Paused, since_s: float) -> bool:
         """Whether in a pause that began `since_s` ago, and is not in `paused` yet, one more batch
-        of those in a hurry may begin."""
+        of latency-sensitive requests may begin."""
         return paused.seconds + since_s < self.seconds

@@ -1,4 +1,4 @@
-"""Strict: whoever is in a hurry goes first, always."""
+"""Strict: a latency-sensitive request goes first, always."""
 
 from __future__ import annotations
 

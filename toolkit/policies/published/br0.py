@@ -9,7 +9,7 @@ from toolkit.policies.rounds.two_stage import R_MAX
 
 
 class PaperBr0Policy(Br0Policy):
-    """`br0` without `patience`, and with the paper's first stage.
+    """`br0` without `wait_limit`, and with the paper's first stage.
 
     Formula: `br0`'s, F_g(Q) = d - G * max(0, d - m_g), in its two stages and its bypass.
 
@@ -27,4 +27,4 @@ class PaperBr0Policy(Br0Policy):
     by_slots = True
 
     def __init__(self, seed: int = 0, s_greedy: int | None = None, r_max: int = R_MAX) -> None:
-        super().__init__(seed, s_greedy, r_max, patience=math.inf)
+        super().__init__(seed, s_greedy, r_max, wait_limit=math.inf)

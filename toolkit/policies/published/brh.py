@@ -39,14 +39,14 @@ class PaperBrHPolicy(BrHPolicy):
 
     Not in it, though in `brh`: gamma that follows how fast requests end; beta that grows with the
     ranks (6 G); the horizon's score in the bypass; ranks in the order of their discounted loads
-    (here: free slots, then the margin m_g of this step); `patience` and the first stage (see
+    (here: free slots, then the margin m_g of this step); `wait_limit` and the first stage (see
     `br0@paper`); the predictor `learned`.
     Where the paper (as far as we have it) is silent: beta is 48 at any G, though it was measured at
     G = 8; whether a bypass with no F above 0 waits for a round is not in our text, and it does not
     here, as a slot is free; and as in `brh` what `TwoStage` and `InflightLengths` say of
     themselves. Degraded: as `brh`.
     Knobs: `predictor` (survival, the paper's that needs neither repeated prompts nor foresight, as
-    in its figure 6; exact_match; oracle), those of `brh` but `patience`; as text
+    in its figure 6; exact_match; oracle), those of `brh` but `wait_limit`; as text
     `brh@paper[:PREDICTOR][:S_GREEDY][:KEY=VALUE]`.
     Source: BalanceRoute (arXiv 2605.06113), BR-H; the bypass: text beside figure 5.
     """
@@ -66,9 +66,9 @@ class PaperBrHPolicy(BrHPolicy):
         r_max: int = R_MAX,
         predictor: str = PREDICTORS[0],
     ) -> None:
-        patience = math.inf
+        wait_limit = math.inf
         super().__init__(
-            seed, horizon, alpha, beta, gamma, inflight, s_greedy, r_max, patience, predictor
+            seed, horizon, alpha, beta, gamma, inflight, s_greedy, r_max, wait_limit, predictor
         )
 
     def _envelope(self, ranks: Ranks) -> MarginAhead:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from toolkit.policies.base import Decision, Needs, RequestView, WorkerView
 from toolkit.policies.rounds.assign import Assigner, Assignment
-from toolkit.policies.rounds.two_stage import PATIENCE, R_MAX, Counters, Envelope, Near, TwoStage
+from toolkit.policies.rounds.two_stage import R_MAX, WAIT_LIMIT, Counters, Envelope, Near, TwoStage
 from toolkit.policies.support.readings import Ranks, kv_sizes, kv_tokens, read_ranks
 
 
@@ -48,10 +48,10 @@ class BalanceRoute(Assigner):
         seed: int = 0,
         s_greedy: int | None = None,
         r_max: int = R_MAX,
-        patience: float = PATIENCE,
+        wait_limit: float = WAIT_LIMIT,
     ) -> None:
         """`seed` as every policy takes it; nothing is drawn here. The others: `TwoStage`."""
-        self._stages = TwoStage(s_greedy, r_max, patience, self.by_slots)
+        self._stages = TwoStage(s_greedy, r_max, wait_limit, self.by_slots)
         self.counters: Counters = self._stages.counters
 
     @abstractmethod

@@ -20,7 +20,7 @@ class Rounds:
         self.due: float | None = None
         """When the next round is to take place; None for none."""
 
-    def news(self, now: float, waiting: int) -> bool:
+    def notified(self, now: float, waiting: int) -> bool:
         """Something has changed that may let one of the `waiting` go, or one more waits."""
         return waiting > 0 and self._plan(now)
 

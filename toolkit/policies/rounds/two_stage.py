@@ -14,7 +14,7 @@ from toolkit.policies.rounds.unassigned import Unassigned
 from toolkit.policies.support.readings import Ranks
 
 R_MAX = 4
-PATIENCE = 64
+WAIT_LIMIT = 64
 LOOK = 64
 """Of those who wait so many are asked whether they are near."""
 
@@ -45,7 +45,7 @@ class Envelope(Protocol):
 class Counters:
     """What the rounds did. `placed` counts requests, of which `bypassed` came alone and chose the
     rank, `greedy` were placed by stage 1; `forced` sets had no F above 0, `overdue` requests had
-    waited at the head while `patience` others passed; `oversized` fit in no pool."""
+    waited at the head while `wait_limit` others passed; `oversized` fit in no pool."""
 
     rounds: int = 0
     placed: int = 0
@@ -79,22 +79,22 @@ class TwoStage:
     every pool goes to a rank all the same, which answers it as the engine does.
     With `near` (*ours*) a rank chooses among those of the first 64 that prefer it, as long as there
     is one: a slot is not kept free for it.
-    `patience`: once that many others were placed while the same request stood at the head of the
+    `wait_limit`: once that many others were placed while the same request stood at the head of the
     pool, it is next, whatever its F (infinite: the paper).
     """
 
     def __init__(
-        self, s_greedy: int | None, r_max: int, patience: float, by_slots: bool = False
+        self, s_greedy: int | None, r_max: int, wait_limit: float, by_slots: bool = False
     ) -> None:
         if not 1 <= r_max <= 8:
             raise ValueError(f"r_max = {r_max} must lie in 1..8: it takes 2^r_max subsets")
         if s_greedy is not None and s_greedy < 0:
             raise ValueError(f"s_greedy = {s_greedy} must not be negative")
-        if not patience >= 1:
-            raise ValueError(f"patience = {patience:g} must be at least 1")
+        if not wait_limit >= 1:
+            raise ValueError(f"wait_limit = {wait_limit:g} must be at least 1")
         self.s_greedy = s_greedy
         self.r_max = r_max
-        self.patience = patience
+        self.wait_limit = wait_limit
         self.by_slots = by_slots
         self.counters = Counters()
         self._passed = 0
@@ -189,7 +189,7 @@ class _Round:
         g = heappop(self.heap)[-1]
         room, waiting, stages = self.ranks.room[g], self.waiting, self.stages
         head = waiting.pending[0]
-        if stages._passed >= stages.patience and waiting.sizes[head] <= room:
+        if stages._passed >= stages.wait_limit and waiting.sizes[head] <= room:
             stages.counters.overdue += 1
             self._place(g, [head], self.envelope.values(g, [waiting.sizes[head]])[0], "overdue")
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.policies.stages.floor import Book
+from toolkit.policies.stages.auction import Account
 from toolkit.policies.stages.running import Running
 
 
@@ -15,8 +15,8 @@ def uneven(source: float, target: float, mean: float, band: float) -> bool:
 
 
 def offers(
-    floor: Sequence[Book],
-    source: Book,
+    auction: Sequence[Account],
+    source: Account,
     movable: Sequence[tuple[int, Running]],
     band: float,
     most: int,
@@ -25,7 +25,7 @@ def offers(
     request that is no more than half of what lies between the two, so that neither is to hand
     anything back; where there is none and it is above the band, the smallest that leaves both
     lighter than it is. `movable`: (place, request), in any order."""
-    loads = [book.load for book in floor if book.open and book is not source]
+    loads = [account.load for account in auction if account.open and account is not source]
     if not loads:
         return []
     own, mean = source.load, (sum(loads) + source.load) / (len(loads) + 1)

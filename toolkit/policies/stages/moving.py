@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from toolkit.policies.stages.floor import Book, Quality, gain_s, winner
+from toolkit.policies.stages.auction import Account, Quality, gain_s, winner
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.levelling import offers, uneven
 from toolkit.policies.stages.running import Instance, Move, Running, Why
@@ -22,9 +22,9 @@ class Knobs:
     """`over`: an instance asks when it holds so much more than its stage's mean, as a share; `band`
     the same without stages. `at_once`: moves at a time from and to an instance. `reserve`: KV
     tokens that stay free at a target beside the request; an instance with less free hands on.
-    `patience`: a request that asked in so many looks in vain goes first. `least`: requests with
+    `wait_limit`: a request that asked in so many passes in vain goes first. `least`: requests with
     fewer expected tokens left (where known, else of fewer KV tokens) do not move for their load.
-    `rest`: for so many looks a request does not go back whence it came for its load. `horizon`:
+    `rest`: for so many passes a request does not go back whence it came for its load. `horizon`:
     output tokens over which a move has to pay where `Running.left` does not say. `checked`: the
     reasons for which a move has to pay. ValueError: one that cannot be."""
 
@@ -32,7 +32,7 @@ class Knobs:
     band: float = 0.05
     at_once: int = 3
     reserve: int = 512
-    patience: int = 4
+    wait_limit: int = 4
     least: int = 0
     rest: int = 20
     horizon: int = 128
@@ -42,7 +42,7 @@ class Knobs:
         for name in ("over", "band"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("at_once", "patience", "horizon"):
+        for name in ("at_once", "wait_limit", "horizon"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
         for name in ("reserve", "least", "rest"):
@@ -60,14 +60,14 @@ class Counters:
 
 
 class _Ask(NamedTuple):
-    source: Book
+    source: Account
     place: int
     request: Running
     why: Why
 
 
 class Mover:
-    """`decide(instances) -> moves`, once a look (every 0.25 s or so, and when a move has ended).
+    """`decide(instances) -> moves`, once a pass (every 0.25 s or so, and when a move has ended).
 
     Who asks, in this order:
 
@@ -80,8 +80,8 @@ class Mover:
        requests that bring it no further down than to the mean, else the smallest, inside the stage.
 
     Asks of the third and fourth kind go by the load of who asks, heaviest first. A request that
-    asked in vain in `patience` looks goes before all others. Targets are chosen by `winner`; none
-    is held, draining, at `at_once` moves, or without a slot and `length + reserve` free KV.
+    asked in vain in `wait_limit` passes goes before all others. Targets are chosen by `winner`;
+    none is held, draining, at `at_once` moves, or without a slot and `length + reserve` free KV.
 
     A move for load (overload, level) has to lower the larger load of the two, and must not make an
     asker of the target. With `quality` (Q^B, seconds by output token, summed over a batch) it has
@@ -110,24 +110,24 @@ class Mover:
         self._quality = quality
         self._vain: dict[Hashable, int] = {}
         self._came: dict[Hashable, tuple[Hashable, int]] = {}
-        self._look = 0
+        self._pass_number = 0
 
     def decide(self, instances: Sequence[Instance]) -> list[Move]:
-        """One look. Moves in the order in which they were agreed; each is to be begun at once, or
+        """One pass. Moves in the order in which they were agreed; each is to be begun at once, or
         else its request asks again. ValueError: a stage that the layout does not have, or a rank
         twice."""
         self._check(instances)
-        self._look += 1
+        self._pass_number += 1
         self._came = {
-            request: (source, look)
-            for request, (source, look) in self._came.items()
-            if self._look - look <= self.knobs.rest
+            request: (source, number)
+            for request, (source, number) in self._came.items()
+            if self._pass_number - number <= self.knobs.rest
         }
-        floor = [Book(place, instance) for place, instance in enumerate(instances)]
+        auction = [Account(place, instance) for place, instance in enumerate(instances)]
         moves: list[Move] = []
         vain: dict[Hashable, int] = {}
-        for ask in self._in_order(self._asks(floor)):
-            missing = self._agree(floor, ask, moves)
+        for ask in self._in_order(self._asks(auction)):
+            missing = self._agree(auction, ask, moves)
             if missing is not None:
                 self.counters.passed[missing] += 1
                 vain[ask.request.request] = self._vain.get(ask.request.request, 0) + 1
@@ -145,43 +145,43 @@ class Mover:
                     f"instance {each.rank} is of stage {each.stage}; there are {count}"
                 )
 
-    def _asks(self, floor: Sequence[Book]) -> Iterator[_Ask]:
-        for book in floor:
-            if book.instance.draining:
-                for place, request in book.movable():
-                    yield _Ask(book, place, request, "drain")
+    def _asks(self, auction: Sequence[Account]) -> Iterator[_Ask]:
+        for account in auction:
+            if account.instance.draining:
+                for place, request in account.movable():
+                    yield _Ask(account, place, request, "drain")
                 continue
             asked: set[int] = set()
-            if book.spare < self.knobs.reserve:
-                largest = max(book.movable(), key=lambda e: e[1].length, default=None)
+            if account.spare < self.knobs.reserve:
+                largest = max(account.movable(), key=lambda e: e[1].length, default=None)
                 if largest is not None:
                     asked.add(largest[0])
-                    yield _Ask(book, *largest, "kv_limit")
-            outgrown = [] if self.layout is None else list(self._outgrown(self.layout, book))
+                    yield _Ask(account, *largest, "kv_limit")
+            outgrown = [] if self.layout is None else list(self._outgrown(self.layout, account))
             for place, request in outgrown:
                 if place not in asked:
                     asked.add(place)
-                    yield _Ask(book, place, request, "outgrown")
-            for place, request in self._too_much(floor, book, asked):
-                yield _Ask(book, place, request, "overload" if self.layout else "level")
+                    yield _Ask(account, place, request, "outgrown")
+            for place, request in self._too_much(auction, account, asked):
+                yield _Ask(account, place, request, "overload" if self.layout else "level")
 
-    def _outgrown(self, layout: Layout, book: Book) -> Iterator[tuple[int, Running]]:
-        upto = layout.stages[book.instance.stage].upto
+    def _outgrown(self, layout: Layout, account: Account) -> Iterator[tuple[int, Running]]:
+        upto = layout.stages[account.instance.stage].upto
         if upto is not None:
-            yield from ((i, each) for i, each in book.movable() if each.length > upto)
+            yield from ((i, each) for i, each in account.movable() if each.length > upto)
 
     def _too_much(
-        self, floor: Sequence[Book], book: Book, asked: set[int]
+        self, auction: Sequence[Account], account: Account, asked: set[int]
     ) -> list[tuple[int, Running]]:
         """What an instance offers for its load: as many as it may move, largest first."""
-        mean, knobs = self._mean(floor, book), self.knobs
-        if book.load <= mean * (1 + (knobs.over if self.layout else 0.0)):
+        mean, knobs = self._mean(auction, account), self.knobs
+        if account.load <= mean * (1 + (knobs.over if self.layout else 0.0)):
             return []
-        movable = [e for e in book.movable() if e[0] not in asked and self._worth(e[1])]
+        movable = [e for e in account.movable() if e[0] not in asked and self._worth(e[1])]
         if self.layout is None:
-            return offers(floor, book, movable, knobs.band, knobs.at_once)
+            return offers(auction, account, movable, knobs.band, knobs.at_once)
         left = sorted(movable, key=lambda e: -e[1].length)
-        excess = book.load - mean
+        excess = account.load - mean
         offered: list[tuple[int, Running]] = []
         for place, request in left:
             if request.length <= excess and len(offered) < self.knobs.at_once:
@@ -193,88 +193,90 @@ class Mover:
         size = request.length if request.left is None else request.left
         return size >= self.knobs.least
 
-    def _stage(self, book: Book) -> int:
-        return book.instance.stage if self.layout else 0
+    def _stage(self, account: Account) -> int:
+        return account.instance.stage if self.layout else 0
 
-    def _mean(self, floor: Iterable[Book], book: Book) -> float:
+    def _mean(self, auction: Iterable[Account], account: Account) -> float:
         """KV tokens of an instance of its stage, of those that get requests; its own if none."""
-        loads = [b.load for b in floor if b.open and self._stage(b) == self._stage(book)]
-        return sum(loads) / len(loads) if loads else float(book.load)
+        loads = [b.load for b in auction if b.open and self._stage(b) == self._stage(account)]
+        return sum(loads) / len(loads) if loads else float(account.load)
 
     def _in_order(self, asks: Iterable[_Ask]) -> list[_Ask]:
         def order(ask: _Ask) -> tuple[int, int, int, int]:
             vain = self._vain.get(ask.request.request, 0)
             kind = _URGENT.index(ask.why) if ask.why in _URGENT else len(_URGENT)
-            starved = vain if vain >= self.knobs.patience else 0
+            starved = vain if vain >= self.knobs.wait_limit else 0
             return -starved, kind, -ask.source.load, -ask.request.length
 
         return sorted(asks, key=order)
 
-    def _agree(self, floor: Sequence[Book], ask: _Ask, moves: list[Move]) -> str | None:
+    def _agree(self, auction: Sequence[Account], ask: _Ask, moves: list[Move]) -> str | None:
         """Make a move of an ask, or say what was missing."""
         source, place, request, why = ask
         if source.moving >= self.knobs.at_once:
             return "busy"
-        among = [book for book in self._receivers(floor, ask) if book is not source]
-        free = [book for book in among if book.moving < self.knobs.at_once]
-        bids = [book for book in free if book.fits(request.length, self.knobs.reserve)]
+        among = [account for account in self._receivers(auction, ask) if account is not source]
+        free = [account for account in among if account.moving < self.knobs.at_once]
+        bids = [account for account in free if account.fits(request.length, self.knobs.reserve)]
         if not bids:
             return "busy" if len(free) < len(among) else "no_room"
         if why == "kv_limit":
-            target = max(bids, key=lambda book: (book.free, -book.place))
+            target = max(bids, key=lambda account: (account.free, -account.place))
         elif why == "level":
-            target = min(bids, key=lambda book: (book.load, book.place))
+            target = min(bids, key=lambda account: (account.load, account.place))
         else:
             target = winner(bids)
-        if why in ("overload", "level") and not self._evens(floor, ask, target):
+        if why in ("overload", "level") and not self._evens(auction, ask, target):
             return "no_gain"
         if not self._pays(ask, target):
             return "no_gain"
         source.give(place)
         target.take(request)
         if why not in _URGENT:
-            self._came[request.request] = source.instance.rank, self._look
+            self._came[request.request] = source.instance.rank, self._pass_number
         moves.append(Move(request.request, source.instance.rank, target.instance.rank, why))
         return None
 
-    def _receivers(self, floor: Sequence[Book], ask: _Ask) -> list[Book]:
+    def _receivers(self, auction: Sequence[Account], ask: _Ask) -> list[Account]:
         """Those of the stage that is to have it; of the nearest where nobody there can."""
         source, _, request, why = ask
         before = self._came.get(request.request, (None, 0))[0]
-        among = [book for book in floor if book.open and book is not source]
+        among = [account for account in auction if account.open and account is not source]
         if why not in _URGENT and before is not None:
-            among = [book for book in among if book.instance.rank != before]
+            among = [account for account in among if account.instance.rank != before]
         if self.layout is None:
             return among
         own = self._stage(source)
         if why == "overload":
-            return [book for book in among if self._stage(book) == own]
+            return [account for account in among if self._stage(account) == own]
         stages = self.layout.nearest(self.layout.stage_of(request.length))
         if why == "outgrown":
             stages = [stage for stage in stages if stage > own]
         else:
-            among = [book for book in among if book.fits(request.length, self.knobs.reserve)]
+            among = [
+                account for account in among if account.fits(request.length, self.knobs.reserve)
+            ]
         for stage in stages:
-            found = [book for book in among if self._stage(book) == stage]
+            found = [account for account in among if self._stage(account) == stage]
             if found:
                 return found
         return []
 
-    def _evens(self, floor: Sequence[Book], ask: _Ask, target: Book) -> bool:
+    def _evens(self, auction: Sequence[Account], ask: _Ask, target: Account) -> bool:
         """Whether a move for load lowers the larger of the two, makes no asker of the target, and
-        is still called for after what this look has agreed already."""
+        is still called for after what this pass has agreed already."""
         source, _, request, why = ask
         after = target.load + request.length
         if after >= source.load:
             return False
-        mean, knobs = self._mean(floor, source), self.knobs
+        mean, knobs = self._mean(auction, source), self.knobs
         if why == "level":
             asks = uneven(source.load, target.load, mean, knobs.band)
             return asks and after <= mean * (1 + knobs.band)
         threshold = mean * (1 + knobs.over)
         return after <= threshold < source.load
 
-    def _pays(self, ask: _Ask, target: Book) -> bool:
+    def _pays(self, ask: _Ask, target: Account) -> bool:
         """By the QoE model, where there is one."""
         source, place, request, why = ask
         if self._quality is None or why not in self.knobs.checked:

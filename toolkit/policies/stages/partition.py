@@ -77,7 +77,7 @@ def _single(problem: Problem) -> list[int]:
     """The first phase: where stages of one instance each end."""
     import numpy as np
 
-    filled = int((problem.crowd.requests > 0).sum())
+    filled = int((problem.population.requests > 0).sum())
     stages = min(problem.instances, filled)
     one, cut = problem.cost[1], problem.cut
     f = np.full(one.shape[0], inf)

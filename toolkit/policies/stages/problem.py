@@ -8,8 +8,8 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING
 
-from toolkit.policies.stages.crowd import Crowd
 from toolkit.policies.stages.layout import Layout
+from toolkit.policies.stages.population import Population
 from toolkit.policies.stages.qoe import Qoe
 
 if TYPE_CHECKING:
@@ -53,21 +53,21 @@ class Partition:
 
 @dataclass(frozen=True)
 class Problem:
-    """`instances` for a `crowd`, by `qoe`; `move_s(length)` is the price of a request that moves at
-    that length, `mixed` the seconds of `Qoe.mixed` (None: as `qoe` has it), `most_stages` a limit
-    (None: none).
+    """`instances` for a `population`, by `qoe`; `move_s(length)` is the price of a request that
+    moves at that length, `mixed` the seconds of `Qoe.mixed` (None: as `qoe` has it), `most_stages`
+    a limit (None: none).
 
-    As published (`tokens_per_s` 0) the crowd is the same however it is shared out, and the quality
-    of k instances for n requests is k Q^(n / k). But requests come at a rate: in a slow stage they
-    stay longer, so that more are there, and one that is planned for too few is overloaded (*ours*).
-    With `tokens_per_s`, output tokens a second of all, the crowd says only how they spread over
-    lengths; a stage through which R tokens a second go holds n = R Q(n / k) requests (Little), and
-    its quality is that n: R times the seconds by output token.
+    As published (`tokens_per_s` 0) the population is the same however it is shared out, and the
+    quality of k instances for n requests is k Q^(n / k). But requests come at a rate: in a slow
+    stage they stay longer, so that more are there, and one that is planned for too few is
+    overloaded (*ours*). With `tokens_per_s`, output tokens a second of all, the population says
+    only how they spread over lengths; a stage through which R tokens a second go holds n = R Q(n /
+    k) requests (Little), and its quality is that n: R times the seconds by output token.
 
     ValueError: no instance, no stage allowed, or a negative rate.
     """
 
-    crowd: Crowd
+    population: Population
     instances: int
     qoe: Qoe
     move_s: Callable[[int], float] = FREE
@@ -86,13 +86,13 @@ class Problem:
     @property
     def stages(self) -> int:
         """As many as there may be."""
-        some = int((self.crowd.requests > 0).sum())
+        some = int((self.population.requests > 0).sum())
         return max(1, min(self.instances, some, self.most_stages or some))
 
     @property
     def _share(self) -> float:
-        """Output tokens a second for each request of the crowd: at a rate; 1: as it is."""
-        return self.tokens_per_s / self.crowd.in_flight if self.tokens_per_s else 1.0
+        """Output tokens a second for each request of the population: at a rate; 1: as it is."""
+        return self.tokens_per_s / self.population.in_flight if self.tokens_per_s else 1.0
 
     @cached_property
     def cost(self) -> np.ndarray:
@@ -148,14 +148,14 @@ class Problem:
 
     @cached_property
     def _people(self) -> np.ndarray:
-        """[K + 1, K + 1]: requests of the crowd from a up to before b."""
-        return _ranges(self.crowd.requests)
+        """[K + 1, K + 1]: requests of the population from a up to before b."""
+        return _ranges(self.population.requests)
 
     @cached_property
     def _slope(self) -> np.ndarray:
         """[K + 1, K + 1]: what a request of the range adds to Q in the mean, without `mixed`."""
-        crowd, d = self.crowd, self._qoe.coefficients
-        columns = (crowd.requests, crowd.prompt, crowd.prompt_squares, crowd.kv)
+        population, d = self.population, self._qoe.coefficients
+        columns = (population.requests, population.prompt, population.prompt_squares, population.kv)
         return self._each(
             sum(x * _ranges(column) for x, column in zip(d[1:], columns, strict=True))
         )
@@ -163,18 +163,18 @@ class Problem:
     @cached_property
     def _kv(self) -> np.ndarray:
         """[K + 1, K + 1]: of that the part of its KV tokens (attention)."""
-        return self._each(self._qoe.coefficients[4] * _ranges(self.crowd.kv))
+        return self._each(self._qoe.coefficients[4] * _ranges(self.population.kv))
 
     @cached_property
     def _above(self) -> np.ndarray:
         """[K + 1, K + 1]: KV tokens of the longest request of a range, less the mean."""
         import numpy as np
 
-        size = len(self.crowd.bounds) + 1
+        size = len(self.population.bounds) + 1
         longest = np.zeros((size, size))
         for low in range(size - 1):
-            longest[low, low + 1 :] = np.maximum.accumulate(self.crowd.longest[low:])
-        above: np.ndarray = np.maximum(longest - self._each(_ranges(self.crowd.kv)), 0.0)
+            longest[low, low + 1 :] = np.maximum.accumulate(self.population.longest[low:])
+        above: np.ndarray = np.maximum(longest - self._each(_ranges(self.population.kv)), 0.0)
         return above
 
     def _each(self, sums: np.ndarray | int) -> np.ndarray:
@@ -189,7 +189,7 @@ class Problem:
         ends."""
         import numpy as np
 
-        crossing, bounds = self.crowd.crossing * self._share, self.crowd.bounds
+        crossing, bounds = self.population.crossing * self._share, self.population.bounds
         prices = [c * self.move_s(bound) for c, bound in zip(crossing, bounds, strict=True)]
         return np.asarray([0.0, *prices[:-1], 0.0])
 
@@ -210,8 +210,8 @@ class Problem:
                 f"shared out: they must be fewer than {most:,.0f}. Plan for less, or for a number "
                 "of requests in flight"
             )
-        bounds = [self.crowd.bounds[b - 1] for b in cuts[:-1]]
-        weight = self.tokens_per_s or self.crowd.in_flight
+        bounds = [self.population.bounds[b - 1] for b in cuts[:-1]]
+        weight = self.tokens_per_s or self.population.in_flight
         edges = list(zip([0, *cuts[:-1]], cuts, strict=True))
         source = self._people if not self.tokens_per_s else None
         return Partition(
@@ -226,7 +226,7 @@ class Problem:
 
     @property
     def _last(self) -> int:
-        return len(self.crowd.bounds)
+        return len(self.population.bounds)
 
 
 def _ranges(column: np.ndarray) -> np.ndarray:

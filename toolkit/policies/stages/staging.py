@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from toolkit.policies.stages.crowd import of_answers
 from toolkit.policies.stages.partition import FREE, Partition, Problem, exact, heuristic
+from toolkit.policies.stages.population import of_answers
 from toolkit.policies.stages.qoe import Qoe
 
 LEAST_GAIN = 0.05
@@ -31,8 +31,8 @@ def plan_stages(
     """Stages for requests of these (prompt, output tokens), of which `in_flight` decode at a time
     on so many instances, or with `tokens_per_s` as many as come of it. See `Problem` for the rest.
     ValueError: as `of_answers`, `Problem` and `Problem.partition`."""
-    crowd = of_answers(answers, in_flight)
-    problem = Problem(crowd, instances, qoe, move_s, mixed, most_stages, tokens_per_s)
+    population = of_answers(answers, in_flight)
+    problem = Problem(population, instances, qoe, move_s, mixed, most_stages, tokens_per_s)
     return METHODS[method](problem)
 
 

@@ -34,8 +34,8 @@ def clean_up(
     """`ok`: the client has its whole answer; `moved`: it goes on elsewhere."""
     upstream_calls.return_credit()
     dispatcher.known_workers.leave_probation(sub_request)
-    if upstream_calls.news is not None:
-        upstream_calls.news.cancel()
+    if upstream_calls.event is not None:
+        upstream_calls.event.cancel()
     if upstream_calls.reservation is not None:
         upstream_calls.reservation.cancel()
     for upstream_call in upstream_calls.all:

@@ -172,7 +172,7 @@ class Attempt:
         room = new_room(prefill.worker.config.dp_size, prefill.dp_rank)
         self._timing.queue = monotonic() - self._arrived
         body = self._upstream_calls.split_body(prefill, room)
-        done = self._upstream_calls.news = (
+        done = self._upstream_calls.event = (
             prefill.worker.expect_prefill(self._upstream_calls.rid) if late else None
         )
         early = self._early(prefill)

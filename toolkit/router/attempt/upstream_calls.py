@@ -48,7 +48,7 @@ class UpstreamCalls:
         "_sub_request",
         "all",
         "credit",
-        "news",
+        "event",
         "reservation",
         "rid",
     )
@@ -67,7 +67,7 @@ class UpstreamCalls:
         self.credit: Rank | None = None
         self.reservation: Reservation | None = None
         """Of a decode that is chosen and not posted yet."""
-        self.news: asyncio.Future[PrefillDone | None] | None = None
+        self.event: asyncio.Future[PrefillDone | None] | None = None
         """Of the prefill being done."""
 
     def post(

@@ -210,7 +210,8 @@ class DriftRefits:
         return {"result": result, "summary": refit.summary, **numbers}
 
     def _fail(self, cause: Cause, error: Exception) -> TooFew | RefitError:
-        """The old centroids stay; the next try has to wait its patience out. What to raise."""
+        """The old centroids stay; the next try has to wait until its limit is over. What to
+        raise."""
         if cause == "manual" and isinstance(error, TooFew):  # asked too early: nothing is wrong
             log.info("ELDR: no refit: %s", error)
             return error

@@ -24,7 +24,7 @@ log = logging.getLogger("toolkit.router")
 
 ANSWERS = "relocation_order"
 """The patch that answers GET /toolkit/placement."""
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 """For an answer: the server's ranks give it between two steps, and after a move under way."""
 AGAIN_S = (1.0, 30.0)
 """Until a server that gave none is asked again: at first, and at most."""
@@ -41,9 +41,9 @@ class Found:
 
 @dataclass
 class _Watched:
-    """One server. `news`: its map is to be asked for; `serial`: of the map that is known."""
+    """One server. `changed`: its map is to be asked for; `serial`: of the map that is known."""
 
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     serial: int | None = None
     problem: str = ""
     asking: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class MapWatch:
         """The worker has said what it is; it may be another one than before."""
         if ANSWERS in worker.hello.patches and worker.config.role == "decode":
             known = self._servers.setdefault(worker.name, _Watched())
-            known.news.set()
+            known.changed.set()
             if known.asking is None or known.asking.done():
                 known.asking = asyncio.create_task(self._follow(worker, known))
         elif left := self._servers.pop(worker.name, None):
@@ -85,7 +85,7 @@ class MapWatch:
         """The worker says that its map has this number now."""
         known = self._servers.get(worker.name)
         if known is not None and known.serial != serial:
-            known.news.set()
+            known.changed.set()
 
     async def stop(self) -> None:
         tasks = [known.asking for known in self._servers.values() if known.asking is not None]
@@ -110,8 +110,8 @@ class MapWatch:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    await known.news.wait()
-            known.news.clear()
+                    await known.changed.wait()
+            known.changed.clear()
             try:
                 found = await self._fetch(worker)
                 self._tell(worker.name, found)
@@ -133,7 +133,7 @@ class MapWatch:
             ConnectionError: the server does not say it now.
             ValueError: it says one that is of no use here, and would again.
         """
-        status, body = await fetch(worker, PLACEMENT, PATIENCE_S)
+        status, body = await fetch(worker, PLACEMENT, WAIT_LIMIT_S)
         if status != 200:
             raise ConnectionError(f"it answered {status or 'nothing'}")
         ranks = len(worker.ranks) if worker.shares_experts else 1

@@ -26,7 +26,7 @@ class RefitQueue:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._job: asyncio.Future[None] | None = None
-        self._hurry = False
+        self._urgent_job = False
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -41,7 +41,7 @@ class RefitQueue:
         self._wake.set()
 
     def interrupt(self) -> None:
-        if self._job is not None and not self._hurry:
+        if self._job is not None and not self._urgent_job:
             self._job.cancel()
         self._wake.set()
 
@@ -54,7 +54,7 @@ class RefitQueue:
 
     def _next(self) -> Job | None:
         job = self._urgent()
-        self._hurry = job is not None
+        self._urgent_job = job is not None
         others = (other() for other in self._others)
         return job or next((job for job in others if job is not None), None)
 

@@ -84,7 +84,7 @@ class Move:
         """The source's part is over; whoever goes on ends the stall."""
         self.left = True
         self.stalled_at = relay.sent_at
-        relay.on_news = self.live.gone_on
+        relay.on_event = self.live.gone_on
 
     def end(
         self,

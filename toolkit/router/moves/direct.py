@@ -182,7 +182,7 @@ class _Transfer:
         self.cause = ""
         self.unable = False
         """It is the source that cannot."""
-        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._taken = False
 
     async def run(self) -> Ended:
@@ -240,16 +240,16 @@ class _Transfer:
         order = Ids(self._rid, self._known, ids[self._known : self._known + self._late])
         self._move.target.worker.post(MOVE, encode_order(order))
 
-    def _moving(self, news: Moving) -> None:
-        if self._room and news.room != self._room:  # of a move before this one
+    def _moving(self, event: Moving) -> None:
+        if self._room and event.room != self._room:  # of a move before this one
             return
-        self.state, self.reason = news.state, news.reason
-        if news.rounds:
-            self._move.copied = news
-        if news.state == "cut":
-            self._relay.hold_back(news.outputs + 1)
-        if not self._news.done():
-            self._news.set_result(None)
+        self.state, self.reason = event.state, event.reason
+        if event.rounds:
+            self._move.copied = event
+        if event.state == "cut":
+            self._relay.hold_back(event.outputs + 1)
+        if not self._event.done():
+            self._event.set_result(None)
 
     def _feed(self, data: bytes) -> None:
         """The sink of the target's call, first to last."""
@@ -269,7 +269,7 @@ class _Transfer:
         while True:
             ordered = () if order.done.done() else (order.done,)
             left = max(0.0, deadline - monotonic())
-            await first_of((*watched, self._news, *ordered), min(left, self._until_told()))
+            await first_of((*watched, self._event, *ordered), min(left, self._until_told()))
             if self._heard.done():
                 failure = self._failure()
                 return "taken" if failure is None else self._keep(failure, "target")
@@ -288,8 +288,8 @@ class _Transfer:
             self.unable = self.state in ("unable", "refused", "replay")
             if self.unable or self.state in ("slow", "failed", "gone"):
                 return self._keep(self.reason or self.state, self.state)
-            if self._news.done():
-                self._news = asyncio.get_running_loop().create_future()
+            if self._event.done():
+                self._event = asyncio.get_running_loop().create_future()
                 if self.state == "cut":
                     deadline = monotonic() + TAKEN_S
             if monotonic() >= deadline:

@@ -1,4 +1,5 @@
-"""`rebalance`: which running requests the router moves by itself, and how often it looks."""
+"""`rebalance`: which running requests the router moves by itself, and how often it makes a pass
+over all ranks."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class Rebalance(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     on: bool = Field(default=True, description="`false`: stages without moves")
-    every_s: Positive = Field(default=0.25, description="from one look at all ranks to the next")
-    soon_s: Positive = Field(default=0.02, description="to a look after a move has ended")
+    every_s: Positive = Field(default=0.25, description="from one pass over all ranks to the next")
+    soon_s: Positive = Field(default=0.02, description="to a pass after a move has ended")
     over: Positive = Field(
         default=0.25, description="share above its stage's mean from which a rank hands on"
     )
@@ -42,7 +43,7 @@ class Rebalance(BaseModel):
         description="KV tokens that stay free at a target; a rank with fewer left hands on",
     )
     wait_limit: int = Field(
-        default=4, ge=1, description="a request that asked in vain in so many rounds goes first"
+        default=4, ge=1, description="a request that asked in vain in so many passes goes first"
     )
     least: Natural = Field(
         default=0,
@@ -50,7 +51,7 @@ class Rebalance(BaseModel):
         "move for their load",
     )
     rest: Natural = Field(
-        default=20, description="looks in which a moved request does not go back for its load"
+        default=20, description="passes in which a moved request does not go back for its load"
     )
     horizon: int = Field(
         default=128,
@@ -85,7 +86,7 @@ class Rebalance(BaseModel):
             band=self.band,
             at_once=self.at_once,
             reserve=self.reserve,
-            patience=self.wait_limit,
+            wait_limit=self.wait_limit,
             least=self.least,
             rest=self.rest,
             horizon=self.horizon,

@@ -22,7 +22,9 @@ def test_a_difference_is_named(tmp_path, key):
     other = SAME | {key: "other"}
     (problem,) = agreement(plan, {"prefill-0": SAME, "decode-0": other})
     assert (
-        problem.fatal and "'other'" in problem.what and f"--{key.replace('_', '-')}" in problem.mend
+        problem.fatal
+        and "'other'" in problem.what
+        and f"--{key.replace('_', '-')}" in problem.repair
     )
 
 
@@ -41,4 +43,4 @@ def test_tp_layouts(tmp_path):
 def test_small_kv_budget_is_a_note(tmp_path):
     plan = resolve(deployment(tiny_model(tmp_path)))
     (note,) = agreement(plan, {"prefill-0": SAME | {"context_length": 200}, "decode-0": SAME})
-    assert not note.fatal and "kv_tokens" in note.mend
+    assert not note.fatal and "kv_tokens" in note.repair

@@ -137,7 +137,7 @@ def test_late_dispatch_needs_prefills_that_do_not_wait(name: str, settled: Any) 
     found = possible.optimistic(late, resolved)
     assert (not found) == LATE[name][1]
     if found:
-        assert found[0].fatal and "dispatch: concurrent" in found[0].mend
+        assert found[0].fatal and "dispatch: concurrent" in found[0].repair
     concurrent = plan(prefill={"args": LATE[name][0]}, router={"dispatch": "concurrent"})
     assert not possible.optimistic(concurrent, resolved)
 

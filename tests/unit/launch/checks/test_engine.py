@@ -37,7 +37,7 @@ def test_what_the_cpu_engine_cannot_run_is_refused_there_only(name: str, tmp_pat
     assert len(found) == (name in REFUSED)
     for problem in found:
         assert problem.fatal and REFUSED[name] in problem.what
-        assert "device: cuda" in problem.mend
+        assert "device: cuda" in problem.repair
 
 
 @pytest.mark.parametrize("change", [{"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}])

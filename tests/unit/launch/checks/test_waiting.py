@@ -73,7 +73,7 @@ def test_a_worker_gets_enough_to_choose_from_unless_told_otherwise(model: Path) 
     few = resolve(deployment(model, prefill={"waiting": "sjf"}, router={"parked_per_prefill": 8}))
     assert parked(few) == 8
     (note,) = waiting(few)
-    assert not note.fatal and "in the order of arrival" in note.what and str(PARKED) in note.mend
+    assert not note.fatal and "in the order of arrival" in note.what and str(PARKED) in note.repair
     many = deployment(model, prefill={"waiting": "sjf"}, router={"parked_per_prefill": 100})
     assert waiting(resolve(many)) == []
 

@@ -218,9 +218,9 @@ def test_router_and_controller_decide_alike(name: str) -> None:
             for rank, snapshot in zip(books, snapshots, strict=True):
                 rank.read(event_of(snapshot), now)
             generated = {rid: tokens + 4 for rid, tokens in generated.items()}
-            news = [(rid, n, "finished" if rid in ended else "") for rid, n in generated.items()]
-            controller.progressed(news)
-            for rid, _, end in news if inflight is not None else ():
+            event = [(rid, n, "finished" if rid in ended else "") for rid, n in generated.items()]
+            controller.progressed(event)
+            for rid, _, end in event if inflight is not None else ():
                 inflight.counted(rid, 4)
                 if end:
                     inflight.ended(rid)

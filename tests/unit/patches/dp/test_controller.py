@@ -213,7 +213,7 @@ def test_among_ranks_that_share_their_experts_no_request_waits_for_its_signature
     assert done.returncode == 0, done.stderr[-3000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("say ")]
     # Nobody is at that address: without DP attention the request is not held for its news.
-    reason = "no centroids" if attention else "no news of its prefill"
+    reason = "no centroids" if attention else "nothing heard of its prefill"
     expected = {"got": [1, "a"], "locality": not attention, "fallbacks": {reason: 1}}
     assert json.loads(line.removeprefix("say ")) == expected
     assert ("locality decides nothing here" in done.stderr) == attention

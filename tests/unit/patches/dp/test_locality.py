@@ -21,7 +21,7 @@ from patches.dp.balancer import Balancer
 from patches.dp.hold import GONE, HOLD_S, LATE, Holding
 from patches.dp.loads import NAME
 from patches.dp.locality import DpLocality
-from patches.dp.prefill_news import MOST_ROOMS
+from patches.dp.prefill_events import MOST_ROOMS
 from tests.unit.patches.dp.stand_ins import EPOCH, Req, Snapshot
 from toolkit.contract import VERSION
 from toolkit.contract.events import Hello, PrefillDone, Records, encode
@@ -71,7 +71,7 @@ def test_a_bound_that_is_none() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["hold", "news", "look"]), st.integers(0, 9)), max_size=60),
+    st.lists(st.tuples(st.sampled_from(["hold", "event", "look"]), st.integers(0, 9)), max_size=60),
     st.floats(0.0, 5.0),
 )
 def test_nobody_is_held_beyond_the_bound_nor_released_twice(
@@ -84,7 +84,7 @@ def test_nobody_is_held_beyond_the_bound_nor_released_twice(
         if event == "hold":
             holding.hold(number, room, "a", now)
             since[number] = now
-        elif event == "news":
+        elif event == "event":
             known[room] = "signature"
         for req, signature in holding.due(now, lambda room: known.pop(room, None), lambda s: True):
             began = since.pop(req)  # KeyError: released twice
@@ -195,7 +195,7 @@ def _nobody_goes_on_listening() -> Iterator[None]:
     """A thread that asks a server that has gone asks the port's next owner, some other test's."""
     yield
     while MADE:
-        MADE.pop().news.close()
+        MADE.pop().event.close()
 
 
 def ask(room: int, port: int, rid: str = "r") -> Any:
@@ -215,7 +215,7 @@ def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill, name: str)
     balancer.look([Snapshot(EPOCH, dp_rank=rank) for rank in range(ranks)], 0.0)
     # Nobody is kept waiting for a worker that is not heard yet.
     assert not locality.hold(ask(99, prefill.port), None, FAKE, 0.0)
-    wait_for(lambda: locality.news.subscribed(prefill.address))
+    wait_for(lambda: locality.event.subscribed(prefill.address))
     for room in range(ranks):
         # The port is that of the worker itself where the request does not say.
         req = ask(room, prefill.port) if room % 2 else ask(room, None)  # type: ignore[arg-type]
@@ -241,16 +241,16 @@ def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill, name: str)
 
 
 def test_news_that_come_before_the_request_are_kept_but_not_all(prefill: Prefill) -> None:
-    news = near(2).news
-    wait_for(lambda: news.subscribed(prefill.address))
+    event = near(2).event
+    wait_for(lambda: event.subscribed(prefill.address))
     for room in range(MOST_ROOMS + 10):
         prefill.tell(room, None)
     seen: list[Any] = []
-    wait_for(lambda: seen.append(news.take(MOST_ROOMS + 9)) or seen[-1] is not None)
+    wait_for(lambda: seen.append(event.take(MOST_ROOMS + 9)) or seen[-1] is not None)
     assert seen[-1] == "no signature"
-    assert news.take(0) is None and news.take(MOST_ROOMS // 2) is not None
-    assert news.take(MOST_ROOMS // 2) is None, "it is given once"
-    assert len(news._rooms) == MOST_ROOMS - 2
+    assert event.take(0) is None and event.take(MOST_ROOMS // 2) is not None
+    assert event.take(MOST_ROOMS // 2) is None, "it is given once"
+    assert len(event._rooms) == MOST_ROOMS - 2
 
 
 @pytest.mark.parametrize(
@@ -271,13 +271,13 @@ def test_a_prefill_that_could_not_tell_in_time_is_not_waited_for(
 
 def test_a_worker_that_is_back_is_heard_again(prefill: Prefill) -> None:
     locality = near(2)
-    wait_for(lambda: locality.news.subscribed(prefill.address))
+    wait_for(lambda: locality.event.subscribed(prefill.address))
     assert locality.hold(ask(7, prefill.port), None, FAKE, 0.0)
     prefill.lines.put(None)  # its stream breaks
     released: list[Any] = []
     wait_for(lambda: released.extend(locality.due(0.1)) or released)
     assert released[0].signature == GONE
-    wait_for(lambda: prefill.streams == 2 and locality.news.subscribed(prefill.address))
+    wait_for(lambda: prefill.streams == 2 and locality.event.subscribed(prefill.address))
     assert locality.hold(ask(8, prefill.port), None, FAKE, 1.0)
     prefill.tell(8, counts_like(0))
     wait_for(lambda: released.extend(locality.due(1.1)) or len(released) == 2)
@@ -290,7 +290,7 @@ def test_a_request_without_a_prefill_is_not_held() -> None:
     probe = ask(0, 8998)
     probe.bootstrap_host = FAKE
     assert not locality.hold(probe, 8998, FAKE, 0.0)
-    assert locality.news._up == {}, "nobody listens to a host that does not exist"
+    assert locality.event._up == {}, "nobody listens to a host that does not exist"
     assert not locality.hold(ask(1, None), None, FAKE, 0.0)  # type: ignore[arg-type]
 
 

@@ -104,7 +104,7 @@ class Source:
         pages = -(-(prompt + 400) // page)
         # Page n of the request is page 7 n + 3 of the pool.
         rows = [(7 * (at // page) + 3) * page + at % page for at in range(pages * page)]
-        self.news: list[Any] = []
+        self.event: list[Any] = []
         self.sender = Sender()
         self.sender.room = order.room
         self.out: list[tuple[str, int]] = []
@@ -144,12 +144,12 @@ class Source:
         """Step until it stops."""
         self.sender.says = self.sender.kinds.WaitingForInput
         while "cut" not in self.states:
-            assert not self.states and len(self.req.output_ids) < 390, self.news
+            assert not self.states and len(self.req.output_ids) < 390, self.event
             self.step()
 
     @property
     def states(self) -> list[str]:
-        return [event.state for event in self.news]
+        return [event.state for event in self.event]
 
 
 class Clock:
@@ -179,7 +179,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "time", CLOCK)
     monkeypatch.setattr(traffic, "time", CLOCK)
     monkeypatch.setattr(
-        outgoing, "_tell", lambda scheduler, req, news: SOURCES[-1].news.append(news)
+        outgoing, "_tell", lambda scheduler, req, event: SOURCES[-1].event.append(event)
     )
 
 
@@ -211,11 +211,11 @@ def test_every_page_is_sent_once_and_the_ids_go_with_the_last(
             break
     assert one.states
     if one.states != ["cut"]:
-        assert one.states[0] in ("slow", "replay") and one.news[0].reason
+        assert one.states[0] in ("slow", "replay") and one.event[0].reason
         assert one.sender.aborted and one.sender.cleared and not held.HELD
         assert one.rows.available_size() == 4 and not RANK.moves
         return
-    outputs = one.news[0].outputs
+    outputs = one.event[0].outputs
     assert made <= outputs <= made + late and outputs == len(one.req.output_ids) - 1
     pages = -(-(prompt + outputs) // page)
     assert one.sender.pages == [7 * n + 3 for n in range(one.sender.skip // page, pages)]
@@ -226,8 +226,8 @@ def test_every_page_is_sent_once_and_the_ids_go_with_the_last(
     assert int(buffers.bootstrap_room[place, 0]) == 77
     one.sender.says = kinds.Success
     one.step()
-    assert one.states == ["cut", "sent"] and one.news[-1].tokens == prompt + outputs
-    decode(encode(one.news[-1]))  # within the bounds of what a worker may say
+    assert one.states == ["cut", "sent"] and one.event[-1].tokens == prompt + outputs
+    decode(encode(one.event[-1]))  # within the bounds of what a worker may say
     assert one.sender.cleared and not RANK.moves
     assert one.rows.available_size() == 4
     assert int(buffers.bootstrap_room[place, 0]) == 0
@@ -246,8 +246,8 @@ def test_rounds_follow_each_other_and_each_takes_what_was_written_since() -> Non
     one.sender.slow = False
     one.sender.arrive()
     one.cut()
-    assert one.news[-1].rounds >= 1 and one.news[-1].rate > 0
-    assert sum(one.sender.calls) == 300 + one.news[-1].outputs
+    assert one.event[-1].rounds >= 1 and one.event[-1].rate > 0
+    assert sum(one.sender.calls) == 300 + one.event[-1].outputs
 
 
 def test_only_the_last_ids_travel_with_the_kv() -> None:
@@ -267,7 +267,7 @@ def test_only_the_last_ids_travel_with_the_kv() -> None:
 def test_from_its_stop_on_its_client_gets_nothing_until_the_move_is_off() -> None:
     one = source(10, 5, Send("r", 7, 5, 40))
     one.cut()
-    had = one.news[-1].outputs + 1
+    had = one.event[-1].outputs + 1
     one.step()
     one.step()
     assert one.out[-1] == ("r", had)
@@ -294,7 +294,7 @@ def test_the_end_of_what_ended_meanwhile_comes_out(
     one.ended = True
     one.req.finished_reason = SimpleNamespace(to_json=lambda: {"type": "length"})
     one.stream([one.req], False)
-    assert one.out[-1] == ("r", one.news[0].outputs + 1)
+    assert one.out[-1] == ("r", one.event[0].outputs + 1)
     if how == "off":
         end(one.scheduler, End("r", 7))
     elif how == "aborted":
@@ -330,7 +330,7 @@ def test_a_transfer_that_fails_ends_the_move(cut: bool) -> None:
         one.cut()
     one.sender.says = one.sender.kinds.Failed
     one.step()
-    assert one.states[-1] == "failed" and one.news[-1].reason == "the target is gone"
+    assert one.states[-1] == "failed" and one.event[-1].reason == "the target is gone"
     assert one.rows.available_size() == 4 and not RANK.moves and not held.HELD
     one.step()
     assert one.out[-1] == ("r", len(one.req.output_ids))
@@ -350,7 +350,7 @@ def test_what_another_rank_says_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -
     give_up = lambda moves, group: [int(Act.GIVE_UP) for move in moves]  # noqa: E731
     monkeypatch.setattr(utils, "poll_and_all_reduce", give_up)
     one.step()
-    assert one.states == ["slow"] and "another rank" in one.news[-1].reason
+    assert one.states == ["slow"] and "another rank" in one.event[-1].reason
 
 
 def test_a_request_that_ends_before_the_cut_ends_its_move() -> None:

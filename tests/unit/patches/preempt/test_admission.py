@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from patches.classes import _CLASS
 from patches.preempt import admission
-from patches.preempt.admission import ASIDE, PATIENCE, Aside, _abort, _next_batch, _pending_abort
+from patches.preempt.admission import ASIDE, WAIT_LIMIT, Aside, _abort, _next_batch, _pending_abort
 from toolkit.contract.request_class import RequestClass
 
 LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT
@@ -93,14 +93,14 @@ def test_batches_are_not_mixed_and_all_are_taken_in_order(
     waiting = [req(kind, str(n), tokens) for n, (kind, tokens) in enumerate(asked)]
     scheduler = Scheduler(list(waiting), chunk)
     while scheduler.step():
-        efforts = {getattr(each, _CLASS) is BE for each in scheduler.batches[-1]}
-        assert len(efforts) == 1
+        best_effort_requests = {getattr(each, _CLASS) is BE for each in scheduler.batches[-1]}
+        assert len(best_effort_requests) == 1
     assert not scheduler.waiting_queue and scheduler.chunked_req is None and ASIDE.chunked is None
     assert all(each.left == 0 for each in waiting)
     begun = list(dict.fromkeys(each.rid for batch in scheduler.batches for each in batch))
     others = [each.rid for each in waiting if getattr(each, _CLASS) is not BE]
-    efforts_ = [each.rid for each in waiting if getattr(each, _CLASS) is BE]
-    assert begun == others + efforts_
+    best_effort_requests_ = [each.rid for each in waiting if getattr(each, _CLASS) is BE]
+    assert begun == others + best_effort_requests_
 
 
 def test_between_two_chunks_others_go_first_and_the_prompt_goes_on() -> None:
@@ -124,21 +124,21 @@ def test_where_others_find_no_room_the_half_done_prompt_goes_on() -> None:
     assert scheduler.step() == [effort] and len(scheduler.waiting_queue) == 1
 
 
-def test_best_effort_prompts_wait_for_the_answers_of_those_in_a_hurry() -> None:
-    effort, hurry, standard = req(BE, "effort", 10), req(LS), req(STANDARD)
+def test_best_effort_prompts_wait_for_the_answers_of_those_latency_sensitive() -> None:
+    effort, latency_sensitive, standard = req(BE, "effort", 10), req(LS), req(STANDARD)
     scheduler = Scheduler([effort])
-    assert scheduler.step(hurry) == [] and scheduler.step(standard) == [effort]
-    assert scheduler.step(hurry, standard) == [] and ASIDE.chunked is effort
-    for _ in range(PATIENCE - 1):
-        assert scheduler.step(hurry) == []
-    assert scheduler.step(hurry) == [effort]
+    assert scheduler.step(latency_sensitive) == [] and scheduler.step(standard) == [effort]
+    assert scheduler.step(latency_sensitive, standard) == [] and ASIDE.chunked is effort
+    for _ in range(WAIT_LIMIT - 1):
+        assert scheduler.step(latency_sensitive) == []
+    assert scheduler.step(latency_sensitive) == [effort]
     assert scheduler.step(standard) == [effort] and effort.left == 0
 
 
 def test_best_effort_prompts_are_not_passed_over_for_ever() -> None:
     effort = req(BE, "effort")
     scheduler = Scheduler([effort], chunk=1)
-    for number in range(PATIENCE):
+    for number in range(WAIT_LIMIT):
         scheduler.waiting_queue += [req(LS, f"{number}a")]
         assert scheduler.step() != [effort]
     scheduler.waiting_queue += [req(LS, "last")]

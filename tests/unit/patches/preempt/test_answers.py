@@ -227,5 +227,5 @@ def test_all_are_answered_whole_and_nobody_is_paused_beyond_the_bounds(
     for each in sent:
         pause = answers._pause_of(each)
         assert pause.pauses <= 2
-        # It may wait for room longer, but then nobody in a hurry is let in before it.
+        # It may wait for room longer, but then no latency-sensitive request is let in before it.
         assert pause.pauses == 0 or getattr(each, _CLASS) is BE

@@ -11,14 +11,14 @@ from toolkit.policies.preemption.batches import Batch, Queues, next_batch
 CASES = [
     (Queues(), None),
     (Queues(urgent_decode=4, urgent_prefill=9), Batch("decode", 4, 0)),
-    (Queues(urgent_decode=9, urgent_prefill=9, effort_decode=9), Batch("decode", 4, 0)),
-    (Queues(urgent_decode=3, urgent_prefill=1, effort_decode=5), Batch("prefill", 1, 0)),
-    (Queues(urgent_prefill=1, effort_prefill=7), Batch("prefill", 1, 3)),
-    (Queues(urgent_prefill=5, effort_prefill=7), Batch("prefill", 4, 0)),
-    (Queues(urgent_decode=3, effort_decode=7, effort_prefill=2), Batch("decode", 3, 1)),
-    (Queues(urgent_decode=3, effort_prefill=2), Batch("decode", 3, 0)),
-    (Queues(effort_decode=2, effort_prefill=9), Batch("decode", 0, 2)),
-    (Queues(effort_prefill=9), Batch("prefill", 0, 4)),
+    (Queues(urgent_decode=9, urgent_prefill=9, best_effort_decode=9), Batch("decode", 4, 0)),
+    (Queues(urgent_decode=3, urgent_prefill=1, best_effort_decode=5), Batch("prefill", 1, 0)),
+    (Queues(urgent_prefill=1, best_effort_prefill=7), Batch("prefill", 1, 3)),
+    (Queues(urgent_prefill=5, best_effort_prefill=7), Batch("prefill", 4, 0)),
+    (Queues(urgent_decode=3, best_effort_decode=7, best_effort_prefill=2), Batch("decode", 3, 1)),
+    (Queues(urgent_decode=3, best_effort_prefill=2), Batch("decode", 3, 0)),
+    (Queues(best_effort_decode=2, best_effort_prefill=9), Batch("decode", 0, 2)),
+    (Queues(best_effort_prefill=9), Batch("prefill", 0, 4)),
 ]
 """With a batch size of 4."""
 COUNTS = st.integers(0, 12)
@@ -37,13 +37,13 @@ def test_a_batch_is_of_those_who_wait_and_no_slot_is_left_that_they_could_use(
     if batch is None:
         assert not any(queues)
         return
-    urgent, effort = (
-        (queues.urgent_prefill, queues.effort_prefill)
+    urgent, best_effort = (
+        (queues.urgent_prefill, queues.best_effort_prefill)
         if batch.phase == "prefill"
-        else (queues.urgent_decode, queues.effort_decode)
+        else (queues.urgent_decode, queues.best_effort_decode)
     )
     assert batch.urgent == min(urgent, size)
-    assert batch.urgent + batch.effort == min(size, urgent + effort)
+    assert batch.urgent + batch.best_effort == min(size, urgent + best_effort)
     if queues.urgent_prefill or queues.urgent_decode:
         assert batch.urgent
 

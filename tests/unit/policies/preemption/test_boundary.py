@@ -92,7 +92,8 @@ def test_fair_yields_only_where_the_share_is_kept_afterwards(
 def test_a_fair_pass_takes_its_own_time_by_its_share_at_most(
     share: float, arrivals: list[float]
 ) -> None:
-    """A closed loop of those in a hurry, each as long as it says; a pass of 40 slices of 10 ms."""
+    """A closed loop of latency-sensitive requests, each as long as it says; a pass of 40 slices of
+    10 ms."""
     policy, ran, paused, waiting = Fair(share), 0.0, 0.0, list(arrivals)
     for done in range(1, 40):
         ran += 0.01
@@ -159,7 +160,7 @@ def exact_seconds(least: int, most: int) -> st.SearchStrategy[float]:
 def test_nobody_stands_still_for_longer_than_the_bounds_say(
     bounds: Bounds, batches: list[float]
 ) -> None:
-    """Those in a hurry come without end, and a strict policy yields to each of them."""
+    """Latency-sensitive requests come without end, and a strict policy yields to each of them."""
     paused, left = Paused(), list(batches)
     while left and bounds.may_begin(paused):
         since = 0.0

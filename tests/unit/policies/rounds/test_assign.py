@@ -58,7 +58,7 @@ def near() -> ComposedPolicy:
 MAKERS: dict[str, Callable[[], Assigner]] = {
     "br0": Br0Policy,
     "br0, stage 1": lambda: Br0Policy(s_greedy=0),
-    "br0, stage 2": lambda: Br0Policy(s_greedy=10**6, patience=3),
+    "br0, stage 2": lambda: Br0Policy(s_greedy=10**6, wait_limit=3),
     "level": LevelPolicy,
     "level, stage 1": lambda: LevelPolicy(s_greedy=0),
     "brh": BrHPolicy,
@@ -210,7 +210,7 @@ def test_what_no_pool_could_hold_takes_a_slot_and_no_room_from_the_others(name) 
 @pytest.mark.parametrize("s_greedy", [0, 10**6])
 def test_the_head_of_the_pool_is_passed_by_a_bounded_number(s_greedy) -> None:
     """A request that never has the best F, while better ones keep coming."""
-    policy = Br0Policy(s_greedy=s_greedy, patience=10)
+    policy = Br0Policy(s_greedy=s_greedy, wait_limit=10)
     pool = [RequestView(prompt_tokens=5000), *SMALL]
     workers = [rank(0, 9000, 7), rank(1, 9400, 8), rank(2, 9500, 8)]
     made = [policy.assign(workers, pool) for _ in range(20)]
@@ -233,7 +233,8 @@ def test_equal_idle_ranks_take_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"r_max": 0}, {"r_max": 9}, {"s_greedy": -1}, {"patience": 0}, {"patience": math.nan}]
+    "knobs",
+    [{"r_max": 0}, {"r_max": 9}, {"s_greedy": -1}, {"wait_limit": 0}, {"wait_limit": math.nan}],
 )
 def test_knobs_that_make_no_sense(knobs) -> None:
     with pytest.raises(ValueError):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.policies.stages.floors import begun, ended, holding
+from tests.unit.policies.stages.auctions import begun, ended, holding
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.moving import Instance, Knobs, Move, Mover, Running
 
@@ -15,20 +15,20 @@ ONE = Layout.of([(None, 4)])
 
 
 def test_a_request_that_outgrew_its_stage_goes_to_the_lighter_of_the_next() -> None:
-    floor = [holding(0, [101, 100]), holding(1, []), holding(2, [500], 1), holding(3, [400], 1)]
-    assert Mover(TWO).decide(floor) == [Move((0, 0), 0, 3, "outgrown")]
+    auction = [holding(0, [101, 100]), holding(1, []), holding(2, [500], 1), holding(3, [400], 1)]
+    assert Mover(TWO).decide(auction) == [Move((0, 0), 0, 3, "outgrown")]
 
 
 def test_it_skips_a_stage_whose_range_it_has_left_too() -> None:
     three = Layout.of([(100, 1), (200, 1), (None, 1)])
-    floor = [holding(0, [250]), holding(1, [], 1), holding(2, [], 2)]
-    assert Mover(three).decide(floor) == [Move((0, 0), 0, 2, "outgrown")]
+    auction = [holding(0, [250]), holding(1, [], 1), holding(2, [], 2)]
+    assert Mover(three).decide(auction) == [Move((0, 0), 0, 2, "outgrown")]
 
 
 def test_where_its_stage_is_down_the_nearest_later_one_takes_it() -> None:
     three = Layout.of([(100, 1), (200, 1), (None, 1)])
-    floor = [holding(0, [150]), holding(1, [], 1, held=True), holding(2, [], 2)]
-    assert Mover(three).decide(floor) == [Move((0, 0), 0, 2, "outgrown")]
+    auction = [holding(0, [150]), holding(1, [], 1, held=True), holding(2, [], 2)]
+    assert Mover(three).decide(auction) == [Move((0, 0), 0, 2, "outgrown")]
     long = [holding(0, [250]), holding(1, [], 1), holding(2, [], 2, held=True)]
     assert Mover(three).decide(long) == [Move((0, 0), 0, 1, "outgrown")]
 
@@ -53,8 +53,8 @@ def test_25_percent_above_the_mean_is_no_overload_and_more_is() -> None:
 
 
 def test_an_overload_stays_inside_its_stage() -> None:
-    floor = [holding(0, [50, 50, 50, 50]), holding(1, [50]), holding(2, [], 1), holding(3, [], 1)]
-    assert {move.target for move in Mover(TWO).decide(floor)} == {1}
+    auction = [holding(0, [50, 50, 50, 50]), holding(1, [50]), holding(2, [], 1), holding(3, [], 1)]
+    assert {move.target for move in Mover(TWO).decide(auction)} == {1}
 
 
 def test_no_move_of_which_the_target_would_be_as_heavy() -> None:
@@ -64,7 +64,7 @@ def test_no_move_of_which_the_target_would_be_as_heavy() -> None:
 
 def test_of_the_lighter_half_the_one_that_starts_first_wins() -> None:
     source = holding(0, [200])
-    floor = [
+    auction = [
         source,
         holding(1, [900], 1),
         holding(2, [200], 1, coming_tokens=100, tokens_per_s=1000.0),
@@ -72,18 +72,18 @@ def test_of_the_lighter_half_the_one_that_starts_first_wins() -> None:
         holding(4, [500], 1),
     ]
     # 4 and 1 could start at once, but are of the heavier half.
-    assert Mover(TWO).decide(floor)[0].target == 3
+    assert Mover(TWO).decide(auction)[0].target == 3
 
 
 def test_one_whose_speed_is_unknown_starts_last_where_something_is_on_its_way() -> None:
-    floor = [
+    auction = [
         holding(0, [200]),
         holding(1, [], 1, coming_tokens=10),
         holding(2, [300], 1, coming_tokens=9_000, tokens_per_s=10.0),
         holding(3, [9_999], 1),
         holding(4, [10_000], 1),
     ]
-    assert Mover(TWO).decide(floor)[0].target == 2
+    assert Mover(TWO).decide(auction)[0].target == 2
 
 
 def test_three_at_a_time_from_an_instance_and_to_one() -> None:
@@ -100,8 +100,8 @@ def test_three_at_a_time_from_an_instance_and_to_one() -> None:
 
 def test_none_to_who_is_held_or_full_or_without_a_slot() -> None:
     for shut in ({"held": True}, {"free_tokens": 711}, {"slots_free": 0}, {"moving": 3}):
-        floor = [holding(0, [200]), holding(2, [], 1, **shut)]
-        assert not Mover(TWO).decide(floor), shut
+        auction = [holding(0, [200]), holding(2, [], 1, **shut)]
+        assert not Mover(TWO).decide(auction), shut
     assert Mover(TWO).decide([holding(0, [200]), holding(2, [], 1, free=712)])
 
 
@@ -112,7 +112,7 @@ def test_none_of_who_cannot_move_or_moves() -> None:
 
 
 def test_the_heaviest_asks_first_but_who_was_passed_over_goes_before() -> None:
-    knobs = Knobs(patience=2)
+    knobs = Knobs(wait_limit=2)
     shut = holding(2, [], 1, free=0)
     room = replace(shut, free_tokens=812)  # for one of 300
     small, large = holding(0, [300]), holding(1, [300, 90])
@@ -124,22 +124,22 @@ def test_the_heaviest_asks_first_but_who_was_passed_over_goes_before() -> None:
 
 
 def test_who_stops_asking_is_no_longer_owed_a_turn() -> None:
-    mover = Mover(TWO, Knobs(patience=2))
+    mover = Mover(TWO, Knobs(wait_limit=2))
     shut = holding(2, [], 1, free=0)
     for lengths in ([300], [300], [], [300]):
         mover.decide([holding(0, lengths), shut])
     room = replace(shut, free_tokens=812)
-    floor = [holding(0, [300]), holding(1, [300, 90]), room]
-    assert mover.decide(floor) == [Move((1, 0), 1, 2, "outgrown")]
+    auction = [holding(0, [300]), holding(1, [300, 90]), room]
+    assert mover.decide(auction) == [Move((1, 0), 1, 2, "outgrown")]
 
 
 def test_a_draining_instance_hands_on_everything_to_the_stages_of_the_lengths() -> None:
-    floor = [
+    auction = [
         holding(0, [50, 500, 60], draining=True),
         holding(1, []),
         holding(2, [], 1),
     ]
-    moves = Mover(TWO).decide(floor)
+    moves = Mover(TWO).decide(auction)
     assert {(move.request[1], move.target, move.why) for move in moves} == {  # type: ignore[index]
         (0, 1, "drain"),
         (1, 2, "drain"),
@@ -148,63 +148,66 @@ def test_a_draining_instance_hands_on_everything_to_the_stages_of_the_lengths() 
 
 
 def test_it_drains_into_another_stage_where_its_own_has_no_room() -> None:
-    floor = [holding(0, [50], draining=True), holding(1, [], free=10), holding(2, [], 1)]
-    assert Mover(TWO).decide(floor) == [Move((0, 0), 0, 2, "drain")]
+    auction = [holding(0, [50], draining=True), holding(1, [], free=10), holding(2, [], 1)]
+    assert Mover(TWO).decide(auction) == [Move((0, 0), 0, 2, "drain")]
 
 
 def test_near_the_kv_limit_the_largest_goes_to_who_has_most_free() -> None:
-    floor = [
+    auction = [
         holding(0, [30, 70, 40], free=511),
         holding(1, [], free=2000),
         holding(2, [300], free=5000),
     ]
-    assert Mover(ONE).decide(floor)[0] == Move((0, 1), 0, 2, "kv_limit")
-    assert not Mover(ONE).decide([replace(floor[0], free_tokens=512), *floor[1:]])
+    assert Mover(ONE).decide(auction)[0] == Move((0, 1), 0, 2, "kv_limit")
+    assert not Mover(ONE).decide([replace(auction[0], free_tokens=512), *auction[1:]])
 
 
 def test_what_is_leaving_counts_as_free_soon() -> None:
-    floor = [holding(0, [300, 300], free=400), holding(1, [300]), holding(2, [300])]
+    auction = [holding(0, [300, 300], free=400), holding(1, [300]), holding(2, [300])]
     mover = Mover(ONE)
-    moves = mover.decide(floor)
+    moves = mover.decide(auction)
     assert [move.why for move in moves] == ["kv_limit"]
-    assert not mover.decide(begun(floor, moves))
+    assert not mover.decide(begun(auction, moves))
 
 
 def test_without_stages_the_lightest_levels_with_the_heaviest() -> None:
-    floor = [holding(0, [100] * 6), holding(1, [100] * 2), holding(2, [100])]
+    auction = [holding(0, [100] * 6), holding(1, [100] * 2), holding(2, [100])]
     mover = Mover()
-    moves = mover.decide(floor)
+    moves = mover.decide(auction)
     assert {move.why for move in moves} == {"level"}
-    loads = [each.load for each in ended(floor, moves)]
+    loads = [each.load for each in ended(auction, moves)]
     assert loads == [300, 300, 300]
     assert mover.counters.moves == {"level": len(moves)}
 
 
 def test_a_hole_is_filled_by_those_above_the_mean_though_none_is_far_above() -> None:
-    floor = [
+    auction = [
         holding(0, [30, 270]),
         holding(1, [20, 290]),
         holding(2, [100, 140]),
         holding(3, [300]),
     ]
-    moves = Mover(None, Knobs(band=0.1)).decide(floor)
+    moves = Mover(None, Knobs(band=0.1)).decide(auction)
     assert [(move.request, move.target) for move in moves] == [((1, 0), 2)]
-    assert not Mover(None, Knobs(band=0.2)).decide(floor)
+    assert not Mover(None, Knobs(band=0.2)).decide(auction)
 
 
 def test_what_is_handed_on_is_at_most_half_of_what_lies_between() -> None:
-    floor = [holding(0, [30, 60, 140]), holding(1, [100])]  # 60 is less than half of 130, 140 more
-    moves = Mover(None, Knobs(band=0.05)).decide(floor)
+    auction = [
+        holding(0, [30, 60, 140]),
+        holding(1, [100]),
+    ]  # 60 is less than half of 130, 140 more
+    moves = Mover(None, Knobs(band=0.05)).decide(auction)
     assert [move.request for move in moves] == [(0, 1)]
-    assert [each.load for each in ended(floor, moves)] == [170, 160]
+    assert [each.load for each in ended(auction, moves)] == [170, 160]
 
 
 def test_the_smallest_goes_where_none_is_small_enough_and_both_get_lighter() -> None:
-    floor = [holding(0, [60, 90]), holding(1, [70])]
-    assert not Mover(None, Knobs(band=0.1)).decide(floor)  # 130 would be above the band
-    moves = Mover(None, Knobs(band=0.2)).decide(floor)
+    auction = [holding(0, [60, 90]), holding(1, [70])]
+    assert not Mover(None, Knobs(band=0.1)).decide(auction)  # 130 would be above the band
+    moves = Mover(None, Knobs(band=0.2)).decide(auction)
     assert [move.request for move in moves] == [(0, 0)]
-    assert [each.load for each in ended(floor, moves)] == [90, 130]
+    assert [each.load for each in ended(auction, moves)] == [90, 130]
 
 
 def test_moves_for_load_keep_their_rule_where_none_has_to_pay() -> None:
@@ -215,8 +218,8 @@ def test_moves_for_load_keep_their_rule_where_none_has_to_pay() -> None:
 
 def test_requests_with_too_little_left_do_not_move_for_their_load() -> None:
     short = tuple(Running(i, 100, left=i) for i in range(8))
-    floor = [Instance(0, 0, short, free_tokens=9999), holding(1, [])]
-    moves = Mover(None, Knobs(least=5)).decide(floor)
+    auction = [Instance(0, 0, short, free_tokens=9999), holding(1, [])]
+    moves = Mover(None, Knobs(least=5)).decide(auction)
     assert {move.request for move in moves} <= {5, 6, 7} and moves
 
 
@@ -226,21 +229,21 @@ def test_a_move_that_costs_more_than_it_gains_is_not_made() -> None:
         lengths = [length for _, length in batch]  # type: ignore[attr-defined]
         return len(lengths) * sum(lengths) * 1e-3
 
-    floor = [holding(0, [100] * 4), holding(1, [])]
+    auction = [holding(0, [100] * 4), holding(1, [])]
     # 4 x 0.4 s against 3 x 0.3 s and 1 x 0.1 s: 0.6 s a token.
     dear = Mover(None, Knobs(horizon=10), lambda length: 6.1, quality)
-    assert not dear.decide(floor)
+    assert not dear.decide(auction)
     assert set(dear.counters.passed) == {"no_gain"}
-    assert Mover(None, Knobs(horizon=10), lambda length: 5.9, quality).decide(floor)
+    assert Mover(None, Knobs(horizon=10), lambda length: 5.9, quality).decide(auction)
 
 
 def test_a_request_outgrown_is_weighed_only_where_that_is_asked_for() -> None:
     def nothing(batch: object) -> float:
         return 0.0
 
-    floor = [holding(0, [200]), holding(2, [], 1)]
-    assert Mover(TWO, quality=nothing).decide(floor)
-    assert not Mover(TWO, Knobs(checked=frozenset({"outgrown"})), quality=nothing).decide(floor)
+    auction = [holding(0, [200]), holding(2, [], 1)]
+    assert Mover(TWO, quality=nothing).decide(auction)
+    assert not Mover(TWO, Knobs(checked=frozenset({"outgrown"})), quality=nothing).decide(auction)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tests.cpu_time import cpu_s
-from toolkit.policies.stages.crowd import of_answers, of_live
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.partition import (
     FREE,
@@ -23,6 +22,7 @@ from toolkit.policies.stages.partition import (
     exact,
     heuristic,
 )
+from toolkit.policies.stages.population import of_answers, of_live
 from toolkit.policies.stages.problem import NEVER
 from toolkit.policies.stages.qoe import Qoe
 from toolkit.policies.stages.staging import plan_stages
@@ -48,8 +48,8 @@ def _problem(seed: int, **more: object) -> Problem:
         source.choice([0.0, 1e-7, 1e-6]),
     )
     move_s = MoveCost(source.choice([0.0, 0.03, 0.3]), 1e-6)
-    crowd = of_answers(answers, source.uniform(4, 100))
-    return Problem(crowd, source.randint(2, 6), qoe, move_s, **more)  # type: ignore[arg-type]
+    population = of_answers(answers, source.uniform(4, 100))
+    return Problem(population, source.randint(2, 6), qoe, move_s, **more)  # type: ignore[arg-type]
 
 
 def _every(problem: Problem) -> Iterator[Partition]:
@@ -59,12 +59,12 @@ def _every(problem: Problem) -> Iterator[Partition]:
 
 def _ways(problem: Problem) -> Iterator[tuple[list[int], list[int]]]:
     """All partitions at the buckets' bounds of which every stage holds somebody."""
-    buckets, instances = len(problem.crowd.bounds), problem.instances
+    buckets, instances = len(problem.population.bounds), problem.instances
     for stages in range(1, problem.stages + 1):
         for inner in combinations(range(1, buckets), stages - 1):
             cuts = [*inner, buckets]
             edges = zip([0, *inner], cuts, strict=True)
-            if not all(problem.crowd.requests[a:b].any() for a, b in edges):
+            if not all(problem.population.requests[a:b].any() for a, b in edges):
                 continue
             for ends in combinations(range(1, instances), stages - 1):
                 steps = zip([0, *ends], [*ends, instances], strict=True)
@@ -100,34 +100,39 @@ def test_so_it_is_at_a_rate() -> None:
 def test_what_a_partition_costs_is_what_its_batches_cost() -> None:
     """By `Qoe` alone, without the tables."""
     problem = _problem(3)
-    crowd = problem.crowd
+    population = problem.population
     found = exact(problem)
     total, low = 0.0, 0
     for place, stage in enumerate(found.layout.stages):
         last = stage.upto is None
-        high = len(crowd.bounds) if last else crowd.bounds.index(stage.upto or 0) + 1
+        high = len(population.bounds) if last else population.bounds.index(stage.upto or 0) + 1
         part = [
             np.asarray(column)[low:high]
-            for column in (crowd.requests, crowd.prompt, crowd.prompt_squares, crowd.kv)
+            for column in (
+                population.requests,
+                population.prompt,
+                population.prompt_squares,
+                population.kv,
+            )
         ]
         n, prompt, squares, kv = (float(each.sum()) for each in part)
         d, k = problem.qoe.coefficients, stage.replicas
-        longest = float(crowd.longest[low:high].max())
+        longest = float(population.longest[low:high].max())
         more = min(problem.qoe.mixed * (longest - kv / n), 1.1 * d[4] * kv / k)
         linear = (d[1] * n + d[2] * prompt + d[3] * squares + d[4] * kv) / k
         total += n * (d[0] + linear + more)
         if not last:
-            total += crowd.crossing[high - 1] * problem.move_s(crowd.bounds[high - 1])
+            total += population.crossing[high - 1] * problem.move_s(population.bounds[high - 1])
         low = high
-        assert problem.crowd.requests[:high].any(), place
-    assert found.token_s == pytest.approx(total / crowd.in_flight)
-    assert sum(found.requests) == pytest.approx(crowd.in_flight)
+        assert problem.population.requests[:high].any(), place
+    assert found.token_s == pytest.approx(total / population.in_flight)
+    assert sum(found.requests) == pytest.approx(population.in_flight)
 
 
 def _at_a_rate(seed: int, use: float) -> Problem:
     """With so much of what one stage could take by itself."""
     problem = _problem(seed, most_stages=4)
-    one = problem.crowd.sums()
+    one = problem.population.sums()
     d = problem.qoe.coefficients
     slope = (d[1] * one[0] + d[2] * one[1] + d[3] * one[2] + d[4] * one[3]) / one[0]
     return replace(problem, tokens_per_s=use * problem.instances / slope)
@@ -147,10 +152,14 @@ def test_at_a_rate_it_is_as_good_too_and_littles_law_holds(seed: int, use: float
     low = 0
     for stage, requests in zip(found.layout.stages, found.requests, strict=True):
         last = stage.upto is None
-        high = len(problem.crowd.bounds) if last else problem.crowd.bounds.index(stage.upto) + 1
-        there = problem.crowd.sums(low, high)
+        high = (
+            len(problem.population.bounds)
+            if last
+            else problem.population.bounds.index(stage.upto) + 1
+        )
+        there = problem.population.sums(low, high)
         each = there.times(requests / there.requests).over(stage.replicas)
-        share = there.requests / problem.crowd.in_flight
+        share = there.requests / problem.population.in_flight
         come = problem.tokens_per_s * share * problem.qoe.token_s(each)
         assert requests == pytest.approx(come)
         low = high
@@ -176,9 +185,9 @@ def test_a_plan_at_a_rate_does_not_overload_a_stage_that_one_for_a_crowd_would()
     qoe = Qoe((0.005, 1e-4, 0, 0, 1e-6))
     tokens = 8000.0
     even = plan_stages(answers, 8, qoe, most_stages=1, tokens_per_s=tokens)
-    crowd = plan_stages(answers, 8, qoe, sum(even.requests))
+    population = plan_stages(answers, 8, qoe, sum(even.requests))
     steady = plan_stages(answers, 8, qoe, tokens_per_s=tokens)
-    assert steady.layout.stages[-1].replicas >= crowd.layout.stages[-1].replicas
+    assert steady.layout.stages[-1].replicas >= population.layout.stages[-1].replicas
     assert steady.token_s <= even.token_s
 
 
@@ -244,16 +253,16 @@ def test_sixteen_instances_and_128k_are_planned_in_no_time() -> None:
         (min(120_000, max(1, round(source.lognormvariate(7, 1.8)))), source.randint(1, 2000))
         for _ in range(2000)
     ]
-    crowd = of_answers(answers, 1000.0)
+    population = of_answers(answers, 1000.0)
     qoe = Qoe((0.01, 1e-5, 0, 0, 2e-8), 1e-7)
     for plan in (exact, heuristic):
-        problem = Problem(crowd, 16, qoe, MoveCost(0.03, 1e-6))
+        problem = Problem(population, 16, qoe, MoveCost(0.03, 1e-6))
         assert cpu_s(partial(plan, problem), MOST_S) < MOST_S
 
 
 def test_what_cannot_be_planned() -> None:
-    crowd = of_answers([(1, 1)], 1.0)
+    population = of_answers([(1, 1)], 1.0)
     with pytest.raises(ValueError, match="at least one instance"):
-        Problem(crowd, 0, Qoe((1, 0, 0, 0, 0)))
+        Problem(population, 0, Qoe((1, 0, 0, 0, 0)))
     with pytest.raises(ValueError, match="at least one stage"):
-        Problem(crowd, 1, Qoe((1, 0, 0, 0, 0)), most_stages=0)
+        Problem(population, 1, Qoe((1, 0, 0, 0, 0)), most_stages=0)

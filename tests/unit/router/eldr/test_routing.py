@@ -77,7 +77,7 @@ def test_a_signature_that_is_of_no_use_falls_back_on_load(profile, signature, re
 
 
 @pytest.mark.parametrize(
-    ("args", "reason", "mend"),
+    ("args", "reason", "repair"),
     [
         ([], "no signature", f"TOOLKIT_SIGNATURE_LAYERS={RECORDED}"),
         (OTHER, "other layers", f"TOOLKIT_SIGNATURE_LAYERS={RECORDED}"),
@@ -85,7 +85,7 @@ def test_a_signature_that_is_of_no_use_falls_back_on_load(profile, signature, re
         (["--signature-layers", RECORDED, "--fingerprint", "sha256:2"], "other model", "profile"),
     ],
 )
-def test_a_worker_that_does_not_fit_the_profile_is_named_once(profile, args, reason, mend):
+def test_a_worker_that_does_not_fit_the_profile_is_named_once(profile, args, reason, repair):
     async def check() -> None:
         every = args[-2:] if "--fingerprint" in args else []
         async with eldr_cluster(profile, worker_args=every, role_args={"prefill": args}) as cluster:
@@ -94,7 +94,7 @@ def test_a_worker_that_does_not_fit_the_profile_is_named_once(profile, args, rea
                 await traffic.send()
             eldr = (await cluster.state())["eldr"]
             assert eldr["fallbacks"] == {reason: 3}
-            assert mend in eldr["problems"]["prefill-0"]
+            assert repair in eldr["problems"]["prefill-0"]
             prefill = cluster.worker("prefill-0")
             prefill.kill()
             prefill.start()

@@ -73,7 +73,7 @@ LAYOUTS = st.sampled_from(
 
 
 @st.composite
-def floors(draw: st.DrawFn, layout: Layout | None) -> list[Instance]:
+def auctions(draw: st.DrawFn, layout: Layout | None) -> list[Instance]:
     """Up to six instances with up to eight requests each, in any state."""
     stages = len(layout.stages) if layout else 1
     instances = []

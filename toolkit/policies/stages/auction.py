@@ -1,4 +1,4 @@
-"""The floor on which instances ask and bid during one look; it knows what was agreed already."""
+"""An auction in which instances ask and bid during one pass; it knows what was agreed already."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Quality = Callable[[Sequence[tuple[int, int]]], float]
 by output token (`toolkit.policies.stages.qoe.Qoe.batch`)."""
 
 
-class Book:
-    """One instance's account: as it was read, and what this look has agreed since."""
+class Account:
+    """One instance's account: as it was read, and what this pass has agreed since."""
 
     def __init__(self, place: int, instance: Instance) -> None:
         self.place = place
@@ -69,7 +69,7 @@ class Book:
         self.moving += 1
 
     def batch(self) -> list[tuple[int, int]]:
-        """(prompt, KV tokens) of what it will hold. Of those on their way from earlier looks only
+        """(prompt, KV tokens) of what it will hold. Of those on their way from earlier passes only
         the sum is known: they count as one."""
         running = enumerate(self.instance.running)
         stay = [e for i, e in running if not e.moving and i not in self.leaving]
@@ -79,17 +79,17 @@ class Book:
         return batch
 
 
-def winner(bids: Sequence[Book]) -> Book:
+def winner(bids: Sequence[Account]) -> Account:
     """Whose bid wins, of at least one. CascadeInfer, section 4.4: the half with the higher load is
     out; of the rest the three that can start first reply, and the first reply wins. Here all bids
     lie on one table, so the first reply is the one with the earliest start, of equal ones that with
     the least load."""
-    ordered = sorted(bids, key=lambda book: (book.load, book.place))
+    ordered = sorted(bids, key=lambda account: (account.load, account.place))
     lighter = ordered[: (len(ordered) + 1) // 2]
-    return min(lighter, key=lambda book: (book.start_s, book.load, book.place))
+    return min(lighter, key=lambda account: (account.start_s, account.load, account.place))
 
 
-def gain_s(quality: Quality, source: Book, target: Book, place: int) -> float:
+def gain_s(quality: Quality, source: Account, target: Account, place: int) -> float:
     """By how many seconds an output token of all requests of both together gets cheaper when the
     one at `place` of the source's goes to the target."""
     request = source.instance.running[place]

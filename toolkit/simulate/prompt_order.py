@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolkit.simulate.prompt_queue import Part, PromptQueue
 from toolkit.simulate.request import Request
 
-PATIENCE = 64
+WAIT_LIMIT = 64
 """As `patches.preempt.admission` has it."""
 Wanted = Callable[[Request], bool]
 
@@ -25,14 +25,14 @@ def stoppable(request: Request) -> bool:
     return request.best_effort
 
 
-def in_a_hurry(request: Request) -> bool:
+def latency_sensitive(request: Request) -> bool:
     return request.urgent
 
 
 @dataclass
-class Standing:
+class PromptOrder:
     """Best-effort prompts are in passes of their own, when nobody else waits; where a worker
-    decodes, too, also not while answers of latency-sensitive requests go on. Once PATIENCE passes
+    decodes, too, also not while answers of latency-sensitive requests go on. Once WAIT_LIMIT passes
     or steps of others went before those that wait, their next pass goes first."""
 
     passed: int = 0
@@ -41,20 +41,20 @@ class Standing:
     def next(
         self, prompts: PromptQueue, answering: bool, make: Callable[[Wanted], list[Part]]
     ) -> list[Part]:
-        """The next pass. `answering`: answers of those in a hurry go on; `make`: the pass of those
-        who are wanted, as far as they find room."""
+        """The next pass. `answering`: answers of latency-sensitive requests go on; `make`: the pass
+        of those who are wanted, as far as they find room."""
         halves, waiting = prompts.halves, prompts.waiting
-        effort_half = any(map(stoppable, halves))
-        efforts = effort_half or any(map(stoppable, waiting))
+        best_effort_half = any(map(stoppable, halves))
+        best_effort = best_effort_half or any(map(stoppable, waiting))
         other_half = any(map(unstoppable, halves))
-        if not efforts or not (answering or other_half or any(map(unstoppable, waiting))):
+        if not best_effort or not (answering or other_half or any(map(unstoppable, waiting))):
             self.passed = 0
             return make(everybody)
-        if self.passed >= PATIENCE and not other_half:
+        if self.passed >= WAIT_LIMIT and not other_half:
             self.passed = 0
             return make(stoppable)
         parts = make(unstoppable)
-        if not parts and not answering and effort_half:
+        if not parts and not answering and best_effort_half:
             # None of the others finds room: it may be the prompt that is half done which has it.
             return make(stoppable)
         self.passed += answering or bool(parts)

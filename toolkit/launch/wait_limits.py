@@ -36,7 +36,7 @@ from toolkit.watchdog import Bounds
 
 _CPU = {name: field.default for name, field in RouterConfig.model_fields.items()}
 _DEFAULTS: dict[str, dict[str, float]] = {"cpu": _CPU, "cuda": _CPU | CUDA}
-PATIENCE: dict[str, dict[str, float]] = {
+WAIT_LIMITS: dict[str, dict[str, float]] = {
     device: {key: own[key] for key in ("silent_s", "hung_s", "lost_s", "idle_timeout_s")}
     for device, own in _DEFAULTS.items()
 }
@@ -58,15 +58,15 @@ def bounds(device: str, restart: Restart) -> Bounds:
     )
 
 
-def patience(device: str, router: Router) -> dict[str, float]:
+def wait_limits(device: str, router: Router) -> dict[str, float]:
     """What the router must be told: times that `router` (keys of the file) says, and those of the
     device that are not its own defaults.
 
     A `hung_s` that is said alone bounds `silent_s`: no worker is given up before it is left alone.
     """
-    own = PATIENCE["cpu"]
+    own = WAIT_LIMITS["cpu"]
     said = {key: value for key, value in router.said.items() if key in own}
-    found = PATIENCE.get(device, own) | said
+    found = WAIT_LIMITS.get(device, own) | said
     if "silent_s" not in said:
         found["silent_s"] = min(found["silent_s"], found["hung_s"])
     return {key: value for key, value in found.items() if key in said or value != own[key]}

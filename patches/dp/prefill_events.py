@@ -37,7 +37,7 @@ MOST_ROOMS = 4096
 """Kept of signatures that nobody has asked for: every decode worker hears of every prompt."""
 
 
-class PrefillNews:
+class PrefillEvents:
     """Signatures by bootstrap room, from every prefill worker that has been seen.
 
     `subscribed` and `take` never block. `reader` is used by the threads that read the streams, and
@@ -54,12 +54,12 @@ class PrefillNews:
 
     def subscribed(self, bootstrap: str) -> bool:
         """Whether the worker behind this bootstrap server (HOST:PORT) is heard now, and runs
-        prompts before their decode is known: else waiting for news would be in vain. One that is
+        prompts before their decode is known: else waiting for events would be in vain. One that is
         new is listened to from now on."""
         known = self._up.get(bootstrap)
         if known is None:
             self._up[bootstrap] = False
-            name = f"toolkit-news-{bootstrap}"
+            name = f"toolkit-prefill-events-{bootstrap}"
             Thread(target=self._listen, args=(bootstrap,), name=name, daemon=True).start()
         return bool(known)
 
@@ -80,7 +80,7 @@ class PrefillNews:
             except (OSError, HTTPException, ValueError, KeyError) as error:
                 wrong = f"{type(error).__name__}: {error}"
             if self._up[bootstrap]:
-                log.warning("no news of the prompts of %s: %s", bootstrap, wrong)
+                log.warning("nothing heard of the prompts of %s: %s", bootstrap, wrong)
                 pause = PAUSES_S[0]
             self._up[bootstrap] = False
             time.sleep(pause)

@@ -21,7 +21,7 @@ def doubling(longest: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Crowd:
+class Population:
     """Mean requests in flight on all instances by bucket of length.
 
     `bounds` [K]: bucket k holds lengths above bounds[k - 1] (0 for the first) up to bounds[k], in
@@ -54,7 +54,7 @@ class Crowd:
         )
 
 
-def of_answers(answers: Sequence[tuple[int, int]], in_flight: float) -> Crowd:
+def of_answers(answers: Sequence[tuple[int, int]], in_flight: float) -> Population:
     """From the (prompt, output tokens) of requests, as a trace has them, when `in_flight` of them
     decode at a time. A request is that long as it is for one step a token: whoever says more is
     seen more often. ValueError: nobody says anything, or fewer than no tokens, or nobody in flight.
@@ -88,10 +88,10 @@ def of_answers(answers: Sequence[tuple[int, int]], in_flight: float) -> Crowd:
             ]
         )
         below = bound
-    return Crowd(tuple(bounds), *np.asarray(columns).T)
+    return Population(tuple(bounds), *np.asarray(columns).T)
 
 
-def of_live(live: Sequence[tuple[int, int]]) -> Crowd:
+def of_live(live: Sequence[tuple[int, int]]) -> Population:
     """From the (prompt, KV tokens) of all requests that decode now. How many outgrow a bound in a
     step is guessed from those within a factor of two of it that began below it. ValueError: nobody.
     """
@@ -114,7 +114,7 @@ def of_live(live: Sequence[tuple[int, int]]) -> Crowd:
         ((prompt <= b) & (length > b / 2) & (length <= 2 * b)).sum() / (1.5 * b) for b in bounds
     ]
     one = np.ones(len(pairs))
-    return Crowd(
+    return Population(
         tuple(bounds),
         sums(one),
         sums(prompt),

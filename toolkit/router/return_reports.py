@@ -10,7 +10,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 SHAPE = '{"workers": {NAME: {"usual_s": SECONDS or null, "back_in_s": SECONDS or null}}}'
 
 
-class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Notified(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a worker, as `toolkit.router.returns` takes it."""
 
     usual_s: Seconds | None
@@ -18,10 +18,10 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    workers: dict[str, Told]
+    workers: dict[str, Notified]
 
 
-def read(body: Any) -> dict[str, Told] | str:
+def read(body: Any) -> dict[str, Notified] | str:
     """By worker; or what is wrong with the body, and how it should look."""
     try:
         return msgspec.convert(body, _Body).workers

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies.stages.crowd import doubling, in_flight, of_answers, of_live
+from toolkit.policies.stages.population import doubling, in_flight, of_answers, of_live
 from toolkit.policies.stages.qoe import Qoe
 
 ANSWERS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 300)), min_size=1, max_size=12)
@@ -23,8 +23,8 @@ def test_it_is_the_mean_over_all_steps_of_all_answers(
     answers: list[tuple[int, int]], flying: float
 ) -> None:
     """Against a count, step by step: after its t-th token a request is I + t long."""
-    crowd = of_answers(answers, flying)
-    bounds = list(crowd.bounds)
+    population = of_answers(answers, flying)
+    bounds = list(population.bounds)
     share = flying / sum(output for _, output in answers)
     want = [[0.0] * 6 for _ in bounds]
     for prompt, output in answers:
@@ -35,19 +35,25 @@ def test_it_is_the_mean_over_all_steps_of_all_answers(
             want[at][4] = max(want[at][4], length)
         for k, bound in enumerate(bounds):
             want[k][5] += share * (prompt <= bound < prompt + output)
-    columns = (crowd.requests, crowd.prompt, crowd.prompt_squares, crowd.kv, crowd.longest)
-    for column, found in enumerate((*columns, crowd.crossing)):
+    columns = (
+        population.requests,
+        population.prompt,
+        population.prompt_squares,
+        population.kv,
+        population.longest,
+    )
+    for column, found in enumerate((*columns, population.crossing)):
         assert found.tolist() == pytest.approx([row[column] for row in want])
-    assert crowd.in_flight == pytest.approx(flying)
+    assert population.in_flight == pytest.approx(flying)
 
 
 def test_live_requests_are_counted_where_they_are() -> None:
-    crowd = of_live([(3, 4), (3, 5), (1, 7)])
-    assert crowd.bounds == (1, 2, 4, 8)
-    assert crowd.requests.tolist() == [0, 0, 1, 2]
-    assert crowd.kv.tolist() == [0, 0, 4, 12]
-    assert crowd.longest.tolist() == [0, 0, 4, 7]
-    assert crowd.crossing[2] == pytest.approx(3 / 6)  # all three within 2..8, below 4 at first
+    population = of_live([(3, 4), (3, 5), (1, 7)])
+    assert population.bounds == (1, 2, 4, 8)
+    assert population.requests.tolist() == [0, 0, 1, 2]
+    assert population.kv.tolist() == [0, 0, 4, 12]
+    assert population.longest.tolist() == [0, 0, 4, 7]
+    assert population.crossing[2] == pytest.approx(3 / 6)  # all three within 2..8, below 4 at first
 
 
 def test_live_and_recorded_requests_are_much_the_same_crowd() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.launch.patience import PATIENCE, patience
 from toolkit.launch.resolve import resolve
+from toolkit.launch.wait_limits import WAIT_LIMITS, wait_limits
 from toolkit.resources import recipes_dir
 from toolkit.settings.load import load_deployment
 from toolkit.settings.router.config import RouterConfig
@@ -33,26 +33,26 @@ def test_a_gpu_has_longer_than_a_cpu() -> None:
 
 
 def test_the_routers_own_defaults_are_those_of_a_cpu() -> None:
-    for key, seconds in PATIENCE["cpu"].items():
+    for key, seconds in WAIT_LIMITS["cpu"].items():
         assert RouterConfig.model_fields[key].default == seconds, key
 
 
-@pytest.mark.parametrize("device", list(PATIENCE))
+@pytest.mark.parametrize("device", list(WAIT_LIMITS))
 def test_a_worker_is_left_alone_before_it_is_given_up_and_sglang_ends_it_last(device: str) -> None:
-    times = PATIENCE[device]
+    times = WAIT_LIMITS[device]
     assert times["silent_s"] > 1.0, "events come once a second"
     assert times["silent_s"] < times["hung_s"] < times["idle_timeout_s"] < WATCHDOG_S
 
 
 @given(
-    st.sampled_from(list(PATIENCE)),
-    st.dictionaries(st.sampled_from(list(PATIENCE["cpu"])), st.floats(0.1, 1000)),
+    st.sampled_from(list(WAIT_LIMITS)),
+    st.dictionaries(st.sampled_from(list(WAIT_LIMITS["cpu"])), st.floats(0.1, 1000)),
 )
 def test_what_is_said_holds_and_the_rest_is_the_devices(device: str, said: dict) -> None:
-    told = patience(device, Router(**said))
+    told = wait_limits(device, Router(**said))
     assert told.items() >= said.items()
-    found = PATIENCE["cpu"] | told  # as the router fills it up
+    found = WAIT_LIMITS["cpu"] | told  # as the router fills it up
     if "silent_s" not in said:
         assert found["silent_s"] <= found["hung_s"]
-    for key in PATIENCE[device].keys() - said - {"silent_s"}:
-        assert found[key] == PATIENCE[device][key]
+    for key in WAIT_LIMITS[device].keys() - said - {"silent_s"}:
+        assert found[key] == WAIT_LIMITS[device][key]
