@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from toolkit.contract.request_class import RequestClass
+from toolkit.settings.section import Section
 
 LATENCY_SENSITIVE, STANDARD = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD
 
 
-class ByPriority(BaseModel):
+class ByPriority(Section):
     """What a number in SGLang's field `priority` means; greater goes first."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     latency_sensitive: int = Field(description="this or more")
     best_effort: int = Field(description="this or less")
@@ -29,7 +28,7 @@ class ByPriority(BaseModel):
         return self
 
 
-class Classes(BaseModel):
+class Classes(Section):
     """Where the class of a request comes from; the first that says one:
 
     `keys`, by the name of the client's key; `users`, by the request's `user`; the header
@@ -40,8 +39,6 @@ class Classes(BaseModel):
     `all`); of others it is standard. What `keys` says needs no claim: it is the operator's word.
     What a request's `user` is, is the client's. Anybody may say that a request is best-effort.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     default: RequestClass = Field(default=STANDARD, description="of a request that says nothing")
     keys: dict[str, RequestClass] = Field(
