@@ -354,8 +354,8 @@ class Restart(_Strict):
     after `rest_first * 2^n` s, at most `rest_max`, until it has been ready for `window` s.
 
     A worker that holds work and makes no step for `stuck_s` s is ended and started again; what it
-    has announced and cannot foresee may last `announced_s` (`toolkit.watchdog`). None: as the
-    device wants it (`toolkit.launch.wait_limits`); a `stuck_s` of 0: nobody looks."""
+    has announced and cannot foresee may last `announced_s` (`toolkit.decide.watchdog`). None: as
+    the device wants it (`toolkit.launch.wait_limits`); a `stuck_s` of 0: nobody looks."""
 
     max_restarts: Annotated[int, Field(ge=0)] = 5
     window: Seconds = 300

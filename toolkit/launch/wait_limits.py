@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolkit.decide.watchdog import Bounds
 from toolkit.launch.deployment import Restart
-from toolkit.watchdog import Bounds
 
 WAIT_LIMITS: dict[str, dict[str, float]] = {
     "cpu": {"silent_s": 1.5, "hung_s": 5.0, "lost_s": 60.0, "idle_timeout_s": 60.0},

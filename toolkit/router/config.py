@@ -124,7 +124,7 @@ class RouterConfig(BaseModel):
     (`toolkit.launch.wait_limits`).
     `rerun_wait_s` is how long a request that already ran somewhere waits for a worker to come
     back; a new one waits `no_worker_wait_s` and then gets 503. Both wait longer for a worker that
-    is expected back (`toolkit.router.returns`), up to `request_timeout_s`.
+    is expected back (`toolkit.decide.returns`), up to `request_timeout_s`.
 
     Decode policies `br0`, `brh@PREDICTOR`, `level` and `composed` keep finished prefills in a pool
     and bind them in rounds, which needs `dispatch` late; `parked_per_prefill` times prefill ranks
@@ -150,13 +150,13 @@ class RouterConfig(BaseModel):
     `stuck_s`: a rank that holds work and makes no step for so long (or for five times what its
     present step should take, if that is longer) is stuck; after half of it the rank gets nothing
     new. `announced_s` is the bound of what is announced and cannot be foreseen, such as the
-    compilation of a kernel. A `stuck_s` of 0 never judges (`toolkit.watchdog`).
+    compilation of a kernel. A `stuck_s` of 0 never judges (`toolkit.decide.watchdog`).
 
     `first_token_timeout_s`, `idle_timeout_s`: how long a worker may be silent on a request, before
     its first token and in mid-stream; then it runs elsewhere (`toolkit.router.silence`).
     `eject_share`: at most this share of the healthy workers of a role is left alone because they
-    fail (`toolkit.router.ejection`); 0 ejects none. `max_retries`: how often a request is run again
-    when workers fail it; a poisonous one gets its error earlier (`toolkit.router.poison`).
+    fail (`toolkit.decide.ejection`); 0 ejects none. `max_retries`: how often a request is run again
+    when workers fail it; a poisonous one gets its error earlier (`toolkit.decide.poison`).
     Bounds before work. `max_parts`: parts (prompts times n) that one request may have; all
     that run and wait are at most `max_inflight` + `max_queue` parts, batches three quarters of it.
     `max_body_mib` for one body, `max_body_total_mib` for the memory of all that are read, parsed,

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from toolkit.contract.events import LoadReading
+from toolkit.decide.ledger import GRACE_S, SETTLED_S
 from toolkit.router.config import RouterConfig
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.ledger import GRACE_S, SETTLED_S
 from toolkit.router.rank import Rank
 
 READING = LoadReading(running=1, used_tokens=9, total_tokens=9)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.contract.events import LoadReading
+from toolkit.decide.ledger import STALE_S, WINDOW_S, Ledger
 from toolkit.policies.base import Load
 from toolkit.router.config import RouterConfig
 from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.ledger import STALE_S, WINDOW_S, Ledger
 from toolkit.router.rank import Rank
 
 
