@@ -18,7 +18,7 @@ from toolkit.launch.checks.redundant import redundant, worker_problems
 from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
-from toolkit.launch.wait_limits import WAIT_LIMIT
+from toolkit.launch.wait_limits import WAIT_LIMITS
 from toolkit.resources import recipes_dir
 
 RECIPES = sorted(recipes_dir().glob("*.yaml"))
@@ -70,7 +70,7 @@ def test_the_large_recipe_is_as_sglangs_guide_has_it(
         assert found["ep_size"] == found["tp_size"] == found["dp_size"] == worker.tp
         assert (256 + 32) % found["ep_size"] == 0, "every GPU has as many expert slots"
         # Patience beyond SGLang's own is in vain, and a node that died must not be waited for.
-        assert found["watchdog_timeout"] > WAIT_LIMIT["cuda"]["idle_timeout_s"]
+        assert found["watchdog_timeout"] > WAIT_LIMITS["cuda"]["idle_timeout_s"]
 
 
 def test_the_large_recipe_names_a_device_for_each_gpu_and_every_interface() -> None:
