@@ -34,8 +34,9 @@ class Balancer:
     def __init__(
         self, name: str, side: str, ranks: int, policy: Policy | None = None, reserve: int = 0
     ) -> None:
-        """`policy`: in place of a fresh one of that name: recorded (`toolkit.decisions`), or with
-        what it needs beside its name (`patches.dp.locality`). `reserve`: as in `WorkerView`."""
+        """`policy`: in place of a fresh one of that name: recorded (`toolkit.decide.record`), or
+        with what it needs beside its name (`patches.dp.locality`). `reserve`: as in
+        `WorkerView`."""
         self.name = name
         self.loads = RankLoads(ranks, side, reserve)
         self.policy = policy or make_policy(name)

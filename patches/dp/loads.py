@@ -7,8 +7,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from toolkit.decide.waiting_work import STALE_S, waiting_tokens
 from toolkit.policies.base import Load, WorkerView
-from toolkit.waiting_work import STALE_S, waiting_tokens
 
 LOST_S = 30.0
 """A request that a rank still has not received in a snapshot published this long after it was sent

@@ -1,6 +1,6 @@
 """Our policies inside real workers: SGLang's DP controller chooses by them, without our router.
 
-Every decision is on record (`toolkit.decisions`) and comes out the same on a fresh policy.
+Every decision is on record (`toolkit.decide.record`) and comes out the same on a fresh policy.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from toolkit.contract.variables import DP_RECORD_VARIABLE
+from toolkit.decide.replay import Replayed, replay
 from toolkit.launch.running import Running
 from toolkit.policies import Decision, make_policy
-from toolkit.replay import Replayed, replay
 from toolkit.resources import profiles_dir
 from toolkit.signatures.calibrated import calibrated
 

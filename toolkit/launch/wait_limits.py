@@ -28,11 +28,11 @@ On a GPU pauses are longer, each for its reason in SGLang 0.5.21 (by reading):
 
 from __future__ import annotations
 
+from toolkit.decide.watchdog import Bounds
 from toolkit.settings.devices import CUDA
 from toolkit.settings.processes import Restart
 from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.section import Router
-from toolkit.watchdog import Bounds
 
 _CPU = {name: field.default for name, field in RouterConfig.model_fields.items()}
 _DEFAULTS: dict[str, dict[str, float]] = {"cpu": _CPU, "cuda": _CPU | CUDA}

@@ -14,6 +14,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from toolkit.decide.ejection import usable as ejected_left_out
 from toolkit.policies import make_policy
 from toolkit.policies.base import Needs, Policy, RequestView
 from toolkit.policies.following import Following
@@ -22,7 +23,6 @@ from toolkit.policies.support.stoppable import all_full
 from toolkit.router import resumable
 from toolkit.router.balance import Balance
 from toolkit.router.decisions import on_record
-from toolkit.router.ejection import usable as ejected_left_out
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
@@ -223,7 +223,7 @@ class Dispatcher:
         """The policy's choice among healthy ranks (with `credit`: those that have one left).
 
         Waits for a credit as long as the request lives, and for a worker to come back `wait_s`, or
-        as long as a start takes (`toolkit.router.returns`), until the request's own `deadline`.
+        as long as a start takes (`toolkit.decide.returns`), until the request's own `deadline`.
         Nobody overtakes those who wait, however often the health of workers changes meanwhile.
 
         Raises:

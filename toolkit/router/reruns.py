@@ -8,9 +8,9 @@ from hashlib import blake2b
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from toolkit.decide.poison import Quarantine, Record, RetryBudget, Strike
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.packed import segments
-from toolkit.router.poison import Quarantine, Record, RetryBudget, Strike
 from toolkit.router.request import SubRequest
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from tests.unit.launch.runs import Events
 from tests.unit.launch.stand_ins import plan, worker
 from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import HTTP, Beat, Heartbeat
+from toolkit.decide.watchdog import Bounds
 from toolkit.launch.command import python_env
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import Managed, Status
@@ -23,7 +24,6 @@ from toolkit.launch.scratch import heartbeats
 from toolkit.launch.stalls import EVERY, LATER_S, Stalls
 from toolkit.launch.wait_limits import STUCK, bounds
 from toolkit.settings.processes import Restart
-from toolkit.watchdog import Bounds
 
 BEATING = """
 import http.server, os, sys, threading, time

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.decisions import recorded
+from toolkit.decide.record import recorded
+from toolkit.decide.replay import replay
 from toolkit.policies import Load, RequestView, ShortestQueuePolicy, WorkerView, make_policy
 from toolkit.policies.composed.policy import ComposedPolicy
 from toolkit.policies.eldr import SHARED, Centroids, EldrPolicy
 from toolkit.policies.support.expert_map import ExpertMap
-from toolkit.replay import replay
 
 # Four ranks on two nodes; rank r holds experts 2r and 2r + 1 of 8.
 MAP = ExpertMap(np.arange(8).reshape(4, 2), np.ones((4, 2)), np.ones((4, 2)), np.ones(8), nodes=2)

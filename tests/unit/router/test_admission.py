@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from tests.kernels import examples
+from toolkit.decide.slots import WAIT_LIMIT, Queued, Slots
 from toolkit.router.admission import Admission, Entry
 from toolkit.router.errors import ApiError
-from toolkit.router.slots import WAIT_LIMIT, Queued, Slots
 
 MOST = 4
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.router.house import House, run, turns
 from toolkit.contract.variables import ROUTER_RECORD_VARIABLE
+from toolkit.decide.replay import replay
 from toolkit.policies import RequestView, WorkerView
-from toolkit.replay import replay
 
 
 @pytest.mark.parametrize("policy", ["br0", "brh@survival", "composed@filter+level+user"])

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from toolkit.contract.events import LoadReading
+from toolkit.decide.ledger import GRACE_S, SETTLED_S
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.ledger import GRACE_S, SETTLED_S
 from toolkit.router.rank import Rank
 from toolkit.settings.router.config import RouterConfig
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.unit.simulate.fleets import COST, fleet, requests
-from toolkit.decisions import recorded
+from toolkit.decide.record import recorded
+from toolkit.decide.replay import replay
 from toolkit.policies.base import Refits
 from toolkit.policies.eldr import Centroids, EldrPolicy
-from toolkit.replay import replay
 from toolkit.resources import profiles_dir
 from toolkit.signatures import nearest
 from toolkit.simulate.experts import Experts

@@ -21,7 +21,7 @@ class Waits(Section):
     event takes a worker out of new decisions, `hung_s` also gives up the requests that it runs. A
     worker whose events say that its HTTP loop has been held up for `silent_s` is taken out as well,
     and keeps what it runs. `lost_s` is longer than SGLang compiles a grammar (50 s), which no
-    reading shows. `eject_share`: 0 ejects none (`toolkit.router.ejection`).
+    reading shows. `eject_share`: 0 ejects none (`toolkit.decide.ejection`).
     """
 
     max_inflight: Count = key(256, "parts of requests that run at the same time", BOTH)
@@ -95,9 +95,9 @@ class Bodies(Section):
 
 
 class Stuck(Section):
-    """When a rank that holds work is stuck (`toolkit.watchdog`): after `stuck_s`, or five times
-    what its present step should take, if that is longer. After half of it the rank gets nothing
-    new."""
+    """When a rank that holds work is stuck (`toolkit.decide.watchdog`): after `stuck_s`, or five
+    times what its present step should take, if that is longer. After half of it the rank gets
+    nothing new."""
 
     stuck_s: Annotated[float, Field(ge=0)] = key(
         5.0,

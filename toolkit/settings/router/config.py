@@ -40,7 +40,7 @@ class RouterConfig(Stuck, Bodies, Waits, Choosing, Access):
     serve all lengths. `rebalance`: None: with stages the defaults, without them no moves.
 
     `rerun_wait_s` and `no_worker_wait_s`: both are longer for a worker that is expected back
-    (`toolkit.router.returns`), up to `request_timeout_s`.
+    (`toolkit.decide.returns`), up to `request_timeout_s`.
     """
 
     port: int = Field(default=30000, ge=0, le=65535)

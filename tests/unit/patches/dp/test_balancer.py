@@ -18,9 +18,9 @@ from patches.dp.progress import how
 from patches.dp.request import request_view
 from tests.unit.patches.dp.stand_ins import EPOCH, Req, Sampling, Snapshot
 from toolkit.contract.events import LoadReading
-from toolkit.decisions import recorded
+from toolkit.decide.record import recorded
+from toolkit.decide.replay import replay
 from toolkit.policies import make_policy
-from toolkit.replay import replay
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.rank import Rank
 from toolkit.settings.router.config import RouterConfig

@@ -117,28 +117,28 @@ def known_workers(*sizes: int) -> KnownWorkers:
 def test_the_worker_set_waits_for_those_that_are_still_to_come():
     async def check() -> None:
         workers = known_workers(1, 2)
-        workers = WorkerSet(workers.side("decode"))
+        worker_set = WorkerSet(workers.side("decode"))
         everybody = (("d0", 0), ("d1", 0), ("d1", 1))
-        assert workers.present(0.0) == everybody
+        assert worker_set.present(0.0) == everybody
         workers.workers[1].healthy = True
-        assert workers.note(100.0) is True
-        assert workers.note(101.0) is False
-        assert workers.present(101.0) == everybody
-        assert workers.present(100.0 + START_GRACE_S) == everybody[:1]
+        assert worker_set.note(100.0) is True
+        assert worker_set.note(101.0) is False
+        assert worker_set.present(101.0) == everybody
+        assert worker_set.present(100.0 + START_GRACE_S) == everybody[:1]
         workers.workers[2].healthy = True
-        workers.note(110.0)
+        worker_set.note(110.0)
         workers.workers[2].healthy = False
-        assert workers.present(111.0) == everybody[:1]
+        assert worker_set.present(111.0) == everybody[:1]
 
     asyncio.run(check())
 
 
 def test_a_server_is_lost_or_comes_back_with_all_its_ranks():
-    workers = WorkerSet(known_workers(1, 2, 1).side("decode"))
+    worker_set = WorkerSet(known_workers(1, 2, 1).side("decode"))
     a, b, b1, c = ("d0", 0), ("d1", 0), ("d1", 1), ("d2", 0)
-    assert workers.sizes_near((a, b, b1, c)) == {2, 3, 4}
-    assert workers.sizes_near((a, c)) == {1, 2, 4}
-    assert workers.sizes_near((c,)) == {1, 2, 3}
+    assert worker_set.sizes_near((a, b, b1, c)) == {2, 3, 4}
+    assert worker_set.sizes_near((a, c)) == {1, 2, 4}
+    assert worker_set.sizes_near((c,)) == {1, 2, 3}
 
 
 def sharing(*sizes: int, **more: object) -> RouterConfig:
@@ -149,10 +149,10 @@ def sharing(*sizes: int, **more: object) -> RouterConfig:
 
 def test_ranks_that_share_their_experts_are_to_have_one_centroid():
     workers = KnownWorkers(sharing(2, 2))
-    workers = WorkerSet(workers.side("decode"))
+    worker_set = WorkerSet(workers.side("decode"))
     both = (("d0", None), ("d1", None))
-    assert workers.present(0.0) == both
-    assert workers.sizes_near(both) == {1, 2}
+    assert worker_set.present(0.0) == both
+    assert worker_set.sizes_near(both) == {1, 2}
     assert names(both) == "d0, d1"
     views = [rank.view(0.0, True) for rank in workers.side("decode")]
     assert [view.group for view in views] == [both[0]] * 2 + [both[1]] * 2
@@ -160,12 +160,12 @@ def test_ranks_that_share_their_experts_are_to_have_one_centroid():
 
 def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration():
     workers = known_workers(2)
-    workers, worker = WorkerSet(workers.side("decode")), workers.workers[1]
+    worker_set, worker = WorkerSet(workers.side("decode")), workers.workers[1]
     apart, together = (("d0", 0), ("d0", 1)), (("d0", None),)
-    assert workers.present(0.0) == apart
+    assert worker_set.present(0.0) == apart
     for hello, expected in ((Hello(dp_attention=True), together), (Hello(), apart)):
         worker.greeted(hello)
-        assert workers.present(0.0) == expected
+        assert worker_set.present(0.0) == expected
     worker = KnownWorkers(sharing(2)).workers[1]
     worker.greeted(Hello(dp_attention=False))
     assert not worker.shares_experts

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import DOING_BYTES, LONGEST_S, Beat, Heartbeat
-from toolkit.watchdog import FACTOR, GAP_S, Bounds, Health, Watchdog
+from toolkit.decide.watchdog import FACTOR, GAP_S, Bounds, Health, Watchdog
 
 BOUNDS = Bounds(stuck_s=5.0, announced_s=120.0)
 GAPS = st.lists(st.floats(0.05, GAP_S), min_size=1, max_size=300)

@@ -30,7 +30,7 @@ class Ejection:
 
     - A *failure* is the worker's own: it did not answer, answered 500, or fell silent, and the
       request then ran elsewhere (or it could not be connected to at all). What one request does
-      to every worker is that request's (`toolkit.router.poison`), and never counts here.
+      to every worker is that request's (`toolkit.decide.poison`), and never counts here.
     - Ejected after CONSECUTIVE failures in a row, or when WINDOW_SHARE of the last WINDOW outcomes
       are failures: FIRST_S, twice as long each next time. Then one request at a time is let
       through (a probe): a good answer brings the worker back, a failure ejects it again.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from toolkit.decide.waiting_work import STALE_S
 from toolkit.policies.base import Load
-from toolkit.waiting_work import STALE_S
 
 GRACE_S = 0.03
 """A reading may have been taken before a request posted this shortly before it arrived."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.router.ejection import CONSECUTIVE, FIRST_REST_S, FIRST_S, Ejection, usable
+from toolkit.decide.ejection import CONSECUTIVE, FIRST_REST_S, FIRST_S, Ejection, usable
 
 
 def ejected(now: float = 0.0) -> Ejection:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, run, text_of
-from toolkit.router.poison import (
+from toolkit.decide.poison import (
     LATELY_S,
     QUARANTINE_S,
     Deaths,

@@ -1,6 +1,6 @@
-"""Play recorded decisions again: `python -m toolkit.replay FILE...` prints what differs.
+"""Play recorded decisions again: `python -m toolkit.decide.replay FILE...` prints what differs.
 
-The format is `toolkit.decisions`'. Exit code 1 when a decision comes out otherwise.
+The format is `toolkit.decide.record`'. Exit code 1 when a decision comes out otherwise.
 """
 
 from __future__ import annotations

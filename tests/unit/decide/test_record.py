@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.decisions import recorded
+from toolkit.decide.record import recorded
+from toolkit.decide.replay import main, replay
 from toolkit.policies import (
     PUBLISHED,
     Load,
@@ -21,7 +22,6 @@ from toolkit.policies import (
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.rounds.assign import Assigner
 from toolkit.policies.support.inflight_signatures import InflightSignatures
-from toolkit.replay import main, replay
 
 POOL = 4096
 RECORDINGS = Path(__file__).parent / "recordings"
