@@ -14,6 +14,7 @@ from toolkit.launch.model import read_model
 from toolkit.launch.placement import Request, place
 from toolkit.launch.plan import Plan
 from toolkit.launch.profile_needs import read_locality
+from toolkit.launch.wait_limits import of_device
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.dp_policy import check_args
 from toolkit.settings.role import Role
@@ -55,7 +56,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
         expert_maps=expert_maps(deployment, locality, workers),
         router=builder.router(workers),
         timeouts=deployment.timeouts,
-        restart=deployment.restart,
+        restart=of_device(deployment.device, deployment.restart),
         locality=locality,
         worker_key_env=deployment.worker_key_env,
         worker_key_file=deployment.worker_key_file

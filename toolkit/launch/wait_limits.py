@@ -28,6 +28,8 @@ On a GPU pauses are longer, each for its reason in SGLang 0.5.21 (by reading):
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from toolkit.decide.watchdog import Bounds
 from toolkit.settings.devices import CUDA
 from toolkit.settings.processes import Restart
@@ -56,6 +58,11 @@ def bounds(device: str, restart: Restart) -> Bounds:
         restart.stuck_s if restart.says("stuck_s") else own.stuck_s,
         restart.announced_s if restart.says("announced_s") else own.announced_s,
     )
+
+
+def of_device(device: str, restart: Restart) -> Restart:
+    """The same, with the bounds of the device where it says none."""
+    return restart.model_copy(update=asdict(bounds(device, restart)))
 
 
 def wait_limits(device: str, router: Router) -> dict[str, float]:

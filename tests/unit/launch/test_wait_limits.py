@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.decide.watchdog import Bounds
 from toolkit.launch.resolve import resolve
-from toolkit.launch.wait_limits import WAIT_LIMITS, wait_limits
+from toolkit.launch.wait_limits import STUCK, WAIT_LIMITS, wait_limits
 from toolkit.resources import recipes_dir
 from toolkit.settings.load import load_deployment
 from toolkit.settings.router.config import RouterConfig
@@ -30,6 +31,13 @@ def test_a_gpu_has_longer_than_a_cpu() -> None:
     assert (gpu.silent_s, gpu.hung_s, gpu.idle_timeout_s) == (5.0, 30.0, 120.0)
     # What the file says holds on both.
     assert config("cpu-eldr.yaml").hung_s == config("cpu-eldr.yaml", "cuda").hung_s == 40
+
+
+def test_a_plan_shows_when_a_rank_is_stuck_on_its_device() -> None:
+    for device in ("cpu", "cuda"):
+        deployment = load_deployment(recipes_dir() / "cpu-demo.yaml").on_device(device)
+        shown = resolve(deployment).to_json()["restart"]
+        assert Bounds(shown["stuck_s"], shown["announced_s"]) == STUCK[device]
 
 
 def test_the_routers_own_defaults_are_those_of_a_cpu() -> None:
