@@ -56,7 +56,7 @@ from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.partition import MoveCost
 from toolkit.policies.stages.population import in_flight
 from toolkit.policies.stages.staging import plan_stages
-from toolkit.router.rebalance import Rebalance
+from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.fleet import (
     DecodeFleet,
     Fleet,

@@ -12,9 +12,10 @@ from typing import Any
 from tests import record
 from tests.e2e import calls
 from toolkit.launch import readiness
-from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
 
 SETTLES_S = 30.0
 """A test's last requests may still be on the books, and the router may have to hear of a worker

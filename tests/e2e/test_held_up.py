@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e import calls, workers
 from toolkit.launch.running import Running
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

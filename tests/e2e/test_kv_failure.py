@@ -16,9 +16,9 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from tests.e2e.workers import state, victim
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.running import Running
 from toolkit.resources import recipes_dir
+from toolkit.settings.load import load_deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.e2e.deployments import deployed
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.running import Running
+from toolkit.settings.deployment import Deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

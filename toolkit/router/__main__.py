@@ -32,8 +32,9 @@ async def serve(config_path: str, parsers: Started) -> int:
     from toolkit.limited_logs import limit_all
     from toolkit.router import connections, descriptors, lobby, quiet
     from toolkit.router.app import Router
-    from toolkit.router.config import ConfigError, load_config
     from toolkit.router.listener import Listener
+    from toolkit.settings.router.config import ConfigError
+    from toolkit.settings.router.load import load_config
 
     try:
         config = load_config(config_path)

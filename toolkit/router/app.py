@@ -19,7 +19,6 @@ from toolkit.router.admission import Admission, Entry
 from toolkit.router.attempt.upstream_calls import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
-from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.connections import Connection
 from toolkit.router.cross_origin import CrossOrigin
 from toolkit.router.dispatch import Dispatcher
@@ -43,6 +42,7 @@ from toolkit.router.silence import give_up_silent
 from toolkit.router.stages import Rebalancer
 from toolkit.router.unserved import answered, shape, unserved
 from toolkit.router.validate import models
+from toolkit.settings.router.config import ConfigError, RouterConfig
 
 if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality

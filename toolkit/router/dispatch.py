@@ -22,10 +22,8 @@ from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.support.stoppable import all_full
 from toolkit.router import resumable
 from toolkit.router.balance import Balance
-from toolkit.router.config import Dispatch, RouterConfig
 from toolkit.router.decisions import on_record
 from toolkit.router.errors import ApiError, Retry
-from toolkit.router.first_token import FirstTokenFrom
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.moves import GoOn, Live, Moves
@@ -35,6 +33,8 @@ from toolkit.router.request import NOTHING, SubRequest, Wanted
 from toolkit.router.reruns import Reruns
 from toolkit.router.stream_memory import FORGOTTEN
 from toolkit.router.wait_queue import Place
+from toolkit.settings.router.choosing import Dispatch, FirstTokenFrom
+from toolkit.settings.router.config import RouterConfig
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.upstream_calls import Answer

@@ -10,10 +10,10 @@ from time import monotonic
 from toolkit.decide.poison import Deaths, Probation
 from toolkit.decide.returns import Return, Returns, Stay, first, stay
 from toolkit.decide.watchdog import Health
-from toolkit.router.config import RouterConfig
 from toolkit.router.rank import Rank
 from toolkit.router.wait_queue import WaitQueue
 from toolkit.router.worker import Worker
+from toolkit.settings.router.config import RouterConfig
 
 
 class KnownWorkers:

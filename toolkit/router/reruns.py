@@ -14,9 +14,9 @@ from toolkit.router.packed import segments
 from toolkit.router.request import SubRequest
 
 if TYPE_CHECKING:
-    from toolkit.router.config import RouterConfig
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.metrics import Metrics
+    from toolkit.settings.router.config import RouterConfig
 
 OUTCOME_S = 0.3
 LOOK_S = 0.02

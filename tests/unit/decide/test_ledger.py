@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from toolkit.contract.events import LoadReading
 from toolkit.decide.ledger import STALE_S, WINDOW_S, Ledger
 from toolkit.policies.base import Load
-from toolkit.router.config import RouterConfig
 from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.rank import Rank
+from toolkit.settings.router.config import RouterConfig
 
 
 def reading(requests: int, tokens: int, waiting: int = 0, coming: int = 0) -> dict[str, int]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.launch.backoff import Next, next_start, without
-from toolkit.launch.deployment import Restart
+from toolkit.settings.processes import Restart
 
 POLICY = Restart(
     max_restarts=3, window=100, first_delay=1, max_delay=3, rest_first=60, rest_max=200

@@ -21,10 +21,10 @@ from tests.unit.launch.runs import Events, toolkit
 from tests.unit.launch.stand_ins import SERVER, plan, two_workers, wait_gone, worker
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
-from toolkit.launch.deployment import LogFiles, Restart
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.running import running
 from toolkit.launch.state import read_state
+from toolkit.settings.processes import LogFiles, Restart
 
 # Says much on start, and as many numbered lines of 100 bytes as a POST asks for.
 TALKER = SERVER.replace(

@@ -12,9 +12,7 @@ from pydantic import ValidationError
 from tests.kernels import examples
 from tests.sglang_python import run_python
 from tests.unit.launch.stand_ins import deployment, tiny_model
-from toolkit.launch.acting import LIMITS
 from toolkit.launch.checks import possible
-from toolkit.launch.deployment import Router, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.placement import Request, place
 from toolkit.launch.plan import Plan
@@ -22,8 +20,12 @@ from toolkit.launch.ports import CountedPorts, FreePorts
 from toolkit.launch.profile_needs import locality
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
-from toolkit.router.config import RouterConfig
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.bounds import Bodies, Waits
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.section import Router
 
+LIMITS = (*Waits.model_fields, *Bodies.model_fields)
 RECIPES = sorted(recipes_dir().glob("*.yaml"))
 
 

@@ -17,7 +17,6 @@ from toolkit.contract.capturing import BYPASS, STORES
 from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch import show
 from toolkit.launch.checks import possible
-from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.plan import Plan
 from toolkit.launch.profile_needs import locality
@@ -25,7 +24,9 @@ from toolkit.launch.resolve import resolve
 from toolkit.launch.signature_flags import RULES
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir, recipes_dir
-from toolkit.router.config import RouterConfig
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import RouterConfig
 
 EMBEDDED = profiles_dir() / "embedded"
 MASK = sorted(store.read(EMBEDDED)[0].rho.mask)

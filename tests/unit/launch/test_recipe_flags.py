@@ -15,11 +15,11 @@ from toolkit.launch.checks.flags import IB_FLAG, Resolved
 from toolkit.launch.checks.flags import _ask as ask
 from toolkit.launch.checks.flags import _without as without
 from toolkit.launch.checks.redundant import redundant, worker_problems
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.launch.wait_limits import WAIT_LIMITS
 from toolkit.resources import recipes_dir
+from toolkit.settings.load import load_deployment
 
 RECIPES = sorted(recipes_dir().glob("*.yaml"))
 GPU = [each for each in RECIPES if load_deployment(each).device == "cuda"]

@@ -14,11 +14,11 @@ import pytest
 from tests.ports import free_port
 from tests.unit.launch.runs import Events
 from tests.unit.launch.stand_ins import SERVER, plan, worker
-from toolkit.launch.deployment import Restart
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import RouterPlan
 from toolkit.launch.running import running
 from toolkit.launch.state import read_state
+from toolkit.settings.processes import Restart
 
 QUICK = Restart(
     max_restarts=1, window=60, first_delay=0.01, max_delay=0.01, rest_first=0.2, rest_max=0.4

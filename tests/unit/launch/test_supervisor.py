@@ -19,12 +19,12 @@ from tests.unit.launch.runs import LAUNCHER, Events, toolkit
 from tests.unit.launch.stand_ins import plan, two_workers, wait_gone, worker
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
-from toolkit.launch.deployment import Restart
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.running import running
 from toolkit.launch.scratch import scratch, variables
 from toolkit.launch.state import read_state
 from toolkit.launch.supervisor import Supervisor
+from toolkit.settings.processes import Restart
 
 
 @pytest.fixture

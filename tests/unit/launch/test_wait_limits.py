@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.launch.deployment import Router, load_deployment
 from toolkit.launch.resolve import resolve
 from toolkit.launch.wait_limits import WAIT_LIMITS, wait_limits
 from toolkit.resources import recipes_dir
-from toolkit.router.config import RouterConfig
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.section import Router
 
 WATCHDOG_S = 300.0
 """SGLang's --watchdog-timeout; a test of the recipes' flags asks the installed one."""

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from tests.unit.plan.tasks import deployment_file
 from toolkit.cli.main import app
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.resolve import resolve
+from toolkit.settings.load import load_deployment
 from toolkit.simulate.of_deployment import fleet_of
 
 QUICK = ("--rate", "20", "--seconds", "6", "--seeds", "1", "--budget", "20", "--scale", "1")

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from tests.unit.profile import sample
 from toolkit.cli.main import app
-from toolkit.launch.deployment import Deployment
 from toolkit.placement import Topology, linear, load_placement
 from toolkit.placement.online import Cost
 from toolkit.plan.candidate import Candidate, Given
@@ -27,6 +26,7 @@ from toolkit.plan.space import searched
 from toolkit.plan.split import split_of
 from toolkit.plan.trials import Trials
 from toolkit.relocate.pace import MOST, ORDER_S
+from toolkit.settings.deployment import Deployment
 from toolkit.signatures.space import SignatureSpace
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.costs.links import Link, Links

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from tests.kernels import examples
 from tests.unit.plan.tasks import candidate, document
-from toolkit.launch.deployment import load_deployment
 from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.errors import PlanError
 from toolkit.plan.plain_data import write
-from toolkit.plan.planner import INFLIGHT
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import Split, splits
 from toolkit.policies import make_policy
-from toolkit.router.config import RouterConfig
-from toolkit.simulate.of_deployment import ROUTED, fleet_of
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.section import Router
+from toolkit.simulate.of_deployment import fleet_of
 
 OWN = candidate(
     decode={"tp": 4, "dp": 2, "dp_attention": True, "kv_tokens": 9000, "max_running": 32,
@@ -235,6 +235,9 @@ def test_hosts_are_dealt_out_anew() -> None:
 
 
 def test_what_a_file_leaves_out_is_what_the_router_takes() -> None:
-    fields = RouterConfig.model_fields
-    assert fields["max_inflight"].default == INFLIGHT
-    assert {name: fields[name].default for name in ROUTED} == ROUTED
+    own = RouterConfig.model_fields
+    made = candidate(router={"kind": "toolkit"})
+    for key in ("dispatch", "prefill_policy", "decode_policy", "first_token", "parked_per_prefill"):
+        assert getattr(made.fleet.router, key) == own[key].default, key
+    for key in own.keys() & Router.model_fields.keys() - {"port", "admin_port"}:
+        assert Router.model_fields[key].default == own[key].default, key

@@ -13,10 +13,10 @@ from tests.standin.cluster import Cluster
 from tests.unit.profile import sample
 from tests.unit.router.cluster_calls import post
 from toolkit.cli.main import app
-from toolkit.launch.deployment import load_deployment
 from toolkit.profile_folder.schema import Latency
 from toolkit.profile_folder.store import write
 from toolkit.resources import profiles_dir
+from toolkit.settings.load import load_deployment
 
 RUNNER = CliRunner()
 

@@ -20,10 +20,10 @@ from tests.unit.router.cluster_calls import (
     text_of,
 )
 from toolkit.router.app import Router
-from toolkit.router.config import RouterConfig
 from toolkit.router.request import SubRequest
 from toolkit.router.splitting import parse
 from toolkit.router.upstream import Upstream
+from toolkit.settings.router.config import RouterConfig
 
 PATH = "/v1/completions"
 

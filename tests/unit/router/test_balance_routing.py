@@ -13,7 +13,7 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, events, expected, idle, post, run, text_of
 from tests.unit.router.eldr.cluster import admin, metrics
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 
 PATH = "/v1/completions"
 SLOW = ["--token-ms", "20"]
@@ -336,7 +336,7 @@ def test_a_name_that_cannot_be_is_refused_with_what_is_wrong(side, name, said):
 def test_numpy_is_loaded_only_where_a_policy_needs_it():
     script = (
         "import sys; from toolkit.router.app import Router;"
-        "from toolkit.router.config import RouterConfig;"
+        "from toolkit.settings.router.config import RouterConfig;"
         "w = {'name': 'a', 'role': 'plain', 'url': 'http://127.0.0.1:1'};"
         "Router(RouterConfig.model_validate({'workers': [w], 'decode_policy': sys.argv[1]}));"
         "print('numpy' in sys.modules)"

@@ -17,7 +17,7 @@ from tests.unit.router.raw import PATH, Raw
 from toolkit.router import views
 from toolkit.router.app import Router
 from toolkit.router.budget import LARGE_PER_S, Budget
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 
 MIB = 2**20
 

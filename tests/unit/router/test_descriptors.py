@@ -15,10 +15,10 @@ import psutil
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, idle, post, run
 from tests.unit.router.raw import PATH, Raw
-from toolkit.router.config import RouterConfig
 from toolkit.router.descriptors import SPARE, client_share, raise_limit
 from toolkit.router.events import OURS, fetch
 from toolkit.router.known_workers import KnownWorkers
+from toolkit.settings.router.config import RouterConfig
 
 
 def test_without_descriptors_clients_get_503_and_no_worker_is_blamed():

@@ -10,10 +10,10 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
-from toolkit.router.config import RouterConfig
 from toolkit.router.drains import LOOK_S, Drains
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.moves import Outcome
+from toolkit.settings.router.config import RouterConfig
 
 CHAT = "/v1/chat/completions"
 ARGS = ["--resume", "--token-ms", "4"]

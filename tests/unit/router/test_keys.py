@@ -13,8 +13,8 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, post, run
 from toolkit.keys import KeysError, client_keys, one_key
-from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.keys import Keyring
+from toolkit.settings.router.config import ConfigError, RouterConfig
 
 PATH = "/v1/completions"
 ADMIN = ("/admin/policy", "/admin/drain", "/admin/refit")

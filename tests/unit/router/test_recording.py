@@ -16,11 +16,11 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import idle, post, run
-from toolkit.router.classes import Classes
-from toolkit.router.config import ConfigError
 from toolkit.router.recording import Recording
 from toolkit.router.request import Wanted
 from toolkit.router.splitting import parse
+from toolkit.settings.router.classes import Classes
+from toolkit.settings.router.config import ConfigError
 from toolkit.simulate.workloads.trace import of_trace
 
 CLASSES = Classes(claim="all")

@@ -14,13 +14,13 @@ from toolkit.contract import VERSION
 from toolkit.contract.events import Hello, Ping, encode
 from toolkit.policies.base import RequestView
 from toolkit.router import events, relay, upstream
-from toolkit.router.config import RouterConfig
 from toolkit.router.errors import UpstreamError
 from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.relay import Relay
 from toolkit.router.request import SubRequest
 from toolkit.router.upstream import Call, Upstream
+from toolkit.settings.router.config import RouterConfig
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 

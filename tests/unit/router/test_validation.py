@@ -15,11 +15,12 @@ from toolkit.router.splitting import parse
 from toolkit.router.validate.check import _validate, check
 from toolkit.router.validate.endpoints import ENDPOINTS
 from toolkit.router.validate.field import Fate
-from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.limits import Limits
 from toolkit.router.validate.plain import known, plain
 from toolkit.router.validate.printed import document
 from toolkit.router.validate.private import is_ours, without_ours
 from toolkit.router.validate.sampling import SAMPLING
+from toolkit.settings.router.permissions import ALLOWABLE
 
 LIMITS = Limits(vocabulary=1000)
 BASES: dict[str, dict[str, Any]] = {

@@ -17,12 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from toolkit.contract import VERSION
 from toolkit.router.app import Router
-from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.events import Watcher
 from toolkit.router.failure import failure_of
 from toolkit.router.relay import Relay
 from toolkit.router.splitting import parse
 from toolkit.router.upstream import Call
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.worker import WorkerConfig
 
 WORKERS = (
     WorkerConfig(name="p", role="prefill", url="http://127.0.0.1:1", bootstrap_port=1),

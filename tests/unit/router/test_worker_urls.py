@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from toolkit.router.config import ConfigError, RouterConfig, load_config
+from toolkit.settings.router.config import ConfigError, RouterConfig
+from toolkit.settings.router.load import load_config
 
 
 def _config(url: str, **more: Any) -> dict[str, Any]:

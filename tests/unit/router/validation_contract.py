@@ -24,10 +24,10 @@ from patches.stubs import CPU_STUBS, declare_torchvision_operators
 from toolkit.router.splitting import SPLIT
 from toolkit.router.validate import content, rules, stop_regex
 from toolkit.router.validate.endpoints import ENDPOINTS
-from toolkit.router.validate.limits import ALLOWABLE
 from toolkit.router.validate.models import model
 from toolkit.router.validate.parameters import MOST_BY_DEFAULT
 from toolkit.router.validate.sampling import SAMPLING
+from toolkit.settings.router.permissions import ALLOWABLE
 
 EVERYTHING = frozenset(ALLOWABLE)
 

@@ -19,7 +19,7 @@ from toolkit.bench.errors import BenchError
 from toolkit.cli.arriving import Arriving
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.request_class import RequestClass
-from toolkit.launch.deployment import Deployment
+from toolkit.settings.deployment import Deployment
 from toolkit.simulate.costs.linear import Prefill
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import Fleet, Stopping

@@ -19,9 +19,9 @@ from tests.kernels import examples
 from tests.unit.html_page import Page
 from tests.unit.simulate.fleets import COST, fleet, plain, requests
 from toolkit.cli.main import app
-from toolkit.launch.deployment import Deployment
 from toolkit.resources import profiles_dir
-from toolkit.router.rebalance import Rebalance
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, RouterFleet, WorkerFleet
 from toolkit.simulate.loop import Loop

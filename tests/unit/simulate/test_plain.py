@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from tests.kernels import examples
 from tests.unit.simulate.fleets import COST, fleet, plain, requests
 from toolkit.cli.main import app
-from toolkit.launch.deployment import Deployment
 from toolkit.resources import profiles_dir
+from toolkit.settings.deployment import Deployment
 from toolkit.simulate import loop as loops
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.of_deployment import fleet_of

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.cli.main import app
-from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.resources import profiles_dir, recipes_dir
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
 from toolkit.simulate import costs
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.experts import Experts
@@ -146,7 +147,7 @@ def test_the_order_of_waiting_prompts_is_the_files() -> None:
 
 def test_what_the_file_leaves_to_the_router_is_as_the_router_has_it() -> None:
     from toolkit.launch.checks.waiting import PARKED
-    from toolkit.router.config import RouterConfig
+    from toolkit.settings.router.config import RouterConfig
 
     def router(prefill):
         decode = {"kv_tokens": 9000, "max_running": 8}

@@ -21,9 +21,9 @@ from toolkit.contract.events import LoadReading
 from toolkit.decide.record import recorded
 from toolkit.decide.replay import replay
 from toolkit.policies import make_policy
-from toolkit.router.config import RouterConfig
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.rank import Rank
+from toolkit.settings.router.config import RouterConfig
 
 POOL = 4096
 

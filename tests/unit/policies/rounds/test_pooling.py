@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from tests.unit.policies.rounds.test_assign import fleets, pools
 from toolkit.bench.compare import Arm
-from toolkit.launch.deployment import Deployment
 from toolkit.plan import policy_text
 from toolkit.policies import (
     POLICIES,
@@ -28,7 +27,8 @@ from toolkit.policies.rounds.assign import Assigner
 from toolkit.policies.rounds.pooling import PooledPolicy, bare
 from toolkit.policies.support.given_out import readable, with_sent
 from toolkit.policies.support.readings import kv_tokens, read_ranks
-from toolkit.router.config import RouterConfig, why_not
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.router.config import RouterConfig, why_not
 from toolkit.simulate.fleet import RouterFleet
 
 OWN = [*policy_names("decode"), *PUBLISHED]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 
 PREFILL = {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 1}
 

@@ -32,7 +32,6 @@ from toolkit.contract.events import decode as decode_event
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.support.expert_map import ExpertMap
-from toolkit.router.config import ConfigError, RouterConfig, load_config
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.eldr.locality import Locality
 from toolkit.router.eldr.refits import Base, RefitError, fit_rows
@@ -42,6 +41,8 @@ from toolkit.router.request_view import MAX_LABEL
 from toolkit.router.reservation import Reservation
 from toolkit.router.splitting import parse
 from toolkit.router.steps import StepSums
+from toolkit.settings.router.config import ConfigError, RouterConfig
+from toolkit.settings.router.load import load_config
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import Nearness
 from toolkit.signatures.reader import Sample, SignatureReader
@@ -343,7 +344,7 @@ def test_a_router_without_a_profile_imports_no_numpy():
 import asyncio, sys
 import toolkit.router.__main__
 from toolkit.router.app import Router
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 async def main():
     router = Router(RouterConfig.model_validate_json(sys.argv[1]))
     router.app(), router.metrics.text()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from toolkit.bounded_files import Unreadable, check_yaml, read_text
-from toolkit.launch.errors import LaunchError, Problem
+from toolkit.errors import LaunchError, Problem
 
 Location = tuple[str | int, ...]
 
@@ -65,7 +66,7 @@ def _collect(
             _collect(value, (*at, index), lines, problems, path)
 
 
-def line_of(lines: dict[Location, int], location: Location) -> int | None:
+def line_of(lines: Mapping[Location, int], location: Location) -> int | None:
     """The line of the deepest part of `location` that the file holds; None if none does."""
     while location:
         if location in lines:

@@ -10,12 +10,16 @@ from sglang_router.router_args import RouterArgs
 
 from docs import reference
 from toolkit.cli.profile import to_measure
-from toolkit.launch import acting
 from toolkit.launch.checks.possible import quick
-from toolkit.launch.deployment import Deployment, Role, Router, Transfer, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
+from toolkit.settings import acting
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
+from toolkit.settings.role import Role
+from toolkit.settings.router.section import Router
+from toolkit.settings.transfer import Transfer
 
 
 def load(tmp_path: Path, text: str) -> Deployment:
@@ -76,7 +80,8 @@ def test_a_router_key_is_taken_or_refused(tmp_path: Path, kind: str, key: str) -
 
 
 def test_a_default_or_a_key_without_a_value_never_offends(tmp_path: Path) -> None:
-    unset = [key for key, field in Router.model_fields.items() if field.default is None]
+    unset = Router.model_fields.keys() - Router.NEVER_EMPTY
+    assert unset >= VALUES.keys() - {"host", "seed", "open", "allow", "args"}
     for mode in ("pd", "plain"):
         for kind in ACTS:
             keys = ", ".join(f"{key}: null" for key in unset)
@@ -146,7 +151,7 @@ def test_where_it_can_act_it_may_stand(tmp_path: Path, text: str) -> None:
     assert load(tmp_path, text)
 
 
-@pytest.mark.parametrize("key", acting.POLICIES)
+@pytest.mark.parametrize("key", sorted(acting.SGLANG_POLICIES))
 def test_a_policy_that_only_ours_has_is_refused_of_sglang_s_router(
     tmp_path: Path, key: str
 ) -> None:
@@ -174,20 +179,22 @@ def test_all_of_them_come_at_once_each_with_its_line(tmp_path: Path) -> None:
 
 
 def test_the_page_of_keys_says_where_they_act() -> None:
-    meaning = {key.path: key.meaning for key in reference.deployment_keys()}
-    assert meaning["router.seed"].endswith("; only with `kind: toolkit`")
-    assert meaning["router.args"].endswith("; only with `kind: sglang`")
-    assert meaning["router.parked_per_prefill"].endswith(
-        "; only with `kind: toolkit`, `mode: pd`, `dispatch: late`"
+    where = {key.path: key.where for key in reference.deployment_keys()}
+    assert where["router.seed"] == "only with `kind: toolkit`"
+    assert where["router.args"] == "only with `kind: sglang`"
+    assert where["router.parked_per_prefill"] == (
+        "only with `kind: toolkit`, `mode: pd`, `dispatch: late`"
     )
-    assert meaning["transfer.backend"].endswith("; only with `mode: pd`")
-    assert meaning["ROLE.background"].endswith("; only with `device: cpu`")
-    assert "only with" not in meaning["router.api_key_env"]
+    assert where["transfer.backend"] == "only with `mode: pd`"
+    assert where["ROLE.background"] == "only with `device: cpu`"
+    assert where["router.api_key_env"] == ""
+    page = reference.keys().splitlines()
+    (seed,) = (line for line in page if line.startswith("| `seed` |"))
+    assert seed.endswith("; only with `kind: toolkit` |")
 
 
 def test_tables_name_keys_that_there_are() -> None:
     assert set(acting.DEVICE) < set(Role.model_fields)
-    assert set(acting.LIMITS) < set(Router.model_fields)
     assert {"backend", "ib_device"} == set(Transfer.model_fields), "acting.transfer_problem"
 
 

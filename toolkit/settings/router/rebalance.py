@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from toolkit.policies.stages.moving import Knobs
 from toolkit.policies.stages.qoe import Qoe
+from toolkit.settings.section import Natural, Section
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Natural = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Rebalance(BaseModel):
+class Rebalance(Section):
     """Moves between decode ranks (`toolkit.policies.stages.moving.Mover`): with stages requests
     that outgrew theirs and those of ranks above their stage's mean, else those of ranks above the
     mean of all; in either case those of ranks that are about to be out of KV.
@@ -24,8 +24,6 @@ class Rebalance(BaseModel):
     price: what moves stalled their requests so far, at first `move_s`. Without it loads in KV
     tokens decide. Range refinement (`refine_s`) needs it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     on: bool = Field(default=True, description="`false`: stages without moves")
     every_s: Positive = Field(default=0.25, description="from one pass over all ranks to the next")
@@ -43,7 +41,7 @@ class Rebalance(BaseModel):
         description="KV tokens that stay free at a target; a rank with fewer left hands on",
     )
     wait_limit: int = Field(
-        default=4, ge=1, description="a request that asked so often in vain goes first"
+        default=4, ge=1, description="a request that asked in vain in so many passes goes first"
     )
     least: Natural = Field(
         default=0,
@@ -95,8 +93,3 @@ class Rebalance(BaseModel):
     @property
     def model(self) -> Qoe | None:
         return None if self.qoe is None else Qoe(self.qoe, self.mixed)
-
-
-def from_yaml(value: object) -> object:
-    """`rebalance: false` is short for `rebalance: {on: false}`, `true` for `{}`."""
-    return {"on": value} if isinstance(value, bool) else value

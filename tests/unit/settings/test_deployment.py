@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
 
 
 def load(tmp_path: Path, text: str):

@@ -1,26 +1,20 @@
-"""`decode: {stages: ...}` of a deployment file: ranges of lengths, and their servers."""
+"""`stages`: ranges of lengths of requests, and the decode servers or ranks of each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
 
 from toolkit.policies.stages.layout import Layout
+from toolkit.settings.section import Count, Section, key
 
-Count = Annotated[int, Field(ge=1)]
 
+class Stage(Section):
+    """One stage: requests of at most `upto` KV tokens that no stage before it takes. In the
+    router's file `replicas` are DP ranks."""
 
-class StageSpec(BaseModel):
-    """One stage: requests of at most `upto` KV tokens that no stage before it takes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    upto: Count | None = Field(
-        default=None, description="its longest requests, in KV tokens; unset: the last stage"
-    )
-    replicas: Count = Field(default=1, description="its servers, or DP ranks where all are counted")
+    upto: Count | None = key(None, "its longest requests, in KV tokens; unset: the last stage")
+    replicas: Count = key(1, "its servers, or DP ranks where all are counted")
 
 
 def with_replicas(role: Any) -> Any:
@@ -40,12 +34,12 @@ def with_replicas(role: Any) -> Any:
     return {**role, "replicas": max(1, sum(counts))}
 
 
-def check_shape(stages: Sequence[StageSpec]) -> None:
+def check_shape(stages: Sequence[Stage]) -> None:
     """ValueError: the stages are no `Layout`."""
     Layout.of((stage.upto, stage.replicas) for stage in stages)
 
 
-def layout_of(stages: Sequence[StageSpec], replicas: int, dp: int, dp_attention: bool) -> Layout:
+def layout_of(stages: Sequence[Stage], replicas: int, dp: int, dp_attention: bool) -> Layout:
     """The stages in DP ranks. Their `replicas` are servers, or, where they are as many as the
     servers have DP ranks, these. ValueError: they are neither as many, or ranks of a server that
     takes its steps with all of them together."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.launch.errors import Problem
+from toolkit.errors import Problem
 
 if TYPE_CHECKING:
-    from toolkit.launch.deployment import Deployment, Role
+    from toolkit.settings.deployment import Deployment
+    from toolkit.settings.role import Role
 
 FLAG = "load-balance-method"
 
