@@ -36,6 +36,10 @@ from toolkit.policies.rounds.assign import Assigner, Assignment
 
 Write = Callable[[dict[str, Any]], None]
 
+COUNTS_EVERY_S = 1.0
+"""Tokens of a policy to which they say nothing are put on record so often: a what-if
+(`toolkit.decide.what_if`) wants to know how long requests are by now."""
+
 
 def recorded(
     policy: Policy, sink: TextIO | Path, seed: int = 0, tau: float | None = None
@@ -51,7 +55,10 @@ def recorded(
 class Recorded(Policy):
     """A policy that writes what happens to it; see `recorded`."""
 
+    on_record = True
+
     def __init__(self, policy: Policy, sink: TextIO, seed: int, tau: float | None) -> None:
+        self._following: _RecordedFollowing | None = None
         self._policy = policy
         self._sink = sink
         self.name, self.needs = policy.name, policy.needs
@@ -66,6 +73,7 @@ class Recorded(Policy):
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         decision = self._policy.choose(workers, request)
+        self._count(request.now)
         self.write(
             {
                 "choose": {"workers": [asdict(w) for w in workers], "request": plain(request)},
@@ -76,7 +84,12 @@ class Recorded(Policy):
         return decision
 
     def follow(self) -> Following:
-        return _RecordedFollowing(self._policy, self.write)
+        self._following = _RecordedFollowing(self._policy, self.write)
+        return self._following
+
+    def _count(self, now: float) -> None:
+        if self._following is not None:
+            self._following.write_counts(now)
 
     def write(self, line: dict[str, Any]) -> None:
         """Put one line on record."""
@@ -108,6 +121,7 @@ class RecordedRounds(Recorded, Assigner):
         assert isinstance(self._policy, Assigner)
         shown = {"workers": [asdict(w) for w in workers], "waiting": [plain(r) for r in waiting]}
         made = self._policy.assign(workers, waiting)
+        self._count(max((request.now for request in waiting), default=0.0))
         self.write({"assign": shown, "made": [list(each) for each in made]})
         return made
 
@@ -116,6 +130,21 @@ class _RecordedFollowing(Following):
     def __init__(self, policy: Policy, write: Write) -> None:
         super().__init__(policy)
         self._write = write
+        self._sums: dict[str, int] = {}
+        """Tokens that are not on record yet, of a policy to which they say nothing."""
+        self._written = 0.0
+
+    @property
+    def lengths(self) -> bool:
+        return True
+
+    def write_counts(self, now: float) -> None:
+        """Put sums of tokens on record, if those of late are not yet."""
+        if now - self._written >= COUNTS_EVERY_S:
+            self._written = now
+            for rid, tokens in self._sums.items():
+                self._write({"counted": [rid, tokens]})
+            self._sums.clear()
 
     def sent(
         self, rid: str, key: Key, group: Group, request: RequestView, generated: int = 0
@@ -124,17 +153,22 @@ class _RecordedFollowing(Following):
         super().sent(rid, key, group, request, generated)
 
     def counted(self, rid: str, tokens: int = 1) -> None:
+        if self._lengths is None:
+            if rid in self:
+                self._sums[rid] = self._sums.get(rid, 0) + tokens
+            return
         self._write({"counted": [rid, tokens]})
         super().counted(rid, tokens)
 
-    def counter(self, rid: str) -> Callable[[int], None] | None:
-        return partial(self.counted, rid) if self.lengths else None
+    def counter(self, rid: str) -> Callable[[int], None]:
+        return partial(self.counted, rid)
 
     def stepped(self, key: Key, tokens: int) -> None:
         self._write({"stepped": [list(key), tokens]})
         super().stepped(key, tokens)
 
     def ended(self, rid: str, finished: bool = True) -> None:
+        self._sums.pop(rid, None)
         self._write({"ended": [rid, finished]})
         super().ended(rid, finished)
 

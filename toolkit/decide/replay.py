@@ -74,46 +74,47 @@ class Player:
 
     def _choose(self, line: dict[str, Any]) -> tuple[Any, Any]:
         shown, index = line["choose"], line["index"]
-        now = self.policy.choose([_worker(w) for w in shown["workers"]], _request(shown["request"]))
+        now = self.policy.choose(
+            [worker_of(w) for w in shown["workers"]], request_of(shown["request"])
+        )
         return None if index is None else Decision(index, line["reason"]), now
 
     def _assign(self, line: dict[str, Any]) -> tuple[Any, Any]:
         if not isinstance(self.policy, Assigner):
             raise ValueError(f"{self.name} does not assign")
         shown = line["assign"]
-        workers = [_worker(w) for w in shown["workers"]]
-        now = self.policy.assign(workers, [_request(r) for r in shown["waiting"]])
+        workers = [worker_of(w) for w in shown["workers"]]
+        now = self.policy.assign(workers, [request_of(r) for r in shown["waiting"]])
         return [Assignment(*made) for made in line["made"]], now
 
     def _tell(self, line: dict[str, Any]) -> None:
         told = self.following
         if "sent" in line:
             rid, key, request, generated, *group = line["sent"]
-            at = _pair(key)
+            at = key_of(key)
             told.sent(
-                rid, at, _pair(group[0]) if group else group_of(at, False), _request(request),
+                rid, at, key_of(group[0]) if group else group_of(at, False), request_of(request),
                 generated,
             )  # fmt: skip
         elif "counted" in line:
             told.counted(*line["counted"])
         elif "stepped" in line:
             key, tokens = line["stepped"]
-            told.stepped(_pair(key), tokens)
+            told.stepped(key_of(key), tokens)
         elif "ended" in line:
             told.ended(*line["ended"])
         elif "lost" in line:
-            told.lost(_pair(line["lost"]))
+            told.lost(key_of(line["lost"]))
         else:
-            self._attach(
-                line["centroids"],
-                line.get("inflight_signatures", line.get("residents")),
-                line.get("maps", {}),
-            )
+            self.attach(line)
 
-    def _attach(
-        self, known: dict[str, Any] | None, dimensions: int | None, maps: dict[str, Any]
-    ) -> None:
+    def attach(self, line: dict[str, Any]) -> None:
+        """Give the policy the centroids, in-flight signatures and maps of a line."""
         import numpy as np
+
+        known: dict[str, Any] | None = line["centroids"]
+        dimensions: int | None = line.get("inflight_signatures", line.get("residents"))
+        maps: dict[str, Any] = line.get("maps", {})
 
         from toolkit.policies.eldr import Centroids
         from toolkit.policies.support.expert_map import ExpertMap
@@ -126,7 +127,7 @@ class Player:
             locality.centroids = None
         else:
             rows = np.array(known["rows"], dtype=np.float32)
-            owner = {_pair(group): row for group, row in known["owner"]}
+            owner = {key_of(group): row for group, row in known["owner"]}
             locality.centroids = Centroids(rows, owner)
         if dimensions is None:
             locality.inflight_signatures = None
@@ -135,12 +136,14 @@ class Player:
         locality.maps = {name: ExpertMap.of_plain(each) for name, each in maps.items()}
 
 
-def _pair(key: list[Any]) -> tuple[str, Any]:
+def key_of(key: list[Any]) -> tuple[str, Any]:
+    """A rank's key, or a group, from JSON."""
     name, rank = key
     return name, rank
 
 
-def _request(data: dict[str, Any]) -> RequestView:
+def request_of(data: dict[str, Any]) -> RequestView:
+    """A request from JSON."""
     signature = data["signature"]
     if isinstance(signature, list):
         import numpy as np
@@ -149,7 +152,8 @@ def _request(data: dict[str, Any]) -> RequestView:
     return RequestView(**data | {"blocks": tuple(data["blocks"]), "signature": signature})
 
 
-def _worker(data: dict[str, Any]) -> WorkerView:
+def worker_of(data: dict[str, Any]) -> WorkerView:
+    """A rank from JSON."""
     load = data["load"]
     known = load and Load(**{key: value for key, value in load.items() if key in _LOAD})
     return WorkerView(**data | {"load": known})

@@ -102,7 +102,7 @@ class Dispatcher:
         if side != "decode":
             return
         self.pooling = self.pool is not None and policy.needs.pool
-        self.following = policy.follow() if policy.needs.following else None
+        self.following = policy.follow() if policy.needs.following or policy.on_record else None
         if self.locality is not None:
             self.locality.attach(policy)
         if self.pool is not None:
