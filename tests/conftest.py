@@ -20,7 +20,7 @@ settings.load_profile("shared")
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """A run under other kernels is worth nothing if OpenBLAS did not take them."""
-    asked = os.environ.get(kernels.ASKED)
+    asked = os.environ.get(kernels.ASKED)  # type: ignore[attr-defined]
     if asked and (wrong := kernels.wrong(asked, kernels.taken())):
         pytest.exit(wrong, returncode=3)
 

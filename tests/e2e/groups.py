@@ -69,7 +69,7 @@ def publish(items: list[pytest.Item]) -> None:
         Path(file.name).replace(path)
 
 
-class Scheduling(LoadScopeScheduling):
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """A group goes to one process as a whole."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:

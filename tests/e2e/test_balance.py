@@ -55,7 +55,8 @@ def two_ranks(
 
 async def state(url: str) -> dict[str, Any]:
     async with calls.session() as http, http.get(url + "/workers") as answer:
-        return await answer.json()
+        result: dict[str, Any] = await answer.json()
+        return result
 
 
 def prompts(name: str, count: int = 16) -> list[list[int]]:
@@ -140,7 +141,7 @@ def test_a_killed_decode_worker_loses_nobody_who_waits(
             assert not sending.done(), "the load ended before the kill"
             now = await state(url)
             busy = [row["inflight"] for row in now["workers"] if row["name"] == "decode-0"]
-            return now["pool"]["waiting"] >= 3 and busy[0] > 0
+            return bool(now["pool"]["waiting"] >= 3 and busy[0] > 0)
 
         await calls.until(crowded, "requests wait in the pool")
         pid = up.worker("decode-0").pid

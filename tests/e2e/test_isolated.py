@@ -53,6 +53,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
 def ask(url: str) -> calls.Answer:
     """One request; one that is told to come back later does so."""
     body = calls.greedy(calls.prompt("isolated", 20), 4, stream=True)
+    answer: calls.Answer
     (answer,) = calls.run(calls.all_of(url, [body], 1))
     return answer
 

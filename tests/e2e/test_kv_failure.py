@@ -64,7 +64,7 @@ async def batch(url: str, asked: list[list[int]]) -> list[tuple[str, list[int]]]
 
 
 def served(rows: dict[str, Any], name: str) -> int:
-    return next(row["completed"] for row in rows["workers"] if row["name"] == name)
+    return int(next(row["completed"] for row in rows["workers"] if row["name"] == name))
 
 
 def test_a_decode_worker_to_which_a_transfer_failed_is_used_again(

@@ -268,7 +268,7 @@ def scheduler(up: Running) -> int:
     pid = up.worker("decode-0").pid
     assert pid is not None
     children = psutil.Process(pid).children(recursive=True)
-    return next(each.pid for each in children if "scheduler" in " ".join(each.cmdline()))
+    return int(next(each.pid for each in children if "scheduler" in " ".join(each.cmdline())))
 
 
 def test_each_decode_server_starts_with_its_clusters_experts_placed(

@@ -69,7 +69,7 @@ def place_of_the_short_one(url: str, name: str, reference: Reference) -> int:
     bodies = [calls.greedy(ids, TOKENS, stream=False) for ids in asked]
     order, answers = calls.run(finished_in(url, bodies))
     check(answers, asked, reference)
-    return order.index(len(asked) - 1)
+    return int(order.index(len(asked) - 1))
 
 
 async def under_a_flood(url: str) -> tuple[float, bool]:

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from toolkit.setup import libraries, say, timings
 from toolkit.setup.layout import Layout, tool_environment
@@ -130,7 +130,7 @@ def _run_all(
     unit_only: bool,
     extra: Sequence[str],
     scope: str,
-    environment: dict,
+    environment: Dict[str, str],
     took: List[Tuple[str, float]],
 ) -> List[str]:
     """What failed, in words. Adds the seconds of each step to `took`."""
@@ -155,7 +155,7 @@ def _run_one(
     layout: Layout,
     name: str,
     command: List[str],
-    environment: dict,
+    environment: Dict[str, str],
     took: List[Tuple[str, float]],
 ) -> int:
     say.line(f"{name} ...")

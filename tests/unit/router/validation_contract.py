@@ -203,8 +203,8 @@ def what_is_copied_from_sglang_is_what_it_says() -> None:
     from sglang.srt.utils.field_validators import validate_optional_list_i64_1d_2d
     from transformers import PreTrainedTokenizerBase
 
-    assert stop_regex.MAX_BYTES == theirs_too.MAX_STOP_REGEX_LEN
-    assert stop_regex.MAX_PATTERNS == theirs_too.MAX_STOP_REGEX_COUNT
+    assert stop_regex.MAX_BYTES == theirs_too.MAX_STOP_REGEX_LEN  # type: ignore[attr-defined]
+    assert stop_regex.MAX_PATTERNS == theirs_too.MAX_STOP_REGEX_COUNT  # type: ignore[attr-defined]
     assert rules.MAX_STOPS == theirs_too.MAX_STOP_COUNT
     arguments = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
     assert arguments - {"kwargs", "documents"} <= content.RENDERING

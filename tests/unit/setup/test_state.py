@@ -222,7 +222,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     def run(lint: list[testing.Step], tests: list[testing.Step]) -> int:
         monkeypatch.setattr(testing, "lint_steps", lambda *_: lint)
         monkeypatch.setattr(testing, "test_steps", lambda *_: tests)
-        monkeypatch.setattr(testing.libraries, "ensure_browser", lambda: None)
+        monkeypatch.setattr(testing.libraries, "ensure_browser", lambda: None)  # type: ignore[attr-defined]
         return testing.run(here(), False, [])
 
     return run

@@ -8,6 +8,7 @@ from pydantic import PlainValidator
 
 from toolkit.router.validate import content, rules
 from toolkit.router.validate.field import Field, table
+from toolkit.router.validate.limits import MAX_TOKENS
 from toolkit.router.validate.shared import CACHE, DROP, INSIDE, REFUSE, logit_processor, off
 
 _MEDIA = "workers open the file or fetch the URL that it names"
@@ -68,7 +69,7 @@ GENERATE = table(
     Field("http_worker_ipc", Any, _INSIDE + ": where answers go", DROP),
     Field("require_reasoning", bool, "when guided output begins"),
     Field("max_thinking_tokens", int | None, "workers say whether they can",
-          rule=rules.integer(0, rules.MAX_TOKENS)),
+          rule=rules.integer(0, MAX_TOKENS)),
     Field("no_logs", bool, "a client may ask for less logging"),
     Field("return_bytes", Any, _INSIDE, DROP),
     Field("return_entropy", bool, _ANSWER),

@@ -12,7 +12,7 @@ from toolkit.router.validate import content, parts, rules, sampling
 from toolkit.router.validate.adapters import BASE_MODEL
 from toolkit.router.validate.field import Field, Rule, table
 from toolkit.router.validate.guided import wrong_schema
-from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.limits import MAX_TOKENS, Limits
 from toolkit.router.validate.shared import CACHE, DROP, INSIDE, REFUSE
 
 _STATE = "workers keep no answers, and share none: send the whole conversation in `input`"
@@ -59,7 +59,7 @@ RESPONSES = table(
     Field("instructions", str | None, "the prompt"),
     Field("include", Any, "adds to the answer", kept=True),
     Field("max_output_tokens", int | None, "SGLang takes 2 off it",
-          rule=rules.integer(2, rules.MAX_TOKENS)),
+          rule=rules.integer(2, MAX_TOKENS)),
     Field("max_tool_calls", int | None, "SGLang passes over it"),
     Field("metadata", dict[str, Any] | None, "comes back in the answer"),
     Field("parallel_tool_calls", bool | None, "guided output"),

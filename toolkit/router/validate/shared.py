@@ -6,6 +6,7 @@ from typing import Any
 
 from toolkit.router.validate import rules
 from toolkit.router.validate.field import Fate, Field
+from toolkit.router.validate.limits import MAX_TOKENS
 
 DROP, REFUSE = Fate.DROP, Fate.REFUSE
 _ROUTER = "the router's own: which workers and ranks work together, in which room"
@@ -27,7 +28,7 @@ INSIDE: tuple[Field, ...] = (
     Field("return_routed_experts", bool, "SGLang's own are wrong under prefill and decode apart",
           REFUSE, allow="routed_experts", default=False),
     Field("routed_experts_start_len", int, "belongs to return_routed_experts", DROP,
-          allow="routed_experts", rule=rules.integer(0, rules.MAX_TOKENS)),
+          allow="routed_experts", rule=rules.integer(0, MAX_TOKENS)),
 )  # fmt: skip
 
 CACHE: tuple[Field, ...] = (
