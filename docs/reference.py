@@ -292,10 +292,17 @@ def endpoints() -> str:
     return "\n".join(md_table(("endpoint", "at the public port", "at the admin port"), rows))
 
 
+def gains() -> str:
+    """What the toolkit gains, from the records."""
+    from docs.gains import table
+
+    return table()
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
     "releases": releases, "bounds": bounds, "endpoints": endpoints,
     **{f"gpu_{name}": partial(gpu, name) for name in ("steps", "lines", "results", "experts")},
-    "needed": needed, "wrapping": wrapping, "ablation": ablation,
+    "gains": gains, "needed": needed, "wrapping": wrapping, "ablation": ablation,
     "architectures": lambda: tried("architectures"), "hicache": lambda: tried("hicache"),
 }  # fmt: skip
