@@ -13,7 +13,7 @@ from toolkit.router.validate import parts, rules, sampling
 from toolkit.router.validate.adapters import MODEL
 from toolkit.router.validate.field import Field, table
 from toolkit.router.validate.handover import ALIKE, OF_TOOLS, TEXT
-from toolkit.router.validate.shared import DROP
+from toolkit.router.validate.shared import DROP, MEETING
 
 
 def _positive(value: int) -> int:
@@ -51,6 +51,7 @@ MESSAGES = table(
           required=True, rule=MODEL, quick=lambda value: type(value) is str and value.isascii()
           and value != "", handover=ALIKE),
     *_COUNTED,
+    *MEETING,
     Field("max_tokens", Annotated[int, AfterValidator(_positive)], "the model's context bounds "
           "it too", required=True, rule=sampling.MOST,
           quick=lambda value: type(value) is int and value > 0, handover=ALIKE),

@@ -18,7 +18,16 @@ from toolkit.router.validate.handover import (
     TEXT,
     UNTRIED,
 )
-from toolkit.router.validate.shared import CACHE, DROP, INSIDE, REFUSE, logit_processor, off
+from toolkit.router.validate.shared import (
+    CACHE,
+    DROP,
+    INSIDE,
+    PROCESSING,
+    REFUSE,
+    WATERMARK,
+    logit_processor,
+    off,
+)
 
 _MEDIA = "workers open the file or fetch the URL that it names"
 _MEDIA_TOO = "belongs to media"
@@ -39,6 +48,8 @@ GENERATE = table(
     Field("image_data", Any, _MEDIA, REFUSE, allow="media", rule=content.MEDIA, handover=NO_TEXT),
     Field("video_data", Any, _MEDIA, REFUSE, allow="media", rule=content.MEDIA, handover=NO_TEXT),
     Field("audio_data", Any, _MEDIA, REFUSE, allow="media", rule=content.MEDIA, handover=NO_TEXT),
+    Field("mm_data_mooncake", Any, _INSIDE, DROP),
+    PROCESSING,
     Field("mm_hashes", list[str] | list[list[str]] | None, "a client could name the cache entry "
           "of another's image", REFUSE),
     Field("mm_content_hashes", list[str | None] | list[list[str | None]] | None, "a client could "
@@ -62,6 +73,8 @@ GENERATE = table(
     Field("return_text_in_logprobs", bool, _ANSWER, handover=OF_LOGPROBS),
     Field("return_flat_raw_top_logprobs", bool, _ANSWER, handover=OF_LOGPROBS),
     Field("return_flat_raw_top_logprobs_b64", bool, _ANSWER, handover=OF_LOGPROBS),
+    Field("return_flat_raw_output_top_logprobs", bool, _ANSWER, handover=OF_LOGPROBS),
+    WATERMARK,
     Field("stream", bool, "the router relays the stream", handover=TEXT),
     Field("log_metrics", Any, "would keep a request out of the deployment's figures", DROP),
     off("return_hidden_states", list[bool | Literal["last"]] | bool | Literal["last"],

@@ -79,6 +79,12 @@ BEAMS = Handover(
     resumable=False,
     prefill_only=False,
 )
+MARKED = Handover(
+    "which contexts carry the mark already stays with their worker",
+    first_token=False,
+    resumable=False,
+    prefill_only=False,
+)
 UNTRIED = Handover("nobody has tried it with prefill's token", first_token=False)
 NO_TEXT = Handover(
     "another worker would not know the positions of what is no text",

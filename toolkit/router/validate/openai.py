@@ -23,7 +23,15 @@ from toolkit.router.validate.handover import (
     TEXT,
     UNTRIED,
 )
-from toolkit.router.validate.shared import CACHE, INSIDE, REFUSE, logit_processor, off
+from toolkit.router.validate.shared import (
+    CACHE,
+    INSIDE,
+    PROCESSING,
+    REFUSE,
+    WATERMARK,
+    logit_processor,
+    off,
+)
 from toolkit.router.validate.stop_regex import STOP_REGEX
 
 _MEDIA = "belongs to media"
@@ -76,7 +84,9 @@ SHARED: tuple[Field, ...] = (
     Field("lora_path", _LIST_LORA, "which adapters there are is the deployment's business",
           REFUSE, allow="lora", rule=rules.NAMES, handover=UNTRIED),
     Field("images_config", dict[Any, Any] | None, _MEDIA, REFUSE, allow="media", handover=NO_TEXT),
+    PROCESSING,
     Field("rid", Any, "anything; the router makes its own for workers", handover=ALIKE),
+    WATERMARK,
 )  # fmt: skip
 
 COMPLETIONS = table(
@@ -128,9 +138,12 @@ CHAT = table(
     Field("return_sampling_mask", bool, _ANSWER, handover=INSIDE_MODEL),
     Field("sampling_logprobs_mode", Literal["selected", "support"] | None, _ANSWER,
           handover=OF_LOGPROBS),
+    Field("return_flat_raw_output_top_logprobs", bool, _ANSWER, handover=OF_LOGPROBS),
+    Field("return_flat_raw_top_logprobs_b64", bool, _ANSWER, handover=OF_LOGPROBS),
     Field("reasoning_effort", shapes.ReasoningEffort, "goes into the template", handover=ALIKE),
     Field("reasoning", Any, "another spelling of reasoning_effort", rule=content.REASONING,
           handover=ALIKE),
+    Field("thinking", Any, "goes into the template", kept=True, handover=ALIKE),
     Field("task", Literal["action", "query", "authority", "domain", "title", "read_url"] | None,
           "goes into the template", handover=UNTRIED),
     Field("continue_final_message", bool, "goes into the template", handover=ALIKE),

@@ -6,7 +6,16 @@ from typing import Any
 
 from toolkit.router.validate import guided, rules
 from toolkit.router.validate.field import Fate, Field, Rule, table
-from toolkit.router.validate.handover import ALIKE, BEAMS, GUIDED, PARAMETERS, PATTERN, SEEDED, TEXT
+from toolkit.router.validate.handover import (
+    ALIKE,
+    BEAMS,
+    GUIDED,
+    MARKED,
+    PARAMETERS,
+    PATTERN,
+    SEEDED,
+    TEXT,
+)
 from toolkit.router.validate.limits import MAX_TOKENS, Limits
 from toolkit.router.validate.refusal import shown
 from toolkit.router.validate.stop_regex import STOP_REGEX
@@ -46,6 +55,13 @@ def _custom(name: str, value: Any, limits: Limits) -> str | None:
 
 CUSTOM = Rule("object; keys toolkit* and __* are dropped, at any depth", _custom)
 
+
+def _object(name: str, value: Any, limits: Limits) -> str | None:
+    return None if isinstance(value, dict) else f"{name} must be an object, got {shown(value)}."
+
+
+OBJECT = Rule("object", _object)
+
 _KINDS = "guided output; a value that cannot be one kills or fails in a scheduler"
 _SENT = "set by SGLang from others; a client's own would pass by its checks"
 
@@ -84,6 +100,8 @@ SAMPLING = table(
     Field("sampling_seed", int | None, "sampling", rule=SEED, handover=SEEDED),
     Field("custom_params", dict[str, Any] | None, "reaches patches and logit processors",
           rule=CUSTOM, handover=PARAMETERS),
+    Field("watermark", dict[str, Any] | None, "workers check it, and mark where they can",
+          rule=OBJECT, handover=MARKED),
     Field("stop_strs", Any, _SENT, Fate.REFUSE),
     Field("stop_regex_strs", Any, _SENT, Fate.REFUSE),
     Field("stop_str_max_len", Any, _SENT, Fate.REFUSE, default=0),

@@ -6,17 +6,28 @@ from typing import Any
 
 from toolkit.router.validate import rules
 from toolkit.router.validate.field import Fate, Field
-from toolkit.router.validate.handover import ALIKE, INSIDE_MODEL, PROCESSOR, Handover
+from toolkit.router.validate.handover import (
+    ALIKE,
+    INSIDE_MODEL,
+    MARKED,
+    NO_TEXT,
+    PROCESSOR,
+    Handover,
+)
 
 DROP, REFUSE = Fate.DROP, Fate.REFUSE
 _ROUTER = "the router's own: which workers and ranks work together, in which room"
 
-INSIDE: tuple[Field, ...] = (
+MEETING: tuple[Field, ...] = (
     Field("bootstrap_host", Any, _ROUTER + " (prefill would call any host)", DROP),
     Field("bootstrap_port", Any, _ROUTER, DROP),
     Field("bootstrap_room", Any, _ROUTER, DROP),
     Field("routed_dp_rank", Any, _ROUTER, DROP),
     Field("disagg_prefill_dp_rank", Any, _ROUTER, DROP),
+)
+"""`PDRoutingFields` of SGLang."""
+INSIDE: tuple[Field, ...] = (
+    *MEETING,
     Field("data_parallel_rank", Any, "older name of routed_dp_rank", DROP),
     Field("background", Any, "SGLang would not look whether the client is still there", DROP),
     Field("priority", int | None, "one client could always go before all others", DROP,
@@ -42,6 +53,12 @@ CACHE: tuple[Field, ...] = (
 )  # fmt: skip
 
 
+WATERMARK = Field("watermark", dict[str, Any] | None, "workers check it, and mark where they can",
+                  handover=MARKED)  # fmt: skip
+PROCESSING = Field("mm_processor_kwargs", dict[Any, Any] | None, "belongs to media", REFUSE,
+                   allow="media", handover=NO_TEXT)  # fmt: skip
+
+
 def logit_processor(kind: Any) -> Field:
     """Its type differs between the endpoints."""
     why = "pickled code that schedulers run"
@@ -55,4 +72,14 @@ def off(name: str, kind: Any, why: str, allow: str, handover: Handover) -> Field
     return Field(name, kind, why, REFUSE, allow=allow, default=False, handover=handover)
 
 
-__all__ = ["CACHE", "DROP", "INSIDE", "REFUSE", "logit_processor", "off"]
+__all__ = [
+    "CACHE",
+    "DROP",
+    "INSIDE",
+    "MEETING",
+    "PROCESSING",
+    "REFUSE",
+    "WATERMARK",
+    "logit_processor",
+    "off",
+]
