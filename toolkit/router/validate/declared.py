@@ -49,6 +49,22 @@ def lacks(place: str, name: str, release: str) -> bool:
     return bool(declared and release) and type_in(place, name, release) is None
 
 
+@functools.cache
+def missing(place: str, release: str) -> frozenset[str]:
+    """The names that a supported release lacks."""
+    return frozenset(name for name in DECLARED[place] if lacks(place, name, release))
+
+
+def not_in_release(place: str, name: str, release: str) -> str:
+    """What a client is told who asks for such a field."""
+    first = since(place, name)
+    when = f"came with {first}" if first != RELEASES[0] else "went with a newer release"
+    return (
+        f"{name} is not taken: SGLang {release}, which workers of this deployment run, does not "
+        f"know it. It {when}."
+    )
+
+
 @functools.lru_cache(256)
 def oldest(releases: AbstractSet[str]) -> str:
     """The supported release that stands for these workers: the newest one that the oldest of them

@@ -41,6 +41,8 @@ class Field:
     pydantic made of it (messages and the like, which the router does not read). `quick` says of
     values that are no single text or number whether pydantic would give them back as they are.
     `handover`: what the field means where more than one worker has a part in a request.
+    `lacking`: what becomes of a field that passes where a worker's release of SGLang does not have
+    it (`declared.lacks`).
     """
 
     name: str
@@ -54,6 +56,7 @@ class Field:
     default: Any = None
     quick: Callable[[Any], bool] | None = None
     handover: Handover = UNJUDGED
+    lacking: Fate = Fate.REFUSE
 
     def passes(self, allow: frozenset[str]) -> bool:
         """Where the deployment allows these."""

@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 
 from toolkit.router.validate import content, guided, rules, sampling, shapes
 from toolkit.router.validate.adapters import MODEL
-from toolkit.router.validate.field import Field, table
+from toolkit.router.validate.field import Fate, Field, table
 from toolkit.router.validate.handover import (
     ALIKE,
     GUIDED,
@@ -143,7 +143,9 @@ CHAT = table(
     Field("reasoning_effort", shapes.ReasoningEffort, "goes into the template", handover=ALIKE),
     Field("reasoning", Any, "another spelling of reasoning_effort", rule=content.REASONING,
           handover=ALIKE),
-    Field("thinking", Any, "goes into the template", kept=True, handover=ALIKE),
+    # Clients of other servers send it as a habit, and an older SGLang passes over it.
+    Field("thinking", Any, "goes into the template", kept=True, handover=ALIKE,
+          lacking=Fate.DROP),
     Field("task", Literal["action", "query", "authority", "domain", "title", "read_url"] | None,
           "goes into the template", handover=UNTRIED),
     Field("continue_final_message", bool, "goes into the template", handover=ALIKE),
