@@ -239,6 +239,7 @@ class Router:
             request_id=known.request_id,
             limit=min(self.config.max_parts, self.admission.widest),
             vocabulary=self.known_workers.vocabulary(),
+            release=self.known_workers.release(),
             allow=self.config.allow,
             capture=request.headers.get(CAPTURE) == "1",
             label=request.headers.get(LABEL),

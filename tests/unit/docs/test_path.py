@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -48,7 +49,7 @@ def defined(path: Path) -> set[str]:
     return walk(ast.parse(path.read_text()), "") if path.exists() else set()
 
 
-def traced(folder: Path, **extra: int) -> list[str]:
+def traced(folder: Path, **extra: Any) -> list[str]:
     """The calls of a router that serves one streaming chat request, from its accept on."""
 
     async def serve() -> None:

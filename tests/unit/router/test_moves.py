@@ -413,7 +413,7 @@ def test_a_client_that_is_slow_to_read_does_not_hold_a_move_up() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({"logprobs": True}, "logprobs of the first tokens"),
+        ({"logprobs": True}, "logprobs: those of the first tokens"),
         ({"seed": 5, "temperature": 0.7}, "random state"),
         ({"stream": False}, "does not stream"),
     ],

@@ -176,6 +176,7 @@ def test_resumed_ids_keep_the_client_s_own_custom_params() -> None:
         ("/v1/completions", {}, True),
         ("/v1/completions", {"temperature": 1.0}, True),
         ("/v1/completions", {"logprobs": 1}, False),
+        ("/v1/completions", {"logprobs": 0}, False),
         ("/v1/completions", {"seed": 7}, False),
         ("/v1/completions", {"seed": 7, "temperature": 0}, True),
         ("/generate", {"return_logprob": True}, False),

@@ -114,7 +114,7 @@ class Live:
             return "the end of its stream would not say that it was moved"
         reason = resumable.why_not(sub_request)
         if reason is not None:
-            return f"no other worker can go on with it: {reason.removesuffix(' with it')}"
+            return f"no other worker can go on with it: {reason}"
         if sub_request.record.suspect:
             return "it is suspected to fail workers"
         if upstream_call is None or not relay.caught_up:
