@@ -16,8 +16,9 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed as started
 from tests.e2e.reference import Reference
 from toolkit.launch.running import Running
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched(touched.DP_POLICIES)]
 
 TOKENS = 16
 CONCURRENCY = 12
@@ -45,7 +46,8 @@ def deployed(decode: dict[str, Any], folder: Path) -> Iterator[Running]:
         yield up
 
 
-@pytest.fixture(scope="module", params=["dp attention", "dp"])
+# Ranks without a barrier of their steps are told apart by the same fields of the same events.
+@pytest.fixture(scope="module", params=["dp attention", pytest.param("dp", marks=pytest.mark.full)])
 def two_ranks(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from toolkit.router.fair_queue import FairQueue, Ticket
 
 CLIENTS = ["a", "b", "c", "d"]
@@ -24,7 +25,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(2, 4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_turns(steps: Any, places: int) -> None:
     queue = FairQueue(places, each=8)
     waiting: dict[tuple[str, bool], deque[Ticket]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from toolkit.router.strangers import Strangers
 
 
@@ -12,7 +13,7 @@ from toolkit.router.strangers import Strangers
     st.integers(1, 6),
     st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 9)), max_size=60),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_they_are_bounded_and_the_crowded_address_makes_way(
     most: int, steps: list[tuple[bool, int, int]]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from toolkit.router.errors import ApiError
 from toolkit.router.splitting import parse
 from toolkit.router.validate.check import _validate, check
@@ -313,7 +314,7 @@ HINTS: dict[str, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(data=st.data())
 def test_any_value_in_any_field_is_good_or_a_400(endpoint: str, data: st.DataObject) -> None:
     names = st.sampled_from([*ENDPOINTS[endpoint], "toolkit_x", "unknown"])
@@ -339,7 +340,7 @@ def test_any_value_in_any_field_is_good_or_a_400(endpoint: str, data: st.DataObj
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(data=st.data())
 def test_what_passes_without_pydantic_is_what_passes_with_it(
     endpoint: str, data: st.DataObject

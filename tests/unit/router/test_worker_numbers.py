@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.kernels import examples
 from toolkit.contract import VERSION
 from toolkit.router.app import Router
 from toolkit.router.events import Watcher
@@ -100,7 +101,7 @@ def _refuse(constant: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(lines(), min_size=1, max_size=12), st.lists(lines(), max_size=4))
 def test_pages_about_workers_hold_whatever_they_say(
     decode: list[bytes], prefill: list[bytes]
