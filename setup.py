@@ -12,6 +12,7 @@ setup(
     package_dir={"toolkit._launch": "launch", "toolkit._profiles": "profiles"},
     package_data={
         "toolkit": ["py.typed"],
+        "toolkit.router.validate": ["declared.json"],
         "toolkit.setup": ["cpu.lock"],
         "toolkit.embedded": ["model/*", "texts/*", "*.jsonl"],
         "toolkit._launch": ["**/*.yaml", "**/*.json", "**/*.md"],

@@ -53,6 +53,8 @@ FIXED = (
 def rows() -> list[tuple[str, str, str, str]]:
     """(bound, default, key of the deployment file, meaning); the key is empty where there is
     none."""
+    from pydantic import BaseModel
+
     from toolkit.settings.processes import Restart
     from toolkit.settings.router.config import RouterConfig
     from toolkit.settings.router.section import Router
@@ -61,7 +63,7 @@ def rows() -> list[tuple[str, str, str, str]]:
     for name, field in RouterConfig.model_fields.items():
         if field.annotation not in (int, float) or name in NO_BOUND:
             continue
-        sections = {"restart": Restart, "router": Router}
+        sections: dict[str, type[BaseModel]] = {"restart": Restart, "router": Router}
         key = next((f"`{s}.{name}`" for s, of in sections.items() if name in of.model_fields), "")
         found.append((f"`{name}`", f"{field.default:g}", key, field.description or ""))
     for each in FIXED:

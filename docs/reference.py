@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ def _last(path: str, head: str) -> str:
     return path.removeprefix(f"{head}.") if head else path
 
 
-def md_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def md_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     cells = [tuple(_cell(cell) for cell in row) for row in rows]
     lines = [head, tuple("---" for _ in head), *cells]
     return ["| " + " | ".join(line) + " |" for line in lines]
@@ -200,7 +200,7 @@ def releases() -> str:
 
 def _fits(contract: dict[str, Any], name: str) -> str:
     broken = [each for each in contract["problems"] if each.startswith(f"{name}:")]
-    return broken[0] if broken else contract["variant"].get(name, "fits")
+    return str(broken[0] if broken else contract["variant"].get(name, "fits"))
 
 
 def _ran(found: dict[str, Any] | None) -> str:
@@ -292,10 +292,17 @@ def endpoints() -> str:
     return "\n".join(md_table(("endpoint", "at the public port", "at the admin port"), rows))
 
 
+def gains() -> str:
+    """What the toolkit gains, from the records."""
+    from docs.gains import table
+
+    return table()
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
     "releases": releases, "bounds": bounds, "endpoints": endpoints,
     **{f"gpu_{name}": partial(gpu, name) for name in ("steps", "lines", "results", "experts")},
-    "needed": needed, "wrapping": wrapping, "ablation": ablation,
+    "gains": gains, "needed": needed, "wrapping": wrapping, "ablation": ablation,
     "architectures": lambda: tried("architectures"), "hicache": lambda: tried("hicache"),
 }  # fmt: skip

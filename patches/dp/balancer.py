@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from patches.dp.loads import NAME, RankLoads, Snapshot
+from patches.dp.loads import NAME, RankLoads
 from patches.dp.request import request_view
+from patches.sglang_types import Snapshot
 from toolkit.limited_logs import limited_logger
 from toolkit.policies import make_policy
 from toolkit.policies.base import Policy, RequestView

@@ -171,6 +171,7 @@ class Server:
                 role=self.role,
                 run=run_id.own(),
                 dp_attention=True if self.args.dp_attention else None,
+                sglang=self.args.sglang,
                 model="standin",
                 context_length=8192,
                 max_total_tokens=16384,
@@ -665,6 +666,7 @@ def main() -> None:
     parser.add_argument("--moves", action="store_true", help="send requests to one another")
     parser.add_argument("--stays", default="", help="why nothing can move, in hello")
     parser.add_argument("--no-events", action="store_true")
+    parser.add_argument("--sglang", default="", help="its release, in hello")
     parser.add_argument("--contract", type=int, default=VERSION)
     parser.add_argument("--fingerprint", default="sha256:1", help="of the model, in hello")
     parser.add_argument("--signature-layers", default="", help="of the model, as in 0,3,5")

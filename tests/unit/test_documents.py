@@ -20,12 +20,13 @@ from toolkit.router.app import Router
 from toolkit.router.guard import ADMIN_PORT_PATHS
 from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.worker import WorkerConfig
+from toolkit.settings.table import keys as keys_of_deployments
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_key_of_a_deployment_file_has_a_meaning() -> None:
-    lacking = [key.path for key in reference.deployment_keys() if not key.meaning]
+    lacking = [key.path for key in keys_of_deployments() if not key.meaning]
     assert not lacking, f"describe where they are declared, in toolkit/settings: {lacking}"
 
 
@@ -47,7 +48,7 @@ def test_the_site_builds_and_has_every_key_option_policy_and_result(tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     keys = (tmp_path / "keys.html").read_text()
-    shown = {key.path.split(".", 1)[-1] for key in reference.deployment_keys()}
+    shown = {key.path.split(".", 1)[-1] for key in keys_of_deployments()}
     assert [name for name in sorted(shown) if f"<code>{name}</code>" not in keys] == []
     commands = (tmp_path / "cli.html").read_text()
     for _, options in reference.commands().values():
@@ -143,7 +144,7 @@ def test_what_is_promised_names_what_is_there() -> None:
     promised = (ROOT / "SECURITY.md").read_text()
     for word in ("insecure: true", "isolate: true", "open: true", "trust_remote_code"):
         assert word in promised
-    keys = {key.path.rsplit(".", 1)[-1] for key in reference.deployment_keys()}
+    keys = {key.path.rsplit(".", 1)[-1] for key in keys_of_deployments()}
     assert {"insecure", "isolate", "open", "trust_remote_code"} <= keys
     for path in re.findall(r"`(docs/[\w/.]+)`", promised):
         assert (ROOT / path).is_file(), path

@@ -116,7 +116,7 @@ def main() -> int:
 
     # Numpy, where a profile brings it in: for a decision, threads only cost.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return uvloop.run(serve(sys.argv[1], parsers))
+    return int(uvloop.run(serve(sys.argv[1], parsers)))
 
 
 if __name__ == "__main__":

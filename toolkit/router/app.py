@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from toolkit.contract.headers import CLASS, LABEL, REQUEST_ID, ROUTING_KEY, TO_WORKER
+from toolkit.contract.headers import CAPTURE, CLASS, LABEL, REQUEST_ID, ROUTING_KEY, TO_WORKER
 from toolkit.keys import KeysError
 from toolkit.router import bodies, budget, identity, request_id, views
 from toolkit.router.admission import Admission, Entry
@@ -37,7 +37,7 @@ from toolkit.router.quiet import where
 from toolkit.router.recording import Entry as Recorded
 from toolkit.router.recording import Recording
 from toolkit.router.relay import Relay
-from toolkit.router.request import CAPTURE, PATHS, WHOLE, Job
+from toolkit.router.request import PATHS, WHOLE, Job
 from toolkit.router.silence import give_up_silent
 from toolkit.router.stages import Rebalancer
 from toolkit.router.unserved import answered, shape, unserved
@@ -239,6 +239,7 @@ class Router:
             request_id=known.request_id,
             limit=min(self.config.max_parts, self.admission.widest),
             vocabulary=self.known_workers.vocabulary(),
+            release=self.known_workers.release(),
             allow=self.config.allow,
             capture=request.headers.get(CAPTURE) == "1",
             label=request.headers.get(LABEL),

@@ -11,6 +11,7 @@ from toolkit.decide.poison import Deaths, Probation
 from toolkit.decide.returns import Return, Returns, Stay, first, stay
 from toolkit.decide.watchdog import Health
 from toolkit.router.rank import Rank
+from toolkit.router.validate.declared import oldest
 from toolkit.router.wait_queue import WaitQueue
 from toolkit.router.worker import Worker
 from toolkit.settings.router.config import RouterConfig
@@ -149,6 +150,11 @@ class KnownWorkers:
         """Token ids that every worker knows, as far as they say; 0 when none does."""
         sizes = [worker.hello.vocab_size for worker in self.workers]
         return min((size for size in sizes if size), default=0)
+
+    def release(self) -> str:
+        """The supported release of SGLang whose fields every worker knows, as far as they say
+        which they have; empty when none does."""
+        return oldest(frozenset([worker.hello.sglang for worker in self.workers]))
 
     def ready(self) -> bool:
         """At least one healthy worker of each role."""

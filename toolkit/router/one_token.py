@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from toolkit.router.validate.asked import asked
+
 if TYPE_CHECKING:
     from toolkit.router.request import SubRequest
 
@@ -15,21 +17,11 @@ LIMITS = {
 }
 """Which fields say how many tokens a client wants at most, by endpoint. /v1/responses is not here:
 SGLang takes 2 off its limit."""
-OF_DECODE = (
-    "return_hidden_states",
-    "return_indexer_topk",
-    "return_routed_experts",
-    "return_sampling_mask",
-    "return_entropy",
-    "routed_experts_start_len",
-    "beam_width",
-)
-"""What only a decode worker is known to answer in full."""
 
 
 def is_one(sub_request: SubRequest) -> bool:
     """Whether a prefill worker alone can answer it: all its limits are 1, and nothing that it asks
-    for beside the token is decode's."""
+    for beside the token is decode's (`Handover.prefill_only`)."""
     body = sub_request.body
     if sub_request.capture or sub_request.resume_ids:
         return False
@@ -41,4 +33,4 @@ def is_one(sub_request: SubRequest) -> bool:
     ]
     if not limits or any(type(limit) is not int or limit != 1 for limit in limits):
         return False
-    return not any(body.get(name) or given.get(name) for name in OF_DECODE)
+    return all(row.handover.prefill_only for row in asked(sub_request.endpoint, body))

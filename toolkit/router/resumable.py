@@ -8,34 +8,18 @@ could not tell.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from toolkit.router.validate.asked import asked
 
 if TYPE_CHECKING:
     from toolkit.router.request import SubRequest
 
-_BESIDE_TOKENS = (
-    "logprobs",
-    "top_logprobs",
-    "return_logprob",
-    "top_logprobs_num",
-    "token_ids_logprob",
-    "return_hidden_states",
-    "return_routed_experts",
-    "return_sampling_mask",
-)
-
 
 def why_not(sub_request: SubRequest) -> str | None:
-    """What of this request no other worker can go on with; None when one can."""
-    body = sub_request.body
-    for name in _BESIDE_TOKENS:
-        if body.get(name):
-            return f"{name} of the first tokens are gone with it"
-    where: Any = body.get("sampling_params") if sub_request.endpoint == "generate" else body
-    params = where if isinstance(where, dict) else {}
-    seeded = (
-        params.get("sampling_seed" if sub_request.endpoint == "generate" else "seed") is not None
-    )
-    if seeded and params.get("temperature") != 0:
-        return "the random state that its seed began is gone with it"
+    """What of this request no other worker can go on with (`Handover.resumable`); None when one
+    can."""
+    for row in asked(sub_request.endpoint, sub_request.body):
+        if not row.handover.resumable:
+            return f"{row.name}: {row.handover.why}"
     return None

@@ -79,6 +79,7 @@ def split(
     request_id: str = "",
     limit: int = 1024,
     vocabulary: int = 0,
+    release: str = "",
     allow: frozenset[str] = frozenset(),
     capture: bool = False,
     label: str | None = None,
@@ -89,7 +90,8 @@ def split(
     key: str = "",
 ) -> Job:
     """Check a body, as `load` gives it, and split it into sub-requests. `vocabulary` is the number
-    of token ids, 0 when unknown; `allow` what this deployment lets clients do
+    of token ids, 0 when unknown; `release` of SGLang that the oldest worker has, empty when unknown
+    (`toolkit.router.validate.declared.oldest`); `allow` what this deployment lets clients do
     (`toolkit.settings.router.permissions`); `capture`: the client wants the experts of its request
     kept.
 
@@ -114,7 +116,7 @@ def split(
         )
     named = _named(endpoint, body)
     kind = RequestClass.STANDARD if classes is None else class_of(classes, named, said_class, key)
-    body = check(endpoint, body, Limits(vocabulary, allow))
+    body = check(endpoint, body, Limits(vocabulary, allow, release))
     if lax:
         _check_text(body)
     n = _samples(endpoint, body)

@@ -82,7 +82,7 @@ class Memory:
         except psutil.NoSuchProcess:
             rss = 0.0
         self.peak = max(self.peak, rss)
-        return rss
+        return float(rss)
 
     @property
     def growth(self) -> float:

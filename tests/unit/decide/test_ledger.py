@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.contract.events import LoadReading
-from toolkit.decide.ledger import STALE_S, WINDOW_S, Ledger
+from toolkit.decide.ledger import WINDOW_S, Ledger
+from toolkit.decide.waiting_work import STALE_S
 from toolkit.policies.base import Load
 from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers

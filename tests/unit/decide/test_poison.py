@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.present import present
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, run, text_of
 from toolkit.decide.poison import (
@@ -93,7 +94,7 @@ def test_it_costs_two_workers_and_the_others_are_served(role: str, announced: bo
             assert b"not run again" in raw
             for status, raw in rest:
                 assert (status, text_of(PATH, raw)) == (200, expected("hello", 20))
-            alive = [w.process.poll() is None for w in cluster.workers if w.role == role]
+            alive = [present(w.process).poll() is None for w in cluster.workers if w.role == role]  # type: ignore[attr-defined]
             assert sum(alive) == 2
             state = await cluster.until(idle)
             assert sum(state["poison"].values()) == 2
@@ -101,7 +102,7 @@ def test_it_costs_two_workers_and_the_others_are_served(role: str, announced: bo
             status, raw = await post(cluster, PATH, poison | {"rid": "again"})
             assert status == 422
             await asyncio.sleep(0.2)
-            alive = [w.process.poll() is None for w in cluster.workers if w.role == role]
+            alive = [present(w.process).poll() is None for w in cluster.workers if w.role == role]  # type: ignore[attr-defined]
             assert sum(alive) == 2
 
     run(check())

@@ -160,7 +160,9 @@ def test_what_an_earlier_version_decided_in_real_traffic(file: Path) -> None:
     assert not any(each.differs for each in kept)
 
 
-def test_the_tool_counts_and_tells_what_differs(tmp_path: Path, capsys) -> None:
+def test_the_tool_counts_and_tells_what_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "one.jsonl"
     lines = record("br0")
     file.write_text("\n".join(lines))

@@ -108,7 +108,7 @@ def test_the_router_has_the_key_of_its_workers(tmp_path: Path) -> None:
     assert resolved.router.config["worker_api_key_env"] == WORKER_KEY_VARIABLE
     armed = keys.armed(resolved, "k")
     assert armed.router is not None
-    assert {p.env[WORKER_KEY_VARIABLE] for p in (*armed.workers, armed.router)} == {"k"}
+    assert {p.env[WORKER_KEY_VARIABLE] for p in (*armed.workers, armed.router)} == {"k"}  # type: ignore[attr-defined]
     assert WORKER_KEY_VARIABLE not in {**resolved.workers[0].env, **resolved.router.env}
 
 

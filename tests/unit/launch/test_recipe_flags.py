@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ def test_every_flag_of_the_large_recipe_has_its_reason() -> None:
     lines = LARGE.read_text().splitlines()
     start = lines.index("prefill:")
     keys = [line for line in lines[start:] if re.match(r"    [a-z-]+: ", line)]
-    first = {}
+    first: dict[Any, Any] = {}
     for line in keys:
         first.setdefault(line.split(":")[0], line)
     assert len(first) > 10
@@ -119,6 +120,8 @@ def test_every_flag_of_the_large_recipe_has_its_reason() -> None:
         ({}, False),
     ],
 )
-def test_redundant_experts_without_a_placement_are_noted(resolved: dict, noted: bool) -> None:
+def test_redundant_experts_without_a_placement_are_noted(
+    resolved: dict[str, Any], noted: bool
+) -> None:
     assert bool(worker_problems(resolved)) == noted
     assert not any(problem.fatal for problem in worker_problems(resolved))

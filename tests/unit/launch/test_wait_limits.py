@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +58,7 @@ def test_a_worker_is_left_alone_before_it_is_given_up_and_sglang_ends_it_last(de
     st.sampled_from(list(WAIT_LIMITS)),
     st.dictionaries(st.sampled_from(list(WAIT_LIMITS["cpu"])), st.floats(0.1, 1000)),
 )
-def test_what_is_said_holds_and_the_rest_is_the_devices(device: str, said: dict) -> None:
+def test_what_is_said_holds_and_the_rest_is_the_devices(device: str, said: dict[str, Any]) -> None:
     told = wait_limits(device, Router(**said))
     assert told.items() >= said.items()
     found = WAIT_LIMITS["cpu"] | told  # as the router fills it up

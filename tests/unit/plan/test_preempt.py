@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import examples
-from tests.unit.plan.tasks import COST, candidate, document
-from tests.unit.plan.test_cli import command, deployment_file
+from tests.unit.plan.tasks import COST, candidate, deployment_file, document
+from tests.unit.plan.test_cli import command
 from toolkit.contract.request_class import RequestClass
 from toolkit.plan.candidate import Given
 from toolkit.plan.errors import PlanError

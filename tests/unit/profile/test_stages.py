@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -134,7 +135,7 @@ def test_what_is_missing_is_asked_for(
 
 def test_live_lengths_are_asked_of_a_router(folder: Path) -> None:
     async def check() -> list[tuple[int, str]]:
-        config = {"worker_args": ["--token-ms", "40"], "decodes": 2}
+        config: dict[str, Any] = {"worker_args": ["--token-ms", "40"], "decodes": 2}
         async with Cluster(**config) as router:
             body = {"prompt": "hello", "max_tokens": 300, "stream": True}
             tasks = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.router.house import House, run, turns
@@ -11,7 +13,9 @@ from toolkit.policies import RequestView, WorkerView
 
 
 @pytest.mark.parametrize("policy", ["br0", "brh@survival", "composed@filter+level+user"])
-def test_rounds_choices_and_tellings_of_both_sides(tmp_path, monkeypatch, policy) -> None:
+def test_rounds_choices_and_tellings_of_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
     monkeypatch.setenv(ROUTER_RECORD_VARIABLE, str(tmp_path / "rec"))
 
     async def check() -> None:
@@ -37,7 +41,7 @@ def test_rounds_choices_and_tellings_of_both_sides(tmp_path, monkeypatch, policy
     assert len(prefill) == 3 and not any(each.differs for each in prefill)
 
 
-def test_nothing_is_written_unasked(tmp_path, monkeypatch) -> None:
+def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ROUTER_RECORD_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
 

@@ -8,12 +8,8 @@ import pytest
 
 from toolkit.policies.base import RequestView
 from toolkit.router import first_token
-from toolkit.router.first_token import WAITS, why_decode
+from toolkit.router.first_token import why_decode
 from toolkit.router.request import Endpoint, SubRequest
-from toolkit.router.resumable import _BESIDE_TOKENS
-from toolkit.router.validate.generate import GENERATE
-from toolkit.router.validate.openai import CHAT, COMPLETIONS
-from toolkit.router.validate.sampling import SAMPLING
 
 PATHS: dict[Endpoint, str] = {
     "chat": "/v1/chat/completions",
@@ -48,8 +44,10 @@ AT_ONCE: list[tuple[Endpoint, dict[str, Any]]] = [
     ("generate", {"sampling_params": None, "return_logprob": False}),
 ]
 WAITING: list[tuple[Endpoint, dict[str, Any], str]] = [
-    ("completions", {"logprobs": 1}, "logprobs of the first tokens"),
+    ("completions", {"logprobs": 1}, "logprobs: those of the first tokens"),
+    ("completions", {"logprobs": 0}, "logprobs: those of the first tokens"),
     ("completions", {"seed": 3, "temperature": 0.5}, "random state"),
+    ("completions", {"seed": 0}, "random state"),
     ("completions", {"stop_regex": "a"}, "stop_regex"),
     ("chat", {"tools": TOOLS}, "tools"),
     ("chat", {"tools": TOOLS, "tool_choice": "required"}, "tools"),
@@ -93,40 +91,5 @@ def test_a_request_by_itself() -> None:
     assert "experts" in why_decode(captured, **WELL)
 
 
-SURE = """
-# What goes in, for whom, and how it is drawn: the same on both sides.
-prompt messages text input_ids model user rid n best_of suffix echo session_id extra_key
-cache_salt routing_key conversation_id no_logs priority custom_labels temperature top_p top_k
-min_p frequency_penalty presence_penalty repetition_penalty logit_bias seed sampling_seed
-sampling_params max_tokens max_completion_tokens max_new_tokens min_tokens min_new_tokens
-ignore_eos beam_width chat_template_kwargs continue_final_message reasoning_effort reasoning
-# Guided output: prefill's grammar takes the token before it goes out.
-regex ebnf json_schema structural_tag response_format
-# Of the text: both sides make it alike.
-stop stop_token_ids skip_special_tokens spaces_between_special_tokens no_stop_trim
-stream stream_options stream_interval separate_reasoning stream_reasoning return_token_ids
-return_prompt_token_ids
-# Judged apart, or without effect without what is.
-tools tool_choice parallel_tool_calls logprob_start_len sampling_logprobs_mode
-return_text_in_logprobs return_flat_raw_top_logprobs return_flat_raw_top_logprobs_b64
-max_dynamic_patch min_dynamic_patch image_max_dynamic_patch video_max_dynamic_patch
-"""
-"""Fields by the reason why; lines with # are it."""
-
-
-def test_every_field_that_clients_may_send_is_judged() -> None:
-    """A new one must be found sure here, or wait in `first_token.WAITS`."""
-    from toolkit.router.validate.field import Fate
-
-    known = {
-        name
-        for fields in (CHAT, COMPLETIONS, GENERATE, SAMPLING)
-        for name, field in fields.items()
-        if field.policy is Fate.PASS or field.allow
-    }
-    lines = [line for line in SURE.splitlines() if not line.startswith("#")]
-    sure = set(" ".join(lines).split())
-    judged = sure | set(WAITS) | set(_BESIDE_TOKENS)
-    assert known - judged == set(), "say whether prefill may tell its first token"
-    assert not sure & set(WAITS)
+def test_the_patch_has_this_name() -> None:
     assert first_token.PATCH == "first_token"

@@ -11,7 +11,7 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
 from toolkit.contract.prefill_only import HOST
 from toolkit.policies.base import RequestView
-from toolkit.router.one_token import OF_DECODE, is_one
+from toolkit.router.one_token import is_one
 from toolkit.router.request import Endpoint, SubRequest
 
 PATHS = list(bodies(1))
@@ -52,7 +52,6 @@ def test_one_token_is_prefills(endpoint: Endpoint, body: dict[str, Any]) -> None
         ("generate", {"sampling_params": None}),
         ("generate", {"sampling_params": [{"max_new_tokens": 1}]}),
         ("generate", {"sampling_params": {"max_new_tokens": 1, "beam_width": 2}}),
-        *(("completions", {"max_tokens": 1, name: 1}) for name in OF_DECODE),
     ],
 )
 def test_more_or_less_is_not(endpoint: Endpoint, body: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -23,6 +24,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from patches.stubs import CPU_STUBS, declare_torchvision_operators
 from toolkit.router.splitting import SPLIT
 from toolkit.router.validate import content, rules, stop_regex
+from toolkit.router.validate.declared import DECLARED, lacks, oldest
 from toolkit.router.validate.endpoints import ENDPOINTS
 from toolkit.router.validate.models import model
 from toolkit.router.validate.parameters import MOST_BY_DEFAULT
@@ -31,27 +33,6 @@ from toolkit.settings.router.permissions import ALLOWABLE
 
 EVERYTHING = frozenset(ALLOWABLE)
 
-ADDED = {
-    # Read by validators of SGLang's (chat) or by nobody; one spelling for all endpoints.
-    "chat": {"reasoning", "background", "custom_labels"},
-    "completions": {"background"},
-    "generate": set[str](),
-    "messages": {"rid", "custom_params"},
-    "count_tokens": {"rid", "custom_params"},
-    "responses": {
-        "conversation",
-        "custom_labels",
-        "custom_params",
-        "prompt",
-        "return_routed_experts",
-        "routed_experts_start_len",
-        "session_params",
-    },
-    "embeddings": set(),
-    "classify": set(),
-    "rerank": {"rid"},
-    "score": {"rid"},
-}
 OTHERWISE = {
     "rid": "the router replaces it, whatever it is",
     "background": "dropped, whatever it is",
@@ -113,24 +94,36 @@ def _names(kind: Any) -> set[str]:
     return set(kind.model_fields)
 
 
+def _installed() -> str:
+    """The supported release that the installed SGLang is, or comes after."""
+    return oldest(frozenset({version("sglang")}))
+
+
+def _has(place: str) -> set[str]:
+    """The names that the installed release has, by what was read from its source."""
+    return {name for name in DECLARED[place] if not lacks(place, name, _installed())}
+
+
 def every_field_of_sglang_s_is_in_the_table(endpoint: str, theirs: dict[str, Any]) -> None:
+    """What its source was found to declare is what it has when it is imported."""
     names = _names(theirs[endpoint])
     unknown = names - ENDPOINTS[endpoint].keys()
     assert not unknown, f"decide what becomes of {sorted(unknown)} (toolkit/router/validate)"
-    assert ENDPOINTS[endpoint].keys() - names <= ADDED[endpoint]
+    assert _has(endpoint) == names
 
 
 def every_sampling_parameter_is_in_the_table() -> None:
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    assert set(SamplingParams.__struct_fields__) == SAMPLING.keys()
+    assert set(SamplingParams.__struct_fields__) == _has("sampling_params")
+    assert set(SamplingParams.__struct_fields__) <= SAMPLING.keys()
     fields = dict(
         zip(SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True)
     )
     assert fields["max_new_tokens"] == MOST_BY_DEFAULT
     hints = get_type_hints(SamplingParams)
     for name, field in SAMPLING.items():
-        if field.type is not Any and name != "custom_params":
+        if field.type is not Any and name not in ("custom_params", "watermark") and name in hints:
             assert _schema(field.type) == _schema(hints[name]), name
 
 
@@ -179,7 +172,7 @@ def wrong_types_are_told_in_sglang_s_words(endpoint: str, theirs: dict[str, Any]
     ours = TypeAdapter(model(endpoint, EVERYTHING))
     compared = 0
     for name, field in ENDPOINTS[endpoint].items():
-        if not field.passes(EVERYTHING) or field.type is Any or name in ADDED[endpoint]:
+        if not field.passes(EVERYTHING) or field.type is Any or name not in _has(endpoint):
             continue
         for value in VALUES:
             body = {**base, name: value}
@@ -203,8 +196,8 @@ def what_is_copied_from_sglang_is_what_it_says() -> None:
     from sglang.srt.utils.field_validators import validate_optional_list_i64_1d_2d
     from transformers import PreTrainedTokenizerBase
 
-    assert stop_regex.MAX_BYTES == theirs_too.MAX_STOP_REGEX_LEN
-    assert stop_regex.MAX_PATTERNS == theirs_too.MAX_STOP_REGEX_COUNT
+    assert stop_regex.MAX_BYTES == theirs_too.MAX_STOP_REGEX_LEN  # type: ignore[attr-defined]
+    assert stop_regex.MAX_PATTERNS == theirs_too.MAX_STOP_REGEX_COUNT  # type: ignore[attr-defined]
     assert rules.MAX_STOPS == theirs_too.MAX_STOP_COUNT
     arguments = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
     assert arguments - {"kwargs", "documents"} <= content.RENDERING

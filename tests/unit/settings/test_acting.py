@@ -18,7 +18,8 @@ from toolkit.settings import acting
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.load import load_deployment
 from toolkit.settings.role import Role
-from toolkit.settings.router.section import Router
+from toolkit.settings.router.section import SGLANG_POLICIES, Router
+from toolkit.settings.table import keys as keys_of_deployments
 from toolkit.settings.transfer import Transfer
 
 
@@ -151,19 +152,19 @@ def test_where_it_can_act_it_may_stand(tmp_path: Path, text: str) -> None:
     assert load(tmp_path, text)
 
 
-@pytest.mark.parametrize("key", sorted(acting.SGLANG_POLICIES))
+@pytest.mark.parametrize("key", sorted(SGLANG_POLICIES))
 def test_a_policy_that_only_ours_has_is_refused_of_sglang_s_router(
     tmp_path: Path, key: str
 ) -> None:
     (problem,) = problems_of(tmp_path, f"router: {{kind: sglang, {key}: least_tokens}}")
     assert problem.startswith(f"2: router.{key}: router: sglang cannot do least_tokens: use kind")
-    for name in acting.SGLANG_POLICIES[key]:
+    for name in SGLANG_POLICIES[key]:
         assert load(tmp_path, f"router: {{kind: sglang, {key}: {name}}}")
     parser = argparse.ArgumentParser()
     RouterArgs.add_cli_args(parser)
     flag = f"--{key.replace('_', '-')}"
     (action,) = (each for each in parser._actions if flag in each.option_strings)
-    assert action.choices == list(acting.SGLANG_POLICIES[key])
+    assert action.choices == list(SGLANG_POLICIES[key])
 
 
 def test_all_of_them_come_at_once_each_with_its_line(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_all_of_them_come_at_once_each_with_its_line(tmp_path: Path) -> None:
 
 
 def test_the_page_of_keys_says_where_they_act() -> None:
-    where = {key.path: key.where for key in reference.deployment_keys()}
+    where = {key.path: key.where for key in keys_of_deployments()}
     assert where["router.seed"] == "only with `kind: toolkit`"
     assert where["router.args"] == "only with `kind: sglang`"
     assert where["router.parked_per_prefill"] == (

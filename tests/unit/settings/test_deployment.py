@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from toolkit.settings.deployment import Deployment
 from toolkit.settings.load import load_deployment
 
 
-def load(tmp_path: Path, text: str):
+def load(tmp_path: Path, text: str) -> Any:
     file = tmp_path / "d.yaml"
     file.write_text(text)
     return load_deployment(file)
@@ -34,18 +35,20 @@ def problems_of(tmp_path: Path, text: str) -> list[str]:
         ("name: a\nprefill:\n  max-running: 3\n", 3, "'max_running'"),
     ],
 )
-def test_unknown_key_names_line_and_nearest(tmp_path, text, line, nearest):
+def test_unknown_key_names_line_and_nearest(
+    tmp_path: Path, text: str, line: int, nearest: str
+) -> None:
     (problem,) = problems_of(tmp_path, text)
     assert f"d.yaml:{line}: unknown key" in problem
     assert f"did you mean {nearest}?" in problem
 
 
-def test_far_off_key_lists_what_is_known(tmp_path):
+def test_far_off_key_lists_what_is_known(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, "name: a\nzzzzqq: 1\n")
     assert "known keys: " in problem and "decode" in problem
 
 
-def test_all_problems_come_at_once(tmp_path):
+def test_all_problems_come_at_once(tmp_path: Path) -> None:
     found = problems_of(tmp_path, "name: a\ndevise: cpu\nprefill: {tp: 0}\nmode: both\n")
     assert len(found) == 3
 
@@ -64,19 +67,19 @@ def test_all_problems_come_at_once(tmp_path):
         ("refit_on_drift: perhaps", "valid boolean"),
     ],
 )
-def test_a_bad_policy_or_tau_is_found_with_its_line(tmp_path, line, wrong):
+def test_a_bad_policy_or_tau_is_found_with_its_line(tmp_path: Path, line: str, wrong: str) -> None:
     (problem,) = problems_of(tmp_path, f"name: a\nrouter:\n  kind: toolkit\n  {line}\n")
     assert f"d.yaml:4: router.{line.split(':')[0]}: " in problem
     assert wrong in problem
 
 
-def test_sglang_s_router_has_its_own_policies():
+def test_sglang_s_router_has_its_own_policies() -> None:
     text = {"name": "a", "router": {"kind": "sglang", "decode_policy": "cache_aware"}}
     assert Deployment.model_validate(text).router.decode_policy == "cache_aware"
 
 
 @pytest.mark.parametrize("kind", ["sglang", "none"])
-def test_other_routers_do_not_follow_experts(tmp_path, kind):
+def test_other_routers_do_not_follow_experts(tmp_path: Path, kind: str) -> None:
     for ours in ("eldr@0.2", "composed@eldr+br0"):
         (problem,) = problems_of(
             tmp_path, f"name: a\nrouter:\n  decode_policy: {ours}\n  kind: {kind}\n"
@@ -84,31 +87,31 @@ def test_other_routers_do_not_follow_experts(tmp_path, kind):
         assert "d.yaml:3" in problem and "use kind: toolkit" in problem
 
 
-def test_a_wrong_kind_is_the_only_complaint(tmp_path):
+def test_a_wrong_kind_is_the_only_complaint(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, "name: a\nrouter: {kind: nginx, decode_policy: eldr}\n")
     assert "router.kind" in problem
 
 
-def test_sizes_that_do_not_divide(tmp_path):
+def test_sizes_that_do_not_divide(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, "name: a\ndecode:\n  tp: 4\n  dp: 3\n  dp_attention: true\n")
     assert "d.yaml:2" in problem and "multiple of dp" in problem
 
 
-def test_repeated_key_is_an_error(tmp_path):
+def test_repeated_key_is_an_error(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, "name: a\nrouter: none\nrouter: sglang\n")
     assert "d.yaml:3" in problem and "first on line 2" in problem
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "name: [\n", "{}"])
-def test_not_a_deployment(tmp_path, text):
+def test_not_a_deployment(tmp_path: Path, text: str) -> None:
     assert problems_of(tmp_path, text)
 
 
-def test_short_forms(tmp_path):
+def test_short_forms(tmp_path: Path) -> None:
     deployment = load(tmp_path, "name: a\nmodel: /m\nrouter: sglang\n")
     assert (deployment.model.path, deployment.router.kind) == ("/m", "sglang")
 
 
-def test_missing_file_says_so(tmp_path):
+def test_missing_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="cannot be read"):
         load_deployment(tmp_path / "none.yaml")

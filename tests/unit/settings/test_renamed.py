@@ -23,7 +23,7 @@ PATHS = {key.path for key in keys()}
 
 def nested(section: str, key: str, roles: str) -> dict[str, Any]:
     """A mapping with this key in this section."""
-    found: Any = {key: 1}
+    found: dict[str, Any] = {key: 1}
     for part in reversed(section.split(".") if section else []):
         found = {{"ROLE": roles, "NAME": "n0"}.get(part, part): found}
     return found

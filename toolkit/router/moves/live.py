@@ -13,11 +13,12 @@ from toolkit.router.stream_memory import FORGOTTEN
 
 if TYPE_CHECKING:
     from toolkit.policies.base import RequestView
-    from toolkit.router.attempt.upstream_calls import UpstreamCall, UpstreamCalls
+    from toolkit.router.attempt.upstream_calls import UpstreamCalls
     from toolkit.router.moves.base import Move
     from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
     from toolkit.router.request import SubRequest
+    from toolkit.router.upstream_call import UpstreamCall
 
 
 SOON = 4
@@ -113,7 +114,7 @@ class Live:
             return "the end of its stream would not say that it was moved"
         reason = resumable.why_not(sub_request)
         if reason is not None:
-            return f"no other worker can go on with it: {reason.removesuffix(' with it')}"
+            return f"no other worker can go on with it: {reason}"
         if sub_request.record.suspect:
             return "it is suspected to fail workers"
         if upstream_call is None or not relay.caught_up:

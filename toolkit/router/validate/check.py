@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from toolkit.router.validate.declared import not_in_release
 from toolkit.router.validate.endpoints import ENDPOINTS, NOT_ELSEWHERE
 from toolkit.router.validate.field import Fate, Field
 from toolkit.router.validate.limits import Limits
@@ -28,7 +29,8 @@ less than a hundred."""
 def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """What of a client's body may go to a worker; the body itself is left as it is.
 
-    Fields are dropped or refused as the table says; what passes has SGLang's types, and the values
+    Fields are dropped or refused as the table says, and so is what the release of the workers does
+    not know though a newer one does; what passes has SGLang's types, and the values
     are those that a worker will read (SGLang takes "5" for 5 and "true" for true in OpenAI
     requests; the router must see the same). Checking again changes nothing.
 
@@ -38,7 +40,7 @@ def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]
     """
     if len(body) > MAX_FIELDS:
         raise refusal(f"The body has {len(body)} fields; a request has at most {MAX_FIELDS}.")
-    rows, required = known(endpoint, limits.allow)
+    rows, required = known(endpoint, limits.allow, limits.release)
     good: dict[str, Any] = {}
     easy = required <= body.keys()
     for name, value in body.items():
@@ -46,7 +48,7 @@ def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]
         if row is not None:
             good[name] = value
             easy = easy and plain(row, value)
-        elif _goes_on(ENDPOINTS[endpoint], name, value):
+        elif _goes_on(endpoint, name, value, limits):
             good[name] = without_ours(value)
     if not easy:
         _validate(endpoint, good, limits)
@@ -87,17 +89,20 @@ def _validate(endpoint: str, good: dict[str, Any], limits: Limits) -> None:
         good[name] = value
 
 
-def _goes_on(table: dict[str, Field], name: str, value: Any) -> bool:
+def _goes_on(endpoint: str, name: str, value: Any, limits: Limits) -> bool:
     """Whether a field goes on that is not one of those that pass: not what policy drops, but what
     SGLang does not know, since OpenAI's clients send many such and SGLang passes over them.
 
     Raises:
-        ApiError: 400 for what policy refuses.
+        ApiError: 400 for what policy refuses, and for what the workers' release lacks.
     """
-    field = table.get(name)
+    field = ENDPOINTS[endpoint].get(name)
     if field is None:
         return name not in NOT_ELSEWHERE and not is_ours(name)
-    if field.policy is Fate.REFUSE and not field.asks_nothing(value):
+    if field.passes(limits.allow):
+        if field.lacking is Fate.REFUSE and field.asks(value):
+            raise refusal(not_in_release(endpoint, name, limits.release))
+    elif field.policy is Fate.REFUSE and not field.asks_nothing(value):
         raise refusal(_not_allowed(field))
     return False
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from toolkit.router.validate.handover import UNJUDGED, Handover
 from toolkit.router.validate.limits import Limits
 
 
@@ -39,6 +40,9 @@ class Field:
     otherwise refused or dropped field pass. `kept`: the client's own value goes on, not what
     pydantic made of it (messages and the like, which the router does not read). `quick` says of
     values that are no single text or number whether pydantic would give them back as they are.
+    `handover`: what the field means where more than one worker has a part in a request.
+    `lacking`: what becomes of a field that passes where a worker's release of SGLang does not have
+    it (`declared.lacks`).
     """
 
     name: str
@@ -51,6 +55,8 @@ class Field:
     kept: bool = False
     default: Any = None
     quick: Callable[[Any], bool] | None = None
+    handover: Handover = UNJUDGED
+    lacking: Fate = Fate.REFUSE
 
     def passes(self, allow: frozenset[str]) -> bool:
         """Where the deployment allows these."""
@@ -61,6 +67,11 @@ class Field:
         if value is None or value is self.default:
             return True
         return isinstance(value, list) and all(self.asks_nothing(each) for each in value)
+
+    def asks(self, value: Any) -> bool:
+        """For a field that passes: a value asks for more than its absence does. 0 does, unless it
+        is the default: `logprobs: 0` is a request for log probabilities."""
+        return value != self.default if type(value) is int else bool(value)
 
 
 def table(*fields: Field) -> dict[str, Field]:

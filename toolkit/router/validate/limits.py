@@ -14,10 +14,13 @@ MAX_NAME = 4096
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`vocabulary`: number of token ids, 0 while no worker has said it. `allow`: see ALLOWABLE."""
+    """`vocabulary`: number of token ids, 0 while no worker has said it. `allow`: see ALLOWABLE.
+    `release`: the supported release of SGLang that stands for all workers (`declared.oldest`),
+    empty while none has said it."""
 
     vocabulary: int = 0
     allow: frozenset[str] = frozenset()
+    release: str = ""
 
     @property
     def top_logprobs(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolkit.router.validate.declared import SAMPLING as PARAMETERS
+from toolkit.router.validate.declared import missing, not_in_release
 from toolkit.router.validate.field import Fate
 from toolkit.router.validate.limits import Limits
 from toolkit.router.validate.private import is_ours, without_ours
@@ -27,6 +29,7 @@ def checked(params: dict[str, Any], limits: Limits) -> dict[str, Any]:
         ApiError: 400, and which parameter is wrong.
     """
     good: dict[str, Any] = {}
+    unknown = missing(PARAMETERS, limits.release)
     for name, value in params.items():
         field = SAMPLING.get(name)
         if field is None:
@@ -40,6 +43,10 @@ def checked(params: dict[str, Any], limits: Limits) -> dict[str, Any]:
             if field.asks_nothing(value):
                 continue
             raise refusal(f"sampling_params.{name} is not a client's to set: {field.why}.")
+        if name in unknown:
+            if value is not None:
+                raise refusal(f"sampling_params.{not_in_release(PARAMETERS, name, limits.release)}")
+            continue
         if field.rule is not None and (value is not None or name == "n"):
             wrong = field.rule.wrong(name, value, limits)
             if wrong is not None:

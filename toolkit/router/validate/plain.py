@@ -11,6 +11,7 @@ import typing
 from types import NoneType, UnionType
 from typing import Any, NamedTuple
 
+from toolkit.router.validate.declared import lacks
 from toolkit.router.validate.endpoints import ENDPOINTS
 from toolkit.router.validate.field import Field
 
@@ -26,21 +27,25 @@ class Row(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The fields of an endpoint that a deployment lets pass."""
+    """The fields of an endpoint that a deployment lets pass and its workers know."""
 
     rows: dict[str, Row]
     required: frozenset[str]
 
 
-_KNOWN: dict[tuple[str, frozenset[str]], Known] = {}
+_KNOWN: dict[tuple[str, frozenset[str], str], Known] = {}
 
 
-def known(endpoint: str, allow: frozenset[str]) -> Known:
-    """Made once for each set of permissions."""
-    made = _KNOWN.get((endpoint, allow))
+def known(endpoint: str, allow: frozenset[str], release: str = "") -> Known:
+    """Made once for each set of permissions and each release of the workers."""
+    made = _KNOWN.get((endpoint, allow, release))
     if made is None:
-        fields = [field for field in ENDPOINTS[endpoint].values() if field.passes(allow)]
-        made = _KNOWN[endpoint, allow] = Known(
+        fields = [
+            field
+            for name, field in ENDPOINTS[endpoint].items()
+            if field.passes(allow) and not lacks(endpoint, name, release)
+        ]
+        made = _KNOWN[endpoint, allow, release] = Known(
             {field.name: Row(field, _kinds(field.type)) for field in fields},
             frozenset(field.name for field in fields if field.required),
         )

@@ -6,6 +6,16 @@ from typing import Any
 
 from toolkit.router.validate import guided, rules
 from toolkit.router.validate.field import Fate, Field, Rule, table
+from toolkit.router.validate.handover import (
+    ALIKE,
+    BEAMS,
+    GUIDED,
+    MARKED,
+    PARAMETERS,
+    PATTERN,
+    SEEDED,
+    TEXT,
+)
 from toolkit.router.validate.limits import MAX_TOKENS, Limits
 from toolkit.router.validate.refusal import shown
 from toolkit.router.validate.stop_regex import STOP_REGEX
@@ -45,39 +55,53 @@ def _custom(name: str, value: Any, limits: Limits) -> str | None:
 
 CUSTOM = Rule("object; keys toolkit* and __* are dropped, at any depth", _custom)
 
+
+def _object(name: str, value: Any, limits: Limits) -> str | None:
+    return None if isinstance(value, dict) else f"{name} must be an object, got {shown(value)}."
+
+
+OBJECT = Rule("object", _object)
+
 _KINDS = "guided output; a value that cannot be one kills or fails in a scheduler"
 _SENT = "set by SGLang from others; a client's own would pass by its checks"
 
 SAMPLING = table(
-    Field("max_new_tokens", int | None, "the model's context bounds it too", rule=MOST),
-    Field("stop", str | list[str] | None, "stop strings", rule=rules.STOP),
-    Field("stop_token_ids", set[int] | None, "index the logits", rule=rules.STOP_IDS),
-    Field("stop_regex", str | list[str] | None, "runs in the scheduler", rule=STOP_REGEX),
-    Field("temperature", float, "sampling", rule=TEMPERATURE),
-    Field("top_p", float, "sampling", rule=TOP_P),
-    Field("top_k", int, "a 32-bit tensor; more kills a scheduler", rule=TOP_K),
-    Field("min_p", float, "sampling", rule=MIN_P),
-    Field("frequency_penalty", float, "sampling", rule=FREQUENCY),
-    Field("presence_penalty", float, "sampling", rule=PRESENCE),
-    Field("repetition_penalty", float, "sampling", rule=REPETITION),
-    Field("min_new_tokens", int, "not more than max_new_tokens", rule=LEAST),
-    Field("n", int, "the router splits it", rule=SAMPLES),
+    Field("max_new_tokens", int | None, "the model's context bounds it too", rule=MOST,
+          handover=ALIKE),
+    Field("stop", str | list[str] | None, "stop strings", rule=rules.STOP, handover=TEXT),
+    Field("stop_token_ids", set[int] | None, "index the logits", rule=rules.STOP_IDS,
+          handover=TEXT),
+    Field("stop_regex", str | list[str] | None, "runs in the scheduler", rule=STOP_REGEX,
+          handover=PATTERN),
+    Field("temperature", float, "sampling", rule=TEMPERATURE, handover=ALIKE),
+    Field("top_p", float, "sampling", rule=TOP_P, handover=ALIKE),
+    Field("top_k", int, "a 32-bit tensor; more kills a scheduler", rule=TOP_K, handover=ALIKE),
+    Field("min_p", float, "sampling", rule=MIN_P, handover=ALIKE),
+    Field("frequency_penalty", float, "sampling", rule=FREQUENCY, handover=ALIKE),
+    Field("presence_penalty", float, "sampling", rule=PRESENCE, handover=ALIKE),
+    Field("repetition_penalty", float, "sampling", rule=REPETITION, handover=ALIKE),
+    Field("min_new_tokens", int, "not more than max_new_tokens", rule=LEAST, handover=ALIKE),
+    Field("n", int, "the router splits it", rule=SAMPLES, handover=ALIKE),
     Field("beam_width", int | None, "more than 1: refused under prefill and decode apart",
-          rule=rules.integer(1, MAX_TOKENS, "beam_width must be at least 1, got {}.")),
-    Field("json_schema", str | None, _KINDS, rule=guided.JSON_SCHEMA),
-    Field("regex", str | None, _KINDS, rule=guided.REGEX),
-    Field("ebnf", str | None, _KINDS, rule=guided.EBNF),
-    Field("structural_tag", str | None, _KINDS, rule=guided.STRUCTURAL_TAG),
-    Field("ignore_eos", bool, "sampling", rule=rules.FLAG),
-    Field("skip_special_tokens", bool, "text only", rule=rules.FLAG),
-    Field("spaces_between_special_tokens", bool, "text only", rule=rules.FLAG),
-    Field("no_stop_trim", bool, "text only", rule=rules.FLAG),
-    Field("stream_interval", int | None, "a divisor", rule=rules.integer(1, MAX_TOKENS)),
+          rule=rules.integer(1, MAX_TOKENS, "beam_width must be at least 1, got {}."),
+          handover=BEAMS),
+    Field("json_schema", str | None, _KINDS, rule=guided.JSON_SCHEMA, handover=GUIDED),
+    Field("regex", str | None, _KINDS, rule=guided.REGEX, handover=GUIDED),
+    Field("ebnf", str | None, _KINDS, rule=guided.EBNF, handover=GUIDED),
+    Field("structural_tag", str | None, _KINDS, rule=guided.STRUCTURAL_TAG, handover=GUIDED),
+    Field("ignore_eos", bool, "sampling", rule=rules.FLAG, handover=ALIKE),
+    Field("skip_special_tokens", bool, "text only", rule=rules.FLAG, handover=TEXT),
+    Field("spaces_between_special_tokens", bool, "text only", rule=rules.FLAG, handover=TEXT),
+    Field("no_stop_trim", bool, "text only", rule=rules.FLAG, handover=TEXT),
+    Field("stream_interval", int | None, "a divisor", rule=rules.integer(1, MAX_TOKENS),
+          handover=TEXT),
     Field("logit_bias", dict[str, float] | None, "a wrong type kills a scheduler",
-          rule=rules.BIAS),
-    Field("sampling_seed", int | None, "sampling", rule=SEED),
+          rule=rules.BIAS, handover=ALIKE),
+    Field("sampling_seed", int | None, "sampling", rule=SEED, handover=SEEDED),
     Field("custom_params", dict[str, Any] | None, "reaches patches and logit processors",
-          rule=CUSTOM),
+          rule=CUSTOM, handover=PARAMETERS),
+    Field("watermark", dict[str, Any] | None, "workers check it, and mark where they can",
+          rule=OBJECT, handover=MARKED),
     Field("stop_strs", Any, _SENT, Fate.REFUSE),
     Field("stop_regex_strs", Any, _SENT, Fate.REFUSE),
     Field("stop_str_max_len", Any, _SENT, Fate.REFUSE, default=0),

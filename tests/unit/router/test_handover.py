@@ -1,0 +1,128 @@
+"""Each field says what it means for a request that passes from worker to worker."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from toolkit.policies.base import RequestView
+from toolkit.router import first_token, one_token, resumable
+from toolkit.router.request import WHOLE, Endpoint, SubRequest
+from toolkit.router.validate.asked import asked
+from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.field import Fate, Field
+from toolkit.router.validate.handover import UNJUDGED, Handover
+from toolkit.router.validate.sampling import SAMPLING
+
+ENDINGS: dict[Endpoint, dict[str, Any]] = {
+    "chat": {"max_tokens": 1},
+    "completions": {"max_tokens": 1},
+    "generate": {"sampling_params": {"max_new_tokens": 1}},
+    "messages": {"max_tokens": 1},
+    "responses": {},
+}
+"""Endpoints that generate, and the body of a request for one token."""
+MADE_BY_ROWS: tuple[Endpoint, ...] = ("chat", "completions", "generate", "messages")
+WELL = {"late": True, "told": True, "tickets": True}
+
+
+def rows() -> list[tuple[Endpoint, bool, Field]]:
+    """Of every field that may reach a worker that generates; whether it is a sampling parameter."""
+    found: list[tuple[Endpoint, bool, Field]] = []
+    for endpoint in ENDINGS:
+        found += [(endpoint, False, row) for row in ENDPOINTS[endpoint].values()]
+    found += [("generate", True, row) for row in SAMPLING.values()]
+    return [each for each in found if each[2].policy is Fate.PASS or each[2].allow]
+
+
+CAREFUL = [each for each in rows() if not each[2].handover.alike]
+
+
+def sub_request(endpoint: Endpoint, body: dict[str, Any]) -> SubRequest:
+    return SubRequest(endpoint, "/", body, "r", 0, True, RequestView(prompt_tokens=1))
+
+
+def asking(endpoint: Endpoint, sampling: bool, row: Field, value: Any) -> SubRequest:
+    """A request for one token with this field."""
+    body = dict(ENDINGS[endpoint])
+    if sampling:
+        body["sampling_params"] = {**body["sampling_params"], row.name: value}
+    else:
+        body[row.name] = value
+    return sub_request(endpoint, body)
+
+
+def test_every_field_that_clients_may_send_is_judged() -> None:
+    unjudged = [f"{where}.{row.name}" for where, _, row in rows() if row.handover is UNJUDGED]
+    assert unjudged == [], "say in the row whether prefill may tell its first token (handover=)"
+    assert set(ENDINGS) == set(get_args(Endpoint)) - WHOLE - {"count_tokens"}
+
+
+def test_one_name_means_one_thing() -> None:
+    known: dict[str, tuple[bool, bool, bool]] = {}
+    for _, _, row in rows():
+        said = row.handover
+        answers = (said.first_token, said.resumable, said.prefill_only)
+        assert known.setdefault(row.name, answers) == answers, row.name
+
+
+def test_no_first_token_goes_out_that_nobody_could_go_on_behind() -> None:
+    with pytest.raises(ValueError, match="no worker could go on: a reason"):
+        Handover("a reason", resumable=False)
+    assert not (UNJUDGED.first_token or UNJUDGED.resumable or UNJUDGED.prefill_only)
+
+
+def test_the_rows_with_more_than_tokens_are_there() -> None:
+    """Those of which it was found out one by one, before rows said so."""
+    kept = {row.name for _, _, row in CAREFUL if not row.handover.resumable}
+    assert kept >= {"logprobs", "return_logprob", "token_ids_logprob", "return_hidden_states"}
+    assert kept >= {"return_sampling_mask", "return_routed_experts", "seed", "sampling_seed"}
+    assert kept >= {"custom_logit_processor", "return_entropy", "return_indexer_topk"}
+    waiting = {row.name for _, _, row in CAREFUL if not row.handover.first_token}
+    assert waiting >= {"stop_regex", "custom_params", "max_thinking_tokens", "lora_path", "task"}
+    assert waiting >= {"return_meta_info", "return_cached_tokens_details", "images_config"}
+    decode = {row.name for _, _, row in CAREFUL if not row.handover.prefill_only}
+    assert decode >= {"return_hidden_states", "return_entropy", "beam_width"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sampling", "row"), [pytest.param(*each, id=f"{each[0]}.{each[2].name}")
+                                      for each in CAREFUL]
+)  # fmt: skip
+def test_what_a_row_says_is_what_the_router_does(
+    endpoint: Endpoint, sampling: bool, row: Field
+) -> None:
+    asked_for = asking(endpoint, sampling, row, 2)
+    assert list(asked(endpoint, asked_for.body)) == [row]
+    why = resumable.why_not(asked_for)
+    assert (why is None) == row.handover.resumable
+    assert why is None or why == f"{row.name}: {row.handover.why}"
+    if endpoint in MADE_BY_ROWS:
+        assert one_token.is_one(asked_for) == row.handover.prefill_only
+        waits = first_token.why_decode(asked_for, **WELL)
+        assert (waits == "") == row.handover.first_token
+    nothings: list[Any] = [None, False, "", [], row.default]
+    for nothing in nothings:
+        assert list(asked(endpoint, asking(endpoint, sampling, row, nothing).body)) == []
+
+
+def test_zero_asks_unless_it_is_the_default() -> None:
+    def names(endpoint: Endpoint, **body: Any) -> list[str]:
+        return [row.name for row in asked(endpoint, body)]
+
+    assert names("completions", logprobs=0) == ["logprobs"]
+    assert names("chat", logprobs=True, top_logprobs=0) == ["logprobs"]
+    assert names("generate", max_thinking_tokens=0) == ["max_thinking_tokens"]
+    assert names("generate", routed_experts_start_len=0, top_logprobs_num=0) == []
+    assert names("completions", seed=0) == ["seed"]
+    assert names("completions", seed=0, temperature=0) == []
+    assert names("generate", sampling_params={"sampling_seed": 0, "temperature": 0.0}) == []
+
+
+def test_sampling_parameters_are_those_of_generate_only() -> None:
+    params = {"sampling_params": {"beam_width": 2, "stop_regex": "a"}}
+    assert [row.name for row in asked("generate", params)] == ["beam_width", "stop_regex"]
+    assert list(asked("completions", params)) == []
+    for wrong in (None, [{"beam_width": 2}], "beam_width"):
+        assert list(asked("generate", {"sampling_params": wrong})) == []

@@ -1,0 +1,126 @@
+"""What a client is told who asks for a field that the workers' release of SGLang does not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.standin.cluster import Cluster
+from tests.unit.router.cluster_calls import bodies, post, run
+from toolkit.contract.events import Hello
+from toolkit.router.errors import ApiError
+from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.validate.check import check
+from toolkit.router.validate.declared import RELEASES, lacks, since
+from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.field import Fate, Field
+from toolkit.router.validate.limits import Limits
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.permissions import ALLOWABLE
+
+EVERYTHING = frozenset(ALLOWABLE)
+BASES: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "a"}]},
+    "completions": {"prompt": "a"},
+    "generate": {"text": "a"},
+    "responses": {"input": "a"},
+    "score": {},
+}
+LACKING = [
+    (endpoint, row, release)
+    for endpoint, rows in ENDPOINTS.items()
+    for row in rows.values()
+    for release in RELEASES
+    if row.passes(EVERYTHING) and lacks(endpoint, row.name, release)
+]
+
+
+def on(release: str, allow: frozenset[str] = frozenset()) -> Limits:
+    return Limits(1000, allow, release)
+
+
+def message(endpoint: str, body: dict[str, Any], limits: Limits) -> str:
+    with pytest.raises(ApiError) as error:
+        check(endpoint, body, limits)
+    assert error.value.status == 400
+    return error.value.message
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "row", "release"),
+    [pytest.param(*each, id=f"{each[0]}.{each[1].name}-{each[2]}") for each in LACKING],
+)
+def test_what_a_release_lacks_no_worker_of_it_sees(endpoint: str, row: Field, release: str) -> None:
+    limits = on(release, EVERYTHING)
+    if row.lacking is Fate.REFUSE:
+        told = message(endpoint, {**BASES[endpoint], row.name: {"a": 1}}, limits)
+        assert row.name in told and release in told and since(endpoint, row.name) in told
+    for value in (None, False, {"a": 1} if row.lacking is Fate.DROP else row.default):
+        assert row.name not in check(endpoint, {**BASES[endpoint], row.name: value}, limits)
+
+
+def test_there_are_such_fields() -> None:
+    names = {(endpoint, row.name) for endpoint, row, _ in LACKING}
+    assert names >= {("chat", "watermark"), ("generate", "cache_salt"), ("chat", "thinking")}
+    assert not any(release == RELEASES[-1] for _, _, release in LACKING)
+    required = [row.name for _, row, _ in LACKING if row.required]
+    assert required == []
+
+
+def test_a_release_that_has_it_gets_it() -> None:
+    chat = BASES["chat"]
+    asked = {"watermark": {"enabled": True}}
+    said = message("chat", chat | asked, on("0.5.21"))
+    assert said == (
+        "watermark is not taken: SGLang 0.5.21, which workers of this deployment run, does not "
+        "know it. It came with 0.5.22."
+    )
+    for release in ("0.5.22", "0.5.23", ""):
+        assert check("chat", chat | asked, on(release))["watermark"] == {"enabled": True}
+    assert "watermark" in message("chat", chat | {"watermark": "yes"}, on("0.5.22"))
+    thinking = chat | {"thinking": {"type": "enabled"}}
+    assert check("chat", thinking, on("0.5.22")) == chat
+    assert check("chat", thinking, on("0.5.23")) == thinking
+    size = chat | {"mm_processor_kwargs": {"max_slice_nums": 1}}
+    assert "media" in message("chat", size, on("0.5.23"))
+    assert check("chat", size, on("0.5.23", frozenset({"media"}))) == size
+
+
+def test_so_it_is_with_sampling_parameters() -> None:
+    def body(**params: Any) -> dict[str, Any]:
+        return {"text": "a", "sampling_params": params}
+
+    asked = body(watermark={"key": "k"})
+    assert "came with 0.5.22" in message("generate", asked, on("0.5.21"))
+    assert message("generate", asked, on("0.5.21")).startswith("sampling_params.watermark is not")
+    assert check("generate", asked, on("0.5.22")) == asked
+    assert "must be an object" in message("generate", body(watermark=3), on("0.5.22"))
+    assert "beam_width" in message("generate", body(beam_width=1), on("0.5.17"))
+    unset = body(beam_width=None, watermark=None, top_k=3)
+    assert check("generate", unset, on("0.5.17")) == body(top_k=3)
+
+
+def test_the_oldest_worker_says_which_release_it_is() -> None:
+    prefill = {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 1}
+    decode = {"name": "d", "role": "decode", "url": "http://127.0.0.1:2"}
+    known = KnownWorkers(RouterConfig.model_validate({"workers": [prefill, decode]}))
+    assert known.release() == ""
+    for release, stands_for in (("0.5.23", "0.5.23"), ("0.5.21", "0.5.21"), ("", "0.5.23")):
+        known.workers[1].greeted(Hello(sglang=release))
+        known.workers[0].greeted(Hello(sglang="0.5.23"))
+        assert known.release() == stands_for
+
+
+@pytest.mark.parametrize(("release", "status"), [("0.5.21", 400), ("0.5.22", 200)])
+def test_the_router_asks_its_workers(release: str, status: int) -> None:
+    path = "/v1/completions"
+
+    async def ask() -> None:
+        arguments = {role: ["--sglang", release] for role in ("prefill", "decode")}
+        async with Cluster(role_args=arguments) as cluster:
+            body = bodies(2)[path] | {"watermark": {"enabled": True}}
+            got, said = await post(cluster, path, body)
+            assert (got, "came with 0.5.22" in str(said)) == (status, status == 400)
+
+    run(ask())
