@@ -9,18 +9,6 @@ MIB = 2**20
 KIB = 2**10
 NO_BOUND = frozenset({"port", "admin_port", "seed", "tau"})
 """Numbers of a router's configuration that bound nothing."""
-MEANINGS = {
-    "prefill_wait_s": "how long a request waits for word of its prefill, seconds",
-    "connect_timeout_s": "how long a connection to a worker may take, seconds",
-    "no_worker_wait_s": "how long a new request waits for a worker to come back; then 503, seconds",
-    "rerun_wait_s": "the same of one that has run already, seconds",
-    "drain_timeout_s": "how long requests that run have when the router ends, seconds",
-    "max_head_kib": "the largest head of a request, KiB; larger ones get 400",
-    "stuck_s": "how long a rank that holds work may make no step; then it is stuck, seconds",
-    "announced_s": "the same beside announced work that cannot be foreseen, seconds",
-    "body_window_s": "over how long the pace of a body is averaged, seconds",
-}
-"""Of those that no deployment file can set. A field's own `description` counts first."""
 
 
 class Fixed(NamedTuple):
@@ -65,24 +53,19 @@ FIXED = (
 def rows() -> list[tuple[str, str, str, str]]:
     """(bound, default, key of the deployment file, meaning); the key is empty where there is
     none."""
-    from toolkit.launch.deployment import Restart, Router
-    from toolkit.launch.meanings import MEANINGS as OF_DEPLOYMENT
-    from toolkit.router.config import RouterConfig
+    from pydantic import BaseModel
+
+    from toolkit.settings.processes import Restart
+    from toolkit.settings.router.config import RouterConfig
+    from toolkit.settings.router.section import Router
 
     found = []
     for name, field in RouterConfig.model_fields.items():
         if field.annotation not in (int, float) or name in NO_BOUND:
             continue
-        section = "restart" if name in Restart.model_fields else "router"
-        of_deployment = (Restart if section == "restart" else Router).model_fields.get(name)
-        meaning = (
-            field.description
-            or OF_DEPLOYMENT.get(f"{section}.{name}")
-            or (of_deployment and of_deployment.description)
-            or MEANINGS.get(name, "")
-        )
-        key = f"`{section}.{name}`" if of_deployment is not None else ""
-        found.append((f"`{name}`", f"{field.default:g}", key, meaning.partition("; default")[0]))
+        sections: dict[str, type[BaseModel]] = {"restart": Restart, "router": Router}
+        key = next((f"`{s}.{name}`" for s, of in sections.items() if name in of.model_fields), "")
+        found.append((f"`{name}`", f"{field.default:g}", key, field.description or ""))
     for each in FIXED:
         value = getattr(import_module(f"toolkit.{each.module}"), each.name) / each.unit
         shown = f"{value:,.0f} {each.shown}".strip()
@@ -102,8 +85,9 @@ class Endpoint(NamedTuple):
 def endpoints() -> list[Endpoint]:
     """Every route of the router."""
     from toolkit.router.app import Router
-    from toolkit.router.config import RouterConfig, WorkerConfig
     from toolkit.router.guard import ADMIN_PORT_PATHS, OPEN_PATHS
+    from toolkit.settings.router.config import RouterConfig
+    from toolkit.settings.router.worker import WorkerConfig
 
     worker = WorkerConfig(name="w", role="plain", url="http://127.0.0.1:1")
     app = Router(RouterConfig(workers=(worker,))).app()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def results(folder: Path = RESULTS) -> str:
 def experts(folder: Path = RESULTS) -> str:
     """Milliseconds of a decode step by requests (rows) and how many different prompts they are
     (columns), with the distinct experts of an MoE layer; empty where `experts` has not run."""
-    cells = next(
+    cells: list[dict[str, Any]] = next(
         (told["figures"]["cells"] for told in _on_a_gpu(folder) if "cells" in told["figures"]), []
     )
     prompts = sorted({cell["prompts"] for cell in cells})
@@ -74,5 +75,5 @@ def _on_a_gpu(folder: Path) -> list[dict[str, Any]]:
     return [told for told in found if not told["tiny"] and told["device"]["kind"] != "cpu"]
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(reference.md_table(head, rows))

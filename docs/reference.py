@@ -4,111 +4,18 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
 import typer
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from patches.registry import ALL
+from toolkit.settings.table import Key
+from toolkit.settings.table import keys as deployment_keys
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-class Key(NamedTuple):
-    """One key of a deployment file."""
-
-    path: str
-    type: str
-    default: str
-    meaning: str
-
-
-def deployment_keys() -> list[Key]:
-    """Every key of a deployment file; keys of the three roles are listed once, under `ROLE`."""
-    from toolkit.launch.deployment import Deployment
-
-    return list(_keys(Deployment, ""))
-
-
-def _keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
-    from toolkit.launch.acting import conditions
-    from toolkit.launch.meanings import MEANINGS
-
-    for name, field in model.model_fields.items():
-        if field.exclude:
-            continue
-        path = f"{prefix}{name}"
-        shown = "" if field.is_required() else _default(field)
-        meaning = field.description or MEANINGS.get(path, "")
-        if meaning and (where := conditions(path)):
-            meaning += f"; {where}"
-        inner = _inner_model(field.annotation)
-        if inner is None:
-            router = _router_default(name) if prefix == "router." and shown == "unset" else ""
-            yield Key(path, _type(field), router or shown or "required", meaning)
-            continue
-        role = path in ("prefill", "decode", "worker")
-        mapping = get_origin(field.annotation) is dict
-        yield Key(path, "mapping", "", meaning)
-        if path in ("decode", "worker"):
-            continue  # the same keys as prefill's
-        yield from _keys(inner, "ROLE." if role else f"{path}.NAME." if mapping else f"{path}.")
-
-
-def _inner_model(annotation: Any) -> type[BaseModel] | None:
-    for part in (annotation, *get_args(annotation)):
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            return part
-    return None
-
-
-def _router_default(name: str) -> str:
-    from toolkit.router.config import RouterConfig
-
-    field = RouterConfig.model_fields.get(name)
-    return _default(field) if field is not None else ""
-
-
-def _default(field: FieldInfo) -> str:
-    value = field.get_default(call_default_factory=True)
-    if isinstance(value, BaseModel):
-        return ""
-    if value is None:
-        return "unset"
-    return {"True": "true", "False": "false", "()": "none", "{}": "none"}.get(
-        str(value), str(value)
-    )
-
-
-def _type(field: FieldInfo) -> str:
-    words = re.sub(
-        r"typing\.|Annotated\[(.*?), .*?\]$|<class '(.*?)'>", r"\1\2", _plain(field.annotation)
-    )
-    return words.replace(" | None", "").replace("NoneType", "")
-
-
-def _plain(annotation: Any) -> str:
-    origin = get_origin(annotation)
-    arguments = get_args(annotation)
-    if str(origin) == "typing.Literal":
-        return ", ".join(str(word) for word in arguments)
-    if str(origin) in ("typing.Union", "<class 'types.UnionType'>"):
-        return " or ".join(_plain(part) for part in arguments if part is not type(None))
-    if hasattr(annotation, "__metadata__"):
-        return _plain(arguments[0])
-    names = {str: "text", int: "integer", float: "number", bool: "true or false"}
-    if annotation in names:
-        return names[annotation]
-    if origin in (list, tuple):
-        return f"list of {_plain(arguments[0])}"
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "mappings"
-    return "mapping" if origin is dict else str(getattr(annotation, "__name__", annotation))
 
 
 def keys() -> str:
@@ -125,7 +32,7 @@ def keys() -> str:
                 f"`{_last(key.path, head)}`",
                 key.type,
                 f"`{key.default}`" if key.default else "",
-                key.meaning,
+                f"{key.meaning}; {key.where}" if key.where else key.meaning,
             )
             for key in entries
         ]
@@ -142,7 +49,7 @@ def _last(path: str, head: str) -> str:
     return path.removeprefix(f"{head}.") if head else path
 
 
-def md_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def md_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     cells = [tuple(_cell(cell) for cell in row) for row in rows]
     lines = [head, tuple("---" for _ in head), *cells]
     return ["| " + " | ".join(line) + " |" for line in lines]
@@ -293,7 +200,7 @@ def releases() -> str:
 
 def _fits(contract: dict[str, Any], name: str) -> str:
     broken = [each for each in contract["problems"] if each.startswith(f"{name}:")]
-    return broken[0] if broken else contract["variant"].get(name, "fits")
+    return str(broken[0] if broken else contract["variant"].get(name, "fits"))
 
 
 def _ran(found: dict[str, Any] | None) -> str:
@@ -385,10 +292,17 @@ def endpoints() -> str:
     return "\n".join(md_table(("endpoint", "at the public port", "at the admin port"), rows))
 
 
+def gains() -> str:
+    """What the toolkit gains, from the records."""
+    from docs.gains import table
+
+    return table()
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
     "releases": releases, "bounds": bounds, "endpoints": endpoints,
     **{f"gpu_{name}": partial(gpu, name) for name in ("steps", "lines", "results", "experts")},
-    "needed": needed, "wrapping": wrapping, "ablation": ablation,
+    "gains": gains, "needed": needed, "wrapping": wrapping, "ablation": ablation,
     "architectures": lambda: tried("architectures"), "hicache": lambda: tried("hicache"),
 }  # fmt: skip

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from patches.sglang_types import Req
 from patches.tickets import ticket_of
 from toolkit.contract.request_class import RequestClass
 
 _CLASS = "_toolkit_class"
 
 
-def class_of(req: Any) -> RequestClass:
+def class_of(req: Req) -> RequestClass:
     """Of SGLang's `Req`. What the worker sends itself (probes, warm-ups) is standard."""
     known = getattr(req, _CLASS, None)
     if known is None:
@@ -19,9 +18,9 @@ def class_of(req: Any) -> RequestClass:
     return known
 
 
-def latency_sensitive(req: Any) -> bool:
+def latency_sensitive(req: Req) -> bool:
     return class_of(req) is RequestClass.LATENCY_SENSITIVE
 
 
-def best_effort(req: Any) -> bool:
+def best_effort(req: Req) -> bool:
     return class_of(req) is RequestClass.BEST_EFFORT

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from patches.sglang_types import Req
 
-def kv_row(req: Any) -> int | None:
+
+def kv_row(req: Req) -> int | None:
     """None for a request without KV. In SGLang 0.5.17 the request has it itself."""
     older = req.kv is None or not hasattr(req.kv, "req_pool_idx")
     return getattr(req, "req_pool_idx", None) if older else req.kv.req_pool_idx
 
 
-def shorten(req: Any, tokens: int) -> None:
+def shorten(req: Req, tokens: int) -> None:
     """It has KV of so many tokens, and places for no more."""
     req.kv.kv_allocated_len = tokens
-    holder = req.kv if hasattr(req.kv, "kv_committed_len") else req  # as in SGLang 0.5.17
+    holder: Any = req.kv if hasattr(req.kv, "kv_committed_len") else req  # as in SGLang 0.5.17
     holder.kv_committed_len = tokens
 
 

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests import kernels, numeric, record, scope
+from tests import kernels, numeric, record, scope, sglang_python
 
 # A proxy of the machine's must not stand between a test and its own loopback servers.
 os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
 os.environ.setdefault("no_proxy", "127.0.0.1,localhost")
 
 # Machines are shared: a slow example says nothing of the code.
-settings.register_profile("shared", deadline=None, max_examples=kernels.examples(100))
+settings.register_profile("shared", deadline=None, max_examples=kernels.examples(kernels.USUAL))
 settings.load_profile("shared")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that hands tests out makes the place where the others share their SGLang."""
+    if config.getoption("dist", "no") != "no" and "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="toolkit-sglang-")
+        config.add_cleanup(folder.cleanup)
+        sglang_python.share(Path(folder.name))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """A run under other kernels is worth nothing if OpenBLAS did not take them."""
-    asked = os.environ.get(kernels.ASKED)
+    asked = os.environ.get(kernels.ASKED)  # type: ignore[attr-defined]
     if asked and (wrong := kernels.wrong(asked, kernels.taken())):
         pytest.exit(wrong, returncode=3)
 

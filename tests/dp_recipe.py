@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.bench.ending import FLAG
-from toolkit.launch.yaml_lines import read_document
 from toolkit.resources import recipes_dir
+from toolkit.settings.yaml_lines import read_document
 
 RECIPE = recipes_dir() / "cpu-dp.yaml"
 

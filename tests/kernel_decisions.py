@@ -40,7 +40,7 @@ from toolkit.simulate.experts import Experts, Mixture
 Places = dict[str, Callable[[], list[Any]]]
 
 
-def calibration(requests: int = 160, layers: int = 5, experts: int = 48, seed: int = 0):
+def calibration(requests: int = 160, layers: int = 5, experts: int = 48, seed: int = 0) -> Any:
     """Four kinds of requests, some twice; layer 1 repeats layer 0."""
     rng = np.random.default_rng(seed)
     kinds = rng.integers(0, 9, (4, layers, experts)) * (
@@ -132,7 +132,7 @@ def policies() -> Places:
     points = found.space.signatures(data.prefill)
     rows = np.repeat(found.centroids, 3, axis=0)
     groups = {(f"d{k}", None): k for k in range(len(rows))}
-    eldr = EldrPolicy(centroids=Centroids(rows, groups))
+    eldr = EldrPolicy(centroids=Centroids(rows, groups))  # type: ignore[arg-type]
     inflight_signatures = InflightSignatures(points.shape[1])
     for at, point in enumerate(points[:60]):
         inflight_signatures.add((f"d{at % 9}", None), point)

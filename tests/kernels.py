@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from toolkit.setup.kernels import ASKED
-from toolkit.setup.testing import FAST, SCOPE
+from toolkit.setup.testing import FAST, FULL, SCOPE
 
 _SYMBOLS = (
     "scipy_openblas_get_corename64_",
@@ -15,15 +15,25 @@ _SYMBOLS = (
     "openblas_get_corename64_",
     "openblas_get_corename",
 )
-FEWER = 5
-"""So many times fewer examples under other kernels, since the first run has tried all, and in a
-fast run, since the whole one follows it."""
+CHANGE, WHOLE = 25, 200
+"""Examples of a property in the tests of a change, and in those of `--full`."""
+USUAL = 100
+"""Of which a test says its own number: one that says 50 gets half of the examples of others."""
+LEAST = 4
 
 
 def examples(count: int) -> int:
-    """Of a property: `count`, or a part of it in a fast run and under other kernels."""
-    fewer = ASKED in os.environ or os.environ.get(SCOPE) == FAST
-    return max(4, count // FEWER) if fewer else count
+    """Of a property that says `count`, in this run.
+
+    A change runs a quarter, at most 25 examples; `--full` runs twice as many, so 200 for most. A
+    fast run and one under other kernels run a fifth: another run has tried the rest.
+    """
+    scope = os.environ.get(SCOPE)
+    if ASKED in os.environ or scope == FAST:
+        return min(CHANGE, max(LEAST, count // 5))
+    if scope == FULL:
+        return count * WHOLE // USUAL
+    return min(CHANGE, max(LEAST, count * CHANGE // USUAL))
 
 
 def taken() -> dict[str, str]:

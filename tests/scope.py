@@ -1,24 +1,66 @@
 """How much of the tests runs: `TOOLKIT_TEST_SCOPE`, set by `python3 -m toolkit.setup test`.
 
 Marks: `sglang` (a process that imports SGLang; set by itself where a module has `run_python`),
-`slow` (seconds of computing or waiting), `full` (takes long and rarely breaks).
+`slow` (seconds of computing or waiting), `full` (takes long and rarely breaks; says why), `touched`
+(runs where a change touches what it tries: `toolkit.setup.touched`).
 """
 
 from __future__ import annotations
 
 import os
+from functools import cache
+from pathlib import Path
 
 import pytest
 
+from toolkit.setup import touched
 from toolkit.setup.testing import DEFAULT, FAST, SCOPE
 
+ROOT = Path(__file__).resolve().parents[1]
+
+SLOW = {
+    "tests/unit/gpu": touched.GPU,
+    "tests/unit/placement": touched.PLACEMENT,
+    "tests/unit/plan": touched.PLANNING,
+    "tests/unit/policies": touched.POLICIES,
+    "tests/unit/router/eldr": touched.ELDR,
+    "tests/unit/signatures": touched.POLICIES,
+    "tests/unit/simulate": touched.PLANNING,
+}
+"""Folders whose `slow` tests compute for seconds on code of one area: part of that area."""
 LEFT_OUT = {FAST: ("sglang", "slow", "full", "e2e"), DEFAULT: ("full",)}
 
 
 def leaves_out(item: pytest.Item) -> bool:
     """Whether this run goes without the test."""
-    marks = LEFT_OUT.get(os.environ.get(SCOPE, ""), ())
-    return any(item.get_closest_marker(mark) for mark in marks)
+    scope = os.environ.get(SCOPE, "")
+    if any(item.get_closest_marker(mark) for mark in LEFT_OUT.get(scope, ())):
+        return True
+    part = part_of(item)
+    return scope == DEFAULT and part is not None and part not in touched_parts()
+
+
+def part_of(item: pytest.Item) -> str | None:
+    """The part of the tests that it belongs to; None where it runs for every change."""
+    marked = item.get_closest_marker("touched")
+    if marked is not None:
+        return str(marked.args[0])
+    if item.get_closest_marker("slow") is None:
+        return None
+    folder = item.path.parent.relative_to(ROOT).as_posix()
+    found = [part for name, part in SLOW.items() if folder == name or folder.startswith(name + "/")]
+    return found[0] if found else None
+
+
+def size(change: int, whole: int) -> int:
+    """How much of the same kind a test tries: `whole` but in the run of a change."""
+    return change if os.environ.get(SCOPE) in (FAST, DEFAULT) else whole
+
+
+@cache
+def touched_parts() -> frozenset[str]:
+    """Parts of the tests that a change has to run."""
+    return frozenset(touched.touched(ROOT))
 
 
 def needs_sglang(item: pytest.Item) -> bool:

@@ -147,7 +147,8 @@ def read_arrays(path: Path, most: int = ARRAYS_MOST) -> dict[str, np.ndarray]:
 
     if path.stat().st_size > most:
         raise Unreadable(f"it has more than {most / MIB:g} MiB")
-    return load_file(path)
+    result: dict[str, np.ndarray] = load_file(path)
+    return result
 
 
 def _deep() -> str:

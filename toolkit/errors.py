@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -21,3 +22,13 @@ class Problem:
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
         return f"{head}\n    -> {self.repair}" if self.repair else head
+
+
+class LaunchError(ToolkitError):
+    """The deployment cannot start or could not go on. `problems` holds every reason."""
+
+    def __init__(self, problems: Sequence[Problem] | str) -> None:
+        if isinstance(problems, str):
+            problems = [Problem("", problems)]
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(p) for p in self.problems))

@@ -86,6 +86,7 @@ def interface_of(address: str) -> str | None:
     """The name of the network interface that has this address; None: no one does."""
     import psutil
 
+    name: str
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address.partition("%")[0] == address for each in addresses):
             return name

@@ -18,13 +18,14 @@ import threading
 from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.sglang_types import Scheduler
 from toolkit.contract.variables import BACKGROUND_VARIABLE
 
 NICE = 10
 """A tenth of a core that another thread wants too."""
 
 
-def _step_back(original: Any, scheduler: Any) -> None:
+def _step_back(original: Any, scheduler: Scheduler) -> None:
     _start_zmq_threads()
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
     original(scheduler)

@@ -22,6 +22,8 @@ from typing import Any
 from patches.base import Hook, Patch, Process
 from patches.dp import layout
 from patches.pd.early_send import all_parked
+from patches.scheduler_state import of
+from patches.sglang_types import Scheduler
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 SLEEPER = "sglang.srt.managers.scheduler_components.idle_sleeper.IdleSleeper"
@@ -32,10 +34,9 @@ PARKED_MS = 10
 """Until it hears that a parked request was sent; nobody waits for that."""
 IDLE_MS = 5
 """The first request after a rest starts so much later at most."""
-_SINCE = "toolkit_waiting_since"
 
 
-def _on_idle(original: Any, scheduler: Any) -> None:
+def _on_idle(original: Any, scheduler: Scheduler) -> None:
     from sglang.srt.runtime_context import get_parallel
 
     original(scheduler)
@@ -44,8 +45,8 @@ def _on_idle(original: Any, scheduler: Any) -> None:
         return  # a rank that follows another one's requests
     idle = scheduler.is_fully_idle()
     if scheduler.last_batch is not None or (idle and poller is not None):
-        setattr(scheduler, _SINCE, time.monotonic())
-    elif time.monotonic() - getattr(scheduler, _SINCE, 0.0) <= AWAKE_S:
+        of(scheduler).computed_at = time.monotonic()
+    elif time.monotonic() - of(scheduler).computed_at <= AWAKE_S:
         return
     elif poller is not None:
         poller.poll(PARKED_MS if all_parked(scheduler) else PAUSE_MS)

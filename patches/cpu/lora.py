@@ -42,7 +42,7 @@ def _as_it_is(tensor: Any, *_: Any, **__: Any) -> Any:
 def _unpinned(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
     import torch
 
-    torch.Tensor.pin_memory = _as_it_is  # type: ignore[assignment, method-assign]
+    torch.Tensor.pin_memory = _as_it_is
     for name in MODULES:
         module = resolve(name)
         if not isinstance(module.torch, Unpinned):

@@ -74,7 +74,7 @@ def start() -> None:
     listener.listen(64)
     alive_r, alive_w = os.pipe()
     spawn.get_preparation_data = _with_surroundings(spawn.get_preparation_data)
-    client: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    client: Any = forkserver._forkserver
     client.ensure_running = lambda: None
     client._forkserver_address = listener.getsockname()
     _started = True

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from patches.dp.loads import NAME, RankLoads, Snapshot
+from patches.dp.loads import NAME, RankLoads
 from patches.dp.request import request_view
+from patches.sglang_types import Snapshot
 from toolkit.limited_logs import limited_logger
 from toolkit.policies import make_policy
 from toolkit.policies.base import Policy, RequestView
@@ -34,8 +35,9 @@ class Balancer:
     def __init__(
         self, name: str, side: str, ranks: int, policy: Policy | None = None, reserve: int = 0
     ) -> None:
-        """`policy`: in place of a fresh one of that name: recorded (`toolkit.decisions`), or with
-        what it needs beside its name (`patches.dp.locality`). `reserve`: as in `WorkerView`."""
+        """`policy`: in place of a fresh one of that name: recorded (`toolkit.decide.record`), or
+        with what it needs beside its name (`patches.dp.locality`). `reserve`: as in
+        `WorkerView`."""
         self.name = name
         self.loads = RankLoads(ranks, side, reserve)
         self.policy = policy or make_policy(name)

@@ -96,7 +96,7 @@ def _policy(name: str, locality: DpLocality | None) -> Policy:
     policy = make_policy(name)
     path = os.environ.get(DP_RECORD_VARIABLE)
     if path:
-        from toolkit.decisions import recorded
+        from toolkit.decide.record import recorded
 
         policy = recorded(policy, Path(path))
     if locality is not None:

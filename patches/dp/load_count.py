@@ -12,13 +12,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from patches import scheduler_state
 from patches.base import Hook, Patch, Process, Variant
 from patches.dp.method import chosen
 
 SNAPSHOT = "sglang.srt.managers.load_snapshot"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-
-_received = 0
 
 
 @cache
@@ -33,10 +32,11 @@ def counted_snapshot() -> Any:
 
 
 def _count_received(original: Any, scheduler: Any, recv_reqs: Any) -> Any:
-    global _received
     if chosen() is not None:
         # Health checks of a busy scheduler are dropped in there: they were received all the same.
-        _received += sum(_requests_in(scheduler, each) for each in recv_reqs)
+        scheduler_state.of(scheduler).received += sum(
+            _requests_in(scheduler, each) for each in recv_reqs
+        )
     return original(scheduler, recv_reqs)
 
 
@@ -60,7 +60,7 @@ def _say_received(original: Any, inquirer: Any) -> Any:
     if chosen() is None:
         return snapshot
     fields = {name: getattr(snapshot, name) for name in snapshot.__struct_fields__}
-    return counted_snapshot()(**fields, received=_received)
+    return counted_snapshot()(**fields, received=scheduler_state.current().received)
 
 
 def _read_counted() -> None:

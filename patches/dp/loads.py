@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from patches.sglang_types import Snapshot
+from toolkit.decide.waiting_work import STALE_S, waiting_tokens
 from toolkit.policies.base import Load, WorkerView
-from toolkit.waiting_work import STALE_S, waiting_tokens
 
 LOST_S = 30.0
 """A request that a rank still has not received in a snapshot published this long after it was sent
@@ -18,22 +19,6 @@ MOST_SENT = 65_536
 HUGE = 2**40
 NAME = "dp"
 """All ranks are of this one server: `WorkerView.name`."""
-
-
-class Snapshot(Protocol):
-    """SGLang's `LoadSnapshot` with what `patches.dp.load_count` adds: `received`, the requests that
-    the rank has taken from its socket since it started; -1 where nobody counts."""
-
-    timestamp: float
-    dp_rank: int
-    num_running_reqs: int
-    num_waiting_reqs: int
-    num_waiting_uncached_tokens: int
-    num_used_tokens: int
-    num_total_tokens: int
-    max_total_num_tokens: int
-    max_running_requests: int
-    received: int
 
 
 class RankLoads:

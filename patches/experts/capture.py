@@ -21,6 +21,7 @@ from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
 from patches.experts.loaded_kv import on_load
 from patches.kv_row import kv_row
+from patches.sglang_types import Batch, Req, Scheduler
 from patches.tickets import ticket_of
 from toolkit.contract.ticket import TicketError
 
@@ -49,7 +50,7 @@ class ExpertsCaptured:
     """This worker's monotonic clock when the phase had ended; that of `patches.steps.step_log`."""
 
 
-def capture_name(req: Any) -> str:
+def capture_name(req: Req) -> str:
     """Under which name a request's experts are to go out; empty for one that asked for none."""
     try:
         return ticket_of(req).capture
@@ -57,7 +58,7 @@ def capture_name(req: Any) -> str:
         return ""
 
 
-def captured_rows(req: Any, pool: Any, start: int, stop: int) -> Any:
+def captured_rows(req: Req, pool: Any, start: int, stop: int) -> Any:
     """int16 [stop - start, layers, top_k] of the request's tokens; None without a capturer."""
     import numpy as np
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
@@ -80,7 +81,7 @@ def all_known(rows: Any) -> bool:
     return bool(unknown.all() or not unknown.any())
 
 
-def _send(scheduler: Any, req: Any, phase: str, start: int, rows: Any, whole: bool) -> None:
+def _send(scheduler: Scheduler, req: Req, phase: str, start: int, rows: Any, whole: bool) -> None:
 
     # Only the rank that talks to the tokenizer has a socket; on the others this is a no-op.
     scheduler.ipc_channels.send_to_tokenizer.send_output(
@@ -100,7 +101,7 @@ def _send(scheduler: Any, req: Any, phase: str, start: int, rows: Any, whole: bo
     )
 
 
-def _send_prompt_rows(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+def _send_prompt_rows(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
     before = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
     original(scheduler, batch, result)
     for req in scheduler.disagg_prefill_inflight_queue:
@@ -111,7 +112,7 @@ def _send_prompt_rows(original: Any, scheduler: Any, batch: Any, result: Any) ->
             _send(scheduler, req, "prefill", 0, rows, whole=True)
 
 
-def _keep_rows(original: Any, processor: Any, req: Any) -> None:
+def _keep_rows(original: Any, processor: Any, req: Req) -> None:
     """A request has finished: take its rows before its KV slots are freed."""
     original(processor, req)
     if capture_name(req):
@@ -119,7 +120,7 @@ def _keep_rows(original: Any, processor: Any, req: Any) -> None:
         setattr(req, _ROWS, captured_rows(req, processor.req_to_token_pool, 0, length - 1))
 
 
-def _send_kept_rows(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+def _send_kept_rows(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
     # Under overlap the batch's list of requests is filtered while its result is processed.
     reqs = list(batch.reqs)
     original(scheduler, batch, result)

@@ -29,6 +29,7 @@ from patches.experts.of_model import expert_count
 from patches.experts.signature_cache import SignatureCache
 from patches.flags import ASKED, WRITTEN
 from patches.kv_row import kv_row
+from patches.scheduler_state import SignatureState, current, of
 from patches.steps.step_log import CAPTURER
 from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.limited_logs import limited_logger
@@ -36,6 +37,7 @@ from toolkit.limited_logs import limited_logger
 if TYPE_CHECKING:
     import torch
 
+    from patches.sglang_types import Batch, Scheduler
     from toolkit.contract.events import Signature
 
 log = limited_logger("toolkit.signature")
@@ -118,25 +120,13 @@ class Counted:
         }
 
 
-@dataclass
-class State:
-    """Of this rank. `batch` is the one that is being launched."""
-
-    cache: SignatureCache | None = None
-    batch: Any = None
-    inline: Counted | None = None
-    """Without overlap there is no output object that could carry what was counted."""
-
-
-STATE = State()
-
-
 def take(result: Any) -> Counted | None:
     """What the forward of this result counted; before SGLang processes the result."""
     output = result.routed_experts_output
     if output is not None:
         return getattr(output, _COUNTED, None)
-    counted, STATE.inline = STATE.inline, None
+    state = current().signature
+    counted, state.inline = state.inline, None
     return counted
 
 
@@ -150,14 +140,15 @@ def _create_cache(original: Any, runner: Any) -> None:
 
     capturer = get_global_experts_capturer()
     assert capturer is not None, "check_worker has seen the flag"
-    STATE.cache = SignatureCache.create(
+    cache = SignatureCache.create(
         capturer.host_cache.num_tokens,
         layers,
         _experts(runner.model_config.hf_text_config),
         capturer.topk_size,
         capturer.device_cache.buffer.device,
     )
-    log_size(STATE.cache, getattr(runner.token_to_kv_pool, "mem_usage", 0.0))
+    current().signature.cache = cache
+    log_size(cache, getattr(runner.token_to_kv_pool, "mem_usage", 0.0))
 
 
 def log_size(cache: SignatureCache, pool_gib: float) -> None:
@@ -179,19 +170,22 @@ def _speaks() -> bool:
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()
-    return parallel.pp_rank == 0 and parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0
+    return bool(parallel.pp_rank == 0 and parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0)
 
 
 def _experts(config: Any) -> int:
     return expert_count(config)
 
 
-def _note_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    STATE.batch = batch
+def _note_batch(
+    original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any
+) -> Any:
+    state = of(scheduler).signature
+    state.batch = batch
     try:
         return original(scheduler, batch, *args, **kwargs)
     finally:
-        STATE.batch = None
+        state.batch = None
 
 
 def _record_forward(
@@ -202,13 +196,14 @@ def _record_forward(
     cuda_graph_batch: int | None,
     no_copy_to_cpu: bool = False,
 ) -> Any:
-    cache = STATE.cache
+    state = current().signature
+    cache = state.cache
     if cache is None or capturer.host_cache.name != CAPTURER:
         return original(capturer, forward_batch, can_run_graph, cuda_graph_batch, no_copy_to_cpu)
     # The device's own ids, also where SGLang would copy them to the host right here.
     output = original(capturer, forward_batch, can_run_graph, cuda_graph_batch, True)
     cache.record(output.out_cache_loc, output.topk)
-    counted = count_finished(STATE, forward_batch)
+    counted = count_finished(state, forward_batch)
     if no_copy_to_cpu:
         setattr(output, _COUNTED, counted)
         return output
@@ -216,11 +211,11 @@ def _record_forward(
     output.finalize()
     if counted is not None:
         counted.counts = counted.counts.cpu()
-    STATE.inline = counted
+    state.inline = counted
     return None
 
 
-def count_finished(state: State, forward_batch: Any) -> Counted | None:
+def count_finished(state: SignatureState, forward_batch: Any) -> Counted | None:
     """Counts of the requests whose prompt has been run to its end by this forward."""
     cache, batch = state.cache, state.batch
     if cache is None or batch is None or not forward_batch.forward_mode.is_extend():
@@ -248,8 +243,9 @@ def _copy_counts(original: Any, output: Any, fn: Any) -> None:
 
 
 def _forget_loaded(slots: Any) -> None:
-    if STATE.cache is not None:
-        STATE.cache.forget(slots)
+    cache = current().signature.cache
+    if cache is not None:
+        cache.forget(slots)
 
 
 _CAPTURE = "sglang.srt.state_capturer.base"

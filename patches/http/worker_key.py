@@ -121,11 +121,11 @@ def _guarded_stand_in(original: Any, *args: Any, **named: Any) -> Any:
     def guarded(app: Any, **options: Any) -> Any:
         return config(KeyCheck(app, key), **options)
 
-    uvicorn.Config = guarded  # type: ignore[assignment,misc]
+    uvicorn.Config = guarded
     try:
         return original(*args, **named)
     finally:
-        uvicorn.Config = config  # type: ignore[misc]
+        uvicorn.Config = config
 
 
 def _guard_server() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from patches.kv_row import kv_row, physical
 from patches.move import row as metadata
+from patches.sglang_types import Req, Scheduler
 from toolkit.contract.events import Moving
 from toolkit.contract.move_orders import Send
 from toolkit.policies.precopy import Act, Copy, Next, next_act
@@ -51,7 +52,7 @@ class Outgoing:
     """One move. `steps`: of the rank. `row`: its row of metadata, -1 until the target has said
     where the KV is to go; `sent`: pages that are sent or on their way."""
 
-    req: Any
+    req: Req
     order: Send
     sender: Any
     began: float
@@ -137,7 +138,7 @@ class Outgoing:
         self.stuck = 0 if left < self.fewest else self.stuck + 1
         self.fewest = min(self.fewest, left)
 
-    def open(self, scheduler: Any) -> bool:
+    def open(self, scheduler: Scheduler) -> bool:
         """The target has said where the KV is to go. False: this rank has no row of metadata
         left."""
         row = scheduler.req_to_metadata_buffer_idx_allocator.alloc()
@@ -149,7 +150,7 @@ class Outgoing:
         self.sender.init(-(-tokens // self.page_tokens) + 1, row)
         return True
 
-    def send_round(self, scheduler: Any) -> None:
+    def send_round(self, scheduler: Scheduler) -> None:
         """What is complete by now, while the decode goes on."""
         now = time.perf_counter()
         due = self.copy(now).due
@@ -157,7 +158,7 @@ class Outgoing:
             self.round_began, self.round_pages = now, due
             self._send(scheduler, self.sent + due)
 
-    def stop(self, scheduler: Any) -> None:
+    def stop(self, scheduler: Scheduler) -> None:
         """The request stops at its last complete token, and the rest goes over."""
         req, order, now = self.req, self.order, time.perf_counter()
         copy, outputs = self.copy(now), self.told_outputs
@@ -171,7 +172,7 @@ class Outgoing:
         self.sender.init(copy.pages, self.row)  # now the next pages are the last ones
         self._send(scheduler, copy.pages)
 
-    def _send(self, scheduler: Any, upto: int) -> None:
+    def _send(self, scheduler: Scheduler, upto: int) -> None:
         """All pages before `upto` that are not on their way yet."""
         from sglang.srt.mem_cache.common import kv_to_page_indices
 
@@ -217,7 +218,7 @@ class Outgoing:
             last_bytes=self.last_bytes if self.cut_at else copy.left,
         )
 
-    def close(self, scheduler: Any) -> None:
+    def close(self, scheduler: Scheduler) -> None:
         """It is over: what it had goes back."""
         self.sender.clear()
         self.sender.kv_mgr.toolkit_traffic.forget(self.order.room)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.scheduler_state import current, of
+from patches.sglang_types import Req, Scheduler
 from toolkit.contract.variables import MOVE_VARIABLE
 
 HOLD_S = 15.0
@@ -25,55 +27,54 @@ STREAMER = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOu
 class Held:
     """One request's output. `room`: of the move for which it has stopped."""
 
-    req: Any
+    req: Req
     room: int
     since: float
 
 
-HELD: dict[str, Held] = {}
-
-
-def hold(req: Any, room: int) -> None:
+def hold(scheduler: Scheduler, req: Req, room: int) -> None:
     """From now on its client gets nothing from here."""
-    HELD[req.rid] = Held(req, room, time.perf_counter())
+    of(scheduler).moving.held[req.rid] = Held(req, room, time.perf_counter())
 
 
-def let_go(scheduler: Any, rid: str, room: int) -> None:
+def let_go(scheduler: Scheduler, rid: str, room: int) -> None:
     """It goes on here: with its next step its client gets what was held back, and at once if it has
     ended meanwhile."""
-    held = HELD.get(rid)
+    kept = of(scheduler).moving.held
+    held = kept.get(rid)
     if held is None or held.room != room:
         return
-    del HELD[rid]
+    del kept[rid]
     if held.req.finished():
         scheduler.output_streamer.stream_output([held.req], held.req.return_logprob)
 
 
-def overdue() -> list[Held]:
+def overdue(scheduler: Scheduler) -> list[Held]:
     """Those of which the router has said nothing for too long."""
     until = time.perf_counter() - HOLD_S
-    return [held for held in HELD.values() if held.since < until]
+    return [held for held in of(scheduler).moving.held.values() if held.since < until]
 
 
-def _passes(req: Any) -> bool:
-    held = HELD.get(req.rid)
+def _passes(req: Req) -> bool:
+    kept = current().moving.held
+    held = kept.get(req.rid)
     if held is None or held.req is not req:
         return True
     if req.finished_reason is None or req.finished_reason.to_json().get("type") != "abort":
         return False
-    del HELD[req.rid]  # the HTTP server waits for the end of what it has aborted
+    del kept[req.rid]  # the HTTP server waits for the end of what it has aborted
     return True
 
 
 def _stream(original: Any, streamer: Any, reqs: Any, *args: Any, **kwargs: Any) -> None:
-    if HELD:
+    if current().moving.held:
         reqs = [req for req in reqs if _passes(req)]
     original(streamer, reqs, *args, **kwargs)
 
 
-def _abort(original: Any, scheduler: Any, recv_req: Any) -> None:
+def _abort(original: Any, scheduler: Scheduler, recv_req: Any) -> None:
     original(scheduler, recv_req)
-    for rid, held in list(HELD.items()):
+    for rid, held in list(of(scheduler).moving.held.items()):
         # What still runs ends with its next step, and passes then.
         if held.req.finished() and (recv_req.abort_all or rid.startswith(recv_req.rid)):
             let_go(scheduler, rid, held.room)

@@ -16,12 +16,13 @@ from patches.base import EITHER, Hook, Patch
 from patches.kv_row import kv_row, shorten
 from patches.move import row
 from patches.pd.resume import catch_up_grammar, remember_for_penalties
+from patches.sglang_types import Req, Scheduler
 from toolkit.contract.move_orders import Ids
 
 DECODE = "sglang.srt.disaggregation.decode"
 
 
-def learn(scheduler: Any, told: Ids) -> None:
+def learn(scheduler: Scheduler, told: Ids) -> None:
     """Ids of a request whose KV is coming. The router tells all of them each time, so one that
     comes before its request is passed over."""
     queues = (scheduler.disagg_decode_prealloc_queue, scheduler.disagg_decode_transfer_queue)
@@ -33,7 +34,7 @@ def learn(scheduler: Any, told: Ids) -> None:
                 return
 
 
-def _late(req: Any) -> int:
+def _late(req: Req) -> int:
     return int(getattr(req, "toolkit_late", 0))
 
 
@@ -56,7 +57,7 @@ def _commit(original: Any, queue: Any, decode_req: Any) -> None:
         prepare_abort(req, problem, status_code=HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _settle(scheduler: Any, req: Any, outputs: int, last: list[int]) -> str:
+def _settle(scheduler: Scheduler, req: Req, outputs: int, last: list[int]) -> str:
     """Put the tokens in place of their placeholders, `outputs` in all, and give back what is left
     over; says what is wrong with them."""
     late, reserved = _late(req), len(req.output_ids) - 1  # the last one came with the KV
@@ -91,7 +92,7 @@ def _joined(heard: list[int], last: list[int], count: int) -> list[int] | None:
     return [*heard[:before], *last]
 
 
-def _give_back(scheduler: Any, req: Any, reserved: int, outputs: int) -> None:
+def _give_back(scheduler: Scheduler, req: Req, reserved: int, outputs: int) -> None:
     """The pages behind the last token's."""
     prompt, allocator = len(req.origin_input_ids), scheduler.token_to_kv_pool_allocator
     size = allocator.page_size

@@ -13,9 +13,10 @@ from typing import Any
 
 from patches.move.traffic import Observed, Traffic
 from patches.pd import host_receive
+from patches.sglang_types import Scheduler
 
 
-def obstacle(scheduler: Any) -> str:
+def obstacle(scheduler: Scheduler) -> str:
     """Why this rank cannot send what it runs elsewhere; empty if it can."""
     from sglang.srt.disaggregation.utils import DisaggregationMode, TransferBackend
     from sglang.srt.runtime_context import get_disagg, get_parallel
@@ -45,7 +46,7 @@ def obstacle(scheduler: Any) -> str:
     return ", ".join(reason for reason, there in reasons.items() if there)
 
 
-def sending_manager(scheduler: Any) -> Any:
+def sending_manager(scheduler: Scheduler) -> Any:
     """SGLang's manager of a prefill rank, over this decode rank's pool and metadata."""
     from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager
     from sglang.srt.disaggregation.utils import DisaggregationMode, is_mla_backend

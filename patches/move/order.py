@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve
-from patches.streams.event_stream import HUB
+from patches.server_state import serving_manager
+from patches.streams.event_stream import hub_of
 from toolkit.contract.events import Moving
 from toolkit.contract.move_orders import End, decode_order
 from toolkit.contract.paths import MOVE
@@ -23,7 +24,7 @@ def _add_route() -> None:
     from fastapi.responses import JSONResponse
 
     async def move(request: Request) -> JSONResponse:
-        manager = resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
+        manager = serving_manager()
         try:
             order = decode_order(await request.body())
         except ValueError as error:
@@ -40,7 +41,9 @@ def _add_route() -> None:
 
 def _pass_events_on(original: Any, manager: Any) -> None:
     original(manager)
-    manager._result_dispatcher += type(manager._result_dispatcher)([(Moving, HUB.publish)])
+    manager._result_dispatcher += type(manager._result_dispatcher)(
+        [(Moving, hub_of(manager).publish)]
+    )
 
 
 def _serve_bootstrap(original: Any, *flags: Any) -> Any:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import inspect
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
@@ -28,6 +27,8 @@ from patches.move import held
 from patches.move.copying import FAILED, SENT, Outgoing, StepTimes
 from patches.move.incoming import learn
 from patches.move.manager import obstacle, sending_manager
+from patches.scheduler_state import MovingState, current, of
+from patches.sglang_types import Batch, Req, Scheduler
 from toolkit.contract.addresses import host_port
 from toolkit.contract.events import Moving
 from toolkit.contract.move_orders import End, Ids, Send
@@ -46,30 +47,17 @@ AT_A_TIME = 8
 """Moves from one rank; the router's bound is lower."""
 
 
-@dataclass
-class Rank:
-    """Of this rank. `manager`: None where it cannot send, for the reason `why`."""
-
-    scheduler: Any = None
-    manager: Any = None
-    why: str = "it has not started"
-    moves: dict[str, Outgoing] = field(default_factory=dict)
-    steps: StepTimes = field(default_factory=StepTimes)
-
-
-RANK = Rank()
-
-
-def _start(original: Any, scheduler: Any) -> None:
+def _start(original: Any, scheduler: Scheduler) -> None:
     original(scheduler)
-    RANK.scheduler, RANK.why = scheduler, obstacle(scheduler)
-    if RANK.why:
-        log.warning("requests cannot be sent elsewhere from this rank: %s", RANK.why)
+    moving = of(scheduler).moving
+    moving.why = obstacle(scheduler)
+    if moving.why:
+        log.warning("requests cannot be sent elsewhere from this rank: %s", moving.why)
     else:
-        RANK.manager = sending_manager(scheduler)
+        moving.manager = sending_manager(scheduler)
 
 
-def _take_orders(original: Any, scheduler: Any) -> None:
+def _take_orders(original: Any, scheduler: Scheduler) -> None:
     original(scheduler)
     dispatcher = scheduler._request_dispatcher
     orders = [
@@ -80,16 +68,17 @@ def _take_orders(original: Any, scheduler: Any) -> None:
     dispatcher += type(dispatcher)(orders)
 
 
-def begin(scheduler: Any, order: Send) -> None:
+def begin(scheduler: Scheduler, order: Send) -> None:
     """Take an order up; a refusal goes to the router. Who does not have the request is silent: one
     rank of several does, or it has ended, of which the router hears anyway."""
     req = next((req for req in scheduler.running_batch.reqs if req.rid == order.rid), None)
     if req is None or req.finished():
         return
-    if RANK.manager is None:
-        _tell(scheduler, req, Moving(order.rid, "unable", order.room, RANK.why))
+    moving = of(scheduler).moving
+    if moving.manager is None:
+        _tell(scheduler, req, Moving(order.rid, "unable", order.room, moving.why))
         return
-    reason = _refusal(req, order)
+    reason = _refusal(moving, req, order)
     if reason:
         _tell(scheduler, req, Moving(order.rid, "refused", order.room, reason))
         return
@@ -97,20 +86,20 @@ def begin(scheduler: Any, order: Send) -> None:
 
     kind: Any = get_kv_class(scheduler.transfer_backend, KVClassType.SENDER)
     sender = kind(
-        mgr=RANK.manager,
-        bootstrap_addr=host_port(RANK.manager.bootstrap_host, RANK.manager.bootstrap_port),
+        mgr=moving.manager,
+        bootstrap_addr=host_port(moving.manager.bootstrap_host, moving.manager.bootstrap_port),
         bootstrap_room=order.room,
         req_has_disagg_prefill_dp_rank=True,
         **_of_older_releases(kind),
     )
     now = time.perf_counter()
     page = int(scheduler.token_to_kv_pool_allocator.page_size)
-    RANK.moves[order.rid] = Outgoing(req, order, sender, now, page, RANK.steps)
+    moving.moves[order.rid] = Outgoing(req, order, sender, now, page, _steps(scheduler))
 
 
-def end(scheduler: Any, order: End) -> None:
+def end(scheduler: Scheduler, order: End) -> None:
     """Nothing comes of a move: the request goes on here, if it was to stop."""
-    move = RANK.moves.get(order.rid)
+    move = of(scheduler).moving.moves.get(order.rid)
     if move is not None and move.order.room == order.room:
         move.sender.abort()
         _close(scheduler, move)
@@ -127,10 +116,17 @@ def _of_older_releases(kind: Any) -> dict[str, Any]:
     return {"dest_tp_ranks": [parallel.tp_rank], "pp_rank": parallel.pp_rank}
 
 
-def _refusal(req: Any, order: Send) -> str:
-    if order.rid in RANK.moves or order.rid in held.HELD:
+def _steps(scheduler: Scheduler) -> StepTimes:
+    moving = of(scheduler).moving
+    if moving.steps is None:
+        moving.steps = StepTimes()
+    return moving.steps
+
+
+def _refusal(moving: MovingState, req: Req, order: Send) -> str:
+    if order.rid in moving.moves or order.rid in moving.held:
         return "it is being moved"
-    if len(RANK.moves) >= AT_A_TIME:
+    if len(moving.moves) >= AT_A_TIME:
         return f"{AT_A_TIME} requests are being moved"
     if len(req.output_ids) < order.known:
         return f"it has {len(req.output_ids)} tokens, and not {order.known}"
@@ -140,24 +136,25 @@ def _refusal(req: Any, order: Send) -> str:
     return ""
 
 
-def advance(scheduler: Any) -> None:
+def advance(scheduler: Scheduler) -> None:
     """Take every move as far as it goes now. Ranks that share requests call this alike."""
-    if held.HELD:
-        for each in held.overdue():
+    moving = of(scheduler).moving
+    if moving.held:
+        for each in held.overdue(scheduler):
             event = Moving(each.req.rid, "failed", each.room, "nobody said what comes of it")
             _tell(scheduler, each.req, event)
             held.let_go(scheduler, each.req.rid, each.room)
-    if not RANK.moves:
+    if not moving.moves:
         return
     from sglang.srt.disaggregation.utils import poll_and_all_reduce
 
-    moves = list(RANK.moves.values())
+    moves = list(moving.moves.values())
     acts = poll_and_all_reduce(moves, scheduler.attn_tp_cpu_group)
     for move, act in zip(moves, acts, strict=True):
         _do(scheduler, move, act)
 
 
-def _do(scheduler: Any, move: Outgoing, act: int) -> None:
+def _do(scheduler: Scheduler, move: Outgoing, act: int) -> None:
     if act == FAILED:
         _end(scheduler, move, "failed", move.failure())
     elif act == SENT:
@@ -170,17 +167,17 @@ def _do(scheduler: Any, move: Outgoing, act: int) -> None:
         else:
             move.send_round(scheduler)
     elif act == Act.STOP:
-        held.hold(move.req, move.order.room)
+        held.hold(scheduler, move.req, move.order.room)
         move.stop(scheduler)
         _tell(scheduler, move.req, move.event("cut"))
 
 
-def _call_off(scheduler: Any, move: Outgoing, state: Any, reason: str) -> None:
+def _call_off(scheduler: Scheduler, move: Outgoing, state: Any, reason: str) -> None:
     move.sender.abort()
     _end(scheduler, move, state, reason or "another rank of it cannot send its part in time")
 
 
-def _end(scheduler: Any, move: Outgoing, state: Any, reason: str = "") -> None:
+def _end(scheduler: Scheduler, move: Outgoing, state: Any, reason: str = "") -> None:
     event = move.event(state, reason)
     _close(scheduler, move)
     _tell(scheduler, move.req, event)
@@ -188,12 +185,12 @@ def _end(scheduler: Any, move: Outgoing, state: Any, reason: str = "") -> None:
         held.let_go(scheduler, move.order.rid, move.order.room)
 
 
-def _close(scheduler: Any, move: Outgoing) -> None:
-    del RANK.moves[move.order.rid]
+def _close(scheduler: Scheduler, move: Outgoing) -> None:
+    del of(scheduler).moving.moves[move.order.rid]
     move.close(scheduler)
 
 
-def _tell(scheduler: Any, req: Any, event: Moving) -> None:
+def _tell(scheduler: Scheduler, req: Req, event: Moving) -> None:
     import msgspec
 
     event = msgspec.structs.replace(event, dp_rank=layout.rank(scheduler))
@@ -201,9 +198,9 @@ def _tell(scheduler: Any, req: Any, event: Moving) -> None:
     scheduler.ipc_channels.send_to_tokenizer.send_output(event, req)
 
 
-def leave(scheduler: Any, req: Any) -> None:
+def leave(scheduler: Scheduler, req: Req) -> None:
     """The request's KV is about to be given back."""
-    move = RANK.moves.get(req.rid)
+    move = of(scheduler).moving.moves.get(req.rid)
     if move is None or move.req is not req:
         return
     from sglang.srt.disaggregation.base.conn import KVPoll
@@ -223,22 +220,23 @@ def leave(scheduler: Any, req: Any) -> None:
         _call_off(scheduler, move, "gone", "the request ended or was put aside")
 
 
-def _after_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+def _after_step(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
     original(scheduler, batch, result)
-    RANK.steps.stepped(time.perf_counter())
+    _steps(scheduler).stepped(time.perf_counter())
     advance(scheduler)
 
 
-def _before_queue(original: Any, scheduler: Any) -> None:
+def _before_queue(original: Any, scheduler: Scheduler) -> None:
     if not scheduler.running_batch.reqs:
-        RANK.steps.paused()
+        _steps(scheduler).paused()
     advance(scheduler)
     original(scheduler)
 
 
-def _release(original: Any, req: Any, tree_cache: Any, *args: Any, **kwargs: Any) -> None:
-    if RANK.moves:
-        leave(RANK.scheduler, req)
+def _release(original: Any, req: Req, tree_cache: Any, *args: Any, **kwargs: Any) -> None:
+    state = current()
+    if state.moving.moves and state.scheduler is not None:
+        leave(state.scheduler, req)
     original(req, tree_cache, *args, **kwargs)
 
 

@@ -18,12 +18,13 @@ saw.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from patches.base import Hook, Patch, Process
 from patches.environment import on_cpu
 from patches.pd import host_receive
+from patches.scheduler_state import current, of
+from patches.sglang_types import Batch, Scheduler
 from toolkit.contract.variables import EARLY_PLACE_VARIABLE
 from toolkit.limited_logs import limited_logger
 
@@ -32,23 +33,18 @@ log = limited_logger("toolkit.decode")
 WAIT_MS = 1
 """Between two looks at whether the GPU is done."""
 
-_kept: deque[Any] = deque()
-"""Taken from the socket and left for the loop's own look, in order of arrival."""
-_on_gpu = False
 
-
-def _begin(original: Any, scheduler: Any) -> None:
-    global _on_gpu
+def _begin(original: Any, scheduler: Scheduler) -> None:
     if reason := obstacle(scheduler):
         log.warning("early_place is off on this rank: %s", reason)
     elif on_cpu():
         look_between_layers(scheduler)
     else:
-        _on_gpu = True
+        of(scheduler).early.on_gpu = True
     original(scheduler)
 
 
-def obstacle(scheduler: Any) -> str:
+def obstacle(scheduler: Scheduler) -> str:
     """Why this rank must not look by itself; empty if it may."""
     from sglang.srt.disaggregation.utils import DisaggregationMode
     from sglang.srt.environ import envs
@@ -72,21 +68,22 @@ def obstacle(scheduler: Any) -> str:
     return ", ".join(reason for reason, there in reasons.items() if there)
 
 
-def look_between_layers(scheduler: Any) -> None:
+def look_between_layers(scheduler: Scheduler) -> None:
     """On a CPU. The loop's own look precedes the first layer."""
     for layer in scheduler.tp_worker.model_runner.model.model.layers[1:]:
         layer.register_forward_pre_hook(lambda _layer, _given: look(scheduler))
 
 
-def look(scheduler: Any) -> None:
+def look(scheduler: Scheduler) -> None:
     """Take in the requests that are there, and give them places."""
     from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 
     receiver = scheduler.request_receiver
-    _kept.extend(receiver._pull_raw_reqs())
+    kept = of(scheduler).early.kept
+    kept.extend(receiver._pull_raw_reqs())
     came = []
-    while _kept and isinstance(_kept[0], TokenizedGenerateReqInput):
-        came.append(_kept.popleft())
+    while kept and isinstance(kept[0], TokenizedGenerateReqInput):
+        came.append(kept.popleft())
     if not came:
         return
     receiver.unwrap_pickle_wrapper(came)
@@ -98,16 +95,17 @@ def look(scheduler: Any) -> None:
 
 
 def _kept_first(original: Any, receiver: Any) -> Any:
-    if not _kept:
+    kept = current().early.kept
+    if not kept:
         return original(receiver)
-    kept = list(_kept)
-    _kept.clear()
-    return kept + original(receiver)
+    first = list(kept)
+    kept.clear()
+    return first + original(receiver)
 
 
-def _look_while_it_computes(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+def _look_while_it_computes(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
     done = getattr(result, "copy_done", None)
-    if _on_gpu and done is not None:
+    if of(scheduler).early.on_gpu and done is not None:
         while not done.query():
             if scheduler.request_receiver.recv_from_tokenizer.poll(WAIT_MS):
                 look(scheduler)

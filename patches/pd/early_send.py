@@ -17,14 +17,16 @@ and the hierarchical cache that writes through, since a parked request is not in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Variant
 from patches.kv_row import kv_row, physical
 from patches.pd.kv_transfer import mark_first_send
 from patches.pd.late_binding import newly_finished
+from patches.scheduler_state import current, of
+from patches.sglang_types import Batch, Req, Scheduler
 from toolkit.limited_logs import limited_logger
 
 log = limited_logger("toolkit.kv")
@@ -41,18 +43,12 @@ class Parked:
     """A finished prefill without a decode worker. `slots`: int tensor [prompt tokens] on the host,
     where in the KV pool they lie, locked until the transfer has ended."""
 
-    req: Any
+    req: Req
     slots: Any
     page_size: int
 
 
-_lock = Lock()
-_parked: dict[int, Parked] = {}
-"""By bootstrap room. An entry leaves when it is sent, or when the scheduler sees its room do
-anything."""
-
-
-def _park_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+def _park_finished(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
     for req in newly_finished(original, scheduler, batch, result):
         if not req.pending_bootstrap or not _eligible(scheduler, req):
             continue
@@ -62,11 +58,12 @@ def _park_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> No
         slots = pool.req_to_token[kv_row(req), :end]
         slots = physical(allocator, slots).cpu()
         parked = Parked(req, slots, allocator.page_size)
-        with _lock:
-            _parked[req.bootstrap_room] = parked
+        kept = of(scheduler).parked
+        with kept.lock:
+            kept.by_room[req.bootstrap_room] = parked
 
 
-def _writes_through(scheduler: Any) -> bool:
+def _writes_through(scheduler: Scheduler) -> bool:
     from sglang.srt.disaggregation import prefill
 
     writes = getattr(prefill, "_uses_write_through_cache", None)
@@ -76,12 +73,12 @@ def _writes_through(scheduler: Any) -> bool:
     return bool(getattr(scheduler.tree_cache, "cache_controller", None))
 
 
-def _computed(req: Any) -> int:
+def _computed(req: Req) -> int:
     """Tokens up to the end of the chunk that has just run; from 0.5.22 on it is a plain number."""
     return int(req.extend_end if hasattr(req, "extend_end") else req.extend_range.end)
 
 
-def _eligible(scheduler: Any, req: Any) -> bool:
+def _eligible(scheduler: Scheduler, req: Req) -> bool:
     from sglang.srt.disaggregation import prefill
 
     sender = req.disagg_kv_sender
@@ -97,14 +94,15 @@ def _eligible(scheduler: Any, req: Any) -> bool:
     )
 
 
-def all_parked(scheduler: Any) -> bool:
+def all_parked(scheduler: Scheduler) -> bool:
     """Whether a prefill worker has nothing but requests that a thread sends once they are asked
     for: its scheduler can do nothing for any of them."""
     queue = scheduler.disagg_prefill_inflight_queue
     if not queue or scheduler.waiting_queue or scheduler.disagg_prefill_bootstrap_queue.queue:
         return False
-    with _lock:
-        return all(req.bootstrap_room in _parked for req in queue)
+    kept = of(scheduler).parked
+    with kept.lock:
+        return all(req.bootstrap_room in kept.by_room for req in queue)
 
 
 def _send_when_asked(original: Any, manager: Any, bootstrap_room: int, status: Any) -> None:
@@ -126,12 +124,13 @@ def _send_when_asked(original: Any, manager: Any, bootstrap_room: int, status: A
 
 def _take(room: int) -> Parked | None:
     """Who is parked for this room, from now on this thread's to send."""
-    with _lock:
-        parked = _parked.get(room)
+    kept = current().parked
+    with kept.lock:
+        parked = kept.by_room.get(room)
         if parked is None or _in_pieces(parked.req.disagg_kv_sender):
             return None
         setattr(parked.req, _SENT, True)
-        return _parked.pop(room)
+        return kept.by_room.pop(room)
 
 
 def _in_pieces(sender: Any) -> bool:
@@ -158,14 +157,15 @@ def _send(parked: Parked) -> None:
     sender.send(kv_to_page_indices(slots, parked.page_size), [], num_kv_tokens=len(slots))
 
 
-def _find_sent(original: Any, scheduler: Any, req: Any, poll: Any) -> bool:
+def _find_sent(original: Callable[..., bool], scheduler: Scheduler, req: Req, poll: Any) -> bool:
     from sglang.srt.disaggregation.base.conn import KVPoll
 
     # Over all ranks: the slowest has not heard of the decode worker yet.
     if poll == KVPoll.Bootstrapping:
         return original(scheduler, req, poll)
-    with _lock:
-        _parked.pop(req.bootstrap_room, None)
+    kept = current().parked
+    with kept.lock:
+        kept.by_room.pop(req.bootstrap_room, None)
         sent = getattr(req, _SENT, False)
     if not sent:
         return original(scheduler, req, poll)
@@ -174,7 +174,7 @@ def _find_sent(original: Any, scheduler: Any, req: Any, poll: Any) -> bool:
     return True
 
 
-def _send_once(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+def _send_once(original: Any, scheduler: Scheduler, req: Req, *args: Any, **kwargs: Any) -> None:
     if getattr(req, _SENT, False):
         # 0.5.17 has no such note.
         getattr(scheduler, "disagg_prefill_pending_chunk_rids", set()).discard(req.rid)

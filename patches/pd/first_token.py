@@ -26,6 +26,7 @@ from typing import Any
 from patches.base import EITHER, Hook, Patch
 from patches.pd import prefill_only
 from patches.pd.late_binding import newly_finished
+from patches.sglang_types import Batch, Req, Scheduler
 from toolkit.limited_logs import limited_logger
 
 log = limited_logger("toolkit.prefill")
@@ -35,7 +36,7 @@ REQ = "sglang.srt.managers.schedule_batch.Req"
 _TOLD = "_toolkit_first_token_told"
 
 
-def _tell_first_tokens(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+def _tell_first_tokens(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
     finished = newly_finished(original, scheduler, batch, result)
     told = [req for req in finished if req.stream and not held_back(scheduler, req)]
     for req in told:
@@ -44,7 +45,7 @@ def _tell_first_tokens(original: Any, scheduler: Any, batch: Any, result: Any) -
         scheduler.output_streamer.stream_output(told, any(req.return_logprob for req in told))
 
 
-def held_back(scheduler: Any, req: Any) -> str:
+def held_back(scheduler: Scheduler, req: Req) -> str:
     """Why the first token of a finished prefill is for decode to tell; empty when it is not."""
     from sglang.srt.runtime_context import get_parallel
 
@@ -64,7 +65,7 @@ def held_back(scheduler: Any, req: Any) -> str:
     return "the request ends with it" if _ends(req) else ""
 
 
-def _ends(req: Any) -> bool:
+def _ends(req: Req) -> bool:
     """Whether SGLang would end the request at this token, did it look: on prefill it does not. The
     most new tokens, 1 on prefill, say nothing here: that end takes nothing back of the token."""
     params = req.sampling_params
@@ -78,7 +79,7 @@ def _ends(req: Any) -> bool:
         req.finished_reason = req.finished_len = None
 
 
-def _never_again(original: Any, scheduler: Any, req: Any) -> None:
+def _never_again(original: Any, scheduler: Scheduler, req: Req) -> None:
     if not getattr(req, _TOLD, False):
         original(scheduler, req)
         return

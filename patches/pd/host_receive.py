@@ -6,10 +6,10 @@ off (the default) and 0 is always, before that 0 turned it off.
 
 from __future__ import annotations
 
-from typing import Any
+from patches.sglang_types import Scheduler
 
 
-def on(scheduler: Any) -> bool:
+def on(scheduler: Scheduler) -> bool:
     """False for a worker that decodes nothing, and in releases that cannot do it (0.5.20)."""
     queue = scheduler.disagg_decode_transfer_queue
     return bool(getattr(queue, "enable_host_receive", False))

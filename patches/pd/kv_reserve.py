@@ -12,18 +12,19 @@ from __future__ import annotations
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Variant
+from patches.sglang_types import Req
 
 QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 
 def _to_get_in(
-    original: Any, queue: Any, req: Any, allocated: int, prefix: int, retractable: int
+    original: Any, queue: Any, req: Req, allocated: int, prefix: int, retractable: int
 ) -> int:
     """KV tokens that `req` needs besides its cached `prefix`."""
     return _within(queue, original(queue, req, allocated, prefix, retractable), prefix)
 
 
-def _to_come_back(original: Any, queue: Any, req: Any) -> tuple[int, int]:
+def _to_come_back(original: Any, queue: Any, req: Req) -> tuple[int, int]:
     """Of all layers, and of those with a sliding window."""
     tokens, window = original(queue, req)
     return _within(queue, tokens), window
@@ -54,7 +55,7 @@ def _let_in(original: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
             req.sampling_params.max_new_tokens = most
 
 
-def _length(req: Any) -> int:
+def _length(req: Req) -> int:
     return len(req.origin_input_ids) + max(len(req.output_ids) - 1, 0)
 
 

@@ -13,23 +13,26 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
+from patches.sglang_types import Req, Scheduler
 from toolkit.contract.events import KvTransfer
 
 _MARK = "_toolkit_send_began"
 
 
-def mark_first_send(req: Any) -> None:
+def mark_first_send(req: Req) -> None:
     """The clock of this request starts, if it does not run yet."""
     if getattr(req, _MARK, None) is None:
         setattr(req, _MARK, time.perf_counter())
 
 
-def _mark_first_send(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+def _mark_first_send(
+    original: Any, scheduler: Scheduler, req: Req, *args: Any, **kwargs: Any
+) -> None:
     mark_first_send(req)
     original(scheduler, req, *args, **kwargs)
 
 
-def _report_finished(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> list[Any]:
+def _report_finished(original: Any, scheduler: Scheduler, *args: Any, **kwargs: Any) -> list[Any]:
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     done: list[Any] = original(scheduler, *args, **kwargs)

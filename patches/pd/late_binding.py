@@ -14,10 +14,11 @@ from typing import Any
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
 from patches.experts.signature import take
+from patches.sglang_types import Batch, Scheduler
 from toolkit.contract.events import PrefillDone
 
 
-def newly_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> list[Any]:
+def newly_finished(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> list[Any]:
     """Process the batch; the requests whose prefill it has finished, each now in transfer or
     waiting for a decode worker."""
     before = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
@@ -25,7 +26,9 @@ def newly_finished(original: Any, scheduler: Any, batch: Any, result: Any) -> li
     return [req for req in scheduler.disagg_prefill_inflight_queue if id(req) not in before]
 
 
-def _announce_finished_prefills(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+def _announce_finished_prefills(
+    original: Any, scheduler: Scheduler, batch: Batch, result: Any
+) -> None:
 
     counted = take(result)
     finished = newly_finished(original, scheduler, batch, result)  # waits for the counts' copy

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.sglang_types import Req, Scheduler
 
 MIXIN = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
 
@@ -26,7 +27,7 @@ class _Round:
     """To be put back: SGLang takes what it releases out of its queue."""
 
 
-def _put_back(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+def _put_back(original: Any, scheduler: Scheduler, *args: Any, **kwargs: Any) -> Any:
     _Round.under_way = True
     try:
         return original(scheduler, *args, **kwargs)
@@ -35,7 +36,7 @@ def _put_back(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         _Round.under_way, _Round.kept = False, ()
 
 
-def _keep(original: Any, scheduler: Any, req: Any) -> None:
+def _keep(original: Any, scheduler: Scheduler, req: Req) -> None:
     if _Round.under_way:
         _Round.kept += (req,)
     else:

@@ -18,11 +18,11 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.pd.rank_sockets import Peer, RankSockets
+from patches.scheduler_state import current
 
 COMMON = "sglang.srt.disaggregation.common.conn"
 MANAGER = f"{COMMON}.CommonKVManager"
 RECEIVER = f"{COMMON}.CommonKVReceiver"
-SOCKETS = RankSockets()
 
 
 class FailureCounts(dict[str, int]):
@@ -66,9 +66,14 @@ def _of_living_ranks(original: Any, receiver: Any) -> None:
 def _lost(receiver: Any) -> dict[str, Peer]:
     """Of the request's ranks, by their endpoints."""
     peers: dict[str, Peer] = {}
+    state = current()
+    if state.rank_sockets is None:
+        state.rank_sockets = RankSockets()
     for info in receiver.bootstrap_infos or ():
         endpoint = _endpoint(info)
-        peers[endpoint] = SOCKETS.peer(endpoint, receiver._connect_to_bootstrap_server(info)[0])
+        peers[endpoint] = state.rank_sockets.peer(
+            endpoint, receiver._connect_to_bootstrap_server(info)[0]
+        )
     return {endpoint: peer for endpoint, peer in peers.items() if peer is not Peer.SAME}
 
 

@@ -25,11 +25,12 @@ from array import array
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.sglang_types import Req, Scheduler
 from patches.tickets import ticket_of
 from toolkit.contract.ticket import TicketError
 
 
-def _check_ids(scheduler: Any, recv_req: Any, ids: tuple[int, ...]) -> None:
+def _check_ids(scheduler: Scheduler, recv_req: Any, ids: tuple[int, ...]) -> None:
     """Raises TicketError for what this model could not have generated for this prompt."""
     vocabulary = scheduler.model_config.vocab_size
     if max(ids) >= vocabulary:
@@ -42,7 +43,7 @@ def _check_ids(scheduler: Any, recv_req: Any, ids: tuple[int, ...]) -> None:
 
 
 def _extend_prompt_on_prefill(
-    original: Any, scheduler: Any, recv_req: Any, *args: Any, **kwargs: Any
+    original: Any, scheduler: Scheduler, recv_req: Any, *args: Any, **kwargs: Any
 ) -> None:
     ids = ticket_of(recv_req).resume
     if ids:
@@ -52,7 +53,9 @@ def _extend_prompt_on_prefill(
     original(scheduler, recv_req, *args, **kwargs)
 
 
-def _restore_state(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+def _restore_state(
+    original: Any, scheduler: Scheduler, req: Req, *args: Any, **kwargs: Any
+) -> None:
     # Requests pass here again after a retraction, by when they own more than they brought; and
     # those that were refused, which are only to be answered.
     if req.to_finish is None and not getattr(req, "toolkit_resumed", False):
@@ -64,7 +67,7 @@ def _restore_state(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs
     original(scheduler, req, *args, **kwargs)
 
 
-def own(scheduler: Any, req: Any, ids: tuple[int, ...]) -> None:
+def own(scheduler: Scheduler, req: Req, ids: tuple[int, ...]) -> None:
     """Give a request the tokens that it brought, as its output so far."""
     req.toolkit_resumed = True
     mode = scheduler.disaggregation_mode.value
@@ -75,7 +78,7 @@ def own(scheduler: Any, req: Any, ids: tuple[int, ...]) -> None:
         req.pd_rebootstrap_in_progress = True
 
 
-def remember_for_penalties(scheduler: Any, req: Any, ids: tuple[int, ...]) -> None:
+def remember_for_penalties(scheduler: Scheduler, req: Req, ids: tuple[int, ...]) -> None:
     """What the penalties of the undisturbed run had counted when its next token was sampled
     (`patches.pd.resume_penalties`)."""
     req.toolkit_penalty_history = list(ids)
@@ -85,7 +88,7 @@ def remember_for_penalties(scheduler: Any, req: Any, ids: tuple[int, ...]) -> No
         req.toolkit_penalty_history = [first, *ids[:-1]]
 
 
-def catch_up_grammar(req: Any, ids: tuple[int, ...]) -> bool:
+def catch_up_grammar(req: Req, ids: tuple[int, ...]) -> bool:
     """Bring a constrained request's grammar to where the resumed tokens left it.
 
     False, and the request is to end with an error, when the grammar does not allow them.

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.sglang_types import Batch, Req
 
 LIBRARY = "sglang.srt.sampling.penaltylib"
 
@@ -62,7 +63,7 @@ def _prepare_with_history(original: Any, penalizer: Any) -> None:
             catch_up(penalizer, row, torch.tensor(ids, device=penalizer.orchestrator.device))
 
 
-def _cumulate_in_order(original: Any, batch: Any) -> None:
+def _cumulate_in_order(original: Any, batch: Batch) -> None:
     if not batch.enable_overlap:
         original(batch)
         return
@@ -84,7 +85,7 @@ def _cumulate_in_order(original: Any, batch: Any) -> None:
     )
 
 
-def _token_to_count(req: Any, length: int, late: bool) -> int:
+def _token_to_count(req: Req, length: int, late: bool) -> int:
     """What the next decode step counts of a request of which `length` tokens have their KV: the
     prompt and its outputs but the last. At its first step that is the first output token where
     that came `late`, with the KV; else the prompt's last."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from patches.sglang_types import Req
 from toolkit.policies.sjf import Queued, ShortestFirst
 
 MATCHES_A_ROUND = 128
@@ -23,7 +24,7 @@ _MATCHED = "_toolkit_matched_at"
 _AGED = "_toolkit_aged"
 
 
-def arrived(req: Any, clock: int) -> None:
+def arrived(req: Req, clock: int) -> None:
     """Note when a request came to this worker; a later call (it was retracted) changes nothing."""
     if not hasattr(req, _SINCE):
         setattr(req, _SINCE, clock)
@@ -86,7 +87,7 @@ class WaitingOrder:
                 tally.aged += 1
 
 
-def _queued(req: Any, sign: int) -> Queued:
+def _queued(req: Req, sign: int) -> Queued:
     # A retracted request computes its output again too.
     tokens = len(req.origin_input_ids) + len(req.output_ids) - req.num_matched_prefix_tokens
     return Queued(req.rid, tokens, getattr(req, _SINCE), sign * req.priority if sign else 0)

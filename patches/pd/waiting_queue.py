@@ -36,6 +36,8 @@ from typing import Any
 from patches.base import EITHER, Hook, Patch, PatchError, Variant, refuse, resolve
 from patches.flags import WRITTEN
 from patches.pd.waiting_order import WaitingOrder, arrived
+from patches.scheduler_state import current
+from patches.sglang_types import Batch, Req, Scheduler
 from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.contract.waiting import Waiting
 from toolkit.limited_logs import limited_logger
@@ -54,19 +56,6 @@ class Tick:
     """The receiving rank's monotonic clock, ms, on its way to those that share its queue."""
 
     ms: int
-
-
-@dataclass
-class State:
-    """Of this rank. `order` is None where SGLang's own stays; `clock`: the newest Tick."""
-
-    order: WaitingOrder | None = None
-    clock: int = 0
-    logged: int = 0
-    read: bool = False
-
-
-STATE = State()
 
 
 def wanted() -> Waiting:
@@ -117,26 +106,28 @@ def _shares_clock() -> bool:
 
 
 def _order() -> WaitingOrder | None:
-    if not STATE.read:
-        STATE.read = True
+    state = current().waiting
+    if not state.read:
+        state.read = True
         chosen = wanted()
         if chosen.order == "sjf":
             ages = [chosen.age_s, chosen.class_age_s]
             age, class_age = (float("inf") if s is None else 1000 * s for s in ages)
-            STATE.order = WaitingOrder(ShortestFirst(age, class_age))
-    return STATE.order
+            state.order = WaitingOrder(ShortestFirst(age, class_age))
+    return state.order
 
 
 def _share_clock(original: Any, receiver: Any, local_reqs: Any = None) -> Any:
     if _order() is None:
         return original(receiver, local_reqs)
+    state = current().waiting
     if _leads():
         now = int(time.monotonic() * 1000)
-        if now - STATE.clock >= TICK_MS:
+        if now - state.clock >= TICK_MS:
             local_reqs = [*(local_reqs or ()), Tick(now)]
     received = original(receiver, local_reqs)
     for tick in [each for each in received if isinstance(each, Tick)]:
-        STATE.clock = tick.ms
+        state.clock = tick.ms
     return [each for each in received if not isinstance(each, Tick)]
 
 
@@ -145,12 +136,12 @@ def _leads() -> bool:
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()
-    return parallel.pp_rank == 0 and parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0
+    return bool(parallel.pp_rank == 0 and parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0)
 
 
-def _note_arrival(original: Any, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+def _note_arrival(original: Any, scheduler: Scheduler, req: Req, *args: Any, **kwargs: Any) -> None:
     if _order() is not None:
-        arrived(req, STATE.clock)
+        arrived(req, current().waiting.clock)
     original(scheduler, req, *args, **kwargs)
 
 
@@ -158,7 +149,7 @@ def _shortest_first(
     original: Any,
     policy: Any,
     waiting_queue: list[Any],
-    running_batch: Any = None,
+    running_batch: Batch | None = None,
     processed_tokens: int | None = None,
 ) -> None:
     order = _order()
@@ -178,7 +169,7 @@ def _shortest_first(
             match,
         )
     sign = -policy.priority_sign if policy.enable_priority_scheduling else 0
-    order.sort(waiting_queue, STATE.clock, sign)
+    order.sort(waiting_queue, current().waiting.clock, sign)
     _say(order, len(waiting_queue))
 
 
@@ -200,15 +191,18 @@ def _share_out_buffers(original: Any, queue: Any, *args: Any, **kwargs: Any) -> 
     if order is not None and len(reqs) > buffers.available_size():
         scheduler = queue.scheduler
         sign = -1 if scheduler.schedule_low_priority_values_first else 1
-        order.sort(reqs, STATE.clock, sign if scheduler.enable_priority_scheduling else 0)
+        order.sort(
+            reqs, current().waiting.clock, sign if scheduler.enable_priority_scheduling else 0
+        )
     return original(queue, *args, **kwargs)
 
 
 def _say(order: WaitingOrder, waiting: int) -> None:
     """A line a minute at most, while requests wait, from the rank that leads."""
-    if STATE.clock - STATE.logged < LOG_EVERY_MS or waiting < 2 or not _leads():
+    state = current().waiting
+    if state.clock - state.logged < LOG_EVERY_MS or waiting < 2 or not _leads():
         return
-    STATE.logged = STATE.clock
+    state.logged = state.clock
     tally = order.tally
     log.info(
         "Waiting queue, shortest first: %d wait; since the start %d of %d rounds not in the order "

@@ -15,71 +15,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.classes import best_effort, latency_sensitive
+from patches.scheduler_state import of
+from patches.sglang_types import Batch, Scheduler
 from toolkit.contract.variables import PREEMPT_VARIABLE
 
 WAIT_LIMIT = 64
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
-@dataclass
-class Aside:
-    """Of this rank. `chunked`: a best-effort prompt, a part of which is computed. `passed`: batches
-    and steps of others since a best-effort one, while such a one waits."""
-
-    chunked: Any = None
-    passed: int = 0
-
-
-ASIDE = Aside()
-
-
-def _next_batch(original: Any, scheduler: Any, running_batch: Any) -> Any:
+def _next_batch(original: Any, scheduler: Scheduler, running_batch: Batch) -> Any:
     take_back(scheduler)
+    aside = of(scheduler).aside
     chunked, waiting = scheduler.chunked_req, scheduler.waiting_queue
     best_effort_requests = [req for req in waiting if best_effort(req)]
     best_effort_chunk = chunked is not None and best_effort(chunked)
     if not best_effort_requests and not best_effort_chunk:
-        ASIDE.passed = 0
+        aside.passed = 0
         return original(scheduler, running_batch)
     others = [req for req in waiting if not best_effort(req)]
     answering = any(latency_sensitive(req) and not req.finished() for req in running_batch.reqs)
     if not others and not answering and (chunked is None or best_effort_chunk):
-        ASIDE.passed = 0
+        aside.passed = 0
         return original(scheduler, running_batch)
-    if ASIDE.passed >= WAIT_LIMIT and (chunked is None or best_effort_chunk):
-        ASIDE.passed = 0
+    if aside.passed >= WAIT_LIMIT and (chunked is None or best_effort_chunk):
+        aside.passed = 0
         return _of(original, scheduler, running_batch, best_effort_requests)
     if best_effort_chunk:
-        ASIDE.chunked, scheduler.chunked_req = chunked, None
+        aside.chunked, scheduler.chunked_req = chunked, None
     plan = _of(original, scheduler, running_batch, others)
     none = plan.batch_to_run is None
     if none and not answering and best_effort_chunk and scheduler.chunked_req is None:
         # None of them finds room: it may be the prompt that is aside which has it.
         take_back(scheduler)
         return _of(original, scheduler, running_batch, best_effort_requests)
-    ASIDE.passed += answering or not none
+    aside.passed += answering or not none
     return plan
 
 
-def take_back(scheduler: Any) -> None:
+def take_back(scheduler: Scheduler) -> None:
     """The prompt that was put aside is the scheduler's again, unless another one is half done."""
-    if ASIDE.chunked is not None and scheduler.chunked_req is None:
-        scheduler.chunked_req, ASIDE.chunked = ASIDE.chunked, None
+    aside = of(scheduler).aside
+    if aside.chunked is not None and scheduler.chunked_req is None:
+        scheduler.chunked_req, aside.chunked = aside.chunked, None
 
 
-def _of(original: Any, scheduler: Any, running_batch: Any, these: list[Any]) -> Any:
+def _of(original: Any, scheduler: Scheduler, running_batch: Batch, these: list[Any]) -> Any:
     """A batch of `these` alone."""
     with only(scheduler, these):
         return original(scheduler, running_batch)
 
 
 @contextmanager
-def only(scheduler: Any, these: list[Any]) -> Iterator[None]:
+def only(scheduler: Scheduler, these: list[Any]) -> Iterator[None]:
     """As if nobody waited but `these`, some of whom SGLang takes out of the queue meanwhile."""
     order = {id(req): place for place, req in enumerate(scheduler.waiting_queue)}
     kept = {id(req) for req in these}
@@ -93,8 +84,8 @@ def only(scheduler: Any, these: list[Any]) -> Iterator[None]:
         scheduler.waiting_queue = left
 
 
-def _abort(original: Any, scheduler: Any, recv_req: Any) -> None:
-    aside = ASIDE.chunked
+def _abort(original: Any, scheduler: Scheduler, recv_req: Any) -> None:
+    aside = of(scheduler).aside.chunked
     if aside is None or not (recv_req.abort_all or aside.rid.startswith(recv_req.rid)):
         original(scheduler, recv_req)
         return
@@ -105,17 +96,18 @@ def _abort(original: Any, scheduler: Any, recv_req: Any) -> None:
         scheduler.chunked_req = kept
 
 
-def _not_idle(original: Any, scheduler: Any) -> None:
+def _not_idle(original: Any, scheduler: Scheduler) -> None:
     """A prompt that was put aside has KV, of which SGLang's check for leaks would know nothing."""
-    if ASIDE.chunked is None:
+    if of(scheduler).aside.chunked is None:
         original(scheduler)
 
 
-def _pending_abort(original: Any, scheduler: Any) -> None:
-    if ASIDE.chunked is not None and scheduler._pending_chunked_abort_req is ASIDE.chunked:
-        kept, scheduler.chunked_req = scheduler.chunked_req, ASIDE.chunked
+def _pending_abort(original: Any, scheduler: Scheduler) -> None:
+    aside = of(scheduler).aside
+    if aside.chunked is not None and scheduler._pending_chunked_abort_req is aside.chunked:
+        kept, scheduler.chunked_req = scheduler.chunked_req, aside.chunked
         original(scheduler)
-        ASIDE.chunked, scheduler.chunked_req = scheduler.chunked_req, kept
+        aside.chunked, scheduler.chunked_req = scheduler.chunked_req, kept
         return
     original(scheduler)
 

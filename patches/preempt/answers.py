@@ -27,6 +27,8 @@ from typing import Any
 from patches.base import EITHER, Hook, Patch, Variant
 from patches.classes import best_effort, latency_sensitive
 from patches.pd import host_receive
+from patches.scheduler_state import of
+from patches.sglang_types import Batch, Req, Scheduler
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PAUSE_VARIABLE
 from toolkit.limited_logs import limited_logger
@@ -51,27 +53,17 @@ class Pause:
     entered: float | None = None
 
 
-@dataclass
-class State:
-    """Of this rank; None: nothing is paused here."""
-
-    asked: Preempting | None = None
-
-
-STATE = State()
-
-
-def _begin(original: Any, scheduler: Any) -> None:
+def _begin(original: Any, scheduler: Scheduler) -> None:
     asked = Preempting.read(os.environ.get(PAUSE_VARIABLE, ""))
     if asked is not None:
         if reason := obstacle(scheduler):
             log.warning("Best-effort answers are not paused here: %s", reason)
         else:
-            STATE.asked = asked
+            of(scheduler).pausing = asked
     original(scheduler)
 
 
-def obstacle(scheduler: Any) -> str:
+def obstacle(scheduler: Scheduler) -> str:
     """Why answers cannot be paused here; empty if they can."""
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
@@ -90,7 +82,7 @@ def obstacle(scheduler: Any) -> str:
     return ", ".join(reason for reason, there in reasons.items() if there)
 
 
-def _now(scheduler: Any) -> float:
+def _now(scheduler: Scheduler) -> float:
     from sglang.srt.runtime_context import get_parallel
 
     if get_parallel().attn_tp_size > 1:
@@ -98,7 +90,7 @@ def _now(scheduler: Any) -> float:
     return time.monotonic()
 
 
-def _pause_of(req: Any) -> Pause:
+def _pause_of(req: Req) -> Pause:
     found = getattr(req, _PAUSE, None)
     if found is None:
         found = Pause()
@@ -106,7 +98,7 @@ def _pause_of(req: Any) -> Pause:
     return found
 
 
-def _waiting(scheduler: Any) -> list[Any]:
+def _waiting(scheduler: Scheduler) -> list[Any]:
     """The latency-sensitive ones that are here and do not decode yet."""
     queued = [each.req for each in scheduler.disagg_decode_prealloc_queue.queue]
     coming = [each.req for each in scheduler.disagg_decode_transfer_queue.queue]
@@ -114,16 +106,17 @@ def _waiting(scheduler: Any) -> list[Any]:
     return [req for req in here if latency_sensitive(req) and not req.finished()]
 
 
-def _process_queue(original: Any, scheduler: Any) -> None:
+def _process_queue(original: Any, scheduler: Scheduler) -> None:
     """Latency-sensitive requests are let in first; paused answers stay so as long as one of them
     waits."""
-    if STATE.asked is None:
-        return original(scheduler)
-    queue, now = scheduler.disagg_decode_prealloc_queue, _now(scheduler)
-    _in_order(queue, now, STATE.asked.seconds)
-    with _held(queue, now, STATE.asked.seconds, bool(_waiting(scheduler))):
+    asked = of(scheduler).pausing
+    if asked is None:
         original(scheduler)
-    return None
+        return
+    queue, now = scheduler.disagg_decode_prealloc_queue, _now(scheduler)
+    _in_order(queue, now, asked.seconds)
+    with _held(queue, now, asked.seconds, bool(_waiting(scheduler))):
+        original(scheduler)
 
 
 def _in_order(queue: Any, now: float, wait_limit: float) -> None:
@@ -158,7 +151,7 @@ def _held(queue: Any, now: float, most: float, somebody: bool) -> Iterator[None]
         queue.retracted_queue = [*held, *queue.retracted_queue]
 
 
-def _may_stand(req: Any, now: float, most: float) -> bool:
+def _may_stand(req: Req, now: float, most: float) -> bool:
     if not best_effort(req):
         return False
     pause = _pause_of(req)
@@ -166,23 +159,24 @@ def _may_stand(req: Any, now: float, most: float) -> bool:
     return pause.seconds + since < most
 
 
-def _goes_on(req: Any, now: float) -> None:
+def _goes_on(req: Req, now: float) -> None:
     pause = _pause_of(req)
     if pause.since is not None:
         pause.seconds += now - pause.since
         pause.since = None
 
 
-def _next_batch(original: Any, scheduler: Any, running_batch: Any) -> Any:
-    if STATE.asked is not None and _waiting(scheduler):
+def _next_batch(original: Any, scheduler: Scheduler, running_batch: Batch) -> Any:
+    asked = of(scheduler).pausing
+    if asked is not None and _waiting(scheduler):
         running_batch.filter_batch()
         if not running_batch.is_empty():
-            _make_room(scheduler, running_batch, STATE.asked)
+            _make_room(scheduler, running_batch, asked)
         scheduler.waiting_queue.sort(key=best_effort)  # whose KV is here, and who wants a slot
     return original(scheduler, running_batch)
 
 
-def _make_room(scheduler: Any, batch: Any, asked: Preempting) -> None:
+def _make_room(scheduler: Scheduler, batch: Batch, asked: Preempting) -> None:
     slots, tokens = _short(scheduler, batch)
     now, freed = _now(scheduler), 0
     victims: list[int] = []
@@ -195,7 +189,7 @@ def _make_room(scheduler: Any, batch: Any, asked: Preempting) -> None:
         _pause(scheduler, batch, victims, now)
 
 
-def _short(scheduler: Any, batch: Any) -> tuple[int, int]:
+def _short(scheduler: Scheduler, batch: Batch) -> tuple[int, int]:
     """Slots and KV tokens that latency-sensitive requests lack."""
     queue = scheduler.disagg_decode_prealloc_queue
     urgent = [req for req in scheduler.waiting_queue if latency_sensitive(req)]
@@ -214,11 +208,11 @@ def _short(scheduler: Any, batch: Any) -> tuple[int, int]:
     return max(slots, rows, 0), max(0, needed - budget)
 
 
-def _order(batch: Any, asked: Preempting, now: float) -> list[int]:
+def _order(batch: Batch, asked: Preempting, now: float) -> list[int]:
     """Places of best-effort answers that may be paused, those that have least first (as SGLang
     retracts)."""
 
-    def may(req: Any) -> bool:
+    def may(req: Req) -> bool:
         pause = _pause_of(req)
         within = pause.pauses < asked.pauses and pause.seconds < asked.seconds
         return (
@@ -232,7 +226,7 @@ def _order(batch: Any, asked: Preempting, now: float) -> list[int]:
     return sorted(places, key=lambda at: (len(batch.reqs[at].output_ids), at))
 
 
-def _pause(scheduler: Any, batch: Any, victims: list[int], now: float) -> None:
+def _pause(scheduler: Scheduler, batch: Batch, victims: list[int], now: float) -> None:
     """As `update_running_batch` retracts: KV to the host, the request to the retracted ones."""
     stopped = [batch.reqs[place] for place in victims]
     keep = [place for place in range(len(batch.reqs)) if place not in set(victims)]
@@ -249,7 +243,7 @@ def _pause(scheduler: Any, batch: Any, victims: list[int], now: float) -> None:
             _lost(scheduler, req)
 
 
-def _put_aside(scheduler: Any, batch: Any, place: int, kept: int) -> bool:
+def _put_aside(scheduler: Scheduler, batch: Batch, place: int, kept: int) -> bool:
     """Its KV to host memory; False where that has no room."""
     if "server_args" not in inspect.signature(batch.release_req).parameters:
         return bool(batch.release_req(place, kept))
@@ -257,7 +251,7 @@ def _put_aside(scheduler: Any, batch: Any, place: int, kept: int) -> bool:
     return True
 
 
-def _lost(scheduler: Any, req: Any) -> None:
+def _lost(scheduler: Scheduler, req: Req) -> None:
     """No room for its KV in host memory: it ends as SGLang ends one that it cannot keep."""
     from http import HTTPStatus
 

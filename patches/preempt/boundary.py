@@ -39,14 +39,15 @@ from patches.base import EITHER, Hook, Patch
 from patches.classes import best_effort, latency_sensitive
 from patches.dp import layout
 from patches.environment import on_cpu
-from patches.experts import signature
 from patches.preempt.admission import only
+from patches.scheduler_state import BoundaryState, current, of
+from patches.sglang_types import Batch, Req, Scheduler
 from patches.steps import step_log, stops
 from patches.steps.sent_time import sent_at
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PREEMPT_VARIABLE
 from toolkit.limited_logs import limited_logger
-from toolkit.policies.preemption.boundary import Boundary, BoundaryPolicy, Urgent
+from toolkit.policies.preemption.boundary import Boundary, Urgent
 from toolkit.policies.preemption.bounds import Bounds, Paused
 from toolkit.policies.preemption.named import boundary_policy
 
@@ -63,7 +64,7 @@ AHEAD = 2
 class BestEffortBatch:
     """The best-effort batch that runs. Times are seconds."""
 
-    batch: Any
+    batch: Batch
     began: float
     at: float
     """The last boundary."""
@@ -73,33 +74,7 @@ class BestEffortBatch:
     events: deque[Any] = field(default_factory=deque)
 
 
-@dataclass
-class State:
-    """Of this rank."""
-
-    policy: BoundaryPolicy | None = None
-    bounds: Bounds = field(default_factory=Bounds)
-    slice: int = 1
-    experts: int = 0
-    """Experts of a layer between two looks; 0: none within a layer (`patches.preempt.experts`)."""
-    slo_s: float = float("inf")
-    layers: int = 0
-    scheduler: Any = None
-    running: BestEffortBatch | None = None
-    forward: Any = None
-    """The ForwardBatch of `running`."""
-    done: int = 0
-    """Layers that `running` has behind it."""
-    kept: deque[Any] = field(default_factory=deque)
-    """Taken from the socket and left for the loop's own look, in order of arrival."""
-    rate_s: float = 0.0
-    """Seconds a prompt token, of the last batch that was nobody's to stop."""
-
-
-STATE = State()
-
-
-def _begin(original: Any, scheduler: Any) -> None:
+def _begin(original: Any, scheduler: Scheduler) -> None:
     asked = Preempting.read(os.environ.get(PREEMPT_VARIABLE, ""))
     if asked is not None:
         if reason := obstacle(scheduler):
@@ -113,7 +88,7 @@ WATCHED = ("input_blocker", "scripted_scheduler_hook", "recv_skipper")
 """Fields of the request receiver by which requests may come in another way."""
 
 
-def obstacle(scheduler: Any) -> str:
+def obstacle(scheduler: Scheduler) -> str:
     """Why prefills cannot be stopped between layers here; empty if they can."""
     from sglang.srt.environ import envs
     from sglang.srt.runtime_context import get_parallel
@@ -139,64 +114,72 @@ def obstacle(scheduler: Any) -> str:
     return ", ".join(reason for reason, there in reasons.items() if there)
 
 
-def layers_of(scheduler: Any) -> Any:
+def layers_of(scheduler: Scheduler) -> Any:
     """The model's layers, in order; None where it keeps them otherwise."""
     inner: Any = getattr(scheduler.tp_worker.model_runner.model, "model", None)
     layers: Any = getattr(inner, "layers", None)
     return layers if hasattr(layers, "__len__") and len(layers) > 1 else None
 
 
-def look_between_layers(scheduler: Any, asked: Preempting) -> None:
+def look_between_layers(scheduler: Scheduler, asked: Preempting) -> None:
     """The loop's own look precedes the first layer."""
-    STATE.policy, STATE.scheduler = boundary_policy(asked.policy), scheduler
-    STATE.bounds, STATE.slice = Bounds(asked.pauses, asked.seconds), asked.slice
-    STATE.experts = asked.experts
+    state = of(scheduler).boundary
+    state.policy = boundary_policy(asked.policy)
+    state.bounds, state.slice = Bounds(asked.pauses, asked.seconds), asked.slice
+    state.experts = asked.experts
     if asked.experts and _ranks() > 1:
-        STATE.experts = 0  # with expert parallelism ranks have different ones, and would not meet
+        state.experts = 0  # with expert parallelism ranks have different ones, and would not meet
         log.warning("No looks between experts: its DP rank is of several processes")
-    STATE.slo_s = float("inf") if asked.slo_s is None else asked.slo_s
+    state.slo_s = float("inf") if asked.slo_s is None else asked.slo_s
     layers: Any = layers_of(scheduler)
-    STATE.layers = len(layers)
+    state.layers = len(layers)
     for index, layer in enumerate(layers):
-        if index % asked.slice == 0 or STATE.experts:
-            layer.register_forward_pre_hook(_hook(index, asked.slice), with_kwargs=True)
+        if index % asked.slice == 0 or state.experts:
+            layer.register_forward_pre_hook(_hook(scheduler, index, asked.slice), with_kwargs=True)
 
 
-def _hook(done: int, every: int) -> Callable[..., None]:
+def _hook(scheduler: Scheduler, done: int, every: int) -> Callable[..., None]:
     def before(_layer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        _before(done, (*given, *named.values()), done % every == 0)
+        _before(scheduler, done, (*given, *named.values()), done % every == 0)
 
     return before
 
 
-def _note_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    if STATE.policy is None or STATE.running is not None:
+def _note_batch(
+    original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any
+) -> Any:
+    state = of(scheduler).boundary
+    if state.policy is None or state.running is not None:
         return original(scheduler, batch, *args, **kwargs)
     extend = batch.forward_mode.is_extend() and not batch.forward_mode.is_mixed()
     if not extend or not batch.reqs or not all(map(best_effort, batch.reqs)):
         return original(scheduler, batch, *args, **kwargs)
     now = time.monotonic()
-    STATE.running = BestEffortBatch(batch, now, now)
+    state.running = BestEffortBatch(batch, now, now)
     try:
         return original(scheduler, batch, *args, **kwargs)
     finally:
-        STATE.running = STATE.forward = None
+        state.running = state.forward = None
 
 
-def _before(done: int, given: tuple[Any, ...], slice_over: bool) -> None:
+def _before(scheduler: Scheduler, done: int, given: tuple[Any, ...], slice_over: bool) -> None:
     """Before layer `done` of whatever forward runs; `given`: what the layer is called with."""
-    if STATE.running is None:
+    state = of(scheduler).boundary
+    if state.running is None:
         return
-    STATE.done = done
-    STATE.forward = next(each for each in given if hasattr(each, "forward_mode"))
+    state.done = done
+    state.forward = next(each for each in given if hasattr(each, "forward_mode"))
     if done and slice_over:
-        look()
+        look(scheduler)
 
 
-def look() -> None:
+def look(scheduler: Scheduler | None) -> None:
     """Whether the best-effort batch that runs yields; if it does, run latency-sensitive
     requests."""
-    running, done = STATE.running, STATE.done
+    if scheduler is None:
+        return
+    state = of(scheduler).boundary
+    running, done = state.running, state.done
     if running is None:
         return
     if _ranks() == 1 and time.monotonic() - running.at < SOONEST_S:
@@ -204,9 +187,9 @@ def look() -> None:
     _wait_for_gpu(running)
     now = time.monotonic()
     running.slice_s, running.at = now - running.at, now
-    _take_in(STATE.scheduler)
-    if _yields(STATE.scheduler, running, done):
-        _pause(STATE.scheduler, running, done)
+    _take_in(scheduler)
+    if _yields(scheduler, running, done):
+        _pause(scheduler, running, done)
         running.at = time.monotonic()
 
 
@@ -222,20 +205,21 @@ def _wait_for_gpu(running: BestEffortBatch) -> None:
         running.events.popleft().synchronize()
 
 
-def _take_in(scheduler: Any) -> None:
+def _take_in(scheduler: Scheduler) -> None:
     """Take in the requests that have come."""
     from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 
-    STATE.kept.extend(scheduler.request_receiver.recv_requests())
+    kept = of(scheduler).boundary.kept
+    kept.extend(scheduler.request_receiver.recv_requests())
     taken = []
-    while STATE.kept and isinstance(STATE.kept[0], TokenizedGenerateReqInput):
-        taken.append(STATE.kept.popleft())
+    while kept and isinstance(kept[0], TokenizedGenerateReqInput):
+        taken.append(kept.popleft())
     if taken:
         scheduler.process_input_requests(taken)
     _bootstrap(scheduler)
 
 
-def _bootstrap(scheduler: Any) -> None:
+def _bootstrap(scheduler: Scheduler) -> None:
     """Prefill workers: what has come waits for its metadata buffer first."""
     if scheduler.disaggregation_mode.value != "prefill":
         return
@@ -244,11 +228,11 @@ def _bootstrap(scheduler: Any) -> None:
         scheduler.waiting_queue.extend(queue.pop_bootstrapped())
 
 
-def _yields(scheduler: Any, running: BestEffortBatch, done: int) -> bool:
+def _yields(scheduler: Scheduler, running: BestEffortBatch, done: int) -> bool:
     waiting = [req for req in scheduler.waiting_queue if latency_sensitive(req)]
     if not waiting:
         return False
-    return _agreed(lambda: _says_yield(running, done, waiting))
+    return _agreed(lambda: _says_yield(of(scheduler).boundary, running, done, waiting))
 
 
 def _ranks() -> int:
@@ -270,14 +254,16 @@ def _agreed(says: Callable[[], bool]) -> bool:
     return bool(agreed)
 
 
-def _says_yield(running: BestEffortBatch, done: int, waiting: list[Any]) -> bool:
-    if not all(STATE.bounds.may_begin(_paused(req)) for req in running.batch.reqs):
+def _says_yield(
+    kept: BoundaryState, running: BestEffortBatch, done: int, waiting: list[Any]
+) -> bool:
+    if not all(kept.bounds.may_begin(_paused(req)) for req in running.batch.reqs):
         return False
     now = time.monotonic()
     state = Boundary(
         done=done,
-        layers=STATE.layers,
-        slice=STATE.slice,
+        layers=kept.layers,
+        slice=kept.slice,
         slice_s=running.slice_s,
         ran_s=now - running.began - running.paused_s,
         paused_s=running.paused_s,
@@ -286,22 +272,22 @@ def _says_yield(running: BestEffortBatch, done: int, waiting: list[Any]) -> bool
             Urgent(
                 tokens=len(req.origin_input_ids),
                 waited_s=now - (sent_at(req) or now),
-                takes_s=len(req.origin_input_ids) * STATE.rate_s,
-                slo_s=STATE.slo_s,
+                takes_s=len(req.origin_input_ids) * kept.rate_s,
+                slo_s=kept.slo_s,
             )
             for req in waiting
         ),
     )
-    assert STATE.policy is not None
+    assert kept.policy is not None
     try:
-        said = STATE.policy(state)
+        said = kept.policy(state)
     except Exception as error:  # somebody's own
         log.error("the boundary policy failed, so nothing yields: %s", type(error).__name__)
         return False
     return said == "yield"
 
 
-def _paused(req: Any) -> Paused:
+def _paused(req: Req) -> Paused:
     paused = getattr(req, _PAUSED, None)
     if paused is None:
         paused = Paused()
@@ -309,11 +295,11 @@ def _paused(req: Any) -> Paused:
     return paused
 
 
-def _pause(scheduler: Any, running: BestEffortBatch, done: int) -> None:
+def _pause(scheduler: Scheduler, running: BestEffortBatch, done: int) -> None:
     """Prefill latency-sensitive requests, batch after batch, as long as the bounds allow."""
     began, began_cpu = time.monotonic(), time.thread_time()
     running.pauses += 1
-    step_log.LOG.begin_anew()
+    step_log.step_log().begin_anew()
     with _put_back(scheduler, running):
         last = None
         while True:
@@ -336,19 +322,20 @@ def _pause(scheduler: Any, running: BestEffortBatch, done: int) -> None:
         paused.seconds += stood
 
 
-def _may_begin(scheduler: Any, running: BestEffortBatch, began: float) -> bool:
+def _may_begin(scheduler: Scheduler, running: BestEffortBatch, began: float) -> bool:
     """Whether one more of latency-sensitive requests may begin in this pause."""
     if not any(map(latency_sensitive, scheduler.waiting_queue)):
         return False
 
     def says() -> bool:
         since = time.monotonic() - began
-        return all(STATE.bounds.may_go_on(_paused(req), since) for req in running.batch.reqs)
+        bounds = of(scheduler).boundary.bounds
+        return all(bounds.may_go_on(_paused(req), since) for req in running.batch.reqs)
 
     return _agreed(says)
 
 
-def _urgent_batch(scheduler: Any, last: Any, fresh: bool) -> Any:
+def _urgent_batch(scheduler: Scheduler, last: Any, fresh: bool) -> Any:
     """The next batch of latency-sensitive requests, None when none of them finds room. `fresh`:
     those too that have not begun."""
     these = [req for req in scheduler.waiting_queue if latency_sensitive(req)] if fresh else []
@@ -365,12 +352,12 @@ def _urgent_batch(scheduler: Any, last: Any, fresh: bool) -> Any:
     return plan.batch_to_run
 
 
-def _run(scheduler: Any, batch: Any) -> None:
+def _run(scheduler: Scheduler, batch: Batch) -> None:
     began = time.monotonic()
     result = scheduler.run_batch(batch)
     scheduler.process_batch_result(batch, result)
     if batch.extend_num_tokens:
-        STATE.rate_s = (time.monotonic() - began) / batch.extend_num_tokens
+        of(scheduler).boundary.rate_s = (time.monotonic() - began) / batch.extend_num_tokens
     if scheduler.disaggregation_mode.value == "prefill":
         scheduler.process_disagg_prefill_inflight_queue()
         return
@@ -385,27 +372,29 @@ def _run(scheduler: Any, batch: Any) -> None:
 
 
 @contextmanager
-def _put_back(scheduler: Any, running: BestEffortBatch) -> Iterator[None]:
+def _put_back(scheduler: Scheduler, running: BestEffortBatch) -> Iterator[None]:
     """What the forward that stands still keeps in shared places."""
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
-    capturer, forward = get_global_experts_capturer(), STATE.forward
+    state = of(scheduler).boundary
+    capturer, forward = get_global_experts_capturer(), state.forward
     buffer = None if capturer is None else capturer.device_cache.buffer
     rows = 0 if buffer is None else min(len(buffer), len(forward.input_ids))
     chosen = None if buffer is None else buffer[:rows].clone()
-    noted, done = signature.STATE.batch, STATE.done
+    kept = of(scheduler).signature
+    noted, done = kept.batch, state.done
     chunked, scheduler.chunked_req = scheduler.chunked_req, None
     full, debug = scheduler.running_batch.batch_is_full, scheduler.cur_batch_for_debug
-    STATE.running = None
+    state.running = None
     scheduler.running_batch.batch_is_full = False
     try:
         yield
     finally:
-        STATE.running, STATE.forward, STATE.done = running, forward, done
+        state.running, state.forward, state.done = running, forward, done
         scheduler.chunked_req = chunked
         scheduler.running_batch.batch_is_full = full
         scheduler.cur_batch_for_debug = debug
-        signature.STATE.batch = noted
+        kept.batch = noted
         if buffer is not None:
             buffer[:rows] = chosen
         scheduler.tp_worker.model_runner.attn_backend.init_forward_metadata(forward)
@@ -413,10 +402,11 @@ def _put_back(scheduler: Any, running: BestEffortBatch) -> Iterator[None]:
 
 def _kept_first(original: Any, receiver: Any, *args: Any, **kwargs: Any) -> Any:
     received = original(receiver, *args, **kwargs)
-    if not STATE.kept or STATE.running is not None:
+    state = current().boundary
+    if not state.kept or state.running is not None:
         return received
-    kept = list(STATE.kept)
-    STATE.kept.clear()
+    kept = list(state.kept)
+    state.kept.clear()
     return kept + list(received or ())
 
 

@@ -13,26 +13,27 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.preempt import boundary
+from patches.scheduler_state import current
 from toolkit.contract.variables import PREEMPT_VARIABLE
-
-_left: list[int] = []
-"""Experts until the next look, of the layers that run: a nested prompt's is the last."""
 
 
 def _layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
-    _left.append(boundary.STATE.experts)
+    state = current().boundary
+    state.experts_left.append(state.experts)
     try:
         return original(layer, *args, **kwargs)
     finally:
-        _left.pop()
+        state.experts_left.pop()
 
 
 def _expert(original: Any, activation: Any, x: Any) -> Any:
-    if _left and _left[-1]:
-        _left[-1] -= 1
-        if not _left[-1]:
-            _left[-1] = boundary.STATE.experts
-            boundary.look()
+    state = current().boundary
+    left = state.experts_left
+    if left and left[-1]:
+        left[-1] -= 1
+        if not left[-1]:
+            left[-1] = state.experts
+            boundary.look(current().scheduler)
     return original(activation, x)
 
 

@@ -17,9 +17,11 @@ from typing import Any
 
 import msgspec
 
+from patches import server_state
 from patches.base import Hook, Patch, Process, resolve
 from patches.dp import layout
 from patches.relocate import kept
+from patches.streams.event_stream import hub_of
 from toolkit.contract.events import Placed
 from toolkit.contract.paths import PLACEMENT
 from toolkit.contract.placement import PlacementState
@@ -95,7 +97,8 @@ def read_order(body: Any) -> tuple[int, dict[int, Row]]:
 class Desk:
     """Sends orders to the schedulers, one at a time, and collects what the ranks say."""
 
-    def __init__(self) -> None:
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()
         self._answers: asyncio.Queue[Relocated] = asyncio.Queue()
@@ -114,7 +117,7 @@ class Desk:
         Raises:
             TimeoutError: not all have answered; what they did is to be asked.
         """
-        manager = resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
+        manager = self._manager
         async with self._lock:
             order = RelocationOrder(next(self._numbers), serial, rows or {})
             manager.auto_create_handle_loop()  # what hears the answers, before any request too
@@ -131,20 +134,23 @@ class Desk:
 
     def _tell(self, serial: int) -> None:
         """The router, when the map is another one: what a rank has carried out all carry out."""
-        from patches.streams.event_stream import HUB
-
         if serial != self._told:
             self._told = serial
-            HUB.publish(Placed(serial))
+            hub_of(self._manager).publish(Placed(serial))
 
 
-DESK = Desk()
+def desk_of(manager: Any) -> Desk:
+    """That of this server."""
+    state = server_state.of(manager)
+    if state.relocations is None:
+        state.relocations = Desk(manager)
+    return state.relocations
 
 
-async def present() -> tuple[int, dict[str, Any]]:
+async def present(desk: Desk) -> tuple[int, dict[str, Any]]:
     """Status and body of GET."""
     try:
-        first, *rest = await DESK.ask()
+        first, *rest = await desk.ask()
     except TimeoutError:
         return 504, {"error": f"the ranks have not answered within {WAIT_LIMIT_S:g} s"}
     if any(other.rows != first.rows for other in rest):
@@ -164,20 +170,20 @@ async def present() -> tuple[int, dict[str, Any]]:
     return 200, msgspec.to_builtins(state)
 
 
-async def install(body: Any) -> tuple[int, dict[str, Any]]:
+async def install(desk: Desk, body: Any) -> tuple[int, dict[str, Any]]:
     """Status and body of POST."""
     try:
         serial, rows = read_order(body)
     except ValueError as error:
         return 400, {"error": str(error)}
     # Whoever comes second waits, and is refused by the ranks: its serial is no more by then.
-    async with DESK.changing:
-        return await _install(serial, rows)
+    async with desk.changing:
+        return await _install(desk, serial, rows)
 
 
-async def _install(serial: int, rows: dict[int, Row]) -> tuple[int, dict[str, Any]]:
+async def _install(desk: Desk, serial: int, rows: dict[int, Row]) -> tuple[int, dict[str, Any]]:
     try:
-        answers = await DESK.ask(serial, rows)
+        answers = await desk.ask(serial, rows)
     except TimeoutError:
         return 504, {"error": f"the ranks have not answered within {WAIT_LIMIT_S:g} s: ask again"}
     problems = sorted({answer.problem for answer in answers if answer.problem})
@@ -207,7 +213,7 @@ def _add_routes() -> None:
     from fastapi.responses import JSONResponse
 
     async def show() -> JSONResponse:
-        status, body = await present()
+        status, body = await present(desk_of(server_state.serving_manager()))
         return JSONResponse(body, status)
 
     async def order(request: Request) -> JSONResponse:
@@ -215,7 +221,7 @@ def _add_routes() -> None:
             asked = await request.json()
         except ValueError as error:
             return JSONResponse({"error": f"the body is no JSON: {error}"}, 400)
-        status, body = await install(asked)
+        status, body = await install(desk_of(server_state.serving_manager()), asked)
         return JSONResponse(body, status)
 
     # What FastAPI looks up by name in this module, the annotation would not be there.
@@ -228,7 +234,9 @@ def _add_routes() -> None:
 
 def _pass_answers_on(original: Any, manager: Any) -> None:
     original(manager)
-    manager._result_dispatcher += type(manager._result_dispatcher)([(Relocated, DESK.collect)])
+    manager._result_dispatcher += type(manager._result_dispatcher)(
+        [(Relocated, desk_of(manager).collect)]
+    )
 
 
 PATCH = Patch(

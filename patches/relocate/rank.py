@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
 from patches.relocate.order import Relocated, RelocationOrder, Row
+from patches.scheduler_state import of
+from patches.sglang_types import Scheduler
 from toolkit.contract.variables import RELOCATE_VARIABLE
 from toolkit.limited_logs import limited_logger
 
@@ -29,18 +30,7 @@ WEIGHTS = "routed_experts_weights_of_layer"
 """By layer, the tensors of its experts; a model that SGLang cannot move has none."""
 
 
-@dataclass
-class Rank:
-    """Of this process."""
-
-    serial: int = 0
-    """Orders that it has carried out."""
-
-
-RANK = Rank()
-
-
-def obstacle(scheduler: Any) -> str:
+def obstacle(scheduler: Scheduler) -> str:
     """Why experts cannot be moved on this server; empty where they can. The same on all ranks."""
     from sglang.srt.eplb.expert_location import get_global_expert_location_metadata
     from sglang.srt.runtime_context import get_exec, get_parallel
@@ -81,24 +71,25 @@ def wrong(rows: dict[int, Row], known: Sequence[int], slots: int, experts: int) 
     return ""
 
 
-def _take_orders(original: Any, scheduler: Any) -> None:
+def _take_orders(original: Any, scheduler: Scheduler) -> None:
     original(scheduler)
     dispatcher = scheduler._request_dispatcher
     dispatcher += type(dispatcher)([(RelocationOrder, lambda order: carry_out(scheduler, order))])
 
 
-def carry_out(scheduler: Any, order: RelocationOrder) -> None:
+def carry_out(scheduler: Scheduler, order: RelocationOrder) -> None:
     """Do what an order asks for, and answer it."""
     answer = _answer(scheduler, order)
     # Only the rank that talks to the tokenizer has a socket; on the others this is a no-op.
     scheduler.ipc_channels.send_to_tokenizer.send_output(answer)
 
 
-def _answer(scheduler: Any, order: RelocationOrder) -> Relocated:
+def _answer(scheduler: Scheduler, order: RelocationOrder) -> Relocated:
     from sglang.srt.eplb.expert_location import get_global_expert_location_metadata
     from sglang.srt.runtime_context import get_exec, get_parallel
 
     number, dp_rank, problem = order.number, layout.rank(scheduler), obstacle(scheduler)
+    state = of(scheduler)
     metadata = get_global_expert_location_metadata()
     if metadata is None:
         return Relocated(number, dp_rank, problem)
@@ -111,7 +102,7 @@ def _answer(scheduler: Any, order: RelocationOrder) -> Relocated:
             number,
             dp_rank,
             problem,
-            RANK.serial,
+            state.relocations,
             _rows(metadata),
             known,
             metadata.num_logical_experts,
@@ -120,18 +111,20 @@ def _answer(scheduler: Any, order: RelocationOrder) -> Relocated:
             metadata.ep_size // parallel.nnodes,
             str(get_exec().moe.ep_dispatch_algorithm),
         )
-    if not problem and order.serial != RANK.serial:
-        problem = f"the map is number {RANK.serial} by now, the order builds on {order.serial}"
+    if not problem and order.serial != state.relocations:
+        problem = (
+            f"the map is number {state.relocations} by now, the order builds on {order.serial}"
+        )
     if not problem:
         problem = wrong(order.rows, known, slots, metadata.num_logical_experts)
     if problem:
-        return Relocated(number, dp_rank, problem, RANK.serial)
+        return Relocated(number, dp_rank, problem, state.relocations)
     begin = time.perf_counter()
     came = _install(scheduler, metadata, weights, order.rows)
-    RANK.serial += 1
+    state.relocations += 1
     seconds = time.perf_counter() - begin
     rows = _rows(metadata)
-    return Relocated(number, dp_rank, "", RANK.serial, rows, seconds=seconds, bytes=came)
+    return Relocated(number, dp_rank, "", state.relocations, rows, seconds=seconds, bytes=came)
 
 
 def _rows(metadata: Any) -> dict[int, Row]:
@@ -139,7 +132,7 @@ def _rows(metadata: Any) -> dict[int, Row]:
     return {layer: tuple(row) for layer, row in enumerate(table.tolist())}
 
 
-def _install(scheduler: Any, metadata: Any, weights: Any, rows: dict[int, Row]) -> int:
+def _install(scheduler: Scheduler, metadata: Any, weights: Any, rows: dict[int, Row]) -> int:
     """Move and install; the bytes that came from other ranks."""
     import torch
     from sglang.srt.eplb.expert_location_updater import (

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.sglang_types import Scheduler
 from toolkit.contract.memory_turn import MemoryTurn
 from toolkit.contract.variables import TURN_VARIABLE
 from toolkit.limited_logs import limited_logger
@@ -27,7 +28,7 @@ log = limited_logger("toolkit.start")
 LOOK_S = 0.05
 
 
-def _in_turn(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+def _in_turn(original: Any, scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
     turn = MemoryTurn.read(os.environ[TURN_VARIABLE])
     wait(turn)
     original(scheduler, *args, **kwargs)

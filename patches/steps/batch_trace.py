@@ -23,6 +23,8 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.classes import class_of
+from patches.scheduler_state import of
+from patches.sglang_types import Batch, Req, Scheduler
 from patches.steps.sent_time import sent_at
 from patches.steps.stops import stops_of
 from toolkit.contract.variables import TRACE_VARIABLE
@@ -35,11 +37,7 @@ class Trace:
         self.file = open(f"{path}.{os.getpid()}", "a", buffering=1)  # noqa: SIM115
 
 
-_trace: Trace | None = None
-
-
-def _traced(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    global _trace
+def _traced(original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any) -> Any:
     mode = batch.forward_mode
     decode = mode.is_decode()
     if not (decode or mode.is_extend()):
@@ -47,8 +45,9 @@ def _traced(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any
     requests = [_of(req, decode) for req in batch.reqs]
     began = time.monotonic()
     result = original(scheduler, batch, *args, **kwargs)
-    if _trace is None:
-        _trace = Trace(os.environ[TRACE_VARIABLE])
+    state = of(scheduler)
+    if state.trace is None:
+        state.trace = Trace(os.environ[TRACE_VARIABLE])
     line = {
         "phase": "decode" if decode else "prefill",
         "began": began,
@@ -56,11 +55,11 @@ def _traced(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any
         "requests": requests,
         "pauses": [[stop.began, stop.ended, stop.layers] for stop in stops_of(batch)],
     }
-    _trace.file.write(json.dumps(line) + "\n")
+    state.trace.file.write(json.dumps(line) + "\n")
     return result
 
 
-def _of(req: Any, decode: bool) -> list[Any]:
+def _of(req: Req, decode: bool) -> list[Any]:
     said = [req.rid, class_of(req).value, len(req.origin_input_ids)]
     if decode:
         return said

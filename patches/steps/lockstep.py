@@ -17,16 +17,19 @@ were counted there anyway, and ceil(E / 8) bytes a layer and step in its log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from patches.base import Hook, Patch, Process
 from patches.dp import layout
+from patches.scheduler_state import current, of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from patches.sglang_types import Batch, Scheduler
 
 KEPT = 64
 """Forwards whose results were never processed are forgotten."""
@@ -46,22 +49,6 @@ class GroupSteps:
     steps: bytes
     used: bytes
     shape: tuple[int, int, int]
-
-
-@dataclass
-class Lockstep:
-    """The all-gathers that this rank has taken part in, and the one before each forward."""
-
-    count: int = 0
-    forwards: dict[int, int] = field(default_factory=dict)
-
-    def note(self, forward: int) -> None:
-        if len(self.forwards) > KEPT:
-            self.forwards.clear()
-        self.forwards[forward] = self.count
-
-
-LOCKSTEP = Lockstep()
 
 
 @cache
@@ -91,14 +78,17 @@ def packed(used: list[NDArray[np.bool_] | None]) -> NDArray[np.uint8]:
 
 
 def _count(original: Any, adapter: Any, local_batch: Any) -> Any:
-    LOCKSTEP.count += 1
+    current().lockstep.count += 1
     return original(adapter, local_batch)
 
 
-def _note(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _note(original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any) -> Any:
     result = original(scheduler, batch, *args, **kwargs)
-    if LOCKSTEP.count:
-        LOCKSTEP.note(batch.forward_iter)
+    lockstep = of(scheduler).lockstep
+    if lockstep.count:
+        if len(lockstep.forwards) > KEPT:
+            lockstep.forwards.clear()
+        lockstep.forwards[batch.forward_iter] = lockstep.count
     return result
 
 

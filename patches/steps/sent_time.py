@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.sglang_types import Req
 from toolkit.contract.variables import PREEMPT_VARIABLE, TRACE_VARIABLE
 
 KEY = "api_server_dispatch_time"
@@ -19,7 +20,7 @@ def _with_time(original: Any, stats: Any) -> Any:
     return {**original(stats), KEY: getattr(stats, KEY)}
 
 
-def sent_at(req: Any) -> float:
+def sent_at(req: Req) -> float:
     """Of a scheduler's `Req`: seconds of the machine's monotonic clock; 0 where nobody said."""
     sent: float = getattr(req.time_stats, KEY)
     return sent

@@ -24,7 +24,9 @@ from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
-from patches.steps.lockstep import LOCKSTEP, GroupSteps, group_size, packed
+from patches.scheduler_state import current, of
+from patches.sglang_types import Batch, Scheduler
+from patches.steps.lockstep import GroupSteps, group_size, packed
 from patches.steps.request_times import finished_rows
 from patches.steps.stops import stops_of
 
@@ -135,7 +137,12 @@ class StepLog:
         return GroupSteps(ranks, self.upto, steps, used.tobytes(), used.shape)
 
 
-LOG = StepLog()
+def step_log() -> StepLog:
+    """That of this process."""
+    state = current()
+    if state.step_log is None:
+        state.step_log = StepLog()
+    return state.step_log
 
 
 def used_experts(ids: Any) -> Any:
@@ -153,7 +160,7 @@ def used_experts(ids: Any) -> Any:
 def _remember_copied(original: Any, output: Any) -> None:
     original(output)
     if output.host_cache.name == CAPTURER:
-        LOG.ids = output.topk
+        step_log().ids = output.topk
 
 
 def _remember_direct(
@@ -164,24 +171,28 @@ def _remember_direct(
     if output is None and capturer.host_cache.name == CAPTURER:
         where = getattr(forward_batch, "out_cache_loc_virtual", None)  # not in 0.5.17
         where = forward_batch.out_cache_loc if where is None else where
-        LOG.ids = capturer.host_cache.buffer[where.cpu()]
+        step_log().ids = capturer.host_cache.buffer[where.cpu()]
     return output
 
 
-def _note_forward(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _note_forward(
+    original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any
+) -> Any:
     launch_cpu = time.thread_time()
     result = original(scheduler, batch, *args, **kwargs)
-    if len(LOG.forwards) > KEPT_FORWARDS:  # results that were never processed
-        LOG.forwards.clear()
+    forwards = step_log().forwards
+    if len(forwards) > KEPT_FORWARDS:  # results that were never processed
+        forwards.clear()
     end_cpu = time.thread_time()  # before the other clock: never more CPU time than time
-    LOG.forwards[batch.forward_iter] = Forward(launch_cpu, time.monotonic(), end_cpu)
+    forwards[batch.forward_iter] = Forward(launch_cpu, time.monotonic(), end_cpu)
     return result
 
 
-def _log_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+def _log_step(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
     if scheduler.ipc_channels.send_to_tokenizer.socket is None:  # not the rank that reports
         original(scheduler, batch, result)
         return
+    log = step_log()
     mode = batch.forward_mode
     decode = mode.is_decode()
     counted = decode or mode.is_extend_without_speculative()
@@ -194,57 +205,58 @@ def _log_step(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
         new = len(prompts) if decode else batch.extend_num_tokens or 0
         squared = sum(length * length for length in prompts)
         row = [len(prompts), new, sum(prompts), squared, sum(prompts) + output]
-        LOG.ids = None if scheduler.enable_overlap else LOG.ids
+        log.ids = None if scheduler.enable_overlap else log.ids
     original(scheduler, batch, result)
     now = time.monotonic()
-    forward = LOG.forwards.pop(batch.forward_iter, None)
-    step = LOCKSTEP.forwards.pop(batch.forward_iter, 0)
+    forward = log.forwards.pop(batch.forward_iter, None)
+    step = of(scheduler).lockstep.forwards.pop(batch.forward_iter, 0)
     step = step if step and group_size() > 1 else 0
-    end, cpu = (now, LOG.previous_cpu) if forward is None else (forward.end, forward.end_cpu)
+    end, cpu = (now, log.previous_cpu) if forward is None else (forward.end, forward.end_cpu)
     if live:
         stops = stops_of(batch)  # others ran meanwhile, and have rows of their own
-        own = _after_a_gap(batch) or stops
-        seconds = end - (batch.launch_ts if own else LOG.previous_end)
+        own = _after_a_gap(log, batch) or stops
+        seconds = end - (batch.launch_ts if own else log.previous_end)
         seconds -= sum(stop.seconds for stop in stops)
-        since_cpu = LOG.previous_cpu
+        since_cpu = log.previous_cpu
         if forward is not None and own:
             since_cpu = forward.launch_cpu + sum(stop.cpu_s for stop in stops)
-        if not LOG.rows:
-            LOG.origin = end - seconds
+        if not log.rows:
+            log.origin = end - seconds
         # On this thread a chunk of 8192 tokens would take tens of ms, which nobody asks about.
-        used = None if LOG.ids is None else used_experts(LOG.ids if decode else LOG.ids[:0])
+        used = None if log.ids is None else used_experts(log.ids if decode else log.ids[:0])
         layers = [] if used is None else used.sum(axis=1).tolist()
-        clocks = [end - LOG.origin, seconds, cpu - since_cpu]
-        LOG.rows.append([float(decode), *clocks, *row, *layers])
+        clocks = [end - log.origin, seconds, cpu - since_cpu]
+        log.rows.append([float(decode), *clocks, *row, *layers])
         if step:
-            LOG.steps.append(step)
-            LOG.used.append(used)
-        LOG.ids = None
-        LOG.finished += finished_rows(live, decode, end, cpu)
-    LOG.previous_end, LOG.previous_cpu = end, cpu
-    LOG.upto = step or LOG.upto
-    if LOG.due(now, running_on=not all(req.finished() for req in batch.reqs)):
+            log.steps.append(step)
+            log.used.append(used)
+        log.ids = None
+        log.finished += finished_rows(live, decode, end, cpu)
+    log.previous_end, log.previous_cpu = end, cpu
+    log.upto = step or log.upto
+    if log.due(now, running_on=not all(req.finished() for req in batch.reqs)):
         _flush(scheduler)
 
 
-def _after_a_gap(batch: Any) -> bool:
+def _after_a_gap(log: StepLog, batch: Batch) -> bool:
     """Whether nothing ran before it; 0.5.17 does not say so itself."""
     told = getattr(batch, "after_idle_gap", None)
-    return LOG.previous_end < LOG.idle_at if told is None else bool(told)
+    return log.previous_end < log.idle_at if told is None else bool(told)
 
 
-def _flush(scheduler: Any) -> None:
-
-    if not LOG.rows:
-        LOG.origin = time.monotonic()
-    block = LOG.take(layout.rank(scheduler), group_size())
+def _flush(scheduler: Scheduler) -> None:
+    log = step_log()
+    if not log.rows:
+        log.origin = time.monotonic()
+    block = log.take(layout.rank(scheduler), group_size())
     scheduler.ipc_channels.send_to_tokenizer.send_output(block)
 
 
-def _tell_the_rest(original: Any, scheduler: Any) -> None:
+def _tell_the_rest(original: Any, scheduler: Scheduler) -> None:
     """Nothing runs on any rank: the others' last steps wait for word that this one had none."""
-    LOG.idle_at = time.monotonic()
-    if LOG.upto > LOG.told:
+    log = step_log()
+    log.idle_at = time.monotonic()
+    if log.upto > log.told:
         _flush(scheduler)
     original(scheduler)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from patches.sglang_types import Batch
 
 _STOPS = "_toolkit_stops"
 
@@ -23,11 +24,11 @@ class Stop:
         return self.ended - self.began
 
 
-def stops_of(batch: Any) -> list[Stop]:
+def stops_of(batch: Batch) -> list[Stop]:
     """In the forward of a `ScheduleBatch` that runs, or ran last; [] where it was not stopped."""
     stops: list[Stop] = getattr(batch, _STOPS, [])
     return [stop for stop in stops if stop.began >= batch.launch_ts]
 
 
-def note(batch: Any, stop: Stop) -> None:
+def note(batch: Batch, stop: Stop) -> None:
     setattr(batch, _STOPS, [*stops_of(batch), stop])

@@ -18,6 +18,7 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
+from patches import server_state
 from patches.base import EITHER, Hook, Patch, PatchError, Process, Variant, refuse, resolve
 from patches.dp import layout
 from patches.dp.controller_process import missing_patches
@@ -26,6 +27,7 @@ from patches.environment import expected, installed
 from patches.experts.of_model import expert_count
 from patches.experts.signature import wanted_layers
 from patches.flags import ASKED, WRITTEN, resolved_view
+from patches.sglang_types import Scheduler
 from patches.streams import heartbeat
 from patches.streams.event_hub import EventHub
 from toolkit.contract import VERSION, run_id
@@ -82,15 +84,7 @@ class SharedReader:
             return snapshots
 
 
-def _manager() -> Any:
-    return resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
-
-
-def _busy() -> bool:
-    return bool(_manager().rid_to_state)
-
-
-def _loads() -> list[tuple[LoadReading, float]]:
+def _loads(manager: Any) -> list[tuple[LoadReading, float]]:
     return [
         (
             LoadReading(
@@ -99,16 +93,22 @@ def _loads() -> list[tuple[LoadReading, float]]:
             ),
             snapshot.timestamp,
         )
-        for snapshot in _manager().load_snapshot_reader.read_all()
+        for snapshot in manager.load_snapshot_reader.read_all()
     ]
 
 
-HUB = EventHub(_busy, _loads, heartbeat.read_ranks)
+def hub_of(manager: Any) -> EventHub:
+    """That of this server."""
+    state = server_state.of(manager)
+    if state.events is None:
+        state.events = EventHub(
+            lambda: bool(manager.rid_to_state), lambda: _loads(manager), heartbeat.read_ranks
+        )
+    return state.events
 
 
-def _silent_ranks() -> list[int]:
+def _silent_ranks(manager: Any) -> list[int]:
     """DP ranks that have not published a snapshot since they started."""
-    manager = _manager()
     # SGLang's writers make each slot with a snapshot of time 0 when they start.
     told = {each.dp_rank for each in manager.load_snapshot_reader.read_all() if each.timestamp}
     return [rank for rank in range(layout.of_server(manager.server_args)) if rank not in told]
@@ -214,12 +214,13 @@ def _signature(config: Any, server_args: Any) -> Records | None:
 
 def _dispatch_prefill_done(original: Any, manager: Any) -> None:
     original(manager)
+    publish = hub_of(manager).publish
     manager._result_dispatcher += type(manager._result_dispatcher)(
-        [(PrefillDone, HUB.publish), (KvTransfer, HUB.publish)]
+        [(PrefillDone, publish), (KvTransfer, publish)]
     )
 
 
-def _describe_scheduler(original: Any, scheduler: Any) -> dict[str, Any]:
+def _describe_scheduler(original: Any, scheduler: Scheduler) -> dict[str, Any]:
     info: dict[str, Any] = original(scheduler)
     info["toolkit_patches"] = installed()
     return info
@@ -249,8 +250,9 @@ def _announce_death(
     original: Any, handler: Any, signum: int | None = None, frame: Any = None
 ) -> None:
     """A scheduler died. SGLang now blocks for seconds of diagnostics; the router hears it first."""
-    HUB.publish(Down("one of its processes died"))
-    loop = handler.tokenizer_manager.event_loop
+    manager = handler.tokenizer_manager
+    hub_of(manager).publish(Down("one of its processes died"))
+    loop = manager.event_loop
     loop.call_later(FAREWELL_S, original, handler, signum, frame)
 
 
@@ -260,9 +262,10 @@ def _add_route() -> None:
     from patches.streams.takeover import EventResponse, Exchanges
 
     async def events() -> Response:
-        if silent := _silent_ranks():
+        manager = server_state.serving_manager()
+        if silent := _silent_ranks(manager):
             return PlainTextResponse(f"DP ranks {silent} have not said what they run", 503)
-        return EventResponse(HUB, _hello())
+        return EventResponse(hub_of(manager), _hello())
 
     app = resolve(APP)
     app.add_api_route(EVENTS, events, methods=["GET"])

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from typing import Any
 
+from patches import server_state
 from patches.base import Hook, Patch, Process, resolve
 from patches.experts.capture import ExpertsCaptured
 from patches.steps.request_times import FIELDS as FINISHED_FIELDS
 from patches.steps.step_log import FIELDS, StepBlock
+from patches.streams import event_stream
 from patches.streams.step_join import StepJoin
-from patches.streams.step_summary import SUMMARY
+from patches.streams.step_summary import StepSummary
 from patches.tickets import add_capture
+from toolkit.contract.events import Steps
 from toolkit.contract.frames import ExpertsHead, FinishedHead, Head, PingHead, StepsHead, encode
 from toolkit.contract.paths import EXPERTS
 
@@ -63,10 +66,13 @@ class Listener:
 
 
 class ExpertHub:
-    """Fans frames out to every listener; keeps nothing when nobody listens."""
+    """Fans frames out to every listener; keeps nothing when nobody listens. `publish` takes the
+    sums of decode steps, for the router."""
 
-    def __init__(self) -> None:
+    def __init__(self, publish: Callable[[Steps], None]) -> None:
         self._listeners: set[Listener] = set()
+        self._summary = StepSummary(publish)
+        self._join = StepJoin()
 
     @property
     def share(self) -> float:
@@ -90,9 +96,9 @@ class ExpertHub:
 
     def publish_steps(self, block: StepBlock) -> None:
         """Handler of the scheduler's message."""
-        SUMMARY.count(block)
-        for whole in JOIN.take(block):
-            SUMMARY.count_experts(whole)
+        self._summary.count(block)
+        for whole in self._join.take(block):
+            self._summary.count_experts(whole)
             if self._listeners:
                 self._publish_whole(whole)
 
@@ -121,14 +127,19 @@ class ExpertHub:
             self._listeners.discard(listener)
 
 
-HUB = ExpertHub()
-JOIN = StepJoin()
+def hub_of(manager: Any) -> ExpertHub:
+    """That of this server."""
+    state = server_state.of(manager)
+    if state.experts is None:
+        state.experts = ExpertHub(event_stream.hub_of(manager).publish)
+    return state.experts
 
 
 def _dispatch_frames(original: Any, manager: Any) -> None:
     original(manager)
+    hub = hub_of(manager)
     manager._result_dispatcher += type(manager._result_dispatcher)(
-        [(ExpertsCaptured, HUB.publish_experts), (StepBlock, HUB.publish_steps)]
+        [(ExpertsCaptured, hub.publish_experts), (StepBlock, hub.publish_steps)]
     )
 
 
@@ -136,7 +147,8 @@ def _ask_for_sampled(original: Any, manager: Any, obj: Any, *args: Any, **kwargs
     tokenized = original(manager, obj, *args, **kwargs)
     # Parallel samples get other ids after this, for which no ticket of this one would be good.
     single = isinstance(obj.rid, str) and tokenized.sampling_params.n == 1
-    if HUB.share and single and HUB.sampled(obj.rid):
+    hub = hub_of(manager)
+    if hub.share and single and hub.sampled(obj.rid):
         add_capture(tokenized)
     return tokenized
 
@@ -146,7 +158,8 @@ def _add_route() -> None:
     from fastapi.responses import StreamingResponse
 
     async def experts(share: float = Query(0.0, ge=0.0, le=1.0)) -> StreamingResponse:
-        return StreamingResponse(HUB.subscribe(share), media_type="application/octet-stream")
+        hub = hub_of(server_state.serving_manager())
+        return StreamingResponse(hub.subscribe(share), media_type="application/octet-stream")
 
     resolve(APP).add_api_route(EXPERTS, experts, methods=["GET"])
 

@@ -27,6 +27,8 @@ from typing import Any
 from patches.base import Hook, Patch, Process
 from patches.dp import layout
 from patches.environment import on_cpu
+from patches.scheduler_state import current, of
+from patches.sglang_types import Batch, Scheduler
 from patches.steps.usual_times import UsualTimes
 from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import Beat, Heartbeat
@@ -105,28 +107,25 @@ class Rounds:
         self.forwards.clear()
 
 
-_rounds: Rounds | None = None
-
-
 def _folder() -> Path | None:
     named = os.environ.get(HEARTBEAT_VARIABLE)
     return Path(named) if named else None
 
 
-def _of(scheduler: Any) -> Rounds:
+def _of(scheduler: Scheduler) -> Rounds:
     """This process's own."""
-    global _rounds
-    if _rounds is None:
+    state = of(scheduler)
+    if state.rounds is None:
         folder, out = _folder(), None
         if folder is not None:
             reports = scheduler.ipc_channels.send_to_tokenizer.socket is not None
             own, pid = heartbeat.scheduler(layout.rank(scheduler)), os.getpid()
             out = Heartbeat(folder / (own if reports else heartbeat.follower(pid)))
-        _rounds = Rounds(out, UsualTimes(shapes=not on_cpu()))
-    return _rounds
+        state.rounds = Rounds(out, UsualTimes(shapes=not on_cpu()))
+    return state.rounds
 
 
-def _come_round(original: Any, scheduler: Any, recv_reqs: Any) -> Any:
+def _come_round(original: Any, scheduler: Scheduler, recv_reqs: Any) -> Any:
     rounds = _of(scheduler)
     names = [type(each).__name__ for each in recv_reqs or ()]
     rounds.works = rounds.works or bool(names)
@@ -139,7 +138,7 @@ def _come_round(original: Any, scheduler: Any, recv_reqs: Any) -> Any:
     return result
 
 
-def _announce(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _announce(original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any) -> Any:
     rounds, mode = _of(scheduler), batch.forward_mode
     if not (mode.is_decode() or mode.is_extend()):
         rounds.round()
@@ -152,25 +151,26 @@ def _announce(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: A
     return result
 
 
-def _done(original: Any, scheduler: Any, batch: Any, result: Any) -> None:
+def _done(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
     original(scheduler, batch, result)
     _of(scheduler).end(batch.forward_iter, time.monotonic())
 
 
-def _rest(original: Any, scheduler: Any) -> None:
+def _rest(original: Any, scheduler: Scheduler) -> None:
     original(scheduler)
     _of(scheduler).rest(works=not scheduler.is_fully_idle())
 
 
 def _move_experts(original: Any, manager: Any) -> None:
-    if _rounds is None:
+    rounds = current().rounds
+    if rounds is None:
         original(manager)
         return
-    _rounds.order = "moving experts"
-    _rounds.round()
+    rounds.order = "moving experts"
+    rounds.round()
     original(manager)
-    _rounds.order = ""
-    _rounds.round()
+    rounds.order = ""
+    rounds.round()
 
 
 def read_ranks() -> list[tuple[int, Beat]]:

@@ -28,12 +28,6 @@ INTERVAL_S = 0.25
 SUMS = ("steps", "requests", "kv_tokens", "seconds", "distinct")
 
 
-def _publish(event: Steps) -> None:
-    from patches.streams.event_stream import HUB
-
-    HUB.publish(event)
-
-
 @dataclass
 class RankSums:
     """What one rank has not published yet, in the order of SUMS."""
@@ -65,7 +59,7 @@ class StepSummary:
 
     def __init__(
         self,
-        publish: Callable[[Steps], None] = _publish,
+        publish: Callable[[Steps], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publish = publish
@@ -114,6 +108,3 @@ def _decode_rows(block: StepBlock) -> NDArray[np.float32]:
     rows = np.frombuffer(block.rows, dtype=np.float32).reshape(block.shape)
     decode: NDArray[np.float32] = rows[rows[:, FIELDS.index("decode")] == 1]
     return decode
-
-
-SUMMARY = StepSummary()

@@ -42,7 +42,7 @@ class Exchanges:
         await self._app(scope, receive, send)
 
 
-class EventResponse(Response):
+class EventResponse(Response):  # type: ignore[misc]
     """`hello`, then all that `hub` publishes, until the client goes."""
 
     def __init__(self, hub: EventHub, hello: Event) -> None:

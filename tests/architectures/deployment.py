@@ -13,10 +13,10 @@ from tests.architectures.configs import Architecture
 from tests.e2e.deployments import deployed
 from toolkit.contract.variables import LAYERS_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.launch.checks import possible
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running
+from toolkit.settings.load import load_deployment
 
 KV_TOKENS = 4096
 

@@ -41,10 +41,10 @@ from toolkit.bench.runner import new_session
 from toolkit.bench.stats import Ratio, paired_ratio
 from toolkit.bench.workload import Item
 from toolkit.contract.variables import WITHOUT_VARIABLE
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
+from toolkit.settings.load import load_deployment
 
 SIDES = {
     "first_token": "prefill",

@@ -108,7 +108,7 @@ def _samples(told: dict[str, Any]) -> int:
     """Requests that a part has sent."""
     sent = [told.get(name, 0) for name in ("bodies", "frames", "storm_requests")]
     blocks = 2 * told.get("slow_requests", 0) * told.get("slow_pairs", 0)
-    return sum(sent) + blocks + sum(told.get("sick_requests", {}).values())
+    return int(sum(sent) + blocks + sum(told.get("sick_requests", {}).values()))
 
 
 if __name__ == "__main__":

@@ -124,7 +124,8 @@ def in_child(folder: Path, refits: int) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         check=True,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 async def by_clock(

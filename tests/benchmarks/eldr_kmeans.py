@@ -128,9 +128,11 @@ async def measure(
 
 def largest_batch(rounds: list[dict[str, Any]]) -> float:
     """The mean batch of the busiest worker, median over rounds."""
-    return statistics.median(
-        max(worker.get("mean_batch", 0.0) for worker in metrics["decode_workers"].values())
-        for metrics in rounds
+    return float(
+        statistics.median(
+            max(worker.get("mean_batch", 0.0) for worker in metrics["decode_workers"].values())
+            for metrics in rounds
+        )
     )
 
 

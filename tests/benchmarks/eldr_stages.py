@@ -20,7 +20,7 @@ class Refit:
 
     @property
     def adopted(self) -> bool:
-        return self.numbers["result"] == "adopted"
+        return bool(self.numbers["result"] == "adopted")
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ def in_child(folder: Path, fits: int) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         check=True,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def child(folder: Path, fits: int) -> dict[str, Any]:

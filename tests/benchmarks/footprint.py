@@ -32,9 +32,9 @@ from toolkit.bench.metrics import Slo
 from toolkit.bench.runner import Load
 from toolkit.bench.session import Settings, measure
 from toolkit.launch.command import CPU_ENV
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
+from toolkit.settings.load import load_deployment
 
 SETTLE_S = 5.0
 IMPORT = """

@@ -183,7 +183,7 @@ def fitted_pool(pairs: Sequence[Pair], known: dict[str, Laid], count: int) -> in
     def slowest(pool: int) -> float:
         made = (requests(pairs, shape, count, 0) for shape in SHAPES)
         runs = (simulated(ARMS["baseline"], known, pool, each, 0) for each in made)
-        return max(run.recorder.result()["ttft_p99"] for run in runs)
+        return float(max(run.recorder.result()["ttft_p99"] for run in runs))
 
     low, high = max(pair.prompt + pair.answer for pair in pairs) + 2, POOL
     while high > 1.02 * low:

@@ -38,8 +38,8 @@ from tests.benchmarks.shared.lengths import LONGEST, WAITING
 from tests.benchmarks.shared.simulated import arriving
 from tests.dp_recipe import RESERVED, SLOTS
 from toolkit.bench.traces import TraceRow, load
-from toolkit.launch.deployment import load_deployment
 from toolkit.resources import recipes_dir
+from toolkit.settings.load import load_deployment
 from toolkit.simulate import costs
 from toolkit.simulate.fleet import Fleet
 from toolkit.simulate.of_deployment import fleet_of

@@ -40,7 +40,7 @@ from toolkit.bench.hosted import hosted
 from toolkit.bench.runner import new_session
 from toolkit.bench.target import get_json, set_policy
 from toolkit.bench.workload import Item
-from toolkit.launch.yaml_lines import read_document
+from toolkit.settings.yaml_lines import read_document
 
 LENGTHS = (40, 160, 400)
 TOKENS = 8

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from tests.benchmarks.shared import llama
 from tests.benchmarks.shared.common import Result, arguments
 from tests.benchmarks.shared.conditions import of_conditions
-from toolkit.router.rebalance import Rebalance
+from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.simulation import Simulation, Window
 

@@ -59,7 +59,6 @@ import numpy as np
 from tests.benchmarks.placement import embedded_ids
 from tests.benchmarks.shared.common import Result, arguments, percentile
 from tests.benchmarks.shared.node_arms import (
-    SERVER,
     Crossing,
     Fitted,
     Requests,
@@ -74,6 +73,7 @@ from toolkit.placement.rank_map import rank_map
 from toolkit.placement.synthetic import Recipe, distinct_ratio, families, token_ids
 from toolkit.policies import RequestView, WorkerView
 from toolkit.policies.eldr import Centroids, EldrPolicy
+from toolkit.profile.request_homes import SERVER
 from toolkit.signatures.space import SignatureSpace
 
 PROMPT, DECODE = 12, 4

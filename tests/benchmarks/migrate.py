@@ -173,7 +173,7 @@ async def one_page(http: aiohttp.ClientSession, up: Running) -> float:
     for number in range(20):
         body = calls.greedy(calls.prompt(f"page-{number}", 1), 2, stream=True)
         assert not (await calls.generate(http, up.router_url, body)).error
-    return (await state(up.router_url))["timing"]["transfer_ms"]["p50"]
+    return float((await state(up.router_url))["timing"]["transfer_ms"]["p50"])
 
 
 async def speed_part(up: Running, seconds: float, round_s: float) -> dict[str, Any]:

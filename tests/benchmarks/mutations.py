@@ -146,9 +146,9 @@ def _target(options: Any, folder: Path) -> Iterator[Target]:
         with single(folder, module) as server:
             yield server
         return
-    from toolkit.launch.deployment import load_deployment
     from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
+    from toolkit.settings.load import load_deployment
 
     with running(resolve(load_deployment(RECIPE)), folder / "run") as up:
         headers = {"Authorization": f"Bearer {up.worker_key}"}

@@ -37,8 +37,8 @@ from toolkit.bench.hosted import hosted
 from toolkit.bench.runner import Load, Outcome, check, new_session, play
 from toolkit.bench.stats import paired_ratio
 from toolkit.bench.target import discover
-from toolkit.launch.yaml_lines import read_document
 from toolkit.plan.plain_data import normal
+from toolkit.settings.yaml_lines import read_document
 
 FIGURES = {
     "ttft": "ttft_mean",

@@ -51,7 +51,7 @@ def draw(found: Sequence[tuple[str, list[Batch], float]], out: Path) -> None:
     pen = ImageDraw.Draw(image)
 
     def x(seconds: float) -> float:
-        return LEFT + (WIDTH - LEFT - 20) * seconds / longest
+        return float(LEFT + (WIDTH - LEFT - 20) * seconds / longest)
 
     for row, (name, batches, began) in enumerate(found):
         top = TOP + row * LANE + 40

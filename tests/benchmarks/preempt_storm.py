@@ -131,7 +131,7 @@ async def leaked(url: str) -> int:
     """KV tokens and requests that are still on the books."""
     rows = (await state(url))["workers"]
     held = [row["load"]["used_tokens"] + row["load"]["running"] for row in rows if row["load"]]
-    return sum(held) + sum(row["inflight"] for row in rows)
+    return int(sum(held) + sum(row["inflight"] for row in rows))
 
 
 async def none_leaked(url: str) -> bool:

@@ -221,7 +221,7 @@ def add(result: Result, setting: Setting, options: Any, prefill_kv: int, prefix:
     result.keys[f"{prefix}spread_ratio_to_paper"] = relative
     result.keys[f"{prefix}spread_error"] = max(abs(value - 1) for value in relative.values())
     _show(setting, rounds, prefill_kv)
-    return len(policies) * options.seeds
+    return int(len(policies) * options.seeds)
 
 
 def add_gains(result: Result, setting: Setting, options: Any) -> int:

@@ -22,9 +22,10 @@ def main() -> None:
     """Run the benchmark and print its line."""
     import numpy as np
 
-    from toolkit.policies import RequestView, ShortestQueuePolicy, WorkerView
+    from toolkit.policies import RequestView, WorkerView
     from toolkit.policies.base import Group
     from toolkit.policies.eldr import Centroids, EldrPolicy
+    from toolkit.policies.shortest_queue import ShortestQueuePolicy
     from toolkit.policies.support.inflight_signatures import InflightSignatures
 
     options = arguments(__doc__)

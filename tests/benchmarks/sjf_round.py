@@ -83,14 +83,14 @@ def main() -> None:
     sys.path.insert(0, str(CPU_STUBS))
     declare_torchvision_operators()
     import patches
-    from patches.pd import waiting_queue
     from patches.pd.waiting_order import MATCHES_A_ROUND
+    from patches.scheduler_state import current
 
     patches.register()
     policy, reqs = _queue()
     busy, idle = [], []
     for counter in range(int(sys.argv[1])):
-        waiting_queue.STATE.clock += 50
+        current().waiting.clock += 50
         busy.append(_round(policy, reqs, counter))
         for _ in range(WAITING // MATCHES_A_ROUND + 1):
             _round(policy, reqs, counter)  # until all are matched, as they would be in time

@@ -39,9 +39,9 @@ def arms(age_s: float, chunk: int) -> Iterator[dict[str, str]]:
 
     BenchError: a router does not come up, or a worker was restarted. LaunchError: no worker does.
     """
-    from toolkit.launch.deployment import Deployment
     from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
+    from toolkit.settings.deployment import Deployment
 
     plan = resolve(Deployment.model_validate(recipe(age_s, chunk)))
     assert plan.router is not None

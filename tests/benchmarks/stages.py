@@ -53,10 +53,10 @@ from tests.benchmarks.shared.conditions import of_conditions
 from tests.benchmarks.shared.stage_tables import CLAIMS, show, verdicts
 from toolkit.bench.stats import Ratio
 from toolkit.policies.stages.layout import Layout
-from toolkit.policies.stages.partition import MoveCost
+from toolkit.policies.stages.partition import MoveCost, exact
 from toolkit.policies.stages.population import in_flight
 from toolkit.policies.stages.staging import plan_stages
-from toolkit.router.rebalance import Rebalance
+from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.fleet import (
     DecodeFleet,
     Fleet,
@@ -365,7 +365,7 @@ def main() -> None:
         }
     result.keys["verdicts"] = verdicts(ratios["additive"]["rr"] | {"cv": pairs["cv_ratio"]})
     partition.gaps(partition.QUICK_CASES if options.quick else partition.CASES, result)
-    result.keys["plan_s"] = partition.slowest(partition.exact, 3 if options.quick else 20)
+    result.keys["plan_s"] = partition.slowest(exact, 3 if options.quick else 20)
     print("\n" + CLAIMS)
     for line in result.keys["verdicts"].values():
         print(line)

@@ -41,10 +41,10 @@ from toolkit.bench.ending import FLAG
 from toolkit.bench.errors import BenchError
 from toolkit.bench.runner import Load, new_session
 from toolkit.bench.target import discover, get_json
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
+from toolkit.settings.load import load_deployment
 
 DECODES = 4
 KV_TOKENS = 16384

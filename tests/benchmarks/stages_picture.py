@@ -24,9 +24,9 @@ from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.runner import Load, new_session, play
 from toolkit.bench.target import discover, get_json
 from toolkit.bench.workload import Workload
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
+from toolkit.settings.load import load_deployment
 
 WIDTH, LANE, LEFT, TOP = 1600, 190, 90, 20
 RANGE, FIRST, MOVED, INK, PAPER = "#e8ebef", "#1f2328", "#d1242f", "#1f2328", "#ffffff"

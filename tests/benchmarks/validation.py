@@ -66,7 +66,7 @@ from toolkit.bench.stats import orders
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import discover
 from toolkit.embedded.prompts import model_path
-from toolkit.launch.deployment import load_deployment
+from toolkit.settings.load import load_deployment
 from toolkit.simulate.costs.linear import Linear
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.request import Request

@@ -62,7 +62,8 @@ class Page:
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
-                return answer["result"]
+                result: dict[str, Any] = answer["result"]
+                return result
             self.events.append(answer)
 
     def open(self, path: Path, *, width: int, dark: bool, height: int = 900) -> None:
@@ -133,7 +134,8 @@ class Page:
                 raise RuntimeError(f"the browser is silent (exit {self.process.poll()}): {said}")
             self._rest += data
         message, _, self._rest = self._rest.partition(b"\0")
-        return json.loads(message)
+        result: dict[str, Any] = json.loads(message)
+        return result
 
 
 @contextmanager

@@ -56,7 +56,8 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, Any, Any
 @pytest.fixture(scope="session")
 def cpu_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """launch/cpu-demo.yaml, for `deployment`."""
-    with deployed(recipes_dir() / "cpu-demo.yaml", tmp_path_factory.mktemp("cpu-demo")) as up:
+    recipe, folder = recipes_dir() / "cpu-demo.yaml", tmp_path_factory.mktemp("cpu-demo")
+    with deployed(recipe, folder, own_imports=True) as up:
         yield Shared(up)
 
 

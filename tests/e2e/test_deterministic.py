@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests import scope
 from tests.e2e import calls, worker_key
 from tests.e2e.deployments import deployed
 from tests.e2e.moving import migrate
@@ -26,8 +27,9 @@ from tests.e2e.worker_process import worker
 from toolkit.contract.ticket import sign
 from toolkit.embedded import load_prompts
 from toolkit.launch.running import Running
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.DETERMINISM)]
 
 FLAG = "enable-deterministic-inference"
 TEXTS = [prompt.text for prompt in load_prompts()[::23]][:6]
@@ -123,7 +125,8 @@ async def all_said(url: str, kinds: list[tuple[str, dict[str, Any]]], at_a_time:
 
 
 def test_a_seed_says_what_sglang_alone_says(exact: Running, alone: str) -> None:
-    """All at once and each three times, beside others that are greedy; and as streams."""
+    """All at once and each several times, beside others that are greedy; and as streams."""
+    times = scope.size(change=2, whole=3)
     kinds = [kind for seed in (11, 12) for kind in seeded(seed)]
     streams = [(path, {**body, "stream": True}) for path, body in kinds if "n" not in body]
 
@@ -133,7 +136,7 @@ def test_a_seed_says_what_sglang_alone_says(exact: Running, alone: str) -> None:
         for first, second in zip(expected[:half], expected[half:], strict=True):
             assert first != second, "two seeds must say two things"
         by_body = {json.dumps(body): said for (_, body), said in zip(kinds, expected, strict=True)}
-        again = [kind for kind in kinds for _ in range(3)]
+        again = [kind for kind in kinds for _ in range(times)]
         greedy = [generate(text, temperature=0, max_new_tokens=LONG) for text in TEXTS]
         beside = asyncio.ensure_future(all_said(exact.router_url, greedy, at_a_time=2))
         got = await all_said(exact.router_url, again, at_a_time=9)
@@ -169,13 +172,16 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("by", ["auto", "replay"])
+# Streams of every kind move by "auto" for a change (test_moves.py).
+@pytest.mark.parametrize("by", [pytest.param("auto", marks=pytest.mark.full), "replay"])
 def test_with_the_flag_a_stream_that_moves_never_changes(exact: Running, by: str) -> None:
     """Others come and go beside it, and it moves to and fro."""
     kinds = {
         name: ("/generate", {**generate(text, max_new_tokens=LONG, **sampling)[1], "stream": True})
         for text, (name, sampling) in zip(TEXTS, KINDS.items(), strict=False)
     }
+
+    many = scope.size(change=2, whole=4)
 
     async def main() -> None:
         await calls.switch(exact.router_url, moves=by)
@@ -194,7 +200,7 @@ def test_with_the_flag_a_stream_that_moves_never_changes(exact: Running, by: str
                 return await stream, count
 
             beside = asyncio.ensure_future(
-                all_said(exact.router_url, [generate(text) for text in TEXTS] * 4, at_a_time=5)
+                all_said(exact.router_url, [generate(text) for text in TEXTS] * many, at_a_time=5)
             )
             got = await asyncio.gather(*map(moved, kinds))
             await beside

@@ -17,8 +17,9 @@ from tests.e2e import calls
 from tests.e2e.reference import Reference
 from tests.e2e.workers import settled, state, victim
 from toolkit.launch.running import Running
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.MOVING)]
 
 CONTEXT = 400
 TOKENS = 150
@@ -71,9 +72,11 @@ def empty(deployment: Running) -> None:
         rows = (await state(deployment.router_url))["workers"]
         decodes = [row for row in rows if row["role"] == "decode"]
         return all(
-            row["healthy"] and not row["inflight"] and not row["load"]["used_tokens"]
+            # One that has just come back has said no load yet.
+            row["healthy"] and not row["inflight"] and row["load"] is not None
+            and not row["load"]["used_tokens"]
             for row in decodes
-        )
+        )  # fmt: skip
 
     calls.run(calls.until(is_empty, "nothing is left on decode workers"))
 

@@ -1,6 +1,6 @@
 """Our policies inside real workers: SGLang's DP controller chooses by them, without our router.
 
-Every decision is on record (`toolkit.decisions`) and comes out the same on a fresh policy.
+Every decision is on record (`toolkit.decide.record`) and comes out the same on a fresh policy.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from toolkit.contract.variables import DP_RECORD_VARIABLE
+from toolkit.decide.replay import Replayed, replay
 from toolkit.launch.running import Running
 from toolkit.policies import Decision, make_policy
-from toolkit.replay import Replayed, replay
 from toolkit.resources import profiles_dir
+from toolkit.setup import touched
 from toolkit.signatures.calibrated import calibrated
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched(touched.DP_POLICIES)]
 
 TOKENS = 12
 TWO_RANKS: dict[str, Any] = {"dp": 2, "kv_tokens": 8192, "max_running": 16}
@@ -90,7 +91,10 @@ def prompts(name: str, count: int = 12) -> list[list[int]]:
     return own + [head + calls.prompt(f"{name}-tail-{n}", 5 + n) for n in range(count - len(own))]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# "plain" ranks run for a change under `eldr` and under `gimbal`, below.
+@pytest.fixture(
+    scope="module", params=["DP attention", pytest.param("plain", marks=pytest.mark.full)]
+)
 def balanced(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Running]:
     """A server of two DP ranks under BR-0 where they are on their own, BR-H where they meet."""
     folder = tmp_path_factory.mktemp("balanced")

@@ -21,8 +21,9 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from toolkit.launch.running import Running
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.DP_POLICIES)]
 
 TOKENS = 12
 CONCURRENCY = 6
@@ -47,7 +48,8 @@ def up(
 async def state(url: str) -> dict[str, Any]:
     """What the router knows; a row for each worker and DP rank."""
     async with calls.session() as http, http.get(url + "/workers") as answer:
-        return await answer.json()
+        result: dict[str, Any] = await answer.json()
+        return result
 
 
 def counted(now: dict[str, Any], what: str) -> dict[tuple[str, int], int]:
@@ -100,7 +102,7 @@ def a_ranks_port(up: Running) -> int:
     listens = {c.laddr.port for c in controller.net_connections("tcp") if not c.raddr}
     mine = {c.raddr.port for c in rank.net_connections("tcp") if c.raddr}
     (port,) = listens & mine
-    return port
+    return int(port)
 
 
 @pytest.mark.parametrize("up", ["decode"], indirect=True)

@@ -15,8 +15,9 @@ import pytest
 from tests.e2e import calls
 from toolkit.embedded import load_prompts, model_path
 from toolkit.launch.running import Running
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.ELDR)]
 
 TOKENS = 16
 NOTICED_S = 2.0
@@ -24,7 +25,8 @@ NOTICED_S = 2.0
 
 async def state(url: str) -> dict[str, Any]:
     async with calls.session() as http, http.get(url + "/workers") as answer:
-        return await answer.json()
+        result: dict[str, Any] = await answer.json()
+        return result
 
 
 async def switch(url: str, decode: str) -> None:
@@ -76,7 +78,8 @@ async def sent(url: str, rounds: int = 1) -> list[list[int]]:
 def expected(deployment: Running) -> list[list[int]]:
     """What the requests give without ELDR."""
     calls.run(whole(deployment.router_url))
-    return calls.run(sent(deployment.router_url))
+    result: list[list[int]] = calls.run(sent(deployment.router_url))
+    return result
 
 
 def test_tokens_stay_and_every_request_is_routed_by_its_signature(
@@ -110,7 +113,7 @@ def test_requests_of_one_language_go_to_one_worker(url: str) -> None:
             for row in rows
             if row["role"] == "decode" and row["completed"] > before[row["name"]]
         ]
-        return name
+        return str(name)
 
     async def main() -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = {}
@@ -145,7 +148,7 @@ def test_a_killed_decode_worker_leaves_k_minus_one_centroids(
         killed = time.monotonic()
 
         async def refitted() -> bool:
-            return (await state(url))["eldr"]["centroids"] == 1
+            return bool((await state(url))["eldr"]["centroids"] == 1)
 
         await calls.until(refitted, "one centroid is left")
         took = time.monotonic() - killed

@@ -13,9 +13,10 @@ import pytest
 
 from tests.e2e import calls, workers
 from toolkit.launch.running import Running
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.HELD_UP)]
 
 HUNG_S = RouterConfig.model_fields["hung_s"].default
 PROMPT = (" " * 999 + "a") * 16_000

@@ -23,8 +23,14 @@ from tests.unit.launch.stand_ins import wait_gone
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.state import read_state
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), needs_namespaces]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(600),
+    needs_namespaces,
+    pytest.mark.touched(touched.NETWORK),
+]
 
 
 @pytest.fixture
@@ -53,6 +59,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
 def ask(url: str) -> calls.Answer:
     """One request; one that is told to come back later does so."""
     body = calls.greedy(calls.prompt("isolated", 20), 4, stream=True)
+    answer: calls.Answer
     (answer,) = calls.run(calls.all_of(url, [body], 1))
     return answer
 

@@ -16,11 +16,12 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from tests.e2e.workers import state, victim
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.running import Running
 from toolkit.resources import recipes_dir
+from toolkit.settings.load import load_deployment
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.KV_FAILURE)]
 
 TOKENS = 6
 PARTS = 24
@@ -64,7 +65,7 @@ async def batch(url: str, asked: list[list[int]]) -> list[tuple[str, list[int]]]
 
 
 def served(rows: dict[str, Any], name: str) -> int:
-    return next(row["completed"] for row in rows["workers"] if row["name"] == name)
+    return int(next(row["completed"] for row in rows["workers"] if row["name"] == name))
 
 
 def test_a_decode_worker_to_which_a_transfer_failed_is_used_again(

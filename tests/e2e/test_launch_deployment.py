@@ -20,12 +20,12 @@ import pytest
 
 from toolkit.launch import command, keys, readiness
 from toolkit.launch.checks.flags import _ask
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.ports import FreePorts
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running
 from toolkit.launch.state import read_state
 from toolkit.resources import recipes_dir
+from toolkit.settings.load import load_deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

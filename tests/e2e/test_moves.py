@@ -19,6 +19,7 @@ from tests.e2e.moving import Load
 from tests.e2e.workers import state
 from toolkit.embedded import load_prompts
 from toolkit.launch.running import Running
+from toolkit.setup import touched
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -132,7 +133,9 @@ def stop_kind(whole: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return generate(TEXTS[1], **PENALTIES, stop=[stop])
 
 
-@pytest.mark.parametrize("by", ["auto", "replay"])
+# For a change streams move by "replay" under bitwise equality (test_deterministic.py), and every
+# kind is resumed, which takes the same way (test_kill_features.py).
+@pytest.mark.parametrize("by", ["auto", pytest.param("replay", marks=pytest.mark.full)])
 def test_streams_of_every_kind_move_and_say_the_same(deployment: Running, by: str) -> None:
     restarts = [worker.restarts for worker in deployment.workers]
 
@@ -208,6 +211,7 @@ def command(deployment: Running, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.touched(touched.MOVING)
 def test_workers_are_restarted_stopped_and_started_under_load(deployment: Running) -> None:
     """`toolkit restart --rolling`, then `toolkit drain --stop` and `--undo`: nothing is lost or
     changed, and no stream is run again for it."""

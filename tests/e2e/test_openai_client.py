@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -39,7 +40,7 @@ def client(deployment: Running) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def model(client: openai.OpenAI) -> str:
-    return client.models.list().data[0].id
+    return str(client.models.list().data[0].id)
 
 
 GREEDY = {"temperature": 0.0, "extra_body": {"ignore_eos": True}}
@@ -205,7 +206,7 @@ def test_a_required_tool_is_called(client: openai.OpenAI, model: str, stream: bo
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_bad_request_is_the_clients_error(
-    client: openai.OpenAI, model: str, wrong: dict, stream: bool
+    client: openai.OpenAI, model: str, wrong: dict[str, Any], stream: bool
 ) -> None:
     asked = {"model": model, "messages": MESSAGES, "max_tokens": 4, "stream": stream} | wrong
     with pytest.raises((openai.BadRequestError, openai.UnprocessableEntityError)) as caught:

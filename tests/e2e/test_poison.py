@@ -136,7 +136,7 @@ def _still_serves(deployment: Running) -> bool:
             body = calls.greedy(calls.prompt("poison", 20), 4, stream=False)
             return (await calls.generate(http, deployment.router_url, body)).error
 
-    return calls.run(main()) == ""
+    return bool(calls.run(main()) == "")
 
 
 def test_workers_refuse_poison_and_live(deployment: Running) -> None:

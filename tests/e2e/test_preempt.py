@@ -19,8 +19,9 @@ from tests.e2e.reference import Reference
 from tests.e2e.workers import settled, state
 from toolkit.contract.headers import CLASS
 from toolkit.launch.running import Running
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.PREEMPTION)]
 
 LS, BE = "latency_sensitive", "best_effort"
 TOKENS = 4
@@ -50,7 +51,12 @@ def described(name: str, mode: str) -> dict[str, Any]:
     return {"name": name, "device": "cpu", "mode": kind, "router": router, **own}
 
 
-@pytest.fixture(scope="module", params=["pd", "plain", "tp", "dp"])
+# A chunk of a prompt is stopped in the same way on a worker that also decodes ("plain"), and the
+# prompt of 6,000 tokens is stopped between chunks, as all are under "dp".
+@pytest.fixture(
+    scope="module",
+    params=["pd", *(pytest.param(mode, marks=pytest.mark.full) for mode in ("plain", "dp")), "tp"],
+)
 def up(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.e2e.deployments import deployed
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.running import Running
+from toolkit.settings.deployment import Deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -104,7 +104,7 @@ def test_nothing_that_a_run_writes_has_prompts_keys_or_tokens(
 ) -> None:
     monkeypatch.setenv("PRIVATE_LOGS_KEY", KEY)
     run = tmp_path / "run"
-    with deployed(deployment(), run) as up:
+    with deployed(deployment(), run, own_imports=True) as up:
         environ = psutil.Process(up.worker("prefill-0").pid).environ()
         assert environ["SOME_API_TOKEN"] == VALUE
         assert "PRIVATE_LOGS_KEY" not in environ

@@ -21,8 +21,9 @@ from toolkit.launch.running import Running
 from toolkit.placement import Topology, judge, load_placement
 from toolkit.profile_folder.store import read
 from toolkit.resources import profiles_dir
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched(touched.PROFILE)]
 
 OPTIONS = ("--limit", "120", "--output-tokens", "24", "--concurrency", "8", "--k", "2")
 PLACED = ("--ep", "2", "--redundant", "2")
@@ -182,7 +183,8 @@ def recorded(folder: Path) -> np.ndarray:
     rows = [record["topk_ids_of_layer"].permute(1, 0, 2) for record in dump["records"]]
     slots = torch.cat(rows).numpy()
     width = int((slots[0, 0] >= 0).sum())
-    return slots[(slots[:, :, :width] >= 0).all(axis=(1, 2)), :, :width]
+    result: np.ndarray = slots[(slots[:, :, :width] >= 0).all(axis=(1, 2)), :, :width]
+    return result
 
 
 def crossing(ranks: np.ndarray) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests import scope
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
@@ -25,10 +26,11 @@ from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
 from toolkit.placement import Placement, Topology
 from toolkit.placement.relocation import steps
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.RELOCATION)]
 
-MOVES, TOKENS, FEW, MOST = 20, 48, 24, 4
+MOVES, TOKENS, FEW, MOST = scope.size(change=8, whole=20), 48, 24, 4
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +270,7 @@ def scheduler(up: Running) -> int:
     pid = up.worker("decode-0").pid
     assert pid is not None
     children = psutil.Process(pid).children(recursive=True)
-    return next(each.pid for each in children if "scheduler" in " ".join(each.cmdline()))
+    return int(next(each.pid for each in children if "scheduler" in " ".join(each.cmdline())))
 
 
 def test_each_decode_server_starts_with_its_clusters_experts_placed(

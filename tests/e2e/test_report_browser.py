@@ -6,8 +6,9 @@ Screenshots go to $TOOLKIT_SCREENSHOTS, or else to pytest's own temporary folder
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,9 @@ from tests.unit.profile import sample
 from tests.unit.simulate import pages
 from toolkit.bench.page import write
 from toolkit.profile.report import render
+from toolkit.setup import touched
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.touched(touched.BROWSER)]
 
 WIDTHS, SCHEMES = (1280, 400), ("light", "dark")
 
@@ -132,7 +134,7 @@ def test_simulation(
     page.screenshot(screenshots / f"simulation-{width}-{scheme}.png")
 
 
-BENCHES = {
+BENCHES: dict[str, Callable[[], Any]] = {
     "comparison": bench_pages.compared,
     "three": lambda: bench_pages.compared(arms=3, rounds=24),
     "run": bench_pages.single,

@@ -25,8 +25,13 @@ from toolkit.contract.events import Event, Hello, LoadReading, decode
 from toolkit.contract.frames import StepsHead, decode_head
 from toolkit.embedded import model_path
 from toolkit.launch.plan import DIST_PORTS
+from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(600),
+    pytest.mark.touched(touched.TWO_NODES),
+]
 
 TOKENS = 60
 TEXTS = ("Tell me of the sea.", "def binary_search(values, wanted):")

@@ -18,7 +18,8 @@ CALL_TOKENS = 4
 
 async def state(url: str) -> dict[str, Any]:
     async with calls.session() as http, http.get(url + "/workers") as answer:
-        return await answer.json()
+        result: dict[str, Any] = await answer.json()
+        return result
 
 
 async def settled(deployment: Running) -> None:
@@ -56,7 +57,7 @@ def victim(deployment: Running, name: str, process: str) -> int:
     if process == "server":
         return pid
     children = psutil.Process(pid).children(recursive=True)
-    return next(child.pid for child in children if "scheduler" in " ".join(child.cmdline()))
+    return int(next(child.pid for child in children if "scheduler" in " ".join(child.cmdline())))
 
 
 @asynccontextmanager

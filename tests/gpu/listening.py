@@ -45,7 +45,8 @@ class Steps:
 
     def distinct(self, rows: np.ndarray) -> np.ndarray:
         """[steps]: distinct experts of each, summed over layers; 0 where they are not known."""
-        return rows[:, len(self.tap.heard.columns) :].sum(axis=1)
+        result: np.ndarray = rows[:, len(self.tap.heard.columns) :].sum(axis=1)
+        return result
 
 
 @asynccontextmanager

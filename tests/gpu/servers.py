@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from tests.gpu.context import Context
 from tests.gpu.run import end
 from toolkit.contract.variables import PATCHES_VARIABLE, WORKER_KEY_VARIABLE
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.plan import WorkerPlan
 from toolkit.launch.resolve import resolve
+from toolkit.settings.deployment import Deployment
 
 WAIT_LIMIT_S = 300.0
 T = TypeVar("T")

@@ -50,7 +50,7 @@ def changed(one: Source, other: Source) -> tuple[list[Changed], int]:
                 same += 1
                 continue
             lines = [(text or "").splitlines() for text in texts]
-            diff = tuple(difflib.unified_diff(*lines, lineterm="", n=3))
+            diff = tuple(difflib.unified_diff(*lines, lineterm="", n=3))  # type: ignore[arg-type, misc]
             found.append(Changed(patch.name, symbol, hooked, diff))
     return found, same
 

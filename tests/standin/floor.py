@@ -98,7 +98,7 @@ def main() -> None:
     ):
         child = os.fork()
         if child == 0:
-            role()
+            role()  # type: ignore[no-untyped-call]
             os._exit(0)
         children.append(child)
     for _ in range(args.steps):

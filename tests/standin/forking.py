@@ -19,7 +19,7 @@ from toolkit.preloaded.reads import Reads
 MODULES = (
     "httptools", "numpy", "orjson", "tests.standin.faults", "tests.standin.patient",
     "tests.standin.signatures", "tests.standin.streams", "toolkit.front", "toolkit.router.app",
-    "toolkit.router.config", "toolkit.router.connections", "toolkit.router.descriptors",
+    "toolkit.settings.router.config", "toolkit.router.connections", "toolkit.router.descriptors",
     "toolkit.router.listener", "toolkit.router.quiet", "toolkit.signatures", "uvloop",
 )  # fmt: skip
 WAIT_LIMIT_S = 60.0

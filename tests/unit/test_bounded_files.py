@@ -20,18 +20,19 @@ from toolkit.bench.errors import BenchError
 from toolkit.bench.prompts import load as load_prompts
 from toolkit.bench.traces import stream
 from toolkit.bounded_files import DEPTH, Unreadable, check_yaml, gunzip, parse_json, read_bytes
+from toolkit.decide.replay import replay
 from toolkit.errors import ToolkitError
 from toolkit.fingerprint import model_fingerprint
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.state import STATE, read_state
 from toolkit.placement.base import load_placement
 from toolkit.profile.calibration_prompts import read_prompts as load_calibration
 from toolkit.profile_folder import store
 from toolkit.profile_folder.errors import ProfileError
-from toolkit.replay import replay
-from toolkit.router.config import ConfigError, load_config
 from toolkit.router.recording import Recording
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import ConfigError
+from toolkit.settings.router.load import load_config
 
 ROOT = Path(__file__).parents[2]
 DEEP = "[" * 100_000 + "]" * 100_000

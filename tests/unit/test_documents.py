@@ -15,22 +15,19 @@ from aiohttp.test_utils import TestServer
 
 from docs import bounds, reference
 from tests.benchmarks.shared.common import record
-from toolkit.launch.meanings import MEANINGS
 from toolkit.policies import POLICIES, PUBLISHED
 from toolkit.router.app import Router
-from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.guard import ADMIN_PORT_PATHS
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.worker import WorkerConfig
+from toolkit.settings.table import keys as keys_of_deployments
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_key_of_a_deployment_file_has_a_meaning() -> None:
-    lacking = [key.path for key in reference.deployment_keys() if not key.meaning]
-    assert not lacking, f"describe in Field(description=...) or in meanings.py: {lacking}"
-
-
-def test_no_meaning_is_left_of_a_key_that_went() -> None:
-    assert set(MEANINGS) - {key.path for key in reference.deployment_keys()} == set()
+    lacking = [key.path for key in keys_of_deployments() if not key.meaning]
+    assert not lacking, f"describe where they are declared, in toolkit/settings: {lacking}"
 
 
 def test_every_option_of_every_command_has_a_meaning() -> None:
@@ -51,7 +48,7 @@ def test_the_site_builds_and_has_every_key_option_policy_and_result(tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     keys = (tmp_path / "keys.html").read_text()
-    shown = {key.path.split(".", 1)[-1] for key in reference.deployment_keys()}
+    shown = {key.path.split(".", 1)[-1] for key in keys_of_deployments()}
     assert [name for name in sorted(shown) if f"<code>{name}</code>" not in keys] == []
     commands = (tmp_path / "cli.html").read_text()
     for _, options in reference.commands().values():
@@ -106,8 +103,7 @@ def test_every_bound_has_a_meaning_and_a_default() -> None:
     rows = bounds.rows()
     assert len(rows) > 30
     lacking = [name for name, _, _, meaning in rows if not meaning]
-    assert not lacking, f"describe in meanings.py (router.*) or in docs/bounds.py: {lacking}"
-    assert set(bounds.MEANINGS) <= set(RouterConfig.model_fields)
+    assert not lacking, f"describe where they are declared, in toolkit/settings: {lacking}"
     assert ("`max_body_mib`", "64", "`router.max_body_mib`", "the largest body, MiB") in rows
 
 
@@ -148,7 +144,7 @@ def test_what_is_promised_names_what_is_there() -> None:
     promised = (ROOT / "SECURITY.md").read_text()
     for word in ("insecure: true", "isolate: true", "open: true", "trust_remote_code"):
         assert word in promised
-    keys = {key.path.rsplit(".", 1)[-1] for key in reference.deployment_keys()}
+    keys = {key.path.rsplit(".", 1)[-1] for key in keys_of_deployments()}
     assert {"insecure", "isolate", "open", "trust_remote_code"} <= keys
     for path in re.findall(r"`(docs/[\w/.]+)`", promised):
         assert (ROOT / path).is_file(), path

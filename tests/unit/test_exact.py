@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kernels import ASKED, examples
+from tests.kernels import examples
 from toolkit import exact
 from toolkit.placement import Topology, Traffic, gimbal, judge, milp
 from toolkit.placement.joint import Weights, joint
@@ -26,7 +27,7 @@ from toolkit.policies.predictors import make_predictor
 from toolkit.policies.predictors.base import Outlook
 from toolkit.policies.support.inflight_lengths import InflightLengths
 from toolkit.policies.support.inflight_signatures import InflightSignatures
-from toolkit.setup.kernels import Kernels, available, cpu_flags
+from toolkit.setup.kernels import ASKED, Kernels, available, cpu_flags
 from toolkit.signatures import nearest
 from toolkit.signatures.nearness import nearness
 from toolkit.signatures.pairs import PairSample
@@ -39,7 +40,8 @@ SEEDS = st.integers(0, 2**32)
 def unit_rows(rows: int, values: int, seed: int = 0) -> np.ndarray:
     """Unit vectors [rows, values], float32, none negative."""
     found = np.random.default_rng(seed).random((rows, values)) ** 4
-    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+    result: np.ndarray = (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+    return result
 
 
 @given(SEEDS)
@@ -91,7 +93,9 @@ def test_inflight_signatures_come_back_to_where_they_were(seed: int) -> None:
 
 
 @given(st.lists(st.integers(0, 100_000), min_size=2, max_size=24), st.integers(1, 1000))
-def test_level_values_a_request_alike_where_it_fits_below_the_mean(loads, size) -> None:
+def test_level_values_a_request_alike_where_it_fits_below_the_mean(
+    loads: list[int], size: int
+) -> None:
     """F is then its size, to the bit: a tie that the next part is asked about."""
     floats = [float(load) for load in loads]
     values = GapNow(floats, [False] * len(loads)).across(float(size))
@@ -119,14 +123,14 @@ def test_half_a_step_is_rounded_the_same_way_on_either_side(noise: float) -> Non
     class Half:
         """Every request stays for 3.5 steps, give or take rounding."""
 
-        def __getattr__(self, name: str):
+        def __getattr__(self, name: str) -> Any:
             return getattr(make_predictor("survival"), name)
 
-        def outlook(self, flight, horizon: int) -> Outlook:
+        def outlook(self, flight: Any, horizon: int) -> Outlook:
             count = len(flight.age)
             return Outlook(np.ones(count), np.full(count, 3.5 + noise))
 
-    lengths = InflightLengths(Half())  # type: ignore[arg-type]
+    lengths = InflightLengths(Half())
     lengths.sent("a", ("d", 0), RequestView(prompt_tokens=10))
     assert lengths.projections([("d", 0)], 8)[0].tolist() == [10, 11, 12, 13, 0, 0, 0, 0, 0]
 

@@ -168,7 +168,8 @@ def opened() -> dict[str, Any]:
     """What a scheduler's libraries listen on, with the patches."""
     done = run_python(OPENED, **{private_ports.VARIABLE: "127.0.0.1"})
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def test_the_ports_of_a_scheduler_hear_loopback_only(opened: dict[str, Any]) -> None:

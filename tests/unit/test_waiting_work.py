@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from patches.dp.loads import waiting
 from toolkit.contract.events import LoadReading
-from toolkit.router.config import RouterConfig
+from toolkit.decide.waiting_work import waiting_tokens
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.waiting_work import waiting_tokens
+from toolkit.settings.router.config import RouterConfig
 
 WORKERS = [
     {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 3},

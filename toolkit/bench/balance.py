@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,12 +26,12 @@ class Track:
     """One rank: `value` [M] from `start` [M] to `end` [M], seconds; 0 outside. Ascending, no two at
     a time."""
 
-    start: NDArray
-    end: NDArray
-    value: NDArray
+    start: NDArray[Any]
+    end: NDArray[Any]
+    value: NDArray[Any]
 
     @classmethod
-    def of(cls, end: NDArray, seconds: NDArray, value: NDArray) -> Track:
+    def of(cls, end: NDArray[Any], seconds: NDArray[Any], value: NDArray[Any]) -> Track:
         """From steps: when each ended, how long it took, what held meanwhile."""
         import numpy as np
 
@@ -43,7 +43,7 @@ class Track:
             start[1:] = np.where(start[1:] < before + SNAP_S, before, start[1:])
         return cls(start, end, value)
 
-    def at(self, moments: NDArray) -> NDArray:
+    def at(self, moments: NDArray[Any]) -> NDArray[Any]:
         """The value at each of these times; at a border that of the step which begins."""
         import numpy as np
 
@@ -58,8 +58,8 @@ class Track:
 class Levels:
     """Several ranks side by side: `values` [T, G] held for `seconds` [T]."""
 
-    seconds: NDArray
-    values: NDArray
+    seconds: NDArray[Any]
+    values: NDArray[Any]
 
     @classmethod
     def of(
@@ -85,7 +85,7 @@ class Levels:
         middle = times[:-1] + seconds / 2
         return cls(seconds, np.stack([track.at(middle) for track in tracks], axis=1))
 
-    def mean(self, values: NDArray) -> float:
+    def mean(self, values: NDArray[Any]) -> float:
         """Of one value a piece, over time; NaN where there was none."""
         total = float(self.seconds.sum())
         return float(values @ self.seconds) / total if total > 0 else float("nan")
@@ -110,7 +110,7 @@ class Levels:
 
 
 def balance(
-    ranks: Sequence[NDArray],
+    ranks: Sequence[NDArray[Any]],
     columns: Sequence[str],
     since: float | None = None,
     until: float | None = None,
@@ -146,7 +146,7 @@ def balance(
     return found | {name: share for name, share in shares.items() if share == share}
 
 
-def _track(rows: NDArray, columns: Sequence[str], name: str) -> Track:
+def _track(rows: NDArray[Any], columns: Sequence[str], name: str) -> Track:
     """A rank without a step may have no columns either."""
     wanted = [columns.index(each) for each in ("end", "seconds", name)]
     if not len(rows):

@@ -31,8 +31,8 @@ class RankSteps:
     and `finished` [R, C], with the caller's monotonic clock as `end`."""
 
     name: str
-    steps: NDArray
-    finished: NDArray
+    steps: NDArray[Any]
+    finished: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Decode:
     def between(self, since: float, until: float) -> Decode:
         """What ended in [since, until), seconds of `time.monotonic`."""
 
-        def kept(rows: NDArray, columns: tuple[str, ...]) -> NDArray:
+        def kept(rows: NDArray[Any], columns: tuple[str, ...]) -> NDArray[Any]:
             end = rows[:, columns.index("end")] if columns else rows[:, :0].sum(axis=1)
             return rows[(end >= since) & (end < until)]
 
@@ -103,7 +103,7 @@ class Decode:
         steps = [rank.steps for rank in self.uncut or self.ranks]
         return balance(steps, self.columns, since, until, self.own_clock)
 
-    def series(self) -> dict[str, NDArray]:
+    def series(self) -> dict[str, NDArray[Any]]:
         """SERIES of all workers together, ms."""
         steps, finished = self._joined("steps"), self._joined("finished")
         own = "cpu_seconds" if self.own_clock == "cpu" else "seconds"
@@ -142,7 +142,7 @@ class Decode:
                 found[int(size)]["distinct_experts"] = float(np.nanmean(distinct[at]))
         return found
 
-    def distinct(self, steps: NDArray) -> NDArray:
+    def distinct(self, steps: NDArray[Any]) -> NDArray[Any]:
         """Distinct experts of each step, mean over MoE layers; NaN where none were captured.
 
         A layer that shows none in any step of the run is dense.
@@ -156,7 +156,7 @@ class Decode:
         means = experts[:, moe].mean(axis=1)
         return np.where(means > 0, means, np.nan)
 
-    def _joined(self, what: str) -> NDArray:
+    def _joined(self, what: str) -> NDArray[Any]:
         import numpy as np
 
         blocks = [rows for rank in self.ranks if len(rows := getattr(rank, what))]
@@ -169,8 +169,8 @@ class Decode:
             [np.pad(rows, ((0, 0), (0, width - rows.shape[1]))) for rows in blocks]
         )
 
-    def _column(self, steps: NDArray, name: str) -> NDArray:
+    def _column(self, steps: NDArray[Any], name: str) -> NDArray[Any]:
         return steps[:, self.columns.index(name)] if len(steps) else steps[:, :0].sum(axis=1)
 
-    def _finished_column(self, rows: NDArray, name: str) -> NDArray:
+    def _finished_column(self, rows: NDArray[Any], name: str) -> NDArray[Any]:
         return rows[:, self.finished_columns.index(name)] if len(rows) else rows[:, :0].sum(axis=1)

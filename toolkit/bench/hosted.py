@@ -20,10 +20,10 @@ def hosted(path: Path, run_dir: Path | None = None) -> Iterator[Running]:
     Raises BenchError when it does not come up, and when a worker was restarted meanwhile: then
     what was measured is no result.
     """
-    from toolkit.launch.deployment import load_deployment
     from toolkit.launch.errors import LaunchError
     from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
+    from toolkit.settings.load import load_deployment
 
     try:
         plan = resolve(load_deployment(path))

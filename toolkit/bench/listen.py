@@ -95,7 +95,7 @@ def heard(tap: Tap, names: Mapping[tuple[str, int], str]) -> Decode:
 
     columns, finished_columns = tap.heard.columns, tap.heard.finished_columns
 
-    def ours(rank: tuple[str, int], rows: NDArray, names: tuple[str, ...]) -> NDArray:
+    def ours(rank: tuple[str, int], rows: NDArray[Any], names: tuple[str, ...]) -> NDArray[Any]:
         rows = rows.copy()
         if len(rows):
             rows[:, names.index("end")] += tap.heard.behind.get(rank, 0.0)

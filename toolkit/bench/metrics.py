@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from toolkit.bench.client import Sample
 
@@ -54,7 +55,9 @@ def latencies(samples: Sequence[Sample]) -> dict[str, list[float]]:
     }
 
 
-def summarise(samples: Sequence[Sample], duration_s: float, slo: Slo | None = None) -> dict:
+def summarise(
+    samples: Sequence[Sample], duration_s: float, slo: Slo | None = None
+) -> dict[str, Any]:
     """One run as a flat dictionary: counts, tokens, throughputs (per s) and latencies (ms).
 
     `goodput` is successful requests within the SLO per second, `goodput_fraction` their share of

@@ -1,4 +1,4 @@
-"""Options that `simulate` and `plan` share: what arrives, what steps take, whose experts."""
+"""The options that `simulate` and `plan` share, by what they are about (`toolkit.cli.grouped`)."""
 
 from __future__ import annotations
 
@@ -10,88 +10,64 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from toolkit.launch.deployment import Deployment
     from toolkit.placement import Placement
+    from toolkit.settings.deployment import Deployment
     from toolkit.simulate.experts import Experts
     from toolkit.simulate.request import Request
 
-File = Annotated[str, typer.Argument(help="Deployment file, or a recipe's name.")]
-Cost = Annotated[
-    str,
-    typer.Option(
-        help="What steps take: a folder of `toolkit profile`, a YAML file of coefficients, or "
-        "embedded."
-    ),
-]
-Trace = Annotated[
-    Path | None, typer.Option(help="Azure CSV, Mooncake JSONL or lengths CSV (.gz is fine).")
-]
-TrafficFile = Annotated[
-    Path | None, typer.Option(help="YAML of made traffic: rate, kinds, clients, bursts, drift.")
-]
-Rate = Annotated[
-    float | None,
-    typer.Option(help="Requests a second: of lengths-only traces, or of conversations."),
-]
-Seconds = Annotated[float, typer.Option(help="Of conversations made with --rate.")]
-Limit = Annotated[int | None, typer.Option(help="First requests of a trace.")]
-Speedup = Annotated[float, typer.Option(help="Play a trace so many times faster.")]
-TimeUnit = Annotated[
-    float, typer.Option(help="A trace's times times this (1000: seconds taken for ms).")
-]
-LongestGap = Annotated[float | None, typer.Option(help="Cut holes of a trace to so many seconds.")]
-Scale = Annotated[
-    str, typer.Option(help="Factors of a trace's prompts and answers, as 0.1 or 0.1,0.5.")
-]
-Concurrency = Annotated[
-    int | None,
-    typer.Option(min=1, help="Closed loop: so many in flight, times are not looked at."),
-]
-ExpertProfile = Annotated[
-    str | None, typer.Option(help="Profile whose experts requests use (embedded, or a folder).")
-]
-ExpertPlacement = Annotated[
-    str | None,
-    typer.Option(
-        help="Where experts lie on the ep GPUs of a server that decodes: linear, or a file of "
-        "`toolkit profile place`. per_distinct is then of one GPU [default: on no GPU in "
-        "particular]."
-    ),
-]
-KvTokens = Annotated[
-    int | None, typer.Option(help="KV pool of a rank that decodes, where the file does not say.")
-]
-Slots = Annotated[
-    int | None, typer.Option(help="Requests such a rank runs, where the file does not say.")
-]
-LsShare = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of requests (or conversations), 0 to 1, that are latency-sensitive; the others "
-        "are best-effort [default: as trace or traffic say]."
-    ),
-]
-SloTtft = Annotated[float | None, typer.Option(help="Goodput: TTFT limit.")]
-SloTpot = Annotated[float | None, typer.Option(help="Goodput: TPOT limit.")]
-SloLsTtft = Annotated[
-    float | None, typer.Option(help="TTFT limit of latency-sensitive requests alone.")
-]
+
+@dataclass(frozen=True)
+class Simulated:
+    """What is simulated."""
+
+    deployment: Annotated[str, typer.Argument(help="Deployment file, or a recipe's name.")]
+    cost: Annotated[
+        str,
+        typer.Option(
+            help="What steps take: a folder of `toolkit profile`, a YAML file of coefficients, or "
+            "embedded."
+        ),
+    ] = "embedded"
 
 
 @dataclass(frozen=True)
 class Arriving:
-    """The options of what arrives, as they were given."""
+    """What arrives."""
 
-    trace: Path | None = None
-    traffic: Path | None = None
-    rate: float | None = None
-    seconds: float = 600.0
-    limit: int | None = None
-    speedup: float = 1.0
-    time_unit: float = 1.0
-    longest_gap: float | None = None
-    scale: str = "1"
-    ls_share: float | None = None
+    trace: Annotated[
+        Path | None, typer.Option(help="Azure CSV, Mooncake JSONL or lengths CSV (.gz is fine).")
+    ] = None
+    traffic: Annotated[
+        Path | None,
+        typer.Option(help="YAML of made traffic: rate, kinds, clients, bursts, drift."),
+    ] = None
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests a second: of lengths-only traces, or of conversations."),
+    ] = None
+    seconds: Annotated[float, typer.Option(help="Of conversations made with --rate.")] = 600.0
+    limit: Annotated[int | None, typer.Option(help="First requests of a trace.")] = None
+    speedup: Annotated[float, typer.Option(help="Play a trace so many times faster.")] = 1.0
+    time_unit: Annotated[
+        float, typer.Option(help="A trace's times times this (1000: seconds taken for ms).")
+    ] = 1.0
+    longest_gap: Annotated[
+        float | None, typer.Option(help="Cut holes of a trace to so many seconds.")
+    ] = None
+    scale: Annotated[
+        str, typer.Option(help="Factors of a trace's prompts and answers, as 0.1 or 0.1,0.5.")
+    ] = "1"
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="Closed loop: so many in flight, times are not looked at."),
+    ] = None
+    ls_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of requests (or conversations), 0 to 1, that are latency-sensitive; the "
+            "others are best-effort [default: as trace or traffic say]."
+        ),
+    ] = None
 
     @property
     def source(self) -> str:
@@ -145,10 +121,22 @@ class Arriving:
 
 @dataclass(frozen=True)
 class Whose:
-    """The options of whose experts requests use and where these lie, as they were given."""
+    """Whose experts requests use, and where these lie."""
 
-    profile: str | None = None
-    placement: str | None = None
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--experts", help="Profile whose experts requests use (embedded, or a folder)."
+        ),
+    ] = None
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            help="Where experts lie on the ep GPUs of a server that decodes: linear, or a file of "
+            "`toolkit profile place`. per_distinct is then of one GPU [default: on no GPU in "
+            "particular]."
+        ),
+    ] = None
 
     def folder(self, deployment: Deployment) -> str | None:
         """The profile that is given, else the file's, if it names one."""
@@ -180,6 +168,37 @@ class Whose:
         return known.placed(_placement(self.placement, known, gpus))
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Of a rank that decodes, where the file does not say."""
+
+    kv_tokens: Annotated[
+        int | None,
+        typer.Option(help="KV pool of a rank that decodes, where the file does not say."),
+    ] = None
+    slots: Annotated[
+        int | None, typer.Option(help="Requests such a rank runs, where the file does not say.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What counts as good."""
+
+    slo_ttft_ms: Annotated[float | None, typer.Option(help="Goodput: TTFT limit.")] = None
+    slo_tpot_ms: Annotated[float | None, typer.Option(help="Goodput: TPOT limit.")] = None
+    slo_ls_ttft_ms: Annotated[
+        float | None, typer.Option(help="TTFT limit of latency-sensitive requests alone.")
+    ] = None
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """In seconds, infinite where none is given; the order is that of
+        `toolkit.simulate.recorder.Limits`."""
+        given = (self.slo_ttft_ms, self.slo_tpot_ms, self.slo_ls_ttft_ms)
+        return tuple(float("inf") if x is None else x / 1e3 for x in given)
+
+
 def _placement(text: str, known: Experts, gpus: int) -> Placement:
     from toolkit.placement import Topology, linear, load_placement
     from toolkit.simulate.errors import SimulateError
@@ -191,12 +210,6 @@ def _placement(text: str, known: Experts, gpus: int) -> Placement:
     except OSError as error:
         repair = "it is `linear` or a file of `toolkit profile place`"
         raise SimulateError(f"--placement {text}: {error.strerror}; {repair}") from error
-
-
-def limits(*given_ms: float | None) -> tuple[float, ...]:
-    """In seconds, infinite where none is given; the order is that of
-    `toolkit.simulate.recorder.Limits`."""
-    return tuple(float("inf") if x is None else x / 1e3 for x in given_ms)
 
 
 def _of_trace(trace: Path, options: object) -> Callable[[int], Iterator[Request]]:

@@ -69,7 +69,8 @@ def _measure(url: str, settings: Settings) -> Report:
 
     from toolkit.bench.session import measure
 
-    return uvloop.run(measure(url, settings, lambda line: typer.echo(line, err=True)))
+    result: Report = uvloop.run(measure(url, settings, lambda line: typer.echo(line, err=True)))
+    return result
 
 
 def _show(report: Report, written: Written) -> None:

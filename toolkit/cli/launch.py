@@ -59,7 +59,7 @@ def launch(
 
 def find_deployment(file: str) -> Any:
     """Load a deployment file, or a shipped recipe by its name."""
-    from toolkit.launch.deployment import load_deployment
+    from toolkit.settings.load import load_deployment
 
     return load_deployment(find_file(file))
 

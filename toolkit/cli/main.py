@@ -35,6 +35,7 @@ COMMANDS = {
     "profile": "toolkit.cli.profile:app",
     "simulate": "toolkit.cli.simulate:simulate",
     "plan": "toolkit.cli.plan:plan",
+    "replay": "toolkit.cli.replay:replay",
 }
 
 

@@ -8,39 +8,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli import arriving as common
+from toolkit.cli.arriving import Arriving, Judged, Simulated, Sizes, Whose
+from toolkit.cli.grouped import grouped
 
 if TYPE_CHECKING:
+    from toolkit.plan.expert_layout import Layouts
     from toolkit.plan.objective import Slo
     from toolkit.plan.planner import Planned, Task
+    from toolkit.settings.deployment import Deployment
+    from toolkit.simulate.costs.base import CostModel
 
 SEARCH = "search"
 MISSED = 3
 """Exit status where the objectives cannot be met."""
 
 
-def plan(
-    deployment: common.File,
-    cost: common.Cost = "embedded",
-    trace: common.Trace = None,
-    traffic: common.TrafficFile = None,
-    rate: common.Rate = None,
-    seconds: common.Seconds = 600.0,
-    limit: common.Limit = None,
-    speedup: common.Speedup = 1.0,
-    time_unit: common.TimeUnit = 1.0,
-    longest_gap: common.LongestGap = None,
-    scale: common.Scale = "1",
-    concurrency: common.Concurrency = None,
-    ls_share: common.LsShare = None,
-    experts: common.ExpertProfile = None,
+@dataclass(frozen=True)
+class Placed(Whose):
+    """Whose experts requests use, and where these lie or may lie."""
+
     placement: Annotated[
         str | None,
         typer.Option(
             help="As of simulate; or search: linear, eplb, joint and by nodes, with how many "
             "redundant experts."
         ),
-    ] = None,
+    ] = None
     expert_drift: Annotated[
         int | None,
         typer.Option(
@@ -48,94 +41,87 @@ def plan(
             help="With --placement search: decode steps in which traffic becomes another's, for "
             "how often experts should be moved [default: it does not].",
         ),
-    ] = None,
-    move_gb_s: Annotated[float, typer.Option(help="At which experts move between GPUs.")] = 1.0,
-    kv_tokens: common.KvTokens = None,
-    slots: common.Slots = None,
-    slo_ttft_ms: common.SloTtft = None,
-    slo_tpot_ms: common.SloTpot = None,
-    slo_ls_ttft_ms: common.SloLsTtft = None,
+    ] = None
+    move_gb_s: Annotated[float, typer.Option(help="At which experts move between GPUs.")] = 1.0
+
+    @property
+    def searched(self) -> bool:
+        return self.placement == SEARCH
+
+    @property
+    def given(self) -> Whose:
+        """Without what is searched."""
+        return Whose(self.profile, None if self.searched else self.placement)
+
+    def layouts(self, deployment: Deployment, cost: CostModel) -> Layouts | None:
+        """Where experts may lie; None where that is not searched. ToolkitError: options that do
+        not go together, or nothing to place."""
+        from toolkit.errors import ToolkitError
+        from toolkit.plan.expert_layout import Moving
+        from toolkit.plan.placing import layouts_of
+
+        drift = self.expert_drift
+        if self.searched:
+            moving = None if drift is None else Moving(drift, self.move_gb_s * 1e9)
+            return layouts_of(deployment, self.given.folder(deployment), cost, moving)
+        if drift is not None:
+            raise ToolkitError("--expert-drift is of --placement search")
+        return None
+
+
+@dataclass(frozen=True)
+class Wanted(Judged):
+    """What is to be met."""
+
     attainment: Annotated[
         float,
         typer.Option(
             help="Share of requests, and of latency-sensitive ones where these have a limit of "
             "their own, that must be within the limits."
         ),
-    ] = 0.9,
+    ] = 0.9
+
+    def slo(self) -> Slo:
+        """PlanError: a limit or a share that is none."""
+        from toolkit.plan.objective import Slo
+
+        ttft, tpot, urgent = self.limits
+        return Slo(ttft, tpot, self.attainment, urgent)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """How much is looked at."""
+
     workers: Annotated[
         int | None,
         typer.Option(help="Prefill and decode replicas in all [default: the file's GPUs]."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs that predict.")] = 3,
-    budget: Annotated[int, typer.Option(min=1, help="Simulations at most.")] = 200,
+    ] = None
+    seeds: Annotated[int, typer.Option(min=1, help="Runs that predict.")] = 3
+    budget: Annotated[int, typer.Option(min=1, help="Simulations at most.")] = 200
     screen: Annotated[
         int, typer.Option(min=1, help="Requests of a quick look, while searching.")
-    ] = 2000,
-    out: Annotated[Path | None, typer.Option(help="Deployment file to write.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite --out.")] = False,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Write --out though the limits cannot be met.")
-    ] = False,
-    output: Annotated[Path | None, typer.Option("--json", help="JSON file for everything.")] = None,
-) -> None:
-    """Search split, policies, their knobs and batch limits for this traffic; write the best file.
-
-    Exit status 3: no setting meets the limits; what would be needed is said.
-    """
-    from dataclasses import replace
-
-    from toolkit.cli.launch import find_deployment
-    from toolkit.errors import ToolkitError
-    from toolkit.plan.expert_layout import Moving
-    from toolkit.plan.placing import layouts_of
-    from toolkit.plan.planner import make
-
-    arriving = common.Arriving(
-        *(trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale),
-        ls_share=ls_share,
-    )
-    whose = common.Whose(experts, None if placement == SEARCH else placement)
-    try:
-        slo = _slo(slo_ttft_ms, slo_tpot_ms, slo_ls_ttft_ms, attainment)
-        files = Files(out, force, anyway, output, placement == SEARCH)
-        files.check()
-        task = _task(deployment, cost, arriving, whose, kv_tokens, slots, slo)
-        task = replace(task.sized(seeds, workers, budget, screen), in_flight=concurrency)
-        if placement == SEARCH:
-            moving = None if expert_drift is None else Moving(expert_drift, move_gb_s * 1e9)
-            given = find_deployment(deployment)
-            layouts = layouts_of(given, whose.folder(given), task.cost, moving)
-            task = replace(task, layouts=layouts)
-        elif expert_drift is not None:
-            raise ToolkitError("--expert-drift is of --placement search")
-        made = make(task, lambda text: typer.secho(text, err=True, dim=True))
-        _show(made)
-        files.write(made, deployment)
-    except (ToolkitError, ValueError) as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        raise typer.Exit(1) from error
-    if not made.met:
-        raise typer.Exit(MISSED)
+    ] = 2000
 
 
 @dataclass(frozen=True)
 class Files:
     """What is to be written."""
 
-    out: Path | None
-    force: bool
-    anyway: bool
-    json: Path | None
-    placed: bool = False
-    """Whether a placement may be written beside it."""
+    out: Annotated[Path | None, typer.Option(help="Deployment file to write.")] = None
+    force: Annotated[bool, typer.Option("--force", help="Overwrite --out.")] = False
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Write --out though the limits cannot be met.")
+    ] = False
+    json: Annotated[Path | None, typer.Option("--json", help="JSON file for everything.")] = None
 
-    def check(self) -> None:
-        """PlanError now, and not after a long search."""
+    def check(self, placed: bool) -> None:
+        """PlanError now, and not after a long search. `placed`: a placement may be written too."""
         from toolkit.plan.plain_data import refuse
 
         if self.out is not None:
             refuse(self.out, self.force)
-            if self.placed:
+            if placed:
                 refuse(self._experts(self.out), self.force)
         if self.json is not None:
             refuse(self.json, force=True)
@@ -166,38 +152,57 @@ class Files:
         typer.echo(f"written: {self.out}  (toolkit launch {self.out})")
 
 
-def _slo(
-    ttft_ms: float | None, tpot_ms: float | None, urgent_ms: float | None, attainment: float
-) -> Slo:
-    from toolkit.plan.objective import Slo
+@grouped
+def plan(
+    simulated: Simulated,
+    arriving: Arriving,
+    placed: Placed,
+    sizes: Sizes,
+    wanted: Wanted,
+    looked: Looked,
+    files: Files,
+) -> None:
+    """Search split, policies, their knobs and batch limits for this traffic; write the best file.
 
-    ttft, tpot, urgent = common.limits(ttft_ms, tpot_ms, urgent_ms)
-    return Slo(ttft, tpot, attainment, urgent)
+    Exit status 3: no setting meets the limits; what would be needed is said.
+    """
+    from dataclasses import replace
+
+    from toolkit.errors import ToolkitError
+    from toolkit.plan.planner import make
+
+    try:
+        slo = wanted.slo()
+        files.check(placed.searched)
+        task = _task(simulated, arriving, placed, sizes, slo)
+        task = task.sized(looked.seeds, looked.workers, looked.budget, looked.screen)
+        task = replace(task, in_flight=arriving.concurrency)
+        made = make(task, lambda text: typer.secho(text, err=True, dim=True))
+        _show(made)
+        files.write(made, simulated.deployment)
+    except (ToolkitError, ValueError) as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    if not made.met:
+        raise typer.Exit(MISSED)
 
 
-def _task(
-    file: str,
-    cost: str,
-    arriving: common.Arriving,
-    whose: common.Whose,
-    kv_tokens: int | None,
-    slots: int | None,
-    slo: Slo,
-) -> Task:
+def _task(simulated: Simulated, arriving: Arriving, placed: Placed, sizes: Sizes, slo: Slo) -> Task:
     from toolkit.cli.launch import find_deployment, find_file
-    from toolkit.launch.yaml_lines import read_document
     from toolkit.plan.candidate import Given
     from toolkit.plan.measured import check
     from toolkit.plan.planner import Task
+    from toolkit.settings.yaml_lines import read_document
     from toolkit.simulate.costs import load, machine_of
 
-    requests = arriving.requests()
-    deployment = find_deployment(file)
-    data, _ = read_document(find_file(file))
-    check(deployment, cost, whose.folder(deployment))
-    steps = load(cost)
-    given = Given(deployment.folder, kv_tokens, slots, machine_of(steps))
-    return Task(data, given, steps, requests, slo, experts=whose.experts(deployment))
+    whose, requests = placed.given, arriving.requests()
+    deployment = find_deployment(simulated.deployment)
+    data, _ = read_document(find_file(simulated.deployment))
+    check(deployment, simulated.cost, whose.folder(deployment))
+    steps = load(simulated.cost)
+    given = Given(deployment.folder, sizes.kv_tokens, sizes.slots, machine_of(steps))
+    experts, layouts = whose.experts(deployment), placed.layouts(deployment, steps)
+    return Task(data, given, steps, requests, slo, experts=experts, layouts=layouts)
 
 
 def _show(made: Planned) -> None:

@@ -10,8 +10,8 @@ import typer
 from toolkit.cli.stages import stages
 
 if TYPE_CHECKING:
-    from toolkit.launch.deployment import Deployment
     from toolkit.profile.measure import Measured
+    from toolkit.settings.deployment import Deployment
 
 app = typer.Typer(
     help="Measure a model's experts; write centroids and placements.",

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli import arriving as common
+from toolkit.cli.arriving import Arriving, Judged, Simulated, Sizes, Whose
+from toolkit.cli.grouped import grouped
 
 if TYPE_CHECKING:
     from toolkit.simulate.fleet import Fleet
     from toolkit.simulate.session import Outcome, Setting
 
 
-def simulate(
-    deployment: common.File,
-    cost: common.Cost = "embedded",
-    trace: common.Trace = None,
-    traffic: common.TrafficFile = None,
-    rate: common.Rate = None,
-    seconds: common.Seconds = 600.0,
-    limit: common.Limit = None,
-    speedup: common.Speedup = 1.0,
-    time_unit: common.TimeUnit = 1.0,
-    longest_gap: common.LongestGap = None,
-    scale: common.Scale = "1",
-    concurrency: common.Concurrency = None,
-    ls_share: common.LsShare = None,
+@dataclass(frozen=True)
+class Compared:
+    """What is compared, and how often it is played."""
+
     compare: Annotated[
         str | None,
         typer.Option(
             help="Policies: A,B,.. each [PREFILL+]DECODE, or with mode: plain just one [default: "
             "the deployment's]."
         ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
-    experts: common.ExpertProfile = None,
-    placement: common.ExpertPlacement = None,
-    kv_tokens: common.KvTokens = None,
-    slots: common.Slots = None,
-    slo_ttft_ms: common.SloTtft = None,
-    slo_tpot_ms: common.SloTpot = None,
-    slo_ls_ttft_ms: common.SloLsTtft = None,
-    output: Annotated[Path | None, typer.Option(help="JSON file for all figures.")] = None,
-    report: Annotated[Path | None, typer.Option(help="HTML page: loads, balance, CDFs.")] = None,
+    ] = None
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where the result goes."""
+
+    output: Annotated[Path | None, typer.Option(help="JSON file for all figures.")] = None
+    report: Annotated[Path | None, typer.Option(help="HTML page: loads, balance, CDFs.")] = None
+
+
+@grouped
+def simulate(
+    simulated: Simulated,
+    arriving: Arriving,
+    compared: Compared,
+    whose: Whose,
+    sizes: Sizes,
+    judged: Judged,
+    written: Written,
 ) -> None:
     """Play traffic through a simulated deployment: the router's own policies, at any scale.
 
@@ -56,30 +58,24 @@ def simulate(
     from toolkit.errors import ToolkitError
     from toolkit.simulate.session import run
 
-    arriving = common.Arriving(
-        *(trace, traffic, rate, seconds, limit, speedup, time_unit, longest_gap, scale),
-        ls_share=ls_share,
-    )
     try:
-        whose = common.Whose(experts, placement)
-        setting = _setting(deployment, cost, arriving, compare, whose, kv_tokens, slots)
-        described = _described(deployment, setting.fleet, arriving.source, cost)
-        slo = common.limits(slo_ttft_ms, slo_tpot_ms, slo_ls_ttft_ms)
-        setting = replace(setting, seeds=seeds, in_flight=concurrency, slo=slo)
+        setting = _setting(simulated, arriving, compared, whose, sizes)
+        setting = replace(setting, slo=judged.limits)
+        described = _described(simulated, setting.fleet, arriving.source)
         outcome = run(setting, lambda text: typer.secho(text, err=True, dim=True))
     except (ToolkitError, ValueError) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
-    _show(outcome, output)
-    if report is not None:
+    _show(outcome, written.output)
+    if written.report is not None:
         from toolkit.simulate.page import render
 
         page = render(outcome, described[0], described[1])
-        report.write_text(page)
-        typer.echo(f"report: {report}")
+        written.report.write_text(page)
+        typer.echo(f"report: {written.report}")
 
 
-def _described(deployment: str, fleet: Fleet, source: str, cost: str) -> tuple[str, str]:
+def _described(simulated: Simulated, fleet: Fleet, source: str) -> tuple[str, str]:
     """Title and first sentence of the report."""
     decode, count = fleet.worker or fleet.decode, fleet.prefill.replicas
     ranks = "with DP attention" if decode.dp_attention else "on their own"
@@ -88,24 +84,18 @@ def _described(deployment: str, fleet: Fleet, source: str, cost: str) -> tuple[s
     facts = (
         f"{'' if fleet.worker else prefills}{fleet.decode_ranks} {who} "
         f"{ranks}, {decode.slots} requests and {decode.kv_tokens:,} KV tokens each; "
-        f"traffic from {source}; step times from {cost}."
+        f"traffic from {source}; step times from {simulated.cost}."
     )
     stopping = (fleet.worker or fleet.prefill).preempt
     if stopping is not None:
         rules, layers = stopping.rules, stopping.layers
         how = f"every {rules.slice} of {layers} layers" if layers > 1 else "between chunks"
         facts += f" Best-effort prompts give way ({rules.policy}), {how}."
-    return Path(deployment).stem, facts
+    return Path(simulated.deployment).stem, facts
 
 
 def _setting(
-    deployment: str,
-    cost: str,
-    arriving: common.Arriving,
-    compare: str | None,
-    whose: common.Whose,
-    kv_tokens: int | None,
-    slots: int | None,
+    simulated: Simulated, arriving: Arriving, compared: Compared, whose: Whose, sizes: Sizes
 ) -> Setting:
     from toolkit.cli.launch import find_deployment
     from toolkit.simulate.costs import load, machine_of
@@ -113,12 +103,15 @@ def _setting(
     from toolkit.simulate.session import Setting
 
     requests = arriving.requests()
-    described = find_deployment(deployment)
-    steps = load(cost)
-    fleet = fleet_of(described, kv_tokens, slots, machine_of(steps))
+    described = find_deployment(simulated.deployment)
+    steps = load(simulated.cost)
+    fleet = fleet_of(described, sizes.kv_tokens, sizes.slots, machine_of(steps))
     known = whose.experts(described)
-    arms = [fleet.router.decode_policy] if compare is None else compare.split(",")
-    return Setting(fleet, steps, requests, arms, experts=known)
+    own = [fleet.router.decode_policy]
+    arms = own if compared.compare is None else compared.compare.split(",")
+    return Setting(
+        fleet, steps, requests, arms, compared.seeds, known, in_flight=arriving.concurrency
+    )
 
 
 def _show(outcome: Outcome, output: Path | None) -> None:

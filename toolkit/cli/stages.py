@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from toolkit.launch.deployment import Deployment
     from toolkit.policies.stages.partition import Partition
     from toolkit.policies.stages.population import Population
     from toolkit.policies.stages.qoe import Qoe
+    from toolkit.settings.deployment import Deployment
 
 ADVISED_AGAINST = 3
 """Exit status where stages do not pay."""
@@ -145,9 +145,9 @@ class Target:
 
     def write(self, found: Partition, into: Path) -> None:
         """LaunchError: the copy would be no good deployment; nothing is written then."""
-        from toolkit.launch.deployment import load_deployment
         from toolkit.launch.state import write_whole
         from toolkit.launch.yaml_edit import with_key
+        from toolkit.settings.load import load_deployment
 
         assert self.file is not None
         text = with_key(self.file.read_text(), "decode", "stages", _plain(found), str(self.file))
@@ -163,8 +163,8 @@ class Target:
 
 def _moves(file: Path, into: Path) -> bool:
     """Whether the file would mean something else where the copy is to be."""
-    from toolkit.launch.yaml_lines import read_document
     from toolkit.plan.plain_data import moved, normal
+    from toolkit.settings.yaml_lines import read_document
 
     document = normal(read_document(file)[0])
     return moved(document, file.parent, into.parent) != document

@@ -3,7 +3,7 @@
 A process that hangs cannot say so, and a thread of it can neither: native code may hold the
 interpreter's lock, and a stopped process (SIGSTOP) has no thread that runs. So the loop itself
 counts its rounds, in a file that it maps into memory; whoever reads the file from outside sees that
-the count stands still. `toolkit.watchdog` judges what is read.
+the count stands still. `toolkit.decide.watchdog` judges what is read.
 
 The files of a worker are in the folder that HEARTBEAT_VARIABLE names: `scheduler-N` of DP rank N,
 `follower-PID` of each scheduler that follows another one's requests (other ranks of its tensor

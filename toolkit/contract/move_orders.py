@@ -65,6 +65,7 @@ def decode_order(body: bytes) -> MoveOrder:
         ValueError: says what is wrong with it, and where.
     """
     try:
-        return msgspec.json.decode(body, type=MoveOrder)
+        result: MoveOrder = msgspec.json.decode(body, type=MoveOrder)
+        return result
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"no order to move a request: {error}") from None

@@ -51,7 +51,7 @@ DP_PROFILE_VARIABLE = "TOOLKIT_DP_PROFILE"
 """Names the profile by which a decode worker's DP controller reads signatures."""
 DP_RECORD_VARIABLE = "TOOLKIT_DP_RECORD"
 """A file to which the DP controller writes its decisions with all that led to them
-(`toolkit.decisions`); for tests and questions, as it grows without a bound."""
+(`toolkit.decide.record`); for tests and questions, as it grows without a bound."""
 ROUTER_RECORD_VARIABLE = "TOOLKIT_ROUTER_RECORD"
 """As DP_RECORD_VARIABLE, of the router (`toolkit.router.decisions`): a file a side."""
 DP_HOLD_VARIABLE = "TOOLKIT_DP_HOLD_S"

@@ -15,9 +15,18 @@ class Waiting(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    order: Literal["fcfs", "sjf"]
-    age_s: Age = 5.0
-    class_age_s: Age | None = None
+    order: Literal["fcfs", "sjf"] = Field(
+        description="`fcfs`: first come, first served; `sjf`: shortest uncached prompt first"
+    )
+    age_s: Age = Field(
+        default=5.0,
+        description="with `sjf`: a prompt that waited this long goes before others of its "
+        "priority, seconds",
+    )
+    class_age_s: Age | None = Field(
+        default=None,
+        description="with `sjf`: a prompt that waited this long goes before all, seconds",
+    )
 
     @model_validator(mode="after")
     def _ages_are_for_sjf(self) -> Waiting:

@@ -33,13 +33,13 @@ class Size:
 def demo(size: Size, page: Path | None = None) -> None:
     """Raises ToolkitError when a request was not answered as it must be, or the deployment did not
     start. `page` None: in the folder of the run."""
-    from toolkit.launch.deployment import load_deployment
     from toolkit.launch.progress import reporter_for
     from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
     from toolkit.launch.show import summary
     from toolkit.report import terminal
     from toolkit.resources import recipes_dir
+    from toolkit.settings.load import load_deployment
 
     if page is not None:
         from toolkit.bench.page import ready

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from toolkit.launch import hardware
 from toolkit.launch.checks import possible
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
+from toolkit.settings.load import load_deployment
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ CONFIG: dict[str, Any] = {
 GENERATION_CONFIG = {"do_sample": False, "eos_token_id": [2, 0], "pad_token_id": 0}
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(nn.Module):  # type: ignore[misc]
     """Root-mean-square norm with a learned scale."""
 
     def __init__(self, size: int) -> None:
@@ -67,7 +67,7 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, (x.shape[-1],), self.weight, CONFIG["rms_norm_eps"])
 
 
-class ExpertMix(torch.autograd.Function):
+class ExpertMix(torch.autograd.Function):  # type: ignore[misc]
     """SwiGLU experts over rows sorted by expert; shapes: x [R, H], w13 [E, 2I, H], w2 [E, H, I]."""
 
     @staticmethod
@@ -110,7 +110,7 @@ class ExpertMix(torch.autograd.Function):
         return dx, dw13, dw2, None
 
 
-class HeadLoss(torch.autograd.Function):
+class HeadLoss(torch.autograd.Function):  # type: ignore[misc]
     """Cross-entropy of `hidden @ weight.T`, chunk by chunk: whole logits would not fit the cache.
 
     Gradients come with the forward pass; a target of -1 does not count.
@@ -144,7 +144,7 @@ class HeadLoss(torch.autograd.Function):
         return dh * grads[0], dw * grads[0], None
 
 
-class Experts(nn.Module):
+class Experts(nn.Module):  # type: ignore[misc]
     """The router and its experts; keeps the last routing for losses and measurements."""
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class Experts(nn.Module):
         return torch.zeros_like(flat).index_add(0, rows, y).view_as(x)
 
 
-class Attention(nn.Module):
+class Attention(nn.Module):  # type: ignore[misc]
     """Grouped-query attention with norms on queries and keys."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class Attention(nn.Module):
         return self.o_proj(y.transpose(1, 2).reshape(batch, time, -1))
 
 
-class Layer(nn.Module):
+class Layer(nn.Module):  # type: ignore[misc]
     """One decoder layer."""
 
     def __init__(self) -> None:
@@ -223,7 +223,7 @@ class Layer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Network(nn.Module):
+class Network(nn.Module):  # type: ignore[misc]
     """The whole model; input and output embeddings are separate tensors."""
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class Network(nn.Module):
 
     def routed(self) -> Tensor:
         """Expert ids of the last call, [layers, tokens, top_k]."""
-        return torch.stack([layer.mlp.ids for layer in self.layers])  # type: ignore[union-attr]
+        return torch.stack([layer.mlp.ids for layer in self.layers])
 
 
 def hugging_face_weights(network: Network) -> dict[str, Tensor]:

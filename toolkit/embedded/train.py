@@ -178,7 +178,7 @@ class Routing:
 
     def busiest(self) -> float:
         """Load of the busiest expert over the mean, worst layer, all groups mixed evenly."""
-        return max((used.mean(0).max() / used.mean()).item() for used in self.used)
+        return float(max((used.mean(0).max() / used.mean()).item() for used in self.used))
 
 
 def layer_groups(cells: list[str], layers: int) -> list[list[int]]:

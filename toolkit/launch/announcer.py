@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.launch.deployment import LogFiles
 from toolkit.launch.logfile import rotate_own
 from toolkit.launch.progress import Reporter
 from toolkit.launch.state import LAUNCHER_LOG
+from toolkit.settings.processes import LogFiles
 
 if TYPE_CHECKING:
     from toolkit.launch.process import Managed

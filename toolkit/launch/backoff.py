@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from toolkit.launch.deployment import Restart
+from toolkit.settings.processes import Restart
 
 
 class Next(NamedTuple):

@@ -14,10 +14,8 @@ from toolkit.contract.variables import (
     WORKER_KEY_VARIABLE,
 )
 from toolkit.launch import claims, command, hardware
-from toolkit.launch.acting import LIMITS
 from toolkit.launch.checks.preempting import between_chunks
 from toolkit.launch.checks.waiting import PARKED
-from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.expert_maps import PLACED, file_of
 from toolkit.launch.model import ModelFacts
@@ -27,11 +25,22 @@ from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
 from toolkit.launch.profile_needs import ProfileNeeds, usable_qoe
 from toolkit.launch.wait_limits import STUCK, bounds, wait_limits
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.role import Role
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.section import Router
+
+SHARED = (Router.model_fields.keys() & RouterConfig.model_fields) - {
+    "host", "port", "admin_port", "open", "dispatch", "seed", "profile", "record", "api_keys_file",
+    "admin_key_file", "classes", "rebalance", "allow",
+}  # fmt: skip
+"""Keys that the router's file has as the deployment file says them. Paths become absolute; the
+others are in it in any case, or depend on more than what the file says."""
 
 
 def dispatch_of(deployment: Deployment) -> str:
     """`late` needs prefill and decode apart, our router in front, and is then the default."""
-    if deployment.router.dispatch:
+    if deployment.router.says("dispatch"):
         return deployment.router.dispatch
     late = deployment.mode == "pd" and deployment.router.kind == "toolkit"
     return "late" if late else "concurrent"
@@ -193,26 +202,12 @@ class PlanBuilder:
 
     def _router_config(self, port: int, entries: list[dict[str, Any]]) -> dict[str, Any]:
         router = self.deployment.router
-        optional = {
-            key: getattr(router, key)
-            for key in (
-                "api_key_env",
-                "admin_key_env",
-                "first_token",
-                "prefill_policy",
-                "decode_policy",
-                "moves",
-                "tau",
-                "refit_on_drift",
-                "cors",
-                *LIMITS,
-            )
-        }
-        optional |= wait_limits(self.deployment.device, router)
+        said = router.model_dump(mode="json", include=SHARED & router.said.keys())
+        optional = said | wait_limits(self.deployment.device, router)
         stuck = bounds(self.deployment.device, self.deployment.restart)
         if stuck != STUCK["cpu"]:
             optional |= {"stuck_s": stuck.stuck_s, "announced_s": stuck.announced_s}
-        if self.deployment.prefill.waiting.order == "sjf" and router.parked_per_prefill is None:
+        if self.deployment.prefill.waiting.order == "sjf" and not router.says("parked_per_prefill"):
             optional["parked_per_prefill"] = PARKED
         if self.locality:
             optional["profile"] = self.locality.folder

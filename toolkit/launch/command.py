@@ -25,11 +25,12 @@ from toolkit.contract.variables import (
     RELOCATE_VARIABLE,
     WAITING_VARIABLE,
 )
-from toolkit.launch.deployment import Deployment, Role
-from toolkit.launch.dp_policy import by_signature
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.sglang_router import KEY_ENV
 from toolkit.launch.signature_flags import RECORD
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.dp_policy import by_signature
+from toolkit.settings.role import Role
 
 CPU_ENV = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -256,7 +257,7 @@ def sglang_router_command(
     deployment: Deployment, port: int, prometheus_port: int, workers: list[dict[str, Any]]
 ) -> list[str]:
     """SGLang's own router (sglang_router 0.3.2) over the same workers."""
-    router = deployment.router
+    router, said = deployment.router, deployment.router.said  # the rest is as its own defaults
     argv = [sys.executable, "-m", "toolkit.launch.sglang_router"]
     if router.api_key_env is not None:
         argv += [KEY_ENV, router.api_key_env]
@@ -273,12 +274,18 @@ def sglang_router_command(
         "port": port,
         "prometheus-port": prometheus_port,
         "policy": "round_robin",
-        "prefill-policy": router.prefill_policy if deployment.mode == "pd" else None,
-        "decode-policy": router.decode_policy if deployment.mode == "pd" else None,
-        "max-concurrent-requests": router.max_inflight,
-        "queue-size": router.max_queue,
-        "request-timeout-secs": router.request_timeout_s and int(router.request_timeout_s),
+        "prefill-policy": said.get("prefill_policy") if deployment.mode == "pd" else None,
+        "decode-policy": said.get("decode_policy") if deployment.mode == "pd" else None,
+        "max-concurrent-requests": said.get("max_inflight"),
+        "queue-size": said.get("max_queue"),
+        "request-timeout-secs": int(router.request_timeout_s)
+        if "request_timeout_s" in said
+        else None,
         "worker-startup-timeout-secs": int(deployment.timeouts.start),
     }
     extra = {k.lstrip("-").replace("_", "-"): v for k, v in router.args.items()}
     return argv + to_argv(flags | extra)
+
+
+def _whole(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds)

@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from toolkit.errors import Problem, ToolkitError
+from toolkit.errors import LaunchError, Problem
 
 __all__ = ["LaunchError", "Problem"]
-
-
-class LaunchError(ToolkitError):
-    """The deployment cannot start or could not go on. `problems` holds every reason."""
-
-    def __init__(self, problems: Sequence[Problem] | str) -> None:
-        if isinstance(problems, str):
-            problems = [Problem("", problems)]
-        self.problems = tuple(problems)
-        super().__init__("\n".join(str(p) for p in self.problems))

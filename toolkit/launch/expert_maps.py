@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.settings.deployment import Deployment
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import WorkerPlan

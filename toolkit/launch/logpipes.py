@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
-from toolkit.launch.deployment import LogFiles
+from toolkit.settings.processes import LogFiles
 
 CAPACITY = 1 << 20
 """Bytes that a pipe is to hold: what an unprivileged process may ask for."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.bounded_files import read_json
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError, Problem
+from toolkit.settings.deployment import Deployment
 
 ALL_MOE = ("mixtral", "gpt_oss", "olmoe", "minimax_m2")
 """Model types of which every layer has experts, without a word of it in the config."""

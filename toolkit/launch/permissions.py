@@ -6,7 +6,7 @@ A switch of SGLang's that an operator turns on is a permission: who starts worke
 
 from __future__ import annotations
 
-from toolkit.launch.deployment import Deployment
+from toolkit.settings.deployment import Deployment
 
 SWITCHES = {
     "enable-custom-logit-processor": "logit_processor",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from toolkit.launch.deployment import Timeouts
 from toolkit.launch.errors import Problem
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import FINAL, Managed, Status
+from toolkit.settings.processes import Timeouts
 
 
 class Phase(StrEnum):

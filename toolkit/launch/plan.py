@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from toolkit.contract.addresses import http_url, loopback_like
-from toolkit.launch.deployment import LogFiles, Restart, Timeouts
 from toolkit.launch.errors import Problem
 from toolkit.launch.masking import masked_plan
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.profile_needs import ProfileNeeds
 from toolkit.loopback import is_loopback
 from toolkit.policies.base import group_count
+from toolkit.settings.processes import LogFiles, Restart, Timeouts
 
 RUN_DIR = "{run_dir}"
 """Stands for the run folder in commands; the supervisor puts the real one in."""

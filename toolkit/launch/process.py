@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from toolkit.contract.variables import DEVICE_VARIABLE
+from toolkit.contract.variables import DEVICE_VARIABLE, RUN_ID_VARIABLE
 from toolkit.launch import trees
 from toolkit.launch.orders import What
 from toolkit.preloaded.client import Different, Forked, Preloaded
@@ -99,7 +99,7 @@ class Managed:
     def environment(self, run_id: str) -> dict[str, str]:
         """All variables that it gets."""
         mine = {name: value for name, value in os.environ.items() if name not in self.without}
-        return {**mine, **self.env, trees.RUN_ID: run_id}
+        return {**mine, **self.env, RUN_ID_VARIABLE: run_id}
 
     @property
     def forkable(self) -> bool:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.contract.variables import DP_PROFILE_VARIABLE, RELOCATE_VARIABLE
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.model import from_folder
 from toolkit.launch.signature_flags import recording
 from toolkit.policies import follows_experts
+from toolkit.settings.deployment import Deployment
 
 if TYPE_CHECKING:
     from toolkit.launch.plan import Plan

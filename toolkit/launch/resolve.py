@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from toolkit.launch import command, hardware
 from toolkit.launch.builder import PlanBuilder
 from toolkit.launch.checks import reserved
-from toolkit.launch.deployment import Deployment, Role
-from toolkit.launch.dp_policy import check_args
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.expert_maps import expert_maps
 from toolkit.launch.model import read_model
 from toolkit.launch.placement import Request, place
 from toolkit.launch.plan import Plan
 from toolkit.launch.profile_needs import read_locality
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.dp_policy import check_args
+from toolkit.settings.role import Role
 
 
 def resolve(deployment: Deployment, host: str | None = None) -> Plan:

@@ -1,6 +1,6 @@
 """Tell the router how long starts take, and when a worker that has died is back.
 
-Requests that find no worker of a role wait for as long as that takes (`toolkit.router.returns`).
+Requests that find no worker of a role wait for as long as that takes (`toolkit.decide.returns`).
 Only the launcher knows: it starts them. It tells at each change, and again until it is heard.
 """
 

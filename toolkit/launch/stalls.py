@@ -17,9 +17,9 @@ from pathlib import Path
 
 from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import HTTP, Beat
+from toolkit.decide.watchdog import Bounds, Health, Watchdog
 from toolkit.launch.process import Managed, Status
 from toolkit.launch.scratch import heartbeats
-from toolkit.watchdog import Bounds, Health, Watchdog
 
 NODE = re.compile(r"-node-\d+$")
 """How the name of a worker's part ends that is on one of several nodes."""

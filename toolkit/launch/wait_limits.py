@@ -28,18 +28,23 @@ On a GPU pauses are longer, each for its reason in SGLang 0.5.21 (by reading):
 
 from __future__ import annotations
 
-from typing import Any
+from toolkit.decide.watchdog import Bounds
+from toolkit.settings.devices import CUDA
+from toolkit.settings.processes import Restart
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.section import Router
 
-from toolkit.launch.deployment import Restart
-from toolkit.watchdog import Bounds
-
+_CPU = {name: field.default for name, field in RouterConfig.model_fields.items()}
+_DEFAULTS: dict[str, dict[str, float]] = {"cpu": _CPU, "cuda": _CPU | CUDA}
 WAIT_LIMITS: dict[str, dict[str, float]] = {
-    "cpu": {"silent_s": 1.5, "hung_s": 5.0, "lost_s": 60.0, "idle_timeout_s": 60.0},
-    "cuda": {"silent_s": 5.0, "hung_s": 30.0, "lost_s": 60.0, "idle_timeout_s": 120.0},
+    device: {key: own[key] for key in ("silent_s", "hung_s", "lost_s", "idle_timeout_s")}
+    for device, own in _DEFAULTS.items()
 }
 """Seconds. Those of `cpu` are the router's own defaults, where nobody tells it the device."""
 
-STUCK: dict[str, Bounds] = {"cpu": Bounds(5.0, 120.0), "cuda": Bounds(20.0, 300.0)}
+STUCK: dict[str, Bounds] = {
+    device: Bounds(own["stuck_s"], own["announced_s"]) for device, own in _DEFAULTS.items()
+}
 """When a rank that holds work is stuck, beside work that it has announced and in it. Those of `cpu`
 are the router's own defaults."""
 
@@ -48,19 +53,19 @@ def bounds(device: str, restart: Restart) -> Bounds:
     """When a rank is stuck, by the deployment or by its device."""
     own = STUCK.get(device, STUCK["cpu"])
     return Bounds(
-        own.stuck_s if restart.stuck_s is None else restart.stuck_s,
-        own.announced_s if restart.announced_s is None else restart.announced_s,
+        restart.stuck_s if restart.says("stuck_s") else own.stuck_s,
+        restart.announced_s if restart.says("announced_s") else own.announced_s,
     )
 
 
-def wait_limits(device: str, router: Any) -> dict[str, float]:
+def wait_limits(device: str, router: Router) -> dict[str, float]:
     """What the router must be told: times that `router` (keys of the file) says, and those of the
     device that are not its own defaults.
 
     A `hung_s` that is said alone bounds `silent_s`: no worker is given up before it is left alone.
     """
     own = WAIT_LIMITS["cpu"]
-    said = {key: getattr(router, key) for key in own if getattr(router, key)}
+    said = {key: value for key, value in router.said.items() if key in own}
     found = WAIT_LIMITS.get(device, own) | said
     if "silent_s" not in said:
         found["silent_s"] = min(found["silent_s"], found["hung_s"])

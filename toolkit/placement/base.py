@@ -67,17 +67,17 @@ class Placement:
     @property
     def layers(self) -> int:
         """MoE layers."""
-        return self.physical_to_logical.shape[0]
+        return int(self.physical_to_logical.shape[0])
 
     @property
     def redundant(self) -> int:
         """Replicas beyond one an expert, in each layer."""
-        return self.physical_to_logical.shape[1] - self.experts
+        return int(self.physical_to_logical.shape[1] - self.experts)
 
     @property
     def slots(self) -> int:
         """Slots of one GPU in one layer, P / G."""
-        return self.physical_to_logical.shape[1] // self.gpus
+        return int(self.physical_to_logical.shape[1] // self.gpus)
 
     def replicas(self) -> Ints:
         """[L, E]: in how many slots each expert lies."""

@@ -147,7 +147,7 @@ class Problem:
             after = self.share(layer + 1, gpu[layer + 1])
             saved += float((before * (affinity @ self.worth(after))).sum())
             before = after
-        return saved * self.unit * self._most / 2**SHARE_BITS
+        return float(saved * self.unit * self._most / 2**SHARE_BITS)
 
 
 def joint(

@@ -126,7 +126,8 @@ def least_crossing(traffic: Traffic, slots: int) -> float:
 def _by_node(share: Shares, topology: Topology) -> Shares:
     layers, experts, _ = share.shape
     split: Shares = share.reshape(layers, experts, topology.nodes, topology.gpus_per_node)
-    return split.sum(axis=3)
+    result: Shares = split.sum(axis=3)
+    return result
 
 
 def _crossing(traffic: Traffic, cases: list[Shares]) -> Floats:

@@ -142,7 +142,8 @@ class Nodes:
         """[N]: load that a node is spared, of the mean node's, for what it serves of other nodes'
         tokens above the mean."""
         stays = (self.saved * self.held(expert, node)).sum(axis=0) / self.topology.gpus_per_node
-        return np.round(np.clip(stays.mean() - stays, 0, SPARED), DIGITS)
+        result: Floats = np.round(np.clip(stays.mean() - stays, 0, SPARED), DIGITS)
+        return result
 
     def _relieve(self, expert: Ints, node: Ints) -> bool:
         """Ask for more replicas of what is too heavy, or bar it; whether there was any."""

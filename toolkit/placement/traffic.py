@@ -71,12 +71,12 @@ class Traffic:
     @property
     def layers(self) -> int:
         """MoE layers."""
-        return self.load.shape[0]
+        return int(self.load.shape[0])
 
     @property
     def experts(self) -> int:
         """Logical experts of a layer."""
-        return self.load.shape[1]
+        return int(self.load.shape[1])
 
 
 def count(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from toolkit.launch.deployment import Deployment
 from toolkit.plan.errors import PlanError
 from toolkit.plan.expert_layout import Lay, bare, lay_of
 from toolkit.plan.plain_data import Document
+from toolkit.settings.deployment import Deployment
 from toolkit.simulate.fleet import Fleet, Machine
 from toolkit.simulate.of_deployment import fleet_of
 

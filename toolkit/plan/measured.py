@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.model import ModelFacts, read_model
 from toolkit.plan.errors import PlanError
 from toolkit.resources import profiles_dir
+from toolkit.settings.deployment import Deployment
 
 
 def check(deployment: Deployment, *profiles: str | None) -> None:

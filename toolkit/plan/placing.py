@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.model import read_model
 from toolkit.placement import Topology
@@ -25,6 +24,7 @@ from toolkit.plan.expert_layout import (
 from toolkit.plan.knob import Knob
 from toolkit.plan.plain_data import Document, arg_key, get, put
 from toolkit.policies import follows_experts
+from toolkit.settings.deployment import Deployment
 from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.experts import Experts

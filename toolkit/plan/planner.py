@@ -25,13 +25,12 @@ from toolkit.plan.split import nearest, split_of, splits, with_split
 from toolkit.plan.stages import stager
 from toolkit.plan.stages import why_not as why_no_stages
 from toolkit.plan.trials import Trials
+from toolkit.settings.router.bounds import Waits
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.recorder import CLASSES
 from toolkit.simulate.session import Requests
 
-INFLIGHT = 256
-"""The router's own `max_inflight` (`toolkit.router.config.RouterConfig`)."""
 SPARE = 2
 """Times the mean number in flight that the router should let in."""
 ROUNDS = 2
@@ -276,7 +275,7 @@ def _remark(made: Planned, choices: int) -> None:
             "nothing about other days"
         )
     inflight = max(made.rate * each["e2e_mean"] for each in made.after) * SPARE
-    limit = get(made.plan.document, "router", "max_inflight") or INFLIGHT
+    limit = get(made.plan.document, "router", "max_inflight") or Waits().max_inflight
     if inflight > limit:
         room = 1 << math.ceil(math.log2(inflight))
         document = put(made.plan.document, ("router", "max_inflight"), room)

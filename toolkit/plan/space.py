@@ -18,8 +18,7 @@ from toolkit.plan.preempt import stopping
 from toolkit.plan.split import Split, split_of, with_split
 from toolkit.plan.stages import Stager, staging
 from toolkit.policies.gimbal import Thresholds
-from toolkit.simulate.fleet import RouterFleet
-from toolkit.simulate.of_deployment import ROUTED
+from toolkit.settings.router.config import RouterConfig
 
 PLAIN_PREFILL = "round_robin"
 BALANCERS = ("shortest_queue", "kv_shortest_queue", "least_tokens")
@@ -51,7 +50,8 @@ BETAS = (1, 3, 12)
 RUNNING = (0.5, 1, 2, 4)
 CHUNKS = (0.25, 0.5, 1, 2)
 PARKED = (8, 16, 32, 64)
-ROUTED_PARKED: int = RouterFleet.model_fields["parked_per_prefill"].default
+OWN = RouterConfig.model_fields
+"""The router's own settings, where a file names none."""
 AGES = (1, 5)
 """Seconds after which a waiting prompt goes first, where else the shortest does."""
 
@@ -102,7 +102,7 @@ def kept(document: Document) -> Document:
 def policy_of(document: Document, side: str) -> str:
     """The policy of a file, or the router's own where it names none."""
     key = f"{side}_policy"
-    return str(get(document, "router", key) or ROUTED[key])
+    return str(get(document, "router", key) or OWN[key].default)
 
 
 def _policy(side: str, own: Candidate, names: tuple[str, ...]) -> Knob:
@@ -280,7 +280,11 @@ def _parked(own: Candidate) -> Knob:
     waiting = _waiting(own)
 
     def read(document: Document) -> int:
-        default = ROUTED_PARKED if waiting.read(document) == "fcfs" else SHORTEST_PARKED
+        default = (
+            OWN["parked_per_prefill"].default
+            if waiting.read(document) == "fcfs"
+            else SHORTEST_PARKED
+        )
         return int(get(document, *keys) or default)
 
     return Knob(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from toolkit.launch.deployment import Deployment
-from toolkit.launch.staged import with_replicas
 from toolkit.plan.errors import PlanError
 from toolkit.plan.plain_data import Document, get, put
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.stages import with_replicas
 
 
 class Split(NamedTuple):

@@ -178,6 +178,8 @@ class Policy(ABC):
 
     name: str
     needs: Needs = Needs()
+    on_record: bool = False
+    """Whether its home is to follow requests for the record, although it may not need that."""
     counters: Any = None
     """A dataclass of what it counts of its decisions, for those who look."""
     inflight: InflightLengths | None = None

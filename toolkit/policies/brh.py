@@ -171,7 +171,7 @@ class BrHPolicy(BalanceRoute):
 
         now = np.array(ranks.load)[:, None]
         held = self.inflight.projections(ranks.keys, self.horizon)
-        ahead = now + (held - held[:, :1])
+        ahead: np.ndarray = now + (held - held[:, :1])
         np.maximum(ahead, 0.0, out=ahead)
         if any(ranks.silent):
             silent = np.array(ranks.silent)

@@ -96,7 +96,7 @@ def _compare(name: str, a: Any, b: Any) -> Iterator[Difference]:
 
 def _same(a: Any, b: Any) -> bool:
     if _is_number(a) and _is_number(b):
-        return abs(a - b) <= _SAME * max(abs(a), abs(b))
+        return bool(abs(a - b) <= _SAME * max(abs(a), abs(b)))
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return all(_same(x, y) for x, y in zip(a, b, strict=True))
     return bool(a == b)

@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from toolkit import placement
 from toolkit.placement import Laid, Placement, Topology
 from toolkit.placement.rank_map import rank_map
-from toolkit.policies import EldrPolicy, Policy, RoundRobinPolicy
+from toolkit.policies import Policy
+from toolkit.policies.eldr import EldrPolicy
+from toolkit.policies.round_robin import RoundRobinPolicy
 from toolkit.profile.placing import Layout, save
 from toolkit.profile.request_homes import SERVER, request_homes
 from toolkit.profile_folder.errors import ProfileError
@@ -127,7 +129,7 @@ class NodeTraffic:
     @property
     def judged(self) -> int:
         """How many requests were held out."""
-        return self.eplb.came.shape[1]
+        return int(self.eplb.came.shape[1])
 
     @property
     def before(self) -> Side:

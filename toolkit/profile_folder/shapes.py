@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.profile_folder.schema import Profile
 
@@ -97,7 +97,7 @@ def figure_problems(profile: Profile) -> list[str]:
     return problems
 
 
-def array_problems(profile: Profile, arrays: Mapping[str, NDArray]) -> list[str]:
+def array_problems(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> list[str]:
     """Arrays that are missing, unknown, of another type or shape, or out of range."""
     wanted = expected(profile)
     problems = []
@@ -125,7 +125,7 @@ def array_problems(profile: Profile, arrays: Mapping[str, NDArray]) -> list[str]
     return problems or _values(profile, arrays)
 
 
-def _values(profile: Profile, arrays: Mapping[str, NDArray]) -> list[str]:
+def _values(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> list[str]:
     """Indices that point outside; only asked once types and shapes are right."""
     experts, k = profile.model.experts, profile.centroids.k
     ranges = {"cluster": (-1, k), "held_out": (0, 2)}

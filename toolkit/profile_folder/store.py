@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.bounded_files import Unreadable, read_arrays, read_text
 from toolkit.profile_folder import document, shapes, swap
@@ -58,7 +58,7 @@ def _check_target(target: Path, folder: str | Path) -> None:
 def write(
     folder: str | Path,
     profile: Profile,
-    arrays: Mapping[str, NDArray],
+    arrays: Mapping[str, NDArray[Any]],
     report_html: str | None = None,
     *,
     files: Mapping[str, str] | None = None,
@@ -90,7 +90,7 @@ def write(
         raise ProfileError(f"{folder} cannot be written: {_advice(error)}") from error
 
 
-def read(folder: str | Path) -> tuple[Profile, dict[str, NDArray]]:
+def read(folder: str | Path) -> tuple[Profile, dict[str, NDArray[Any]]]:
     """The profile in `folder` and its arrays.
 
     Raises:
@@ -108,7 +108,7 @@ def read(folder: str | Path) -> tuple[Profile, dict[str, NDArray]]:
                 raise
 
 
-def _read(place: Path, name: str) -> tuple[Profile, dict[str, NDArray]]:
+def _read(place: Path, name: str) -> tuple[Profile, dict[str, NDArray[Any]]]:
     if not place.is_dir():
         raise ProfileError(f"{name} is no folder: make a profile with `toolkit profile`")
     try:
@@ -137,7 +137,7 @@ def _read(place: Path, name: str) -> tuple[Profile, dict[str, NDArray]]:
     return whole.profile, arrays
 
 
-def _save(path: Path, arrays: Mapping[str, NDArray]) -> None:
+def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import save_file

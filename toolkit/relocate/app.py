@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolkit.relocate.errors import RelocationError
@@ -56,11 +56,12 @@ class Collector:
             longest.add_metric([name], own.longest_s)
         yield longest
         last = {name: each.decided[-1] for name, each in self._relocators.items() if each.decided}
-        for of, text, value in (
+        gauges: tuple[tuple[str, str, Callable[[dict[str, Any]], float]], ...] = (
             ("balance", "Busiest GPU over mean when last decided", lambda d: d["balance"][0]),
             ("balance_predicted", "The same under the fitted map", lambda d: d["balance"][1]),
             ("gain_predicted", "Share of an expert layer's time", lambda d: d["gain"]),
-        ):
+        )
+        for of, text, value in gauges:
             gauge = GaugeMetricFamily(PREFIX + of, text, labels=["server"])
             for name, decided in last.items():
                 gauge.add_metric([name], value(decided))

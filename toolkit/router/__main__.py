@@ -32,8 +32,9 @@ async def serve(config_path: str, parsers: Started) -> int:
     from toolkit.limited_logs import limit_all
     from toolkit.router import connections, descriptors, lobby, quiet
     from toolkit.router.app import Router
-    from toolkit.router.config import ConfigError, load_config
     from toolkit.router.listener import Listener
+    from toolkit.settings.router.config import ConfigError
+    from toolkit.settings.router.load import load_config
 
     try:
         config = load_config(config_path)
@@ -115,7 +116,7 @@ def main() -> int:
 
     # Numpy, where a profile brings it in: for a decision, threads only cost.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return uvloop.run(serve(sys.argv[1], parsers))
+    return int(uvloop.run(serve(sys.argv[1], parsers)))
 
 
 if __name__ == "__main__":

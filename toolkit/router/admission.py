@@ -3,7 +3,7 @@
 A request is asked about twice: `check` when its head is here (nothing of its body has been read),
 and `enter` when it is known of how many parts it is. `enter` takes the places of all parts at
 once, so that batches that come together cannot overshoot the bound; whose turn it then is says
-`toolkit.router.slots`.
+`toolkit.decide.slots`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
+from toolkit.decide.slots import Queued, Slots
 from toolkit.router.errors import ApiError
-from toolkit.router.slots import Queued, Slots
 
 RETRY_AFTER_S = 1
 

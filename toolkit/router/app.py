@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from toolkit.contract.headers import CLASS, LABEL, REQUEST_ID, ROUTING_KEY, TO_WORKER
+from toolkit.contract.headers import CAPTURE, CLASS, LABEL, REQUEST_ID, ROUTING_KEY, TO_WORKER
 from toolkit.keys import KeysError
 from toolkit.router import bodies, budget, identity, request_id, views
 from toolkit.router.admission import Admission, Entry
 from toolkit.router.attempt.upstream_calls import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
-from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.connections import Connection
 from toolkit.router.cross_origin import CrossOrigin
 from toolkit.router.dispatch import Dispatcher
@@ -38,11 +37,12 @@ from toolkit.router.quiet import where
 from toolkit.router.recording import Entry as Recorded
 from toolkit.router.recording import Recording
 from toolkit.router.relay import Relay
-from toolkit.router.request import CAPTURE, PATHS, WHOLE, Job
+from toolkit.router.request import PATHS, WHOLE, Job
 from toolkit.router.silence import give_up_silent
 from toolkit.router.stages import Rebalancer
 from toolkit.router.unserved import answered, shape, unserved
 from toolkit.router.validate import models
+from toolkit.settings.router.config import ConfigError, RouterConfig
 
 if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality

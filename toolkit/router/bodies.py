@@ -22,8 +22,8 @@ from time import monotonic
 from aiohttp import StreamReader, web
 
 from toolkit.router.budget import MIB, Charge
-from toolkit.router.config import RouterConfig
 from toolkit.router.errors import ApiError
+from toolkit.settings.router.config import RouterConfig
 
 ORDER = 64 * 1024
 """The largest body of an endpoint that only tells the router something: it is read on the loop."""

@@ -12,8 +12,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from toolkit.decide.watchdog import Health
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.watchdog import Health
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

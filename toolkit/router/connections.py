@@ -38,7 +38,7 @@ NO_LINGER = struct.pack("ii", 1, 0)
 """A connection so closed is reset, and the kernel lets go of what it holds for it."""
 
 # Pipelined requests that are read while one runs; aiohttp's 32 may hold 4 MiB a connection.
-web_protocol.MAX_MSG_QUEUE_SIZE = 2  # type: ignore[misc]
+web_protocol.MAX_MSG_QUEUE_SIZE = 2
 
 
 def _plain(error: ApiError) -> bytes:
@@ -121,13 +121,13 @@ class Connection(web.RequestHandler):
             return False
         transport = self.transport
         if transport is not None and not transport.is_closing():
-            transport.pause_reading()  # type: ignore[attr-defined]
+            transport.pause_reading()
             asyncio.get_running_loop().call_later(REFUSED_PAUSE_S, self._read_on)
         return True
 
     def _read_on(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()  # type: ignore[attr-defined]
+            self.transport.resume_reading()
 
     def _break_off(self) -> None:
         """Tell who reads a body that its framing is broken: aiohttp only says so to whoever asks

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from aiohttp import web
 
 from toolkit.contract.headers import REQUEST_ID, TO_CLIENT
-from toolkit.router.origins import ANY
+from toolkit.settings.router.origins import ANY
 
 METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 EXPOSED = ", ".join((REQUEST_ID, *TO_CLIENT))

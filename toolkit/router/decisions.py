@@ -1,4 +1,4 @@
-"""The router's decisions on record, where the environment asks for it (`toolkit.decisions`)."""
+"""The router's decisions on record, where the environment asks for it (`toolkit.decide.record`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def on_record(policy: Policy, side: str, seed: int, tau: float | None) -> Policy
     path = os.environ.get(ROUTER_RECORD_VARIABLE)
     if not path:
         return policy
-    from toolkit.decisions import recorded
+    from toolkit.decide.record import recorded
 
     return recorded(policy, Path(f"{path}.{side}.jsonl"), seed, tau)

@@ -14,6 +14,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from toolkit.decide.ejection import usable as ejected_left_out
 from toolkit.policies import make_policy
 from toolkit.policies.base import Needs, Policy, RequestView
 from toolkit.policies.following import Following
@@ -21,11 +22,8 @@ from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.support.stoppable import all_full
 from toolkit.router import resumable
 from toolkit.router.balance import Balance
-from toolkit.router.config import Dispatch, RouterConfig
 from toolkit.router.decisions import on_record
-from toolkit.router.ejection import usable as ejected_left_out
 from toolkit.router.errors import ApiError, Retry
-from toolkit.router.first_token import FirstTokenFrom
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.moves import GoOn, Live, Moves
@@ -35,6 +33,8 @@ from toolkit.router.request import NOTHING, SubRequest, Wanted
 from toolkit.router.reruns import Reruns
 from toolkit.router.stream_memory import FORGOTTEN
 from toolkit.router.wait_queue import Place
+from toolkit.settings.router.choosing import Dispatch, FirstTokenFrom
+from toolkit.settings.router.config import RouterConfig
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.upstream_calls import Answer
@@ -102,7 +102,7 @@ class Dispatcher:
         if side != "decode":
             return
         self.pooling = self.pool is not None and policy.needs.pool
-        self.following = policy.follow() if policy.needs.following else None
+        self.following = policy.follow() if policy.needs.following or policy.on_record else None
         if self.locality is not None:
             self.locality.attach(policy)
         if self.pool is not None:
@@ -223,7 +223,7 @@ class Dispatcher:
         """The policy's choice among healthy ranks (with `credit`: those that have one left).
 
         Waits for a credit as long as the request lives, and for a worker to come back `wait_s`, or
-        as long as a start takes (`toolkit.router.returns`), until the request's own `deadline`.
+        as long as a start takes (`toolkit.decide.returns`), until the request's own `deadline`.
         Nobody overtakes those who wait, however often the health of workers changes meanwhile.
 
         Raises:

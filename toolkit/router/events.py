@@ -12,7 +12,6 @@ from time import monotonic, time
 
 from toolkit.contract import events
 from toolkit.contract.paths import EVENTS
-from toolkit.router.config import RouterConfig
 from toolkit.router.errors import OutOfResources, UpstreamError
 from toolkit.router.identity import other_run
 from toolkit.router.quiet import where
@@ -20,6 +19,7 @@ from toolkit.router.rank import Rank
 from toolkit.router.retry_after import passed
 from toolkit.router.upstream import Call
 from toolkit.router.worker import Worker
+from toolkit.settings.router.config import RouterConfig
 
 log = logging.getLogger("toolkit.router")
 

@@ -8,7 +8,7 @@ request for which that is not sure, or was not tried, waits for decode.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from toolkit.router.validate.adapters import names_adapter
 from toolkit.router.validate.asked import asked
@@ -17,7 +17,6 @@ from toolkit.router.validate.handover import UNTRIED
 if TYPE_CHECKING:
     from toolkit.router.request import SubRequest
 
-FirstTokenFrom = Literal["prefill", "decode"]
 PATCH = "first_token"
 """What a prefill worker that tells first tokens lists among its patches."""
 

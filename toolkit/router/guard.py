@@ -13,7 +13,7 @@ from toolkit.router.keys import Caller, Keyring, keyring
 from toolkit.router.unserved import answered
 
 if TYPE_CHECKING:
-    from toolkit.router.config import RouterConfig
+    from toolkit.settings.router.config import RouterConfig
 
 OPEN_PATHS = frozenset({"/health", "/readiness", "/metrics"})
 """Probes and scrapers have no key."""

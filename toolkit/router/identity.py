@@ -15,7 +15,7 @@ from toolkit.contract import headers, run_id
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from toolkit.router.config import WorkerConfig
+    from toolkit.settings.router.worker import WorkerConfig
 
 MARKED = frozenset({"/health", "/readiness", "/workers"})
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from toolkit.keys import KeysError, client_keys, from_environment, one_key
 
 if TYPE_CHECKING:
-    from toolkit.router.config import RouterConfig
+    from toolkit.settings.router.config import RouterConfig
 
 
 @dataclass(frozen=True)

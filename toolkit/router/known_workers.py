@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 
-from toolkit.router.config import RouterConfig
-from toolkit.router.poison import Deaths, Probation
+from toolkit.decide.poison import Deaths, Probation
+from toolkit.decide.returns import Return, Returns, Stay, first, stay
+from toolkit.decide.watchdog import Health
 from toolkit.router.rank import Rank
-from toolkit.router.returns import Return, Returns, Stay, first, stay
 from toolkit.router.validate.declared import oldest
 from toolkit.router.wait_queue import WaitQueue
 from toolkit.router.worker import Worker
-from toolkit.watchdog import Health
+from toolkit.settings.router.config import RouterConfig
 
 
 class KnownWorkers:
@@ -28,7 +28,7 @@ class KnownWorkers:
         self.returns = Returns()
         self.poisoned: Counter[str] = Counter()
         """By worker: its deaths for which a request was put in quarantine
-        (`toolkit.router.poison`)."""
+        (`toolkit.decide.poison`)."""
         self._queues: dict[str, WaitQueue] = {w.role: WaitQueue() for w in config.workers}
         self._on_probation = WaitQueue()
         self._gone_at: dict[str, float] = {}
@@ -83,7 +83,7 @@ class KnownWorkers:
         return None
 
     def queue(self, role: str, suspect: bool = False) -> WaitQueue:
-        """Where requests wait for a worker of the role. Suspects (`toolkit.router.poison`) wait
+        """Where requests wait for a worker of the role. Suspects (`toolkit.decide.poison`) wait
         apart, as a worker takes one of them at a time: they must hold up nobody else."""
         return self._on_probation if suspect else self._queues[role]
 

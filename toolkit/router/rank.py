@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.contract.events import Heartbeat, LoadReading, Steps
 from toolkit.contract.heartbeat import DOING_BYTES, Beat, sane_seconds
+from toolkit.decide.ledger import FIELDS, Ledger
+from toolkit.decide.waiting_work import waiting_tokens
+from toolkit.decide.watchdog import Bounds, Health, Watchdog
 from toolkit.policies.base import Group, Load, WorkerView, group_of
 from toolkit.policies.support.stoppable import without_best_effort
-from toolkit.router.config import RouterConfig
-from toolkit.router.ledger import FIELDS, Ledger
 from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call
-from toolkit.waiting_work import waiting_tokens
-from toolkit.watchdog import Bounds, Health, Watchdog
+from toolkit.settings.router.config import RouterConfig
 
 if TYPE_CHECKING:
     from toolkit.router.reservation import Reservation

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from toolkit.bounded_files import parse_json
 from toolkit.contract.request_class import RequestClass
-from toolkit.router.config import ConfigError
 from toolkit.router.quiet import Tally
 from toolkit.router.request_view import BLOCK_BYTES, anonymous
+from toolkit.settings.router.config import ConfigError
 
 if TYPE_CHECKING:
     from toolkit.router.request import SubRequest

@@ -15,9 +15,9 @@ import orjson
 from toolkit.contract.headers import CAPTURE
 from toolkit.contract.request_class import RequestClass
 from toolkit.contract.ticket import TICKET_KEY, sign
+from toolkit.decide.poison import Record
 from toolkit.policies.base import RequestView
 from toolkit.router.errors import ApiError
-from toolkit.router.poison import Record
 from toolkit.router.retry_after import Refusals
 from toolkit.router.track import Track
 

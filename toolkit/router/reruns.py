@@ -8,15 +8,15 @@ from hashlib import blake2b
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from toolkit.decide.poison import Quarantine, Record, RetryBudget, Strike
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.packed import segments
-from toolkit.router.poison import Quarantine, Record, RetryBudget, Strike
 from toolkit.router.request import SubRequest
 
 if TYPE_CHECKING:
-    from toolkit.router.config import RouterConfig
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.metrics import Metrics
+    from toolkit.settings.router.config import RouterConfig
 
 OUTCOME_S = 0.3
 LOOK_S = 0.02

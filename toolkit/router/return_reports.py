@@ -11,7 +11,7 @@ SHAPE = '{"workers": {NAME: {"usual_s": SECONDS or null, "back_in_s": SECONDS or
 
 
 class Notified(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a worker, as `toolkit.router.returns` takes it."""
+    """Of a worker, as `toolkit.decide.returns` takes it."""
 
     usual_s: Seconds | None
     back_in_s: Seconds | None

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from toolkit.router.upstream import Call
 
 if TYPE_CHECKING:
-    from toolkit.router.config import RouterConfig
     from toolkit.router.rank import Rank
+    from toolkit.settings.router.config import RouterConfig
 
 STARVED = 4.0
 """A stream may be silent for this many time-outs while others of its rank are not: it waits for a

@@ -17,6 +17,7 @@ from toolkit.contract.headers import CAPTURE
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.support.user import user_of
 from toolkit.router import request_view
+from toolkit.router.classes import class_of
 from toolkit.router.errors import ApiError
 from toolkit.router.request import (
     NOTHING,
@@ -32,7 +33,7 @@ from toolkit.router.validate.limits import Limits
 from toolkit.router.validate.refusal import invalid
 
 if TYPE_CHECKING:
-    from toolkit.router.classes import Classes
+    from toolkit.settings.router.classes import Classes
 
 DEEPEST = 200
 """Levels of JSON; orjson writes 254, Python and workers read some hundreds more."""
@@ -91,7 +92,7 @@ def split(
     """Check a body, as `load` gives it, and split it into sub-requests. `vocabulary` is the number
     of token ids, 0 when unknown; `release` of SGLang that the oldest worker has, empty when unknown
     (`toolkit.router.validate.declared.oldest`); `allow` what this deployment lets clients do
-    (`toolkit.router.validate.ALLOWABLE`); `capture`: the client wants the experts of its request
+    (`toolkit.settings.router.permissions`); `capture`: the client wants the experts of its request
     kept.
 
     `label` is the client's own name for the kind of request and `routing_key` its word on where it
@@ -114,7 +115,7 @@ def split(
             '`capture_experts: true` in its file (or "capture" in `allow` of a router\'s own).',
         )
     named = _named(endpoint, body)
-    kind = RequestClass.STANDARD if classes is None else classes.of(named, said_class, key)
+    kind = RequestClass.STANDARD if classes is None else class_of(classes, named, said_class, key)
     body = check(endpoint, body, Limits(vocabulary, allow, release))
     if lax:
         _check_text(body)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.moves import Live, Outcome
     from toolkit.router.rank import Rank
-    from toolkit.router.rebalance import Rebalance
+    from toolkit.settings.router.rebalance import Rebalance
 
 log = logging.getLogger("toolkit.router")
 

@@ -19,12 +19,13 @@ from toolkit.router import (
     stage_figures,
 )
 from toolkit.router.about_workers import for_client
-from toolkit.router.config import MOVES_BY, why_not
 from toolkit.router.errors import ApiError
 from toolkit.router.events import answer
 from toolkit.router.guard import CALLER
 from toolkit.router.places import without_places_in
 from toolkit.router.unserved import answered
+from toolkit.settings.router.choosing import MOVES_BY
+from toolkit.settings.router.config import why_not
 
 if TYPE_CHECKING:
     from toolkit.router.app import Router

@@ -13,12 +13,13 @@ from typing import Any
 import orjson
 
 from toolkit.contract.events import Hello, Moving, PrefillDone
-from toolkit.router.config import RouterConfig, WorkerConfig
-from toolkit.router.ejection import Ejection
+from toolkit.decide.ejection import Ejection
+from toolkit.decide.watchdog import Health
 from toolkit.router.errors import Reason
 from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call, Upstream
-from toolkit.watchdog import Health
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.worker import WorkerConfig
 
 log = logging.getLogger("toolkit.router")
 

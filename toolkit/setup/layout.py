@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Dict
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def here() -> Layout:
     return Layout(Path(__file__).resolve().parents[2])
 
 
-def tool_environment() -> dict:
+def tool_environment() -> Dict[str, str]:
     """The environment for pip and the tools: nothing that leads them to other packages.
 
     And they keep what they compile, whatever the machine says: the tests start many processes, and

@@ -8,9 +8,9 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
-from toolkit.setup import libraries, say, timings
+from toolkit.setup import libraries, say, timings, touched
 from toolkit.setup.layout import Layout, tool_environment
 
 _CODE = ("toolkit", "patches", "tests", "setup.py")
@@ -24,7 +24,8 @@ SCOPE = "TOOLKIT_TEST_SCOPE"
 FAST, DEFAULT, FULL = "fast", "default", "full"
 SCOPES = (FAST, DEFAULT, FULL)
 """`fast`: no process with SGLang, and nothing slow. `default`: without what takes long and rarely
-breaks (tests marked `full`; kernels that this CPU takes by itself). `full`: everything."""
+breaks (tests marked `full`; kernels that this CPU takes by itself; parts that the change does not
+touch: `touched`). `full`: everything."""
 
 TWO = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
 """End-to-end tests in two processes (`tests/e2e/groups.py` says which go together)."""
@@ -61,7 +62,9 @@ def test_steps(layout: Layout, unit_only: bool, scope: str, extra: Sequence[str]
     """
     given = _paths(layout, extra)
     pytest = [str(layout.python), "-m", "pytest"]
-    kernels = [] if scope == FAST else _other_kernels(layout, scope, extra, given)
+    kernels = []
+    if _includes(layout, touched.KERNELS, scope, given):
+        kernels = _other_kernels(layout, scope, extra, given)
     if given:
         return [*kernels, ("named tests", [*pytest, *extra])]
     processes = str(len(os.sched_getaffinity(0)) + 3)
@@ -70,6 +73,13 @@ def test_steps(layout: Layout, unit_only: bool, scope: str, extra: Sequence[str]
     if not unit_only and scope != FAST and (layout.root / "tests" / "e2e").is_dir():
         steps.append((END_TO_END, [*pytest, *TWO, "tests/e2e", *extra]))
     return steps
+
+
+def _includes(layout: Layout, part: str, scope: str, given: Sequence[str]) -> bool:
+    """Whether this run has that part of the tests (`toolkit.setup.touched`)."""
+    if scope == FULL or given:
+        return True
+    return scope == DEFAULT and part in touched.touched(layout.root)
 
 
 def _paths(layout: Layout, extra: Sequence[str]) -> List[str]:
@@ -108,8 +118,14 @@ def run(
 ) -> int:
     """Run all steps, with the SGLang in folder `release` if there is one, and say where the time
     went. Returns the exit status."""
-    if not unit_only and scope != FAST:
+    if not unit_only and _includes(layout, touched.BROWSER, scope, _paths(layout, extra)):
         libraries.ensure_browser()
+    before = touched.now(layout.root)  # whoever goes on editing has tested nothing of that
+    if scope == DEFAULT and not _paths(layout, extra):
+        changed = touched.touched(layout.root)
+        for part in touched.PARTS:
+            if part not in changed:
+                say.line(f"left out, as the change touches nothing that it tries: {part}")
     with tempfile.TemporaryDirectory(prefix="toolkit-tests-") as folder:
         record = Path(folder) / "record.jsonl"
         # Tests that the user names all run, however long they take.
@@ -120,6 +136,10 @@ def run(
         took: List[Tuple[str, float]] = []
         failed = _run_all(layout, unit_only, extra, scope, environment, took)
         timings.tell(record, took)
+    whole = scope != FAST and not (failed or unit_only or extra or release)
+    if whole and before != touched.recorded(layout.root):
+        touched.record(layout.root, before)
+        say.line(f"wrote {touched.RECORD}: every part has passed with its files of this run")
     if failed:
         say.line(f"FAILED: {', '.join(failed)}")
     return 1 if failed else 0
@@ -130,7 +150,7 @@ def _run_all(
     unit_only: bool,
     extra: Sequence[str],
     scope: str,
-    environment: dict,
+    environment: Dict[str, str],
     took: List[Tuple[str, float]],
 ) -> List[str]:
     """What failed, in words. Adds the seconds of each step to `took`."""
@@ -155,7 +175,7 @@ def _run_one(
     layout: Layout,
     name: str,
     command: List[str],
-    environment: dict,
+    environment: Dict[str, str],
     took: List[Tuple[str, float]],
 ) -> int:
     say.line(f"{name} ...")

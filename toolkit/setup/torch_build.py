@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import List
+
 from toolkit.setup import installer, say, verify
 from toolkit.setup.layout import Layout
 
@@ -55,7 +57,7 @@ def install(layout: Layout, version: str) -> None:
             )
 
 
-def uv_command(layout: Layout, version: str) -> list:
+def uv_command(layout: Layout, version: str) -> List[str]:
     """The command that installs the CPU build where pip's own index has none."""
     return [
         str(layout.venv / "bin" / "uv"), "pip", "install", "--python", str(layout.python),

@@ -86,7 +86,8 @@ def nearest(signatures: Floats, centroids: Floats) -> Indices:
 
     The first of equal ones: `exact`, since two equal centroids need not have equal products.
     """
-    return np.argmax(exact.cosines(signatures, centroids), axis=1).astype(np.int64)
+    result: Indices = np.argmax(exact.cosines(signatures, centroids), axis=1).astype(np.int64)
+    return result
 
 
 def check_k(k: int, requests: int) -> None:

@@ -67,7 +67,10 @@ class SignatureSpace:
     def weigh(self, counts: NDArray[np.generic], layer: int) -> Floats:
         """[M, E] float32 from one layer's counts [M, E]: weighted, not normalised."""
         values = counts != 0 if self.binary else counts
-        return np.multiply(values, self.weights[layer], dtype=np.float32, casting="unsafe")
+        result: Floats = np.multiply(
+            values, self.weights[layer], dtype=np.float32, casting="unsafe"
+        )
+        return result
 
     def signatures(self, counts: Counts) -> Floats:
         """[N, D] float32 from counts [N, L, E]: unit norm, or zero where nothing weighed in.
@@ -93,7 +96,8 @@ class SignatureSpace:
 
     def signature(self, counts: Counts) -> Floats:
         """[D] float32 from one request's counts [L, E]. ValueError: as `signatures`."""
-        return self.signatures(np.asarray(counts)[None])[0]
+        result: Floats = self.signatures(np.asarray(counts)[None])[0]
+        return result
 
     @cached_property
     def pairs(self) -> np.ndarray:

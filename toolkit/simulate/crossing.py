@@ -85,7 +85,8 @@ class Crossing:
             served = self._served[rank]
             chance = -np.expm1(self._experts.logical[row]).reshape(len(served), 1, -1)
             pairs = np.matmul(chance, served)[:, 0]
-        return np.rint(pairs * np.float64(2.0**BITS))
+        result: np.ndarray = np.rint(pairs * np.float64(2.0**BITS))
+        return result
 
 
 def _nearest(placement: Placement, topology: Topology, ranks: int) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ from toolkit.policies import check_policy
 from toolkit.policies.base import group_count
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.policies.stages.layout import Layout
-from toolkit.router.rebalance import Rebalance
+from toolkit.settings.router.rebalance import Rebalance
 
 
 class _Strict(BaseModel):

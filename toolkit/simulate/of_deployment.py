@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from toolkit.launch.checks.waiting import PARKED
-from toolkit.launch.deployment import Deployment, Role
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.model import read_model
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.role import Role
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import (
     UNBOUNDED,
@@ -28,12 +29,6 @@ RESERVED = 512
 CPU_HOP_S = 0.01
 """A message between processes that share busy cores. Measured on two: 20 to 30 ms from the end of
 an answer to the next request at its decode rank, there and back."""
-ROUTED = {
-    "prefill_policy": "round_robin",
-    "decode_policy": "shortest_queue",
-    "first_token": "prefill",
-}
-"""The router's own, where a file names none (`toolkit.router.config.RouterConfig`)."""
 
 
 def fleet_of(
@@ -55,7 +50,7 @@ def fleet_of(
         "prefill_policy": router.prefill_policy,
         "decode_policy": router.decode_policy,
         "first_token": router.first_token,
-        "tau": router.tau,
+        "tau": router.said.get("tau"),
         "parked_per_prefill": router.parked_per_prefill,
         "hop_s": CPU_HOP_S if deployment.device == "cpu" else None,
         "classes": True if router.classes is not None else None,
@@ -65,11 +60,9 @@ def fleet_of(
     }
     if deployment.mode == "pd":
         waiting = deployment.prefill.waiting
-        if waiting.order != "fcfs" and router.parked_per_prefill is None:
+        if waiting.order != "fcfs" and not router.says("parked_per_prefill"):
             given["parked_per_prefill"] = PARKED
-    described = RouterFleet.model_validate(
-        ROUTED | {key: x for key, x in given.items() if x is not None}
-    )
+    described = RouterFleet.model_validate({key: x for key, x in given.items() if x is not None})
     if deployment.mode == "plain":
         worker = _worker(deployment, kv_tokens, slots)
         return Fleet(worker=worker, router=described, machine=machine or Machine())

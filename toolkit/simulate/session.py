@@ -60,7 +60,7 @@ class Outcome:
         return all("moves" in each for figures in self.figures for each in figures)
 
     def median(self, arm: int, name: str) -> float:
-        return statistics.median(each[name] for each in self.figures[arm])
+        return float(statistics.median(each[name] for each in self.figures[arm]))
 
     def ratio(self, arm: int, other: int, name: str) -> Ratio | None:
         """Of the seeds' pairs; None where a value is not a positive number."""

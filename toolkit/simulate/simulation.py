@@ -13,7 +13,7 @@ from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.moving import Mover
 from toolkit.policies.stages.refining import Refiner
 from toolkit.policies.support.inflight_signatures import InflightSignatures
-from toolkit.router.rebalance import Rebalance
+from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from toolkit.policies.stages.moving import Instance, Mover, Running
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.stages.refining import Batch, Refiner
-from toolkit.router.rebalance import Rebalance
+from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.lengths import Followed
 from toolkit.simulate.moves import Moves, Moving

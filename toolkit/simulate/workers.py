@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from toolkit.policies.sjf import ShortestFirst, theta_tokens
 from toolkit.simulate.costs.base import CostModel
@@ -24,6 +25,7 @@ from toolkit.simulate.reserve import FIRST, NewTokenRatio
 from toolkit.simulate.scheduling import CPU_OVERLAP, OVERLAP, PLAIN
 
 LOOPS = {"overlap": OVERLAP, "cpu": CPU_OVERLAP, "plain": PLAIN}
+OneRank = TypeVar("OneRank")
 Notified = Callable[[SimulatedRank, Request], None]
 
 
@@ -134,7 +136,9 @@ class WorkerBuilder:
         return ShortestFirst(theta_tokens(prefill.waiting_age_s, rate))
 
 
-def _together(sizes: DecodeFleet | WorkerFleet, servers: Sequence[list]) -> Iterator[list]:
+def _together(
+    sizes: DecodeFleet | WorkerFleet, servers: Sequence[list[OneRank]]
+) -> Iterator[list[OneRank]]:
     """The ranks that take their steps together: a server's with DP attention, else each alone."""
     for ranks in servers:
         yield from [ranks] if sizes.dp_attention else [[rank] for rank in ranks]

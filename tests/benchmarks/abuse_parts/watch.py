@@ -14,7 +14,7 @@ import psutil
 
 from tests.benchmarks.abuse_parts.http import HANG_S, Outcome
 from tests.standin.cluster import Cluster
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 
 MIB = 2**20
 SHOWN = 20
@@ -82,7 +82,7 @@ class Memory:
         except psutil.NoSuchProcess:
             rss = 0.0
         self.peak = max(self.peak, rss)
-        return rss
+        return float(rss)
 
     @property
     def growth(self) -> float:

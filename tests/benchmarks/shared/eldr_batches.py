@@ -131,7 +131,7 @@ def _match(
     alike = left.get((int(row["prompt_tokens"]), int(row["output_tokens"])), [])
 
     def apart(index: int) -> float:
-        return abs(samples[index].start_time + samples[index].latency - row["end"])
+        return float(abs(samples[index].start_time + samples[index].latency - row["end"]))
 
     if not alike or apart(best := min(alike, key=apart)) > APART_S:
         near = f"the nearest ended {apart(best):.1f} s apart" if alike else "none is of its lengths"

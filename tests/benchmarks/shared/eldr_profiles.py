@@ -33,7 +33,8 @@ class Part:
     @property
     def fitted(self) -> np.ndarray:
         """[N] bool: the requests that are not held out."""
-        return self.arrays["held_out"] == 0
+        result: np.ndarray = self.arrays["held_out"] == 0
+        return result
 
     @property
     def vectors(self) -> np.ndarray:

@@ -17,8 +17,8 @@ from toolkit.bench.runner import Load, check, play
 from toolkit.bench.stats import Ratio, paired_ratio
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
-from toolkit.launch.yaml_lines import read_document
 from toolkit.resources import profiles_dir, recipes_dir
+from toolkit.settings.yaml_lines import read_document
 
 RECIPE = recipes_dir() / "cpu-eldr.yaml"
 PROFILE = profiles_dir() / "embedded"

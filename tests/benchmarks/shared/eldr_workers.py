@@ -60,9 +60,9 @@ def workers(profile: Path | None = None) -> Iterator[Workers]:
 
     BenchError: a worker was restarted meanwhile. LaunchError: they do not come up.
     """
-    from toolkit.launch.deployment import load_deployment
     from toolkit.launch.resolve import resolve
     from toolkit.launch.running import running
+    from toolkit.settings.load import load_deployment
 
     deployment = load_deployment(RECIPE)
     if profile is not None:

@@ -13,8 +13,9 @@ from toolkit.placement.alltoall import ACROSS
 from toolkit.placement.clusters import Laid
 from toolkit.placement.dispatch import Dispatch
 from toolkit.placement.rank_map import rank_map
-from toolkit.policies import Policy, RoundRobinPolicy
+from toolkit.policies import Policy
 from toolkit.policies.eldr import EldrPolicy
+from toolkit.policies.round_robin import RoundRobinPolicy
 from toolkit.profile.request_homes import SERVER, request_homes
 from toolkit.signatures.clusters import balanced_kmeans
 from toolkit.signatures.idf import idf_weights

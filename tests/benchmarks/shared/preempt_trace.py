@@ -73,7 +73,7 @@ def _slice_s(batch: Batch, layers: int, per_slice: int) -> float:
         for one, two in pairwise(steps)
         if two[2] > one[2]
     ]
-    return max([mean, *seen])
+    return float(max([mean, *seen]))
 
 
 def spent(batches: Sequence[Batch], longest: int) -> dict[str, float]:

@@ -19,7 +19,7 @@ def facts(config: dict[str, object]) -> ModelFacts:
 @pytest.mark.parametrize("nested", [False, True], ids=["plain", "text part"])
 def test_experts_and_layers_are_read(of: Architecture, nested: bool) -> None:
     config = {"model_type": "several", "text_config": of.config} if nested else of.config
-    found = facts(config)
+    found = facts(config)  # type: ignore[arg-type]
     assert (found.experts, found.top_k, found.layers) == (of.experts, of.top_k, 4)
     assert found.moe_layers == len(of.moe_layers)
     assert expert_count(SimpleNamespace(**of.config)) == of.experts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,8 @@ def track(log: list[tuple[int, int, int]], offset: int = 0) -> Track:
     for gap, took, _ in log:
         end += gap + took
         ends.append(float(end))
-    took = np.array([float(t) for _, t, _ in log])
-    return Track.of(np.array(ends), took, np.array([float(v) for *_, v in log]))
+    took = np.array([float(t) for _, t, _ in log])  # type: ignore[assignment]
+    return Track.of(np.array(ends), took, np.array([float(v) for *_, v in log]))  # type: ignore[arg-type]
 
 
 def by_second(log: list[tuple[int, int, int]], seconds: int) -> list[int]:
@@ -35,7 +36,7 @@ def by_second(log: list[tuple[int, int, int]], seconds: int) -> list[int]:
 
 
 @given(ranks, st.integers(0, 10), st.integers(0, 40))
-def test_the_integral_is_the_sum_over_moments(logs, since, length) -> None:
+def test_the_integral_is_the_sum_over_moments(logs: Any, since: int, length: int) -> None:
     until = since + length
     levels = Levels.of([track(log) for log in logs], since, until)
     all_seconds = np.array([by_second(log, 80) for log in logs])
@@ -59,7 +60,7 @@ def test_the_integral_is_the_sum_over_moments(logs, since, length) -> None:
 
 
 @given(ranks, st.permutations(range(4)))
-def test_the_order_of_ranks_and_of_steps_does_not_matter(logs, order) -> None:
+def test_the_order_of_ranks_and_of_steps_does_not_matter(logs: Any, order: Any) -> None:
     tracks = [track(log) for log in logs]
     shuffled = [
         Track.of(t.end[::-1], (t.end - t.start)[::-1], t.value[::-1])
@@ -71,7 +72,7 @@ def test_the_order_of_ranks_and_of_steps_does_not_matter(logs, order) -> None:
 
 
 @given(logs, st.integers(2, 4))
-def test_equal_ranks_are_level(log, count) -> None:
+def test_equal_ranks_are_level(log: Any, count: int) -> None:
     levels = Levels.of([track(log)] * count)
     if log:
         assert levels.spread() == 0
@@ -84,7 +85,7 @@ def test_an_idle_rank_holds_nothing_from_its_last_step_on() -> None:
     long = [step(4, end=float(n), seconds=1.0) for n in (1, 2, 3, 4)]
     found = balance([np.array(short), np.array(long)], FIELDS)
     assert found["kv_spread"] == pytest.approx((100 + 100 + 200 + 200) / 4)
-    assert (found["kv_max"], found["kv_min"]) == (pytest.approx(200), pytest.approx(50))
+    assert (found["kv_max"], found["kv_min"]) == (pytest.approx(200), pytest.approx(50))  # type: ignore[comparison-overlap]
     assert found["kv_mean"] == pytest.approx((150 + 150 + 100 + 100) / 4)
     assert found["barrier_share"] == pytest.approx((0.25 + 0.25 + 0.5 + 0.5) / 4)
     assert "barrier_share_cpu" not in found

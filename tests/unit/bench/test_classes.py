@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.kernels import examples
 from tests.unit.bench.pages import by_class as report_by_class
 from tests.unit.bench.test_compare import text_of
 from tests.unit.bench.test_conversations import spoken
@@ -112,7 +113,7 @@ def test_a_trace_may_have_classes_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-@hypothesis_settings(max_examples=5, deadline=None)
+@hypothesis_settings(max_examples=examples(5), deadline=None)
 @given(share=SHARES, seed=SEEDS)
 def test_nothing_else_of_a_workload_changes(
     folder: Path, name: str, share: float, seed: int

@@ -46,7 +46,7 @@ def test_tokens_are_timed_and_shared_chunks_are_split_evenly() -> None:
     assert sample.ttft == pytest.approx(0.5)
     assert sample.itl == pytest.approx([0.1, 0.1, 0.1, 0.1])
     # The gap before three tokens at once is what a reader waited.
-    assert (sample.ttst, sample.longest_gap) == (pytest.approx(0.6), pytest.approx(0.3))
+    assert (sample.ttst, sample.longest_gap) == (pytest.approx(0.6), pytest.approx(0.3))  # type: ignore[comparison-overlap]
     assert (sample.output_len, sample.prompt_len, sample.cached_tokens) == (5, 9, 4)
 
 
@@ -73,12 +73,12 @@ def test_chat_usage_chunks_give_counts() -> None:
     sample, _ = timed([(0.1, event(first)), (0.4, event(last)), (0.5, DONE)])
     assert (sample.output_len, sample.prompt_len, sample.cached_tokens) == (2, 7, 3)
     assert sample.itl == pytest.approx([0.3])
-    assert (sample.ttst, sample.longest_gap) == (pytest.approx(0.4), pytest.approx(0.3))
+    assert (sample.ttst, sample.longest_gap) == (pytest.approx(0.4), pytest.approx(0.3))  # type: ignore[comparison-overlap]
 
 
 def test_a_second_token_that_comes_with_the_first_is_there_then() -> None:
     sample, _ = timed([(0.5, generate(3)), (0.7, generate(4) + DONE)])
-    assert (sample.ttft, sample.ttst) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert (sample.ttft, sample.ttst) == (pytest.approx(0.5), pytest.approx(0.5))  # type: ignore[comparison-overlap]
     alone, _ = timed([(0.5, generate(1) + DONE)])
     assert (alone.ttst, alone.longest_gap) == (0.0, 0.0)
 

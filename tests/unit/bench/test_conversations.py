@@ -28,7 +28,7 @@ ROLES = st.sampled_from(["user", "assistant", "assistant", "user", "system", "to
 CHATS = st.lists(st.tuples(ROLES, st.text("abc", min_size=1, max_size=3)), min_size=1, max_size=9)
 
 
-def spoken(*values: str, **more: object) -> dict:
+def spoken(*values: str, **more: object) -> dict[str, Any]:
     """ShareGPT's row; human and gpt take turns."""
     said = [{"from": ("human", "gpt")[n % 2], "value": value} for n, value in enumerate(values)]
     return {"conversations": said, **more}
@@ -78,7 +78,7 @@ def test_a_row_of_answers_alone_is_refused() -> None:
 def made(folder: Path, *rows: object, count: int | None = None, **more: Any) -> Workload:
     path = saved(folder, "talk.jsonl", *rows)
     more = {"turns": "recorded", "chat": True, "num_requests": count} | more
-    return build(Source(prompts=path, **more), TARGET, open_loop="rate" in more)
+    return build(Source(prompts=path, **more), TARGET, open_loop="rate" in more)  # type: ignore[arg-type]
 
 
 def test_lengths_users_and_kinds_of_turns(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ ROWS = [spoken(*(f"{n}.{part}" for part in range(2 * (n % 3) + 1))) for n in ran
 def test_turns_are_played_in_order_with_the_history_asked_for(
     tmp_path: Path, kind: Any, open_loop: bool
 ) -> None:
-    work = made(tmp_path, *ROWS, turns=kind, **({"rate": 300.0} if open_loop else {}))
+    work = made(tmp_path, *ROWS, turns=kind, **({"rate": 300.0} if open_loop else {}))  # type: ignore[arg-type]
     server = Chats()
     load = Load("chat", open_loop, concurrency=4, served=kind == "served")
     outcome = talk(server, work, load)

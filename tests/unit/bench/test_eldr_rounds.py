@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.benchmarks.shared.eldr_rounds import LEAST_PROMPTS, PROFILE, RECIPE, recipe, unseen
 from toolkit.embedded import load_prompts, model_path
 from toolkit.embedded.corpus import ALLOWED, is_held_out
-from toolkit.launch.deployment import load_deployment
 from toolkit.profile_folder.store import read
+from toolkit.settings.load import load_deployment
 
 
 def test_a_recipe_with_another_model_names_it_and_its_profile(tmp_path: Path) -> None:

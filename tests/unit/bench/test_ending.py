@@ -48,7 +48,7 @@ def generate(requests: list[tuple[Req, int]], steps: int, lag: int) -> list[list
 
 
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=5), st.integers(0, 1), st.booleans())
-def test_every_answer_ends_where_it_should(lengths, lag, decode) -> None:
+def test_every_answer_ends_where_it_should(lengths: list[int], lag: int, decode: bool) -> None:
     """On one worker, and on a decode worker that gets the first token from its prefill."""
     had = [7] if decode else []
     made = generate([(Req(list(had)), n) for n in lengths], 9, lag)

@@ -28,7 +28,7 @@ def test_kinds_have_their_medians_and_long_tails() -> None:
 
 
 @given(st.integers(0, 99), st.floats(40, 400), st.floats(20, 200))
-def test_scaling_keeps_the_shape(seed, prompt, answer) -> None:
+def test_scaling_keeps_the_shape(seed: int, prompt: float, answer: float) -> None:
     found = draw(200, seed)
     made = scaled(found, prompt, answer, (10**6, 10**6))
     assert statistics.mean(e.prompt for e in made) == pytest.approx(prompt, rel=0.1)

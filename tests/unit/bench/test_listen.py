@@ -35,7 +35,7 @@ class FakeServer:
     """A router and its two workers in one: real frames of a real hub, invented steps."""
 
     def __init__(self, step_log: bool = True, router: bool = True) -> None:
-        self.hub = ExpertHub()
+        self.hub = ExpertHub(lambda steps: None)
         self.step_log, self.router = step_log, router
         self.hang = False
         self.labels: list[str | None] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -59,12 +60,17 @@ CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
          ["user"], None, ""),
         (SHARE, "Hi", ["user"], None, "Ho"),
         ({"conversation": [{"role": "user", "content": "Hi"}]}, "Hi", ["user"], None, ""),
-        ({"conversations": [{"from": "system", "value": "S"}, *SHARE["conversations"]]}, "S\n\nHi",
+        ({"conversations": [{"from": "system", "value": "S"}, *SHARE["conversations"]]}, "S\n\nHi",  # type: ignore[misc]
          ["system", "user"], None, "Ho"),
     ],
 )  # fmt: skip
 def test_rows_of_json_lines(
-    tmp_path: Path, row: dict, text: str, roles: list[str], tokens: int | None, answer: str
+    tmp_path: Path,
+    row: dict[str, Any],
+    text: str,
+    roles: list[str],
+    tokens: int | None,
+    answer: str,
 ) -> None:
     found = prompts.load(saved(tmp_path, "a.jsonl", row, "", {"prompt": "z"}))
     assert [prompt.text for prompt in found] == [text, "z"]
@@ -133,7 +139,7 @@ FACTS = {"domain": "law", "language": "de", "user": 17, "class": "batch"}
          "language": "de", "class": "batch"},
     ],
 )  # fmt: skip
-def test_a_row_says_what_kind_of_request_it_is(tmp_path: Path, row: dict) -> None:
+def test_a_row_says_what_kind_of_request_it_is(tmp_path: Path, row: dict[str, Any]) -> None:
     (item,) = made(saved(tmp_path, "a.jsonl", row), chat=True)
     assert (item.domain, item.language, item.user, item.kind) == ("law", "de", "17", "batch")
     assert item.output_tokens == 9

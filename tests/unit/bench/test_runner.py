@@ -37,7 +37,8 @@ def outcome(found: Decode | None, played: list[Sample]) -> Outcome:
 
 
 def ends(rows: np.ndarray) -> list[float]:
-    return rows[:, FIELDS.index("end")].tolist()
+    result: list[float] = rows[:, FIELDS.index("end")].tolist()
+    return result
 
 
 FULL = samples((0.0, 20.0), (1.0, 45.0), (20.0, 60.0), (45.0, 95.0), (60.0, 99.0))

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patches.scheduler_state import current
 from patches.steps import request_times, step_log
 from patches.steps.step_log import FIELDS, StepBlock
 from patches.streams.expert_stream import ExpertHub, Listener
@@ -108,14 +109,14 @@ class Worker:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(step_log, "time", clock)
-    monkeypatch.setattr(step_log, "LOG", step_log.StepLog())
+    monkeypatch.setattr(current(), "step_log", step_log.StepLog())
     monkeypatch.setattr(step_log, "_flush", lambda scheduler: None)  # the test takes the rows
     return clock
 
 
 def taken() -> tuple[dict[str, list[float]], list[dict[str, float]]]:
     """(columns of the steps, rows of the finished requests)."""
-    block = step_log.LOG.take(0)
+    block = step_log.step_log().take(0)
     rows = np.frombuffer(block.rows, np.float32).reshape(block.shape)
     columns = {name: rows[:, i].tolist() for i, name in enumerate(FIELDS)}
     done = np.frombuffer(block.finished, np.float32).reshape(-1, len(request_times.FIELDS))
@@ -154,7 +155,7 @@ def test_under_overlap_a_result_is_looked_at_one_forward_later(clock: Clock) -> 
     assert done[0]["seconds"] == pytest.approx(0.040)
     assert done[0]["cpu_seconds"] == pytest.approx(0.012)
     assert done[0]["end"] == pytest.approx(columns["end"][-1])
-    assert step_log.LOG.forwards == {}
+    assert step_log.step_log().forwards == {}
 
 
 def test_on_an_accelerator_the_thread_says_nothing(clock: Clock) -> None:
@@ -182,10 +183,10 @@ def test_distinct_experts_are_those_of_decode_steps(clock: Clock, overlap: bool)
         batch.extend_num_tokens = 5
 
         def original(*_: Any) -> None:
-            step_log.LOG.ids = ids  # the capturer's, when its copy is there
+            step_log.step_log().ids = ids  # the capturer's, when its copy is there
 
         step_log._log_step(original, worker.scheduler, batch, None)
-    block = step_log.LOG.take(0)
+    block = step_log.step_log().take(0)
     rows = np.frombuffer(block.rows, np.float32).reshape(block.shape)
     assert rows[:, 0].tolist() == [0, 1]
     assert rows[:, len(FIELDS) :].tolist() == [[0, 0], [3, 0]], "as wide as ever"
@@ -198,7 +199,7 @@ def test_every_request_has_the_steps_between_its_first_and_last(
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
         patch.setattr(step_log, "time", clock)
-        patch.setattr(step_log, "LOG", step_log.StepLog())
+        patch.setattr(current(), "step_log", step_log.StepLog())
         patch.setattr(step_log, "_flush", lambda scheduler: None)
         worker = Worker(clock, overlap=False)
         waiting = [(start, Req([1] * (i + 1), limit)) for i, (start, limit) in enumerate(plan)]
@@ -245,7 +246,7 @@ def test_a_resumed_request_is_timed_from_here_on(clock: Clock) -> None:
 
 
 def test_a_real_thread_is_never_charged_for_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_log, "LOG", step_log.StepLog())
+    monkeypatch.setattr(current(), "step_log", step_log.StepLog())
     monkeypatch.setattr(step_log, "_flush", lambda scheduler: None)
     clock = SimpleNamespace(run=lambda seconds, cpu: time.sleep(seconds), now=time.monotonic())
     worker, req = Worker(clock), Req([1], limit=4)  # type: ignore[arg-type]
@@ -319,13 +320,13 @@ def test_sums_go_out_four_times_a_second_and_none_is_lost() -> None:
 def test_finished_rows_go_out_as_a_frame_of_their_own() -> None:
     done = np.arange(12, dtype=np.float32)
     whole = StepBlock(2, 5.0, (1, len(FIELDS)), bytes(4 * len(FIELDS)), done.tobytes())
-    hub = ExpertHub()
+    hub = ExpertHub(lambda steps: None)
     frames: list[tuple[Head, bytes]] = []
     hub._listeners.add(Listener(0.0))  # somebody listens
     hub.publish = lambda head, body: frames.append((head, body))  # type: ignore[method-assign]
     hub.publish_steps(whole)
     assert [type(head) for head, _ in frames] == [StepsHead, FinishedHead]
     head, body = frames[1]
-    assert head.shape == (2, len(request_times.FIELDS))
-    assert (head.fields, head.dp_rank, head.origin) == (request_times.FIELDS, 2, 5.0)
+    assert head.shape == (2, len(request_times.FIELDS))  # type: ignore[union-attr]
+    assert (head.fields, head.dp_rank, head.origin) == (request_times.FIELDS, 2, 5.0)  # type: ignore[union-attr]
     assert body == done.tobytes()

@@ -127,7 +127,7 @@ REPORTS = {
 
 @pytest.mark.parametrize("kind", REPORTS)
 def test_the_page_is_whole_and_of_itself(kind: str) -> None:
-    text = render(REPORTS[kind]())
+    text = render(REPORTS[kind]())  # type: ignore[no-untyped-call]
     page = Page(text)
     assert [name for name, count in page.ids.items() if count > 1] == []
     for tag, name, value in page.attributes:

@@ -9,6 +9,7 @@ from tests.benchmarks.locality_simulated import bests
 from tests.benchmarks.shared import wide_server
 from tests.benchmarks.shared.node_step import KV_TOKENS, step_s
 from tests.benchmarks.shared.wide_server import cost, wide
+from tests.present import present
 from toolkit.placement import Topology, linear
 from toolkit.simulate.crossing import Crossing
 from toolkit.simulate.experts import Experts
@@ -23,7 +24,9 @@ def test_a_step_is_that_of_locality_nodes() -> None:
     topology = Topology(gpus, 8)
     placement = linear(layers, 256, topology, 32)
     model = cost(gpus)
-    crossing = Crossing(Experts(counts, np.full(1, 10)).placed(placement), model.links, gpus)
+    crossing = Crossing(
+        Experts(counts, np.full(1, 10)).placed(placement), present(model.links), gpus
+    )
     per_rank = 16
     for rank in range(gpus):
         for _ in range(per_rank):
@@ -48,7 +51,7 @@ def test_placements_are_judged_on_requests_that_they_were_not_fitted_to(
         assert experts.gpus == 16
         assert len(experts) == 96
         assert experts.signatures is not None
-        assert experts.pairs.sum(axis=2) == pytest.approx(np.full((96, 3), 8.0), rel=1e-3)
+        assert present(experts.pairs).sum(axis=2) == pytest.approx(np.full((96, 3), 8.0), rel=1e-3)
 
 
 def test_the_best_balancer_is_taken_over_both_placements() -> None:

@@ -35,7 +35,9 @@ prefixes = st.lists(pieces, max_size=3).map(lambda some: "".join(f"/{each}" for 
 
 
 @given(hosts, ports, prefixes, st.sampled_from(["", "/"]))
-def test_a_worker_s_url_is_read_as_it_was_written(host: str, port: int, prefix: str, end: str):
+def test_a_worker_s_url_is_read_as_it_was_written(
+    host: str, port: int, prefix: str, end: str
+) -> None:
     url = http_url(host, port) + prefix
     place, read = read_worker_url(url + end)
     assert (place.port, read) == (port, prefix)
@@ -60,14 +62,14 @@ bad = st.one_of(
 
 
 @given(bad)
-def test_what_cannot_be_honoured_is_refused_with_a_way_to_mend_it(url: str):
+def test_what_cannot_be_honoured_is_refused_with_a_way_to_mend_it(url: str) -> None:
     with pytest.raises(ValueError, match=r"write http://HOST:PORT|remove it"):
         read_worker_url(url)
 
 
 @given(st.text(max_size=40) | st.text(max_size=30).map("http://".__add__))
 @example("http://u:secret@h:99999")
-def test_any_text_is_read_or_refused(text: str):
+def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         place, prefix = read_worker_url(text)
     except ValueError as error:
@@ -78,7 +80,7 @@ def test_any_text_is_read_or_refused(text: str):
 
 
 @given(hosts, ports)
-def test_a_host_alone_is_one_with_or_without_brackets(host: str, port: int):
+def test_a_host_alone_is_one_with_or_without_brackets(host: str, port: int) -> None:
     assert check_host(host) == host
     if is_ipv6(host):
         assert check_host(f"[{host}]") == host
@@ -99,11 +101,13 @@ def test_a_host_alone_is_one_with_or_without_brackets(host: str, port: int):
         ("::1", "10.0.0.1", "::1"),
     ],
 )
-def test_who_listens_on_all_addresses_is_reached_by_its_own_family(host, own, found):
+def test_who_listens_on_all_addresses_is_reached_by_its_own_family(
+    host: str, own: str, found: str
+) -> None:
     assert reachable(host, own) == found
 
 
-def test_loopback_of_the_same_family():
+def test_loopback_of_the_same_family() -> None:
     found = [loopback_like(host) for host in ("::", "fd00::1", "10.0.0.1", "localhost")]
     assert found == ["::1", "::1", "127.0.0.1", "127.0.0.1"]
 
@@ -115,7 +119,7 @@ def _by_hand(text: str) -> list[int]:
         if not isinstance(node, ast.JoinedStr):
             continue
         shape = "".join(
-            each.value if isinstance(each, ast.Constant) else f"{{{ast.unparse(each.value)}}}"
+            each.value if isinstance(each, ast.Constant) else f"{{{ast.unparse(each.value)}}}"  # type: ignore[attr-defined, misc]
             for each in node.values
         )
         host = r"\{[^{}]*(?:host|address|addr|reach|own|head|loopback)[^{}]*\}"
@@ -126,7 +130,7 @@ def _by_hand(text: str) -> list[int]:
     return found
 
 
-def test_the_search_finds_what_it_is_for():
+def test_the_search_finds_what_it_is_for() -> None:
     for text in (
         'f"http://{host}:{port}"', 'f"http://{a}/x"', 'f"{self.host}:{self.port}"',
         'f"tcp://{a}:5"', 'f"[{host}]:80"', 'f"http://127.0.0.1:{port}"', 'f"{head}:{dist}"',
@@ -135,7 +139,7 @@ def test_the_search_finds_what_it_is_for():
     assert not _by_hand('f"worker {host} is up: {why}"')
 
 
-def test_addresses_are_put_together_in_one_place_only():
+def test_addresses_are_put_together_in_one_place_only() -> None:
     own = Path(addresses.__file__).resolve()
     files = [path for name in ("toolkit", "patches") for path in (ROOT / name).rglob("*.py")]
     assert own in files
@@ -156,7 +160,7 @@ def test_addresses_are_put_together_in_one_place_only():
 
 
 @given(hosts, ports)
-def test_what_was_put_together_is_taken_apart(host: str, port: int):
+def test_what_was_put_together_is_taken_apart(host: str, port: int) -> None:
     there = addresses.place_in(host_port(host, port))
     assert (check_host(there.host), there.port) == (check_host(host), port)
     assert addresses.host_in(host_port(host, port)) == addresses.host_in(

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cpu_time import cpu_s
+from tests.kernels import examples
 from toolkit.contract.stop_patterns import (
     MAX_SIZE,
     StopPatternError,
@@ -155,7 +156,7 @@ WHOLE = st.builds(
 LETTERS = st.text(st.sampled_from("abiIkKſßéÉ1²_ \t\n日İı\u212a\x85\u0345ιΙ\u1fbe"), max_size=8)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(WHOLE, LETTERS)
 def test_a_pattern_means_what_re_makes_of_it(pattern: str, text: str) -> None:
     try:

@@ -16,7 +16,8 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": 
 
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
-    return json.loads((model_path() / "config.json").read_text())
+    result: dict[str, Any] = json.loads((model_path() / "config.json").read_text())
+    return result
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ from tests.releases import fetch
 from tests.sglang_python import PROJECT
 from toolkit.contract.capturing import worker_problems
 from toolkit.launch.checks.flags import _ask as ask
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.resolve import resolve
+from toolkit.settings.deployment import Deployment
 
 pytestmark = [pytest.mark.full, pytest.mark.sglang]
 

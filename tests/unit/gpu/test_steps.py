@@ -20,7 +20,7 @@ from tests.gpu.steps import (
     preempt,
     signature,
 )
-from toolkit.launch.deployment import Deployment
+from toolkit.settings.deployment import Deployment
 
 CUDA = Context("cuda", False, Path("unused"))
 

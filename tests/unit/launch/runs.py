@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from toolkit.launch.command import source_root
 from toolkit.launch.progress import Quiet
@@ -30,16 +31,16 @@ supervisor.run()
 class Events(Quiet):
     """Lets a test wait for an event instead of sleeping."""
 
-    def __init__(self):
-        self.seen = []
+    def __init__(self) -> None:
+        self.seen = []  # type: ignore[var-annotated]
         self._changed = threading.Condition()
 
-    def event(self, text):
+    def event(self, text: Any) -> None:
         with self._changed:
             self.seen.append(text)
             self._changed.notify_all()
 
-    def wait_for(self, part, count=1, timeout=60):
+    def wait_for(self, part: Any, count: int = 1, timeout: int = 60) -> None:
         with self._changed:
             found = self._changed.wait_for(
                 lambda: sum(part in text for text in self.seen) >= count, timeout
@@ -47,7 +48,7 @@ class Events(Quiet):
         assert found, f"no {part!r} in {self.seen}"
 
 
-def toolkit(*arguments):
+def toolkit(*arguments: Any) -> Any:
     return subprocess.run(
         [sys.executable, "-m", "toolkit", *arguments],
         cwd=source_root(),

@@ -13,9 +13,10 @@ from pathlib import Path
 from tests.ports import free_port
 from toolkit.launch import trees
 from toolkit.launch.command import python_env
-from toolkit.launch.deployment import Deployment, Restart, Timeouts
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.plan import RUN_DIR, Plan, RouterPlan, WorkerPlan
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.processes import Restart, Timeouts
 
 # A "worker": serves /health and /generate, and has a child and a grandchild that only sleep; the
 # grandchild has left for a session of its own.

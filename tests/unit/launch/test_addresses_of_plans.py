@@ -12,7 +12,7 @@ from tests.unit.launch.stand_ins import deployment, tiny_model
 from toolkit.launch.checks.open_ports import firewall, open_ports
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 
 KEYED = {"api_key_env": "SOME_KEY"}
 

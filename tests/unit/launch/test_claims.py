@@ -19,7 +19,6 @@ from tests.unit.launch.stand_ins import SERVER, plan, wait_gone, worker
 from toolkit.launch import claims, trees
 from toolkit.launch.checks import possible
 from toolkit.launch.command import source_root
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
@@ -27,6 +26,7 @@ from toolkit.launch.running import running
 from toolkit.launch.state import STATE, new_run_dir
 from toolkit.launch.supervisor import Supervisor
 from toolkit.resources import recipes_dir
+from toolkit.settings.load import load_deployment
 
 SLOW = "import time; time.sleep(3)\n" + SERVER
 """Takes its port late, as a worker does that loads a model first."""

@@ -11,20 +11,23 @@ import stat
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.ports import free_port
+from tests.present import present
 from tests.unit.launch.runs import Events, toolkit
 from tests.unit.launch.stand_ins import SERVER, plan, two_workers, wait_gone, worker
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
-from toolkit.launch.deployment import LogFiles, Restart
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.running import running
 from toolkit.launch.state import read_state
+from toolkit.settings.processes import LogFiles, Restart
 
 # Says much on start, and as many numbered lines of 100 bytes as a POST asks for.
 TALKER = SERVER.replace(
@@ -64,20 +67,20 @@ class Launcher:
             text=True,
             start_new_session=True,
         )
-        self.seen = []
+        self.seen = []  # type: ignore[var-annotated]
         self.wait_for("ready: ")
 
-    def wait_for(self, *parts):
+    def wait_for(self, *parts: Any) -> None:
         """Read events until each of the parts has come, in any order."""
         missing = list(parts)
         while missing:
-            line = self.process.stdout.readline()
+            line = present(self.process.stdout).readline()
             assert line, f"the launcher ended; no {missing} in {self.seen}"
             self.seen.append(line)
             missing = [part for part in missing if part not in line]
 
     @property
-    def pump(self):
+    def pump(self) -> Any:
         (pump,) = [
             child
             for child in psutil.Process(self.process.pid).children()
@@ -85,7 +88,7 @@ class Launcher:
         ]
         return pump
 
-    def limit(self, what, number):
+    def limit(self, what: Any, number: Any) -> None:
         """Set a soft limit of the launcher and of the process that writes the logs."""
         for pid in (self.process.pid, self.pump.pid):
             hard = resource.prlimit(pid, what)[1]
@@ -93,21 +96,21 @@ class Launcher:
 
 
 @pytest.fixture
-def launcher(tmp_path):
+def launcher(tmp_path: Path) -> Iterator[Any]:
     up = Launcher(tmp_path / "run")
     try:
         yield up
     finally:
         up.process.kill()
         up.process.wait()
-        up.process.stdout.close()
+        present(up.process.stdout).close()
 
 
-def rows(run):
+def rows(run: Any) -> Any:
     return {row["name"]: row for row in read_state(run)["workers"]}
 
 
-def ask(url, **body):
+def ask(url: Any, **body: Any) -> Any:
     import json
 
     with urllib.request.urlopen(f"{url}/generate", json.dumps(body).encode(), 30) as answer:
@@ -115,7 +118,7 @@ def ask(url, **body):
 
 
 @pytest.mark.slow
-def test_a_full_disk_and_a_dead_worker_do_not_end_the_deployment(launcher):
+def test_a_full_disk_and_a_dead_worker_do_not_end_the_deployment(launcher: Any) -> None:
     before = rows(launcher.run)
     launcher.limit(resource.RLIMIT_FSIZE, 0)  # every write to a file fails, as on a full disk
     os.kill(before["worker-1"]["pid"], signal.SIGKILL)
@@ -143,7 +146,7 @@ def test_a_full_disk_and_a_dead_worker_do_not_end_the_deployment(launcher):
 
 
 @pytest.mark.slow
-def test_a_removed_run_folder_is_made_again(launcher):
+def test_a_removed_run_folder_is_made_again(launcher: Any) -> None:
     before = rows(launcher.run)
     shutil.rmtree(launcher.run)
     os.kill(before["worker-1"]["pid"], signal.SIGKILL)
@@ -156,13 +159,13 @@ def test_a_removed_run_folder_is_made_again(launcher):
 
 
 @pytest.mark.slow
-def test_a_removed_run_folder_is_seen_while_nothing_happens(launcher):
+def test_a_removed_run_folder_is_seen_while_nothing_happens(launcher: Any) -> None:
     shutil.rmtree(launcher.run)
     launcher.wait_for("were removed; made them again")
     assert read_state(launcher.run)["phase"] == "ready"
 
 
-def test_no_descriptors_for_a_worker_is_a_death_like_another(launcher):
+def test_no_descriptors_for_a_worker_is_a_death_like_another(launcher: Any) -> None:
     worker = rows(launcher.run)["worker-1"]
     fds = psutil.Process(launcher.process.pid).num_fds()
     hard = resource.prlimit(launcher.process.pid, resource.RLIMIT_NOFILE)[1]
@@ -174,14 +177,14 @@ def test_no_descriptors_for_a_worker_is_a_death_like_another(launcher):
     assert ask(worker["url"]) == 200
 
 
-def test_a_start_on_a_full_disk_says_what_to_do(tmp_path):
+def test_a_start_on_a_full_disk_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = pytest.raises(LaunchError, match=r"(?s)cannot be the run folder: .*make room")
     with said, running(two_workers(), tmp_path / "file" / "run"):
         pass
 
 
-def test_workers_go_on_talking_while_the_launcher_is_stopped(launcher):
+def test_workers_go_on_talking_while_the_launcher_is_stopped(launcher: Any) -> None:
     url = rows(launcher.run)["worker-0"]["url"]
     launcher.process.send_signal(signal.SIGSTOP)
     try:
@@ -194,7 +197,7 @@ def test_workers_go_on_talking_while_the_launcher_is_stopped(launcher):
 
 
 @pytest.mark.slow
-def test_the_log_writer_is_replaced_when_it_dies(launcher):
+def test_the_log_writer_is_replaced_when_it_dies(launcher: Any) -> None:
     url = rows(launcher.run)["worker-0"]["url"]
     launcher.pump.kill()
     assert ask(url, last=2000) == 200
@@ -207,7 +210,7 @@ def test_the_log_writer_is_replaced_when_it_dies(launcher):
 
 
 @pytest.mark.slow
-def test_the_log_writer_is_replaced_when_it_hangs(launcher):
+def test_the_log_writer_is_replaced_when_it_hangs(launcher: Any) -> None:
     url = rows(launcher.run)["worker-0"]["url"]
     launcher.pump.send_signal(signal.SIGSTOP)
     assert ask(url, last=30_000) == 200  # three times what a pipe holds
@@ -217,15 +220,15 @@ def test_the_log_writer_is_replaced_when_it_hangs(launcher):
     assert "line 029999" in (launcher.run / "worker-0.log").read_text()
 
 
-def test_the_log_writer_ends_with_the_launcher(launcher):
+def test_the_log_writer_ends_with_the_launcher(launcher: Any) -> None:
     pump = trees.look(launcher.pump.pid)
     launcher.process.kill()
     launcher.process.wait()
-    wait_gone([pump])
+    wait_gone([pump])  # type: ignore[list-item]
 
 
 @pytest.mark.slow
-def test_logs_rotate_and_only_their_owner_reads_them(tmp_path):
+def test_logs_rotate_and_only_their_owner_reads_them(tmp_path: Path) -> None:
     run = tmp_path / "run"
     talking = plan([worker("worker-0", free_port(), TALKER)])
     object.__setattr__(talking, "logs", LogFiles(max_mib=0.05, keep=2))
@@ -238,17 +241,19 @@ def test_logs_rotate_and_only_their_owner_reads_them(tmp_path):
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            seen = []
+            seen: list[Any] = []
             try:
-                assert follower.stdout.readline() == "serving\n"
+                assert present(follower.stdout).readline() == "serving\n"
                 for first in range(0, 2000, 200):  # 200 KB in all; follow looks every 0.3 s
                     ask(up.workers[0].url, first=first, last=first + 200)
                     while not seen or seen[-1] < first + 199:
-                        seen += map(int, re.findall(r"line (\d+)", follower.stdout.readline()))
+                        seen += map(
+                            int, re.findall(r"line (\d+)", present(follower.stdout).readline())
+                        )
             finally:
                 follower.kill()
                 follower.wait()
-                follower.stdout.close()
+                present(follower.stdout).close()
             assert seen == list(range(2000))
     finally:
         os.umask(old)
@@ -264,7 +269,7 @@ def test_logs_rotate_and_only_their_owner_reads_them(tmp_path):
     assert numbers == list(range(numbers[0], 2000))  # whole lines, none twice
 
 
-def test_the_log_of_a_detached_launcher_rotates(tmp_path):
+def test_the_log_of_a_detached_launcher_rotates(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib; from toolkit.launch.logfile import rotate_own\n"
         "for n in range(300):\n"
@@ -281,7 +286,7 @@ def test_the_log_of_a_detached_launcher_rotates(tmp_path):
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
-def test_a_dead_worker_s_last_words_are_in_the_message(tmp_path):
+def test_a_dead_worker_s_last_words_are_in_the_message(tmp_path: Path) -> None:
     code = "import sys; print('x' * 200_000); print('the reason'); sys.exit(3)"
     events = Events()
     broken = plan([worker("worker-0", free_port(), code)], Restart(max_restarts=0))

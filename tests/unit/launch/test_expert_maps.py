@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from toolkit.launch.contents import fixed
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.resolve import resolve
 from toolkit.placement import Topology, from_sglang
 from toolkit.placement.by_load import busiest, by_load
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir
+from toolkit.settings.deployment import Deployment
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.clusters import fresh_centroids
 

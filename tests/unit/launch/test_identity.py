@@ -23,13 +23,13 @@ from toolkit.contract.headers import RUN as HEADER
 from toolkit.contract.variables import RUN_ID_VARIABLE as VARIABLE
 from toolkit.launch import drain, identity, readiness
 from toolkit.launch.command import sglang_router_command, source_root
-from toolkit.launch.deployment import Restart
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.progress import Quiet
 from toolkit.launch.running import running
 from toolkit.launch.state import STATE
 from toolkit.launch.supervisor import Supervisor
+from toolkit.settings.processes import Restart
 
 NEVER = "import time; time.sleep(600)"
 """A worker that has not taken its port yet."""

@@ -17,10 +17,11 @@ from tests.ports import free_port
 from tests.unit.launch.stand_ins import plan, worker
 from toolkit.launch import isolation
 from toolkit.launch.command import source_root
-from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
 
 INSIDE = """
 import ctypes, encodings.idna, json, os, socket, sys

@@ -22,14 +22,15 @@ from toolkit.contract.variables import INSECURE_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.keys import KeysError
 from toolkit.launch import keys, readiness
 from toolkit.launch.checks import open_ports, possible
-from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
 from toolkit.launch.state import read_state
 from toolkit.resources import recipes_dir
-from toolkit.router.config import RouterConfig
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import RouterConfig
 
 HOSTS = {"a": {"address": "10.1.0.1"}, "b": {"address": "10.1.0.2"}}
 # Serves nobody without its key, and tells what it has in its environment.
@@ -107,7 +108,7 @@ def test_the_router_has_the_key_of_its_workers(tmp_path: Path) -> None:
     assert resolved.router.config["worker_api_key_env"] == WORKER_KEY_VARIABLE
     armed = keys.armed(resolved, "k")
     assert armed.router is not None
-    assert {p.env[WORKER_KEY_VARIABLE] for p in (*armed.workers, armed.router)} == {"k"}
+    assert {p.env[WORKER_KEY_VARIABLE] for p in (*armed.workers, armed.router)} == {"k"}  # type: ignore[attr-defined]
     assert WORKER_KEY_VARIABLE not in {**resolved.workers[0].env, **resolved.router.env}
 
 

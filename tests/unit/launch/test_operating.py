@@ -10,7 +10,7 @@ from toolkit.cli.status import moves_line
 from toolkit.launch.operate import Drained
 
 
-def test_a_line_for_each_request_and_each_reason():
+def test_a_line_for_each_request_and_each_reason() -> None:
     moved = {"rid": "a", "from": "decode-0", "to": "decode-1", "outcome": "moved"}
     told = {
         "moves": [
@@ -27,14 +27,14 @@ def test_a_line_for_each_request_and_each_reason():
     assert lines({"moves": [], "stays": {}}) == ["nothing runs there"]
 
 
-def test_a_drain_says_what_moved_and_what_is_left():
+def test_a_drain_says_what_moved_and_what_is_left() -> None:
     empty = Drained("decode-0", 3, 0, {}, 1.25)
     assert str(empty) == "decode-0: empty after 1.2 s (3 moved, nothing left)"
     left = Drained("decode-0", 0, 2, {"its answer does not stream": 2}, 5.0)
     assert str(left) == "decode-0: 2 left after 5.0 s (2: its answer does not stream)"
 
 
-def test_status_adds_moves_up():
+def test_status_adds_moves_up() -> None:
     replay = {"why": "drain", "kind": "replay", "outcome": "moved", "count": 3}
     direct = {**replay, "kind": "direct", "count": 2}
     moves = {"outcomes": [replay, direct], "tokens": 700, "stall_ms": {"p50": 34.2, "p99": 90.9}}
@@ -44,7 +44,7 @@ def test_status_adds_moves_up():
     assert moves_line({"outcomes": [], "tokens": 0, "stall_ms": {}}) == ""
 
 
-def test_orders_that_contradict_themselves_are_refused_before_anything_is_asked():
+def test_orders_that_contradict_themselves_are_refused_before_anything_is_asked() -> None:
     for words, says in [
         (["drain", "w", "--undo", "--stop"], "goes alone"),
         (["restart"], "--rolling"),

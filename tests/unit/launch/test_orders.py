@@ -6,6 +6,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,18 +25,18 @@ from toolkit.launch.state import read_state
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory):
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("orders")
     events = Events()
     with running(two_workers(), folder, events) as deployment:
         yield deployment, events
 
 
-def row(deployment, name):
+def row(deployment: Any, name: Any) -> Any:
     return next(r for r in read_state(deployment.run_dir)["workers"] if r["name"] == name)
 
 
-def test_a_worker_is_restarted_and_it_is_no_death(up):
+def test_a_worker_is_restarted_and_it_is_no_death(up: Any) -> None:
     deployment, events = up
     name, other = (worker.name for worker in deployment.workers)
     for count in range(1, 6):  # far more often than it may die
@@ -48,7 +51,7 @@ def test_a_worker_is_restarted_and_it_is_no_death(up):
     assert row(deployment, other)["restarts"] == 0
 
 
-def test_a_worker_that_is_stopped_stays_so_until_it_is_started(up):
+def test_a_worker_that_is_stopped_stays_so_until_it_is_started(up: Any) -> None:
     deployment, events = up
     name = deployment.workers[1].name
     orders.give(deployment.supervisor.run_id, Order("stop", name))
@@ -64,7 +67,7 @@ def test_a_worker_that_is_stopped_stays_so_until_it_is_started(up):
     assert row(deployment, name)["pid"] == pid
 
 
-def test_what_is_no_order_is_passed_over(up):
+def test_what_is_no_order_is_passed_over(up: Any) -> None:
     deployment, events = up
     junk = (b"junk", b"[1]", b'{"do": "explode", "worker": "w"}', b'{"do": "stop"}', b"\xff", b"")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
@@ -75,7 +78,7 @@ def test_what_is_no_order_is_passed_over(up):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes root to be somebody else")
-def test_another_user_is_not_heard():
+def test_another_user_is_not_heard() -> None:
     own = Orders("a-run-of-root")
     code = (
         "import os, sys; sys.path.insert(0, sys.argv[1]);"
@@ -88,7 +91,7 @@ def test_another_user_is_not_heard():
     own.close()
 
 
-def test_orders_need_a_launcher_and_a_router(up):
+def test_orders_need_a_launcher_and_a_router(up: Any) -> None:
     deployment, _ = up
     with pytest.raises(LaunchError, match="takes no orders"):
         orders.give("none", Order("stop", "w"))
@@ -101,7 +104,7 @@ def test_orders_need_a_launcher_and_a_router(up):
         Operator(Run(deployment.run_dir, {**state, "start_ticks": 1}, 0.0))
 
 
-def test_nobody_takes_orders_when_the_launcher_has_ended(tmp_path):
+def test_nobody_takes_orders_when_the_launcher_has_ended(tmp_path: Path) -> None:
     with running(two_workers(), tmp_path) as deployment:
         run_id = deployment.supervisor.run_id
         orders.give(run_id, Order("start", deployment.workers[0].name))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,11 +12,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.kernels import examples
+from tests.present import present
 from tests.sglang_python import run_python
 from tests.unit.launch.stand_ins import deployment, tiny_model
-from toolkit.launch.acting import LIMITS
 from toolkit.launch.checks import possible
-from toolkit.launch.deployment import Router, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.placement import Request, place
 from toolkit.launch.plan import Plan
@@ -22,13 +23,17 @@ from toolkit.launch.ports import CountedPorts, FreePorts
 from toolkit.launch.profile_needs import locality
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
-from toolkit.router.config import RouterConfig
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.bounds import Bodies, Waits
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.section import Router
 
+LIMITS = (*Waits.model_fields, *Bodies.model_fields)
 RECIPES = sorted(recipes_dir().glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
@@ -39,14 +44,14 @@ def used_ports(plan: Plan, host: str) -> list[int]:
     return ports
 
 
-def test_there_are_the_six_recipes():
+def test_there_are_the_six_recipes() -> None:
     names = {r.stem for r in RECIPES}
     gpu = {"one-gpu", "qwen3-30b-a3b-8gpu", "deepseek-v3-multinode"}
     assert names == {"cpu-demo", "cpu-dp", "cpu-eldr"} | gpu
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.stem)
-def test_recipe_resolves(recipe):
+def test_recipe_resolves(recipe: Any) -> None:
     plan = resolve(load_deployment(recipe))
     assert {w.role for w in plan.workers} == {"prefill", "decode"}
     assert plan.dispatch == "late"
@@ -61,7 +66,7 @@ def test_recipe_resolves(recipe):
     assert plan.to_json()["workers"][0]["argv"]
 
 
-def test_the_demo_on_cuda_is_a_cuda_plan():
+def test_the_demo_on_cuda_is_a_cuda_plan() -> None:
     demo = load_deployment(recipes_dir() / "cpu-demo.yaml")
     plan = resolve(demo.on_device("cuda"))
     assert plan.transfer == "mooncake"
@@ -71,17 +76,17 @@ def test_the_demo_on_cuda_is_a_cuda_plan():
         assert not [k for k in worker.env if "CPU" in k]
 
 
-def test_every_host_computes_the_same_ports():
+def test_every_host_computes_the_same_ports() -> None:
     recipe = load_deployment(recipes_dir() / "deepseek-v3-multinode.yaml")
     first, second = resolve(recipe, "prefill-a"), resolve(recipe, "decode-e")
     assert [w.ports for w in first.workers] == [w.ports for w in second.workers]
     assert [w.name for w in second.workers if w.local] == ["decode-0-node-4"]
-    assert first.router.local and not second.router.local
+    assert present(first.router).local and not second.router.local  # type: ignore[union-attr]
     ranks = [w.argv[w.argv.index("--node-rank") + 1] for w in first.workers if w.role == "decode"]
     assert ranks == [str(i) for i in range(9)]
 
 
-def test_loads_of_several_nodes_go_to_the_process_that_looks_at_them():
+def test_loads_of_several_nodes_go_to_the_process_that_looks_at_them() -> None:
     """`total_tokens` would send them to the DP controller, and prefill ranks would register every
     request with a blocking POST."""
     recipe = load_deployment(recipes_dir() / "deepseek-v3-multinode.yaml")
@@ -89,7 +94,7 @@ def test_loads_of_several_nodes_go_to_the_process_that_looks_at_them():
         assert "--load-balance-method" not in worker.argv
 
 
-def test_workers_that_share_a_gpu_start_in_turn():
+def test_workers_that_share_a_gpu_start_in_turn() -> None:
     plan = resolve(load_deployment(recipes_dir() / "one-gpu.yaml"))
     assert [w.after for w in plan.workers] == [(), ("prefill-0",)]
 
@@ -99,7 +104,7 @@ def test_workers_that_share_a_gpu_start_in_turn():
     sizes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=6),
     hosts=st.lists(st.integers(1, 8), min_size=1, max_size=5),
 )
-def test_planned_gpus_never_overlap(sizes, hosts):
+def test_planned_gpus_never_overlap(sizes: list[tuple[int, int]], hosts: list[int]) -> None:
     requests = [Request(f"w-{i}", nodes, per) for i, (nodes, per) in enumerate(sizes)]
     gpus = {f"h{i}": count for i, count in enumerate(hosts)}
     try:
@@ -122,7 +127,7 @@ def test_planned_gpus_never_overlap(sizes, hosts):
 
 
 @given(counts=st.lists(st.integers(1, 9), max_size=30), fixed=st.sets(st.integers(30000, 30100)))
-def test_counted_ports_never_overlap(counts, fixed):
+def test_counted_ports_never_overlap(counts: list[int], fixed: Any) -> None:
     ports = CountedPorts(30000, fixed)
     seen = set(fixed)
     for count in counts:
@@ -131,7 +136,7 @@ def test_counted_ports_never_overlap(counts, fixed):
         seen |= block
 
 
-def test_the_port_of_the_handshake_between_nodes_is_nobody_elses(model):
+def test_the_port_of_the_handshake_between_nodes_is_nobody_elses(model: Any) -> None:
     found = run_python(
         "from patches.worker import prepare_process\n"
         "prepare_process()\n"
@@ -141,10 +146,10 @@ def test_the_port_of_the_handshake_between_nodes_is_nobody_elses(model):
     delta = int(found.stdout.splitlines()[-1])
     role = {"tp": 2, "dp": 2, "dp_attention": True}
     for worker in resolve(deployment(model, prefill=role, decode=role)).workers:
-        assert worker.dist_port + delta in worker.ports
+        assert worker.dist_port + delta in worker.ports  # type: ignore[operator]
 
 
-def test_free_ports_are_distinct_and_avoid_those_given():
+def test_free_ports_are_distinct_and_avoid_those_given() -> None:
     first = FreePorts(rng=random.Random(7)).take(8)
     again = FreePorts(range(first, first + 8), random.Random(7))
     blocks = [set(range(p, p + 8)) for p in (again.take(8) for _ in range(20))]
@@ -152,7 +157,7 @@ def test_free_ports_are_distinct_and_avoid_those_given():
     assert not set.union(*blocks) & set(range(first, first + 8))
 
 
-def test_too_few_gpus_says_how_to_share(model):
+def test_too_few_gpus_says_how_to_share(model: Any) -> None:
     big = deployment(
         model, device="cuda", hosts={"n": {"address": "127.0.0.1", "gpus": 2}}, decode={"tp": 4}
     )
@@ -160,7 +165,7 @@ def test_too_few_gpus_says_how_to_share(model):
         resolve(big)
 
 
-def test_args_win_over_defaults_and_reserved_ones_are_refused(model):
+def test_args_win_over_defaults_and_reserved_ones_are_refused(model: Any) -> None:
     plan = resolve(deployment(model, decode={"args": {"max_total_tokens": 7, "skip": False}}))
     argv = plan.workers[1].argv
     assert argv[argv.index("--max-total-tokens") + 1] == "7"
@@ -169,7 +174,7 @@ def test_args_win_over_defaults_and_reserved_ones_are_refused(model):
         resolve(deployment(model, decode={"args": {"tp-size": 2}}))
 
 
-def test_cpu_flags_and_environment_of_the_roles(model):
+def test_cpu_flags_and_environment_of_the_roles(model: Any) -> None:
     prefill, decode = resolve(deployment(model, decode={"tp": 2})).workers
     assert prefill.env["SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX"] == "0"
     assert prefill.env["SGLANG_ENABLE_FAILED_SESSION_PROBE"] == "1"
@@ -193,8 +198,8 @@ def test_cpu_flags_and_environment_of_the_roles(model):
     ],
 )
 def test_captured_experts_of_dp_ranks_need_prefills_without_graphs(
-    model, device, role, without_graphs
-):
+    model: Any, device: str, role: Any, without_graphs: bool
+) -> None:
     ranks = {"tp": 2, "dp": 2, "dp_attention": True} | role
     fields = {"device": device, "prefill": ranks, "decode": {"tp": 2}}
     prefill, decode = resolve(deployment(model, capture_experts=True, **fields)).workers
@@ -205,13 +210,13 @@ def test_captured_experts_of_dp_ranks_need_prefills_without_graphs(
 
 
 @pytest.mark.parametrize("router", ["sglang", "none"])
-def test_late_dispatch_needs_our_router(model, router):
+def test_late_dispatch_needs_our_router(model: Any, router: str) -> None:
     plan = resolve(deployment(model, router={"kind": router, "dispatch": "late"}))
     assert any("before the prefill runs" in p.what for p in possible.routing(plan))
     assert not possible.routing(resolve(deployment(model, router=router)))
 
 
-def test_a_used_port_and_a_repeated_one_are_found(model):
+def test_a_used_port_and_a_repeated_one_are_found(model: Any) -> None:
     import socket
 
     with socket.socket() as sock:
@@ -224,7 +229,7 @@ def test_a_used_port_and_a_repeated_one_are_found(model):
     assert sum("twice" in p.what for p in possible.ports(same)) == 2
 
 
-def test_memory_and_missing_weights_are_found(model, tmp_path):
+def test_memory_and_missing_weights_are_found(model: Any, tmp_path: Path) -> None:
     huge = resolve(deployment(model, decode={"replicas": 5, "kv_tokens": 10**10}))
     assert any(p.where == "memory" for p in possible.memory(huge))
     (tmp_path / "m").mkdir()
@@ -234,12 +239,12 @@ def test_memory_and_missing_weights_are_found(model, tmp_path):
     assert not possible.model(empty, dry_run=True)[0].fatal
 
 
-def test_missing_model_says_how_to_mend(tmp_path):
+def test_missing_model_says_how_to_mend(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"set model\.path"):
         resolve(deployment(tmp_path / "nowhere"))
 
 
-def test_early_places_are_for_decode_ranks_of_one_process(model):
+def test_early_places_are_for_decode_ranks_of_one_process(model: Any) -> None:
     plan = resolve(deployment(model, decode={"early_place": True}))
     told = {worker.role: worker.env.get("TOOLKIT_EARLY_PLACE") for worker in plan.workers}
     assert told == {"prefill": None, "decode": "1"}
@@ -253,9 +258,11 @@ def test_early_places_are_for_decode_ranks_of_one_process(model):
 
 
 @pytest.mark.parametrize(("backend", "dispatch"), [(None, "dynamic"), ("deepep", "static")])
-def test_experts_that_move_are_sent_tokens_by_their_slots(model, backend, dispatch):
+def test_experts_that_move_are_sent_tokens_by_their_slots(
+    model: Any, backend: Any, dispatch: str
+) -> None:
     ranks = {"tp": 2, "ep": 2, "relocate": True}
-    ranks |= {"args": {"moe-a2a-backend": backend}} if backend else {}
+    ranks |= {"args": {"moe-a2a-backend": backend}} if backend else {}  # type: ignore[dict-item]
     plan = resolve(deployment(model, decode=ranks).on_device("cuda"))
     (argv, env) = next((w.argv, w.env) for w in plan.workers if w.role == "decode")
     assert argv[argv.index("--ep-dispatch-algorithm") + 1] == dispatch
@@ -266,7 +273,7 @@ def test_experts_that_move_are_sent_tokens_by_their_slots(model, backend, dispat
             deployment(model, decode={"tp": 4, "ep": ep, "relocate": True})
 
 
-def test_background_is_for_cpu_workers_of_its_role_only(model):
+def test_background_is_for_cpu_workers_of_its_role_only(model: Any) -> None:
     plan = resolve(deployment(model, decode={"background": True}))
     variables = {worker.role: worker.env.get("TOOLKIT_BACKGROUND") for worker in plan.workers}
     assert variables == {"prefill": None, "decode": "1"}
@@ -274,29 +281,31 @@ def test_background_is_for_cpu_workers_of_its_role_only(model):
     assert not any("TOOLKIT_BACKGROUND" in worker.env for worker in plan.workers)
 
 
-def test_what_the_router_records_lies_beside_the_deployment_file(model, tmp_path):
+def test_what_the_router_records_lies_beside_the_deployment_file(
+    model: Any, tmp_path: Path
+) -> None:
     made = deployment(model, router={"record": "traffic.jsonl"}, folder=tmp_path)
     router = resolve(made).router
     assert router is not None and router.config is not None
     assert router.config["record"] == str(tmp_path / "traffic.jsonl")
-    assert "record" not in (resolve(deployment(model)).router.config or {})
+    assert "record" not in (present(resolve(deployment(model)).router).config or {})
 
 
-def test_the_router_gets_the_limits_of_the_file_and_they_are_its_own(model):
+def test_the_router_gets_the_limits_of_the_file_and_they_are_its_own(model: Any) -> None:
     defaults = {name: RouterConfig.model_fields[name].default for name in LIMITS}
     assert defaults.keys() <= Router.model_fields.keys()
     assert None not in defaults.values()
     asked = {name: not v if isinstance(v, bool) else v / 2 if name == "eject_share" else v + 1
              for name, v in defaults.items()}  # fmt: skip
     plan = resolve(deployment(model, router=asked))
-    assert {name: plan.router.config[name] for name in LIMITS} == asked
-    assert RouterConfig.model_validate(plan.router.config)
-    assert not set(LIMITS) & resolve(deployment(model)).router.config.keys()
+    assert {name: present(present(plan.router).config)[name] for name in LIMITS} == asked
+    assert RouterConfig.model_validate(present(plan.router).config)
+    assert not set(LIMITS) & present(present(resolve(deployment(model)).router).config).keys()
 
 
-def test_what_clients_may_do_is_what_the_file_says(model):
-    def allowed(**changes):
-        return (resolve(deployment(model, **changes)).router.config or {}).get("allow")
+def test_what_clients_may_do_is_what_the_file_says(model: Any) -> None:
+    def allowed(**changes: Any) -> Any:
+        return (present(resolve(deployment(model, **changes)).router).config or {}).get("allow")
 
     assert allowed() is None
     assert allowed(capture_experts=True) == ["capture"]
@@ -314,7 +323,9 @@ def test_what_clients_may_do_is_what_the_file_says(model):
 
 
 @pytest.mark.parametrize(("dispatch", "wait_s"), [("late", "60"), ("concurrent", None)])
-def test_only_late_dispatch_expects_kv_within_a_minute(model, dispatch, wait_s):
+def test_only_late_dispatch_expects_kv_within_a_minute(
+    model: Any, dispatch: str, wait_s: Any
+) -> None:
     plan = resolve(deployment(model, router={"dispatch": dispatch}))
     told = {w.role: w.env.get("SGLANG_DISAGGREGATION_WAITING_TIMEOUT") for w in plan.workers}
     assert told == {"prefill": None, "decode": wait_s}

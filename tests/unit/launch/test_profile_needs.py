@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from patches.experts import signature
+from tests.present import present
 from tests.unit.launch.stand_ins import tiny_model
 from toolkit.cli.profile import to_measure
 from toolkit.contract.capturing import BYPASS, STORES
 from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch import show
 from toolkit.launch.checks import possible
-from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.plan import Plan
 from toolkit.launch.profile_needs import locality
@@ -25,7 +25,9 @@ from toolkit.launch.resolve import resolve
 from toolkit.launch.signature_flags import RULES
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir, recipes_dir
-from toolkit.router.config import RouterConfig
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import RouterConfig
 
 EMBEDDED = profiles_dir() / "embedded"
 MASK = sorted(store.read(EMBEDDED)[0].rho.mask)
@@ -44,7 +46,7 @@ def fatal(found: list[Problem]) -> list[str]:
     return [str(p) for p in found if p.fatal]
 
 
-def test_the_prefill_workers_record_the_layers_of_the_mask():
+def test_the_prefill_workers_record_the_layers_of_the_mask() -> None:
     made = plan(prefill={"replicas": 2}, decode={"replicas": 4})
     for worker in made.workers:
         prefill = worker.role == "prefill"
@@ -53,21 +55,21 @@ def test_the_prefill_workers_record_the_layers_of_the_mask():
     assert not locality(made)
 
 
-def test_the_variable_is_the_one_that_workers_read(monkeypatch):
+def test_the_variable_is_the_one_that_workers_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LAYERS_VARIABLE, plan().workers[0].env[LAYERS_VARIABLE])
     assert signature.wanted_layers() == MASK
 
 
-def test_without_a_profile_nothing_is_recorded():
+def test_without_a_profile_nothing_is_recorded() -> None:
     made = plan(router={"profile": None, "decode_policy": "random"}, capture_experts=True)
     assert all(LAYERS_VARIABLE not in w.env for w in made.workers)
     assert all("--enable-return-routed-experts" in w.argv for w in made.workers)
-    assert not {"profile", "tau", "refit_on_drift"} & set(made.router.config)
+    assert not {"profile", "tau", "refit_on_drift"} & set(present(present(made.router).config))
     assert show.locality(made) == "" and "expert locality" not in show.commands(made)
     assert made.to_json()["locality"] is None
 
 
-def test_layers_are_in_the_models_own_numbering(tmp_path):
+def test_layers_are_in_the_models_own_numbering(tmp_path: Path) -> None:
     profile, arrays = store.read(EMBEDDED)
     # A model whose first three layers and every second one after them are dense.
     layers, deep = tuple(range(3, 15, 2)), 15
@@ -78,26 +80,32 @@ def test_layers_are_in_the_models_own_numbering(tmp_path):
     assert made.workers[0].env[LAYERS_VARIABLE] == wanted
 
 
-def test_the_router_takes_what_the_plan_gives_it():
+def test_the_router_takes_what_the_plan_gives_it() -> None:
     made = plan(router={"tau": 0.05, "refit_on_drift": False, "decode_policy": "eldr@0.2"})
-    config = RouterConfig.model_validate_json(json.dumps(made.router.config))
+    config = RouterConfig.model_validate_json(json.dumps(present(made.router).config))
     assert (config.profile, config.tau) == (str(EMBEDDED), 0.05)
     assert (config.refit_on_drift, config.decode_policy) == (False, "eldr@0.2")
-    assert not {"tau", "refit_on_drift"} & set(plan().router.config), "the router's own defaults"
+    assert not {"tau", "refit_on_drift"} & set(present(present(plan().router).config)), (
+        "the router's own defaults"
+    )
 
 
-def test_a_relative_profile_starts_at_the_files_folder(tmp_path, monkeypatch):
+def test_a_relative_profile_starts_at_the_files_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(EMBEDDED, tmp_path / "deployments" / "mine")
     file = tmp_path / "deployments" / "d.yaml"
     file.write_text("name: t\nrouter: {profile: ./mine, decode_policy: eldr}\n")
     monkeypatch.chdir(tmp_path)
     made = resolve(load_deployment("deployments/d.yaml"))
-    assert Path(made.router.config["profile"]) == tmp_path / "deployments" / "mine"
+    assert (
+        Path(present(present(made.router).config)["profile"]) == tmp_path / "deployments" / "mine"
+    )
     again = resolve(load_deployment(file).on_device("cuda"))
-    assert again.router.config["profile"] == made.router.config["profile"]
+    assert present(present(again.router).config)["profile"] == made.router.config["profile"]  # type: ignore[index, union-attr]
 
 
-def test_a_dry_run_says_it_in_one_line():
+def test_a_dry_run_says_it_in_one_line() -> None:
     made = plan(router={"tau": 0.3}, decode={"replicas": 4})
     (line,) = [x for x in show.commands(made).splitlines() if "expert locality" in x]
     assert line == (
@@ -114,22 +122,25 @@ def test_a_dry_run_says_it_in_one_line():
     assert other.startswith("expert locality: decode policy random; profile ")
 
 
-def test_the_plan_is_plain_data():
+def test_the_plan_is_plain_data() -> None:
     found = json.loads(json.dumps(plan().to_json()))["locality"]
     assert found["profile"] == str(EMBEDDED) and found["layers"] == MASK
 
 
-def test_the_recipe():
+def test_the_recipe() -> None:
     made = resolve(load_deployment(recipes_dir() / "cpu-eldr.yaml"))
     assert [w.role for w in made.workers] == ["prefill", *["decode"] * 4]
     assert {(w.kv_tokens, w.max_running) for w in made.workers} == {(16384, 16)}
-    assert made.router.config["decode_policy"] == "eldr" and made.router.config["tau"] == 0.1
+    assert (
+        present(present(made.router).config)["decode_policy"] == "eldr"
+        and made.router.config["tau"] == 0.1  # type: ignore[index, union-attr]
+    )
     assert all("--enable-return-routed-experts" in w.argv for w in made.workers)
     assert not fatal(locality(made))
 
 
 @pytest.mark.parametrize("name", ["one-gpu", "qwen3-30b-a3b-8gpu"])
-def test_what_the_gpu_recipes_show_in_comments_is_a_deployment(name, tmp_path):
+def test_what_the_gpu_recipes_show_in_comments_is_a_deployment(name: str, tmp_path: Path) -> None:
     """Uncommented, with the profile that is at hand, it resolves; another model's is refused."""
     lines = (recipes_dir() / f"{name}.yaml").read_text().splitlines()
     shown = [x.replace("# ", "", 1) for x in lines if x.startswith(("  # decode_p", "  # tau"))]
@@ -146,33 +157,33 @@ def test_what_the_gpu_recipes_show_in_comments_is_a_deployment(name, tmp_path):
         assert [x for x in found if "4 experts a token, this model has 8" in x]
 
 
-def test_a_missing_profile_says_how_to_get_one(tmp_path):
+def test_a_missing_profile_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="toolkit profile") as caught:
         plan(router={"profile": str(tmp_path / "none")})
     assert "--out " + str(tmp_path / "none") in str(caught.value)
 
 
-def test_a_damaged_profile_says_how_to_mend_it(tmp_path):
+def test_a_damaged_profile_says_how_to_mend_it(tmp_path: Path) -> None:
     shutil.copytree(EMBEDDED, tmp_path / "p")
     (tmp_path / "p" / "arrays.safetensors").write_bytes(b"no")
     with pytest.raises(LaunchError, match="Copy the whole folder again"):
         plan(router={"profile": str(tmp_path / "p")})
 
 
-def test_a_profile_of_another_model_is_refused(tmp_path):
+def test_a_profile_of_another_model_is_refused(tmp_path: Path) -> None:
     (found,) = fatal(locality(plan(model=str(tiny_model(tmp_path)))))
     assert "router.profile" in found and "config or weights are others" in found
     assert "measure it again" in found
 
 
-def test_weights_that_cannot_be_read_are_a_problem_not_a_traceback(tmp_path):
+def test_weights_that_cannot_be_read_are_a_problem_not_a_traceback(tmp_path: Path) -> None:
     made = plan(model=str(tiny_model(tmp_path)))
     (tmp_path / "config.json").write_text("{")
     (found,) = fatal(locality(made))
     assert "cannot be compared" in found
 
 
-def test_more_decode_workers_than_fitted_requests_are_refused():
+def test_more_decode_workers_than_fitted_requests_are_refused() -> None:
     assert not fatal(locality(plan(decode={"replicas": 149})))
     (found,) = fatal(locality(plan(decode={"replicas": 75, "dp": 2})))
     assert "150 decode workers" in found and "149 requests" in found
@@ -181,19 +192,23 @@ def test_more_decode_workers_than_fitted_requests_are_refused():
 SHARED = {"tp": 2, "dp": 2, "dp_attention": True}
 
 
-def test_ranks_that_share_their_experts_count_as_one():
+def test_ranks_that_share_their_experts_count_as_one() -> None:
     made = plan(decode={"replicas": 2} | SHARED)
     assert not locality(made)
     assert "refitted" not in show.locality(made), "the profile has two centroids"
-    assert [w.get("dp_attention") for w in made.router.config["workers"]] == [False, True, True]
-    config = RouterConfig.model_validate_json(json.dumps(made.router.config))
+    assert [w.get("dp_attention") for w in present(present(made.router).config)["workers"]] == [
+        False,
+        True,
+        True,
+    ]
+    config = RouterConfig.model_validate_json(json.dumps(present(made.router).config))
     assert [w.dp_attention for w in config.workers] == [False, True, True]
     apart = show.locality(plan(decode={"replicas": 2, "dp": 2}))
     assert "refitted from 2 to 4 decode workers" in apart
 
 
 @pytest.mark.parametrize("policy", ["eldr", "composed", "composed@eldr+br0"])
-def test_one_server_whose_ranks_share_their_experts_is_worth_a_note(policy):
+def test_one_server_whose_ranks_share_their_experts_is_worth_a_note(policy: str) -> None:
     (note,) = locality(plan(decode=SHARED, router={"decode_policy": policy}))
     assert not note.fatal and note.where == "router.decode_policy"
     assert "locality decides nothing" in note.what
@@ -207,19 +222,19 @@ def test_one_server_whose_ranks_share_their_experts_is_worth_a_note(policy):
 
 
 @pytest.mark.parametrize("policy", ["eldr", "eldr@0.3"])
-def test_eldr_needs_a_profile(policy):
+def test_eldr_needs_a_profile(policy: str) -> None:
     (found,) = fatal(locality(plan(router={"profile": None, "decode_policy": policy})))
     assert f"{policy} needs a profile" in found and "router.profile" in found
-    found = fatal(possible.quick(plan(router={"profile": None, "decode_policy": policy})))
+    found = fatal(possible.quick(plan(router={"profile": None, "decode_policy": policy})))  # type: ignore[assignment]
     assert [x for x in found if "needs a profile" in x], "also before a launch without flag checks"
 
 
-def test_eldr_needs_late_dispatch():
+def test_eldr_needs_late_dispatch() -> None:
     (found,) = fatal(locality(plan(router={"dispatch": "concurrent"})))
     assert "dispatch is concurrent" in found and "dispatch: late" in found
 
 
-def test_plain_workers_have_no_signatures():
+def test_plain_workers_have_no_signatures() -> None:
     found = fatal(locality(plan(mode="plain")))
     assert [x for x in found if "only prefill workers record" in x]
     assert [x for x in found if "mode: pd with dispatch: late" in x]
@@ -230,7 +245,7 @@ def test_plain_workers_have_no_signatures():
     [{"kind": "none", "decode_policy": None}, {"kind": "sglang", "decode_policy": "random"},
      {"dispatch": "concurrent", "decode_policy": "random"}],
 )  # fmt: skip
-def test_signatures_that_nobody_reads_are_worth_a_note(router):
+def test_signatures_that_nobody_reads_are_worth_a_note(router: Any) -> None:
     (note,) = locality(plan(router=router))
     assert not note.fatal and "record signatures" in note.what
 
@@ -245,7 +260,7 @@ def test_signatures_that_nobody_reads_are_worth_a_note(router):
         ("enable-decoder-swa-bounded-replay", True, "end of a prompt"),
     ],
 )
-def test_flags_that_make_signatures_wrong_are_refused(flag, value, says):
+def test_flags_that_make_signatures_wrong_are_refused(flag: str, value: Any, says: str) -> None:
     (found,) = fatal(locality(plan(prefill={"args": {flag: value}})))
     name = flag.lstrip("-").replace("_", "-")
     assert found.startswith(f"prefill.args.{name}: ") and says in found
@@ -259,11 +274,11 @@ def test_flags_that_make_signatures_wrong_are_refused(flag, value, says):
 @pytest.mark.parametrize(
     "args", [{"pp-size": 1}, {"enable-prefill-cp": False}, {"attn_cp_size": 1}]
 )
-def test_flags_that_are_off_are_no_problem(args):
+def test_flags_that_are_off_are_no_problem(args: Any) -> None:
     assert not locality(plan(prefill={"args": args}))
 
 
-def test_every_refused_flag_is_one_of_sglangs():
+def test_every_refused_flag_is_one_of_sglangs() -> None:
     """A release that renames one of them must be noticed. Read as text: the import takes 20 s."""
     found = find_spec("sglang")
     if found is None or not found.submodule_search_locations:
@@ -278,7 +293,7 @@ def test_every_refused_flag_is_one_of_sglangs():
     assert all(f'"{name}"' in choices for name in BYPASS)
 
 
-def test_a_switched_off_capturer_or_other_layers_are_refused():
+def test_a_switched_off_capturer_or_other_layers_are_refused() -> None:
     off = plan(prefill={"args": {"enable_return_routed_experts": False}})
     (found,) = fatal(locality(off))
     assert "enable-return-routed-experts" in found and "remove the line" in found
@@ -286,7 +301,7 @@ def test_a_switched_off_capturer_or_other_layers_are_refused():
     assert f"is 1,2, the profile's layers are {SHOWN}" in found
 
 
-def test_several_ranks_need_an_exchange_that_keeps_their_tokens_in_order():
+def test_several_ranks_need_an_exchange_that_keeps_their_tokens_in_order() -> None:
     def found(backend: str, tp: int) -> list[Problem]:
         args = {"moe-a2a-backend": backend}
         return locality(plan(device="cuda", prefill={"tp": tp, "args": args}, decode={"tp": tp}))
@@ -295,7 +310,7 @@ def test_several_ranks_need_an_exchange_that_keeps_their_tokens_in_order():
     assert "mixes up" in fatal(found("mooncake", 4))[0]
 
 
-def test_what_only_makes_signatures_incomplete_is_a_note():
+def test_what_only_makes_signatures_incomplete_is_a_note() -> None:
     (note,) = locality(plan(prefill={"args": {"enable-hierarchical-cache": True}}))
     assert not note.fatal and "host memory" in note.what and "by load" in note.what
 
@@ -315,14 +330,16 @@ def test_what_only_makes_signatures_incomplete_is_a_note():
         ({"num_hidden_layers": 32, "num_local_experts": 8, "num_experts_per_tok": 2}, None, 8, 2),
     ],
 )  # fmt: skip
-def test_what_a_config_says_of_experts(tmp_path, config, layers, experts, top_k):
+def test_what_a_config_says_of_experts(
+    tmp_path: Path, config: Any, layers: Any, experts: Any, top_k: Any
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     router = {"profile": None, "decode_policy": "random"}
     facts = plan(model=str(tmp_path), router=router).model
     assert (facts.moe_layers, facts.experts, facts.top_k) == (layers, experts, top_k)
 
 
-def test_a_deployment_is_measured_without_the_profile_that_it_waits_for(tmp_path):
+def test_a_deployment_is_measured_without_the_profile_that_it_waits_for(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     router = {"profile": "not-yet", "decode_policy": "eldr", "tau": 0.2, "port": 4321}
     file.write_text(json.dumps({"name": "mine", "router": router}))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,11 @@ from toolkit.launch.checks.flags import IB_FLAG, Resolved
 from toolkit.launch.checks.flags import _ask as ask
 from toolkit.launch.checks.flags import _without as without
 from toolkit.launch.checks.redundant import redundant, worker_problems
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
-from toolkit.launch.wait_limits import WAIT_LIMIT
+from toolkit.launch.wait_limits import WAIT_LIMITS
 from toolkit.resources import recipes_dir
+from toolkit.settings.load import load_deployment
 
 RECIPES = sorted(recipes_dir().glob("*.yaml"))
 GPU = [each for each in RECIPES if load_deployment(each).device == "cuda"]
@@ -70,7 +71,7 @@ def test_the_large_recipe_is_as_sglangs_guide_has_it(
         assert found["ep_size"] == found["tp_size"] == found["dp_size"] == worker.tp
         assert (256 + 32) % found["ep_size"] == 0, "every GPU has as many expert slots"
         # Patience beyond SGLang's own is in vain, and a node that died must not be waited for.
-        assert found["watchdog_timeout"] > WAIT_LIMIT["cuda"]["idle_timeout_s"]
+        assert found["watchdog_timeout"] > WAIT_LIMITS["cuda"]["idle_timeout_s"]
 
 
 def test_the_large_recipe_names_a_device_for_each_gpu_and_every_interface() -> None:
@@ -101,7 +102,7 @@ def test_every_flag_of_the_large_recipe_has_its_reason() -> None:
     lines = LARGE.read_text().splitlines()
     start = lines.index("prefill:")
     keys = [line for line in lines[start:] if re.match(r"    [a-z-]+: ", line)]
-    first = {}
+    first: dict[Any, Any] = {}
     for line in keys:
         first.setdefault(line.split(":")[0], line)
     assert len(first) > 10
@@ -119,6 +120,8 @@ def test_every_flag_of_the_large_recipe_has_its_reason() -> None:
         ({}, False),
     ],
 )
-def test_redundant_experts_without_a_placement_are_noted(resolved: dict, noted: bool) -> None:
+def test_redundant_experts_without_a_placement_are_noted(
+    resolved: dict[str, Any], noted: bool
+) -> None:
     assert bool(worker_problems(resolved)) == noted
     assert not any(problem.fatal for problem in worker_problems(resolved))

@@ -10,6 +10,8 @@ import threading
 import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +19,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.ports import free_port
+from tests.present import present
 from tests.sglang_python import run_python
 from tests.unit.launch.stand_ins import deployment, plan, tiny_model, worker
 from toolkit.launch import command
@@ -30,11 +33,11 @@ SECRET = "s3cr3t-0815-value"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def refused(model, **fields):
+def refused(model: Any, **fields: Any) -> Any:
     with pytest.raises(LaunchError) as caught:
         resolve(deployment(model, **fields))
     (problem,) = caught.value.problems
@@ -60,17 +63,19 @@ def refused(model, **fields):
         ({"lora-paths": ["a", "--host", "0.0.0.0"]}, "would be read as another flag"),
     ],
 )
-def test_reserved_flags_in_every_spelling(model, args, said):
+def test_reserved_flags_in_every_spelling(model: Any, args: Any, said: str) -> None:
     assert said in refused(model, decode={"args": args})
 
 
 @pytest.mark.parametrize("args", [{"host": "0.0.0.0"}, {"por=1": True}, {"api-ke": "x"}])
-def test_reserved_flags_of_sglang_s_router(model, args):
+def test_reserved_flags_of_sglang_s_router(model: Any, args: Any) -> None:
     assert "is set by the launcher" in refused(model, router={"kind": "sglang", "args": args})
 
 
 @given(st.sampled_from(sorted(reserved.WORKER)), st.data())
-def test_whatever_argparse_takes_for_a_reserved_flag_is_refused(flag, data):
+def test_whatever_argparse_takes_for_a_reserved_flag_is_refused(
+    flag: Any, data: st.DataObject
+) -> None:
     short = flag[: data.draw(st.integers(1, len(flag)))]
     assume(short not in reserved.WHOLE)  # a flag of its own
     written = short.replace("-", data.draw(st.sampled_from("-_")))
@@ -80,7 +85,7 @@ def test_whatever_argparse_takes_for_a_reserved_flag_is_refused(flag, data):
     assert reserved.problems("decode.args", {key: True}, reserved.WORKER)
 
 
-def test_no_flag_of_sglang_is_taken_for_a_reserved_one():
+def test_no_flag_of_sglang_is_taken_for_a_reserved_one() -> None:
     """Each name that begins a reserved one is refused: no flag of SGLang's may be such a name."""
     found = run_python(
         "from patches.worker import prepare_process\n"
@@ -114,11 +119,11 @@ def test_no_flag_of_sglang_is_taken_for_a_reserved_one():
         ("PWD", "/root", "/root"),
     ],
 )
-def test_what_looks_like_a_secret_is_masked(name, value, shown):
+def test_what_looks_like_a_secret_is_masked(name: str, value: Any, shown: Any) -> None:
     assert masked(name, value) == shown
 
 
-def test_values_of_flags_are_masked():
+def test_values_of_flags_are_masked() -> None:
     argv = [
         "p",
         "--max-total-tokens",
@@ -140,7 +145,7 @@ prefill: {{env: {{PROXY: "http://u:{secret}3@host/"}}}}
 """
 
 
-def test_a_dry_run_shows_no_secret(model, tmp_path):
+def test_a_dry_run_shows_no_secret(model: Any, tmp_path: Path) -> None:
     file = tmp_path / "d.yaml"
     file.write_text(FILE.format(model=model, secret=SECRET))
     for more in ([], ["--json"]):
@@ -163,7 +168,9 @@ def test_a_dry_run_shows_no_secret(model, tmp_path):
     assert {w.env.get("MY_API_KEY") for w in made.workers} == {None, SECRET}  # the real one goes in
 
 
-def test_the_process_gets_the_secret_and_nobody_reads_it(model, tmp_path, monkeypatch):
+def test_the_process_gets_the_secret_and_nobody_reads_it(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the clients' key, which the router needs, is not in a worker's environment."""
     from dataclasses import replace
 
@@ -194,7 +201,7 @@ def test_the_process_gets_the_secret_and_nobody_reads_it(model, tmp_path, monkey
 
 
 class _Worker(BaseHTTPRequestHandler):
-    def _answer(self):
+    def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         body = b'{"text": "x", "meta_info": {"completion_tokens": 1}, "model_path": "m"}'
         self.send_response(200)
@@ -205,11 +212,11 @@ class _Worker(BaseHTTPRequestHandler):
 
     do_GET = do_POST = _answer
 
-    def log_message(self, *args):
+    def log_message(self, *args: Any) -> None:
         pass
 
 
-def test_sglang_s_router_asks_for_the_key(model, tmp_path):
+def test_sglang_s_router_asks_for_the_key(model: Any, tmp_path: Path) -> None:
     """The public port of `kind: sglang` was open whatever the file said. The key is not in `ps`."""
     made = resolve(
         deployment(
@@ -225,13 +232,13 @@ def test_sglang_s_router_asks_for_the_key(model, tmp_path):
     log = tmp_path / "router.log"
     with log.open("wb") as out:
         router = subprocess.Popen(
-            made.router.command,
-            env={**os.environ, **made.router.env, "FRONT_KEY": SECRET},
+            present(made.router).command,
+            env={**os.environ, **present(made.router).env, "FRONT_KEY": SECRET},
             stdout=out,
             stderr=subprocess.STDOUT,
         )
     try:
-        url = made.router.url
+        url = present(made.router).url
         _wait_for(url, router)
         assert _status(f"{url}/generate", None) == 401
         assert _status(f"{url}/generate", "wrong") == 401
@@ -245,7 +252,7 @@ def test_sglang_s_router_asks_for_the_key(model, tmp_path):
     assert SECRET not in log.read_text()
 
 
-def _wait_for(url, router):
+def _wait_for(url: Any, router: Any) -> None:
     import time
 
     for _ in range(200):
@@ -258,7 +265,7 @@ def _wait_for(url, router):
     raise AssertionError("the router did not become ready")
 
 
-def _status(url, key):
+def _status(url: Any, key: Any) -> Any:
     headers = {"Content-Type": "application/json"} | (
         {"Authorization": f"Bearer {key}"} if key else {}
     )

@@ -11,11 +11,12 @@ from rich.console import Console
 from tests.unit.launch.stand_ins import tiny_model
 from toolkit.launch import show
 from toolkit.launch.checks.staged import staged
-from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.resolve import resolve
 from toolkit.policies.stages.layout import Layout
-from toolkit.router.config import RouterConfig
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import RouterConfig
 
 STAGES = "stages: [{upto: 512, replicas: 2}, {upto: 2048}, {replicas: 1}]"
 

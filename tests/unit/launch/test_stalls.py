@@ -15,15 +15,15 @@ from tests.unit.launch.runs import Events
 from tests.unit.launch.stand_ins import plan, worker
 from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import HTTP, Beat, Heartbeat
+from toolkit.decide.watchdog import Bounds
 from toolkit.launch.command import python_env
-from toolkit.launch.deployment import Restart
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import Managed, Status
 from toolkit.launch.running import running
 from toolkit.launch.scratch import heartbeats
 from toolkit.launch.stalls import EVERY, LATER_S, Stalls
 from toolkit.launch.wait_limits import STUCK, bounds
-from toolkit.watchdog import Bounds
+from toolkit.settings.processes import Restart
 
 BEATING = """
 import http.server, os, sys, threading, time

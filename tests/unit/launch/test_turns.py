@@ -8,12 +8,12 @@ from pathlib import Path
 from tests.unit.launch.stand_ins import plan, worker
 from toolkit.contract.memory_turn import MemoryTurn
 from toolkit.contract.variables import TURN_VARIABLE
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.plan import WorkerPlan
 from toolkit.launch.process import WORKER
 from toolkit.launch.resolve import resolve
 from toolkit.launch.started import started
 from toolkit.launch.turns import Turn, turns
+from toolkit.settings.deployment import Deployment
 
 
 def ours(name: str, *after: str, argv: tuple[str, ...] = (), **more: object) -> WorkerPlan:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.launch.deployment import Router, load_deployment
 from toolkit.launch.resolve import resolve
 from toolkit.launch.wait_limits import WAIT_LIMITS, wait_limits
 from toolkit.resources import recipes_dir
-from toolkit.router.config import RouterConfig
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.section import Router
 
 WATCHDOG_S = 300.0
 """SGLang's --watchdog-timeout; a test of the recipes' flags asks the installed one."""
@@ -47,7 +50,7 @@ def test_a_worker_is_left_alone_before_it_is_given_up_and_sglang_ends_it_last(de
     st.sampled_from(list(WAIT_LIMITS)),
     st.dictionaries(st.sampled_from(list(WAIT_LIMITS["cpu"])), st.floats(0.1, 1000)),
 )
-def test_what_is_said_holds_and_the_rest_is_the_devices(device: str, said: dict) -> None:
+def test_what_is_said_holds_and_the_rest_is_the_devices(device: str, said: dict[str, Any]) -> None:
     told = wait_limits(device, Router(**said))
     assert told.items() >= said.items()
     found = WAIT_LIMITS["cpu"] | told  # as the router fills it up

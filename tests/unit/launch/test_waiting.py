@@ -12,10 +12,10 @@ import pytest
 from tests.ports import free_port
 from tests.unit.launch.runs import Events, until
 from tests.unit.launch.stand_ins import plan, routed, worker
-from toolkit.launch.deployment import Restart
 from toolkit.launch.plan import Plan
 from toolkit.launch.running import running
 from toolkit.launch.supervisor import Supervisor
+from toolkit.settings.processes import Restart
 
 TURNS_A_SECOND = 40
 

@@ -6,6 +6,7 @@ import inspect
 import json
 import sys
 import types
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> list[types.ModuleType]:
     return made
 
 
-def test_all_who_have_it_get_the_wrapper_but_its_own_module(modules: list) -> None:
+def test_all_who_have_it_get_the_wrapper_but_its_own_module(modules: list[Any]) -> None:
     source, first, second = modules
     original = source.asked
     places = Places([original])
@@ -78,7 +79,7 @@ def test_all_who_have_it_get_the_wrapper_but_its_own_module(modules: list) -> No
     assert source.asked is second.asked is second.also is again
 
 
-def test_what_has_another_value_by_now_is_left_alone(modules: list) -> None:
+def test_what_has_another_value_by_now_is_left_alone(modules: list[Any]) -> None:
     source, first, second = modules
     original, mine = source.asked, object()
     places = Places([original])

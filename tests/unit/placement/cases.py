@@ -43,7 +43,7 @@ def cases(draw: st.DrawFn, most_layers: int = 4, replicas: bool = True) -> Case:
     load[:, 0] += 1
     affinity = rng.integers(0, draw(st.sampled_from([1, 3, 100])), (layers - 1, experts, experts))
     windows = rng.poisson(load, (4, *load.shape)) if draw(st.booleans()) else None
-    traffic = Traffic(load, affinity, windows)
+    traffic = Traffic(load, affinity, windows)  # type: ignore[arg-type]
     return Case(traffic, Topology(gpus, per_node), physical - experts)
 
 

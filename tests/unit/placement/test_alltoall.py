@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +44,10 @@ def followed(gpu: np.ndarray, home: np.ndarray, unit: str, per_node: int, gpus: 
 
 
 @pytest.mark.parametrize("unit", ["pair", "gpu", "node"])
-def test_without_replicas_it_is_counting(unit):
+def test_without_replicas_it_is_counting(unit: str) -> None:
     ids = routed(3, 8, 2, 0, 300)
     home = np.random.default_rng(0).integers(0, 4, len(ids))
-    found = sent(linear(3, 8, TOPOLOGY), TOPOLOGY, ids, home, unit=unit)
+    found = sent(linear(3, 8, TOPOLOGY), TOPOLOGY, ids, home, unit=unit)  # type: ignore[arg-type]
     for layer in range(3):
         expected = followed(ids[:, layer] // 2, home, unit, 2, 4)
         np.testing.assert_allclose(found.sent[layer], expected, atol=1e-6)
@@ -54,10 +55,10 @@ def test_without_replicas_it_is_counting(unit):
         assert found.nodes is None
         return
     distinct = [[len(set((row // 4).tolist())) for row in token] for token in ids]
-    np.testing.assert_allclose(found.nodes, np.mean(distinct, axis=0), atol=1e-6)
+    np.testing.assert_allclose(found.nodes, np.mean(distinct, axis=0), atol=1e-6)  # type: ignore[arg-type]
 
 
-def test_nearest_goes_to_the_replica_in_the_node():
+def test_nearest_goes_to_the_replica_in_the_node() -> None:
     placement = Placement(np.array([[0, 1, 2, 3, 0, 1, 4, 5]]), 6, 4)
     ids = np.array([[[0, 5]]] * 4)
     found = sent(placement, TOPOLOGY, ids, np.arange(4))
@@ -70,7 +71,7 @@ def test_nearest_goes_to_the_replica_in_the_node():
 
 
 @pytest.mark.parametrize("unit", ["gpu", "node"])
-def test_replicas_that_are_picked_by_chance_are_an_expectation(unit):
+def test_replicas_that_are_picked_by_chance_are_an_expectation(unit: str) -> None:
     placement = Placement(np.array([[0, 0, 1, 2, 0, 3, 1, 4]]), 5, 4)
     ids = np.array([[[0, 1]], [[0, 3]], [[1, 2]]])
     home = np.array([0, 3, 1])
@@ -82,14 +83,14 @@ def test_replicas_that_are_picked_by_chance_are_an_expectation(unit):
         for picked in choices:
             one = followed(np.array([picked]), np.array([rank]), unit, 2, 4)
             expected += one / len(choices)
-    found = sent(placement, TOPOLOGY, ids, home, unit=unit, dispatch="random")
+    found = sent(placement, TOPOLOGY, ids, home, unit=unit, dispatch="random")  # type: ignore[arg-type]
     np.testing.assert_allclose(found.sent[0], expected, atol=1e-6)
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(cases(), st.integers(0, 2**32), st.sampled_from(["random", "nearest"]))
-def test_what_is_sent_arrives(case: Case, seed: int, dispatch):
+def test_what_is_sent_arrives(case: Case, seed: int, dispatch: str) -> None:
     placement = joint(case.traffic, case.topology, case.redundant)
     rng = np.random.default_rng(seed)
     shape = (20, placement.layers)
@@ -99,7 +100,7 @@ def test_what_is_sent_arrives(case: Case, seed: int, dispatch):
     home = rng.integers(0, case.topology.gpus, 20)
     before = np.inf
     for unit in ("pair", "gpu", "node"):
-        found = sent(placement, case.topology, ids, home, unit=unit, dispatch=dispatch)
+        found = sent(placement, case.topology, ids, home, unit=unit, dispatch=dispatch)  # type: ignore[arg-type]
         np.testing.assert_allclose(found.copies, found.received.sum(axis=1), atol=1e-4)
         assert found.copies[:, ACROSS].sum() <= before + 1e-4
         before = found.copies[:, ACROSS].sum()
@@ -108,7 +109,7 @@ def test_what_is_sent_arrives(case: Case, seed: int, dispatch):
             np.testing.assert_allclose(found.load.sum(axis=1), 20 * k, atol=1e-4)
 
 
-def test_bytes_are_copies_times_elements():
+def test_bytes_are_copies_times_elements() -> None:
     ids = routed(2, 8, 2, 0, 10)
     found = sent(linear(2, 8, TOPOLOGY), TOPOLOGY, ids, np.zeros(10, int))
     out, back = found.bytes(Wire(hidden=100, dispatch=1, combine=2))
@@ -130,12 +131,12 @@ def test_bytes_are_copies_times_elements():
         ({"ids": np.zeros((0, 1, 2), int), "home": np.zeros(0, int)}, "at least one token"),
     ],
 )
-def test_bad_input_is_named(change, message):
+def test_bad_input_is_named(change: Any, message: str) -> None:
     good = {"ids": np.array([[[0, 1]]] * 2), "home": np.array([0, 1])}
     with pytest.raises(ValueError, match=message):
         sent(linear(1, 8, TOPOLOGY), TOPOLOGY, **(good | change))
 
 
-def test_a_wire_without_bytes_is_refused():
+def test_a_wire_without_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         Wire(hidden=0)

@@ -30,7 +30,7 @@ PAIRS = np.ones((1, 4, 4))
         (4, 8, "do not divide into nodes of 8"),
     ],
 )
-def test_topologies(gpus: int, per_node: int, message: str):
+def test_topologies(gpus: int, per_node: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Topology(gpus, per_node)
 
@@ -46,19 +46,19 @@ def test_topologies(gpus: int, per_node: int, message: str):
         (4, 1, 1, "use at most 0"),
     ],
 )
-def test_sizes_that_do_not_fit(experts: int, gpus: int, redundant: int, message: str):
+def test_sizes_that_do_not_fit(experts: int, gpus: int, redundant: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Topology(gpus).slots(experts, redundant)
 
 
 @pytest.mark.parametrize("name", sorted(PLACEMENTS))
-def test_every_placement_refuses_sizes_that_do_not_divide(name: str):
+def test_every_placement_refuses_sizes_that_do_not_divide(name: str) -> None:
     traffic = counted(2, 6, 2, 0)
     with pytest.raises(ValueError, match=r"do not divide|no redundant"):
         place(name, traffic, Topology(4), 1)
 
 
-def test_an_unknown_name_lists_the_known_ones():
+def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'jont'.*joint"):
         place("jont", Traffic(LOAD, PAIRS), Topology(2))
 
@@ -78,12 +78,12 @@ def test_an_unknown_name_lists_the_known_ones():
         (LOAD, -PAIRS, "cannot be negative"),
     ],
 )
-def test_counts(load: np.ndarray, pairs: np.ndarray, message: str):
+def test_counts(load: np.ndarray, pairs: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Traffic(load, pairs)
 
 
-def test_windows_and_groups():
+def test_windows_and_groups() -> None:
     with pytest.raises(ValueError, match=r"2 or more, 2, 4"):
         Traffic(LOAD, PAIRS, np.ones((1, 2, 4)))
     with pytest.raises(ValueError, match="3 groups"):
@@ -101,7 +101,7 @@ def test_windows_and_groups():
         (np.zeros((3, 0, 2), int), "dense model"),
     ],
 )
-def test_ids(ids: np.ndarray, message: str):
+def test_ids(ids: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         count(ids, 4)
 
@@ -111,12 +111,12 @@ def test_ids(ids: np.ndarray, message: str):
     [{"gpu": 5}, {"gpu": -1}, {"node": 0, "gpu": 0}, {"slack": -0.1}, {"drift": -1},
      {"drift": float("nan")}],
 )  # fmt: skip
-def test_weights(wrong: dict[str, float]):
+def test_weights(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"give|cannot"):
         Weights(**wrong)
 
 
-def test_judging_against_something_else():
+def test_judging_against_something_else() -> None:
     placement = linear(2, 4, Topology(2))
     with pytest.raises(ValueError, match="3 of 4"):
         judge(placement, Topology(2), Traffic(np.ones((3, 4)), np.ones((2, 4, 4))))

@@ -17,7 +17,7 @@ from toolkit.placement import Placement, Topology, from_gpus, from_sglang, load_
 ROW = [0, 1, 2, 3, 1, 0]
 
 
-def test_slots_lie_on_gpus_as_sglang_has_it():
+def test_slots_lie_on_gpus_as_sglang_has_it() -> None:
     placement = Placement(np.array([[0, 1, 2, 2]]), 3, 2)
     assert placement.held()[0].tolist() == [[1, 0], [1, 0], [0, 2]]
     assert placement.replicas().tolist() == [[1, 1, 2]]
@@ -27,7 +27,7 @@ def test_slots_lie_on_gpus_as_sglang_has_it():
 
 @settings(max_examples=examples(40), deadline=None)
 @given(cases(), st.sampled_from(["eplb", "linear"]))
-def test_json_round_trip(tmp_path_factory: pytest.TempPathFactory, case: Case, name: str):
+def test_json_round_trip(tmp_path_factory: pytest.TempPathFactory, case: Case, name: str) -> None:
     placement = place(name, case.traffic, case.topology, case.redundant)
     path = tmp_path_factory.mktemp("location") / "x.json"
     placement.save(path)
@@ -36,7 +36,7 @@ def test_json_round_trip(tmp_path_factory: pytest.TempPathFactory, case: Case, n
     assert [part.name for part in path.parent.iterdir()] == ["x.json"]
 
 
-def test_dense_layers_are_filled_in_and_left_out_again():
+def test_dense_layers_are_filled_in_and_left_out_again() -> None:
     placement = Placement(np.array([[3, 2, 1, 0], [1, 0, 3, 2]]), 4, 2)
     data = placement.to_sglang(rows=[1, 3], hidden_layers=4)
     assert data["physical_to_logical_map"] == [
@@ -47,7 +47,7 @@ def test_dense_layers_are_filled_in_and_left_out_again():
 
 
 @pytest.mark.parametrize("rows", [[1], [3, 1], [1, 4], [-1, 2], [1, 1]])
-def test_wrong_places_for_moe_layers(rows: list[int]):
+def test_wrong_places_for_moe_layers(rows: list[int]) -> None:
     placement = Placement(np.array([[3, 2, 1, 0], [1, 0, 3, 2]]), 4, 2)
     with pytest.raises(ValueError, match="rising places among 4"):
         placement.to_sglang(rows=rows, hidden_layers=4)
@@ -69,24 +69,24 @@ def test_wrong_places_for_moe_layers(rows: list[int]):
         ({"physical_to_logical_map": [[0, 1, 2, 3, 1]]}, "do not divide over 2 GPUs"),
     ],
 )
-def test_a_map_edited_by_hand_is_refused(data: object, message: str):
+def test_a_map_edited_by_hand_is_refused(data: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_sglang(data, 4, 2)
 
 
-def test_a_broken_file_is_named(tmp_path: Path):
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "half.json"
     path.write_text('{"physical_to_logical_map": [[0,')
     with pytest.raises(ValueError, match=r"half\.json"):
         load_placement(path, 4, 2)
 
 
-def test_uneven_gpus_are_refused():
+def test_uneven_gpus_are_refused() -> None:
     with pytest.raises(ValueError, match="equally many"):
         from_gpus([[0, 0, 0, 1]], [[0, 1, 2, 3]], 4, 2)
 
 
-def test_the_array_cannot_be_changed_afterwards():
+def test_the_array_cannot_be_changed_afterwards() -> None:
     placement = place_linear()
     with pytest.raises(ValueError, match="read-only"):
         placement.physical_to_logical[0, 0] = 1

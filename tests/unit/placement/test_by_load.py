@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +18,9 @@ from toolkit.placement.by_load import busiest, by_load
     st.integers(1, 3), st.sampled_from([1, 2, 4]), st.integers(1, 4), st.integers(0, 3),
     st.integers(0, 2**32 - 1),
 )  # fmt: skip
-def test_every_expert_has_a_slot_and_no_gpu_two_of_one(layers, gpus, each, more, seed):
+def test_every_expert_has_a_slot_and_no_gpu_two_of_one(
+    layers: int, gpus: int, each: int, more: int, seed: int
+) -> None:
     experts, redundant = gpus * each, gpus * min(more, max(0, each * (gpus - 1)))
     load = np.random.default_rng(seed).integers(1, 100, (layers, experts)) ** 3
     found = by_load(load, Topology(gpus), redundant)
@@ -29,7 +33,7 @@ def test_every_expert_has_a_slot_and_no_gpu_two_of_one(layers, gpus, each, more,
     assert even <= known * 4 / 3 + 1e-9
 
 
-def test_the_busiest_experts_get_the_replicas():
+def test_the_busiest_experts_get_the_replicas() -> None:
     load = np.array([[90.0, 10, 5, 5], [1, 1, 1, 97]])
     found = by_load(load, Topology(2), 2)
     assert found.replicas().tolist()[0][0] == 2 and found.replicas().tolist()[1][3] == 2
@@ -37,7 +41,7 @@ def test_the_busiest_experts_get_the_replicas():
     assert busiest(by_load(load, Topology(2)), load[None])[0] > 1.6
 
 
-def test_busiest_is_what_judge_says():
+def test_busiest_is_what_judge_says() -> None:
     rng = np.random.default_rng(1)
     ids = np.stack([rng.permuted(np.arange(16))[:4] for _ in range(900)]).reshape(300, 3, 4)
     counts = np.stack([np.bincount(ids[:, layer].ravel(), minlength=16) for layer in range(3)])
@@ -56,12 +60,12 @@ def test_busiest_is_what_judge_says():
         ([[1, 1]], 1, "do not divide"),
     ],
 )
-def test_other_loads_are_refused(load, redundant, said):
+def test_other_loads_are_refused(load: Any, redundant: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         by_load(load, Topology(2), redundant)
 
 
-def test_loads_of_another_model_are_refused():
+def test_loads_of_another_model_are_refused() -> None:
     placed = Placement(np.array([[0, 1, 2, 3]]), 4, 2)
     with pytest.raises(ValueError, match="is needed"):
         busiest(placed, np.ones((1, 1, 5)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,11 +25,11 @@ def load_of(ids: np.ndarray, cluster: np.ndarray, experts: int) -> np.ndarray:
     """[C, L, E] of ids [T, L, k] whose tokens belong to clusters [T]."""
     found = np.zeros((cluster.max() + 1, ids.shape[1], experts))
     for layer in range(ids.shape[1]):
-        np.add.at(found, (cluster[:, None], layer, ids[:, layer].astype(int)), 1)
+        np.add.at(found, (cluster[:, None], layer, ids[:, layer].astype(int)), 1)  # type: ignore[arg-type]
     return found
 
 
-def test_planted_clusters_never_cross():
+def test_planted_clusters_never_cross() -> None:
     # Cluster c uses experts 4c..4c+3 (in another order in each layer), so nothing need cross.
     rng = np.random.default_rng(0)
     load = np.zeros((4, 3, 16))
@@ -41,7 +43,7 @@ def test_planted_clusters_never_cross():
         assert (node[..., home][load[cluster] > 0] == 1).all()
 
 
-def test_clusters_alike_share_a_node():
+def test_clusters_alike_share_a_node() -> None:
     load = np.ones((8, 2, 16))
     for cluster in range(8):
         load[cluster, :, 4 * (cluster % 4) : 4 * (cluster % 4) + 4] = 50
@@ -50,7 +52,7 @@ def test_clusters_alike_share_a_node():
     assert sorted(laid.home.tolist()) == list(range(8))
 
 
-def test_a_cluster_s_rank_holds_what_it_uses_most():
+def test_a_cluster_s_rank_holds_what_it_uses_most() -> None:
     # Clusters 2n and 2n + 1 share node n's experts, and each prefers two of them.
     load = np.ones((8, 1, 16))
     for cluster in range(8):
@@ -62,7 +64,7 @@ def test_a_cluster_s_rank_holds_what_it_uses_most():
         assert held[2 * cluster : 2 * cluster + 2, rank].all()
 
 
-def test_popular_experts_are_replicated_where_they_are_used():
+def test_popular_experts_are_replicated_where_they_are_used() -> None:
     load = np.full((4, 1, 28), 4.0)
     for cluster in range(4):
         load[cluster, 0, 4 + 6 * cluster : 10 + 6 * cluster] = 30
@@ -72,7 +74,7 @@ def test_popular_experts_are_replicated_where_they_are_used():
     assert laid.placement.replicas()[0, 0] == 4
 
 
-def test_traffic_and_balance_against_load_only():
+def test_traffic_and_balance_against_load_only() -> None:
     recipe = Recipe(layers=3, experts=64, top_k=4, affinity=0.8, families=4, document=8)
     ids, family = token_ids(8000, recipe, 0), families(8000, recipe, 0)
     topology = Topology(16, 4)
@@ -89,7 +91,7 @@ def test_traffic_and_balance_against_load_only():
 
 
 @st.composite
-def problems(draw: st.DrawFn):
+def problems(draw: st.DrawFn) -> Any:
     nodes, per_node, slots = (
         draw(st.integers(2, 4)),
         draw(st.integers(1, 3)),
@@ -106,7 +108,7 @@ def problems(draw: st.DrawFn):
 
 @settings(max_examples=examples(40))
 @given(problems())
-def test_any_problem_gets_a_legal_answer(problem):
+def test_any_problem_gets_a_legal_answer(problem: Any) -> None:
     load, topology, redundant = problem
     laid = lay(load, topology, redundant)
     held = laid.placement.held().reshape(*load.shape[1:], topology.nodes, -1).sum(axis=3)
@@ -119,7 +121,7 @@ def test_any_problem_gets_a_legal_answer(problem):
     assert (again.home == laid.home).all()
 
 
-def test_what_replicas_serve_is_what_is_sent():
+def test_what_replicas_serve_is_what_is_sent() -> None:
     rng = np.random.default_rng(1)
     topology = Topology(3, 1)
     ids = np.stack([rng.permutation(12)[:3] for _ in range(900)])[:, None]
@@ -134,7 +136,7 @@ def test_what_replicas_serve_is_what_is_sent():
     np.testing.assert_allclose(load, found.load[0] / 900, atol=1e-6)
 
 
-def test_settle_lowers_load_before_it_gains():
+def test_settle_lowers_load_before_it_gains() -> None:
     weight = np.array([[0.9, 0.8, 0.2, 0.1]])
     gain = np.zeros((1, 4, 2))
     gain[0, :2, 0] = 1  # both heavy ones would rather be together
@@ -145,14 +147,14 @@ def test_settle_lowers_load_before_it_gains():
     assert free.tolist() == [[0, 0, 1, 1]]
 
 
-def test_settle_levels_what_comes_from_other_nodes():
+def test_settle_levels_what_comes_from_other_nodes() -> None:
     weight = np.full((1, 4), 0.5)
     remote = np.array([[0.4, 0.4, 0.1, 0.1]])
     gpu = settle(weight, remote, np.zeros((1, 4, 2)), np.array([[0, 0, 1, 1]]), np.ones(1), 1e4)
     assert gpu[0, 0] != gpu[0, 1]
 
 
-def test_a_node_that_serves_others_most_has_less_load(monkeypatch):
+def test_a_node_that_serves_others_most_has_less_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three families on four nodes: the fourth has what the others leave."""
     recipe = Recipe(layers=4, experts=64, top_k=4, families=3, topics=4, document=8)
     ids, family = token_ids(24000, recipe, 0), families(24000, recipe, 0)
@@ -165,7 +167,7 @@ def test_a_node_that_serves_others_most_has_less_load(monkeypatch):
         into = sent(laid.placement, topology, ids, laid.home[cluster]).received
         by_node = into.reshape(4, 4, 4, 3).sum(axis=2)
         both = by_node[..., ACROSS], by_node.sum(axis=2)
-        return tuple(float((part.max(1) / part.mean(1)).mean()) for part in both)
+        return tuple(float((part.max(1) / part.mean(1)).mean()) for part in both)  # type: ignore[return-value]
 
     remote, load_ = most()
     monkeypatch.setattr(nodes, "SPARED", 0.0)
@@ -188,6 +190,6 @@ def test_a_node_that_serves_others_most_has_less_load(monkeypatch):
         (np.ones((4, 2, 16)) * (np.arange(2) > 0)[:, None], TOPOLOGY, 0, "in layer 0"),
     ],
 )
-def test_bad_input_is_named(load, topology, redundant, message):
+def test_bad_input_is_named(load: Any, topology: Any, redundant: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         lay(load, topology, redundant)

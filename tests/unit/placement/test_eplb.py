@@ -23,11 +23,11 @@ def traffic(groups: int | None) -> Traffic:
 
 
 @pytest.mark.slow
-def test_deepseeks_published_example():
+def test_deepseeks_published_example() -> None:
     assert eplb(traffic(4), Topology(8, 4), 4).physical_to_logical.tolist() == TABLE
 
 
-def test_without_groups_it_is_the_global_policy():
+def test_without_groups_it_is_the_global_policy() -> None:
     placement = eplb(traffic(None), Topology(8, 4), 4)
     assert placement.physical_to_logical.tolist() != TABLE
     load = np.einsum("le,leg->lg", WEIGHT, placement.held() / placement.replicas()[:, :, None])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,9 +13,10 @@ from tests.unit.placement.cases import Case, cases
 from toolkit.placement import Topology, Traffic, gimbal
 
 
-def gpu_of(placement) -> list[int]:
+def gpu_of(placement: Any) -> list[int]:
     """GPU of each expert in layer 0."""
-    return placement.held()[0].argmax(axis=1).tolist()
+    result: list[int] = placement.held()[0].argmax(axis=1).tolist()
+    return result
 
 
 def linked(one: int, other: int, weight: float = 100.0) -> np.ndarray:
@@ -26,7 +29,7 @@ LOAD = np.array([[8.0, 7, 6, 5, 4, 3, 2, 1]] * 2)
 
 
 @pytest.mark.parametrize("anchor", [0, 1])
-def test_linked_experts_go_to_the_anchor_and_the_rest_to_the_least_loaded(anchor: int):
+def test_linked_experts_go_to_the_anchor_and_the_rest_to_the_least_loaded(anchor: int) -> None:
     placement = gimbal(Traffic(LOAD, linked(6, 3)), Topology(2), anchor=anchor)
     # Anchored 3 and 6 (load 14); then 0 -> other (16), 1 -> anchor (28), 2 -> other (28),
     # 4 -> GPU 0 (tie), 5 -> the lighter one, 7 -> the last slot.
@@ -36,7 +39,7 @@ def test_linked_experts_go_to_the_anchor_and_the_rest_to_the_least_loaded(anchor
     assert placement.slots == 4
 
 
-def test_both_directions_of_a_pair_count():
+def test_both_directions_of_a_pair_count() -> None:
     both = (linked(6, 3, 60.0) + linked(3, 6, 60.0)) / 2
     one = linked(1, 0, 50.0)
     # 61 in both directions together stands out, 51 in one does not; alone 30.5 would not either.
@@ -45,12 +48,12 @@ def test_both_directions_of_a_pair_count():
     assert gpu[3] == gpu[6] == 0
 
 
-def test_no_outstanding_pair_leaves_the_greedy_balance():
+def test_no_outstanding_pair_leaves_the_greedy_balance() -> None:
     placement = gimbal(Traffic(LOAD, np.ones((1, 8, 8))), Topology(2))
     assert gpu_of(placement) == [0, 1, 1, 0, 0, 1, 1, 0]
 
 
-def test_anchored_experts_always_fit():
+def test_anchored_experts_always_fit() -> None:
     pairs = np.ones((1, 8, 8))
     pairs[0, 0, 1:] = 50  # seven experts linked to one, two slots
     placement = gimbal(Traffic(LOAD, pairs), Topology(4), sigmas=0.5)
@@ -59,14 +62,14 @@ def test_anchored_experts_always_fit():
     assert gpu[0] == 0
 
 
-def test_the_anchor_must_exist():
+def test_the_anchor_must_exist() -> None:
     with pytest.raises(ValueError, match="anchor GPU 2 is not one of 0 to 1"):
         gimbal(Traffic(LOAD, linked(1, 2)), Topology(2), anchor=2)
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(cases(replicas=False))
-def test_valid_and_the_same_in_every_layer(case: Case):
+def test_valid_and_the_same_in_every_layer(case: Case) -> None:
     placement = gimbal(case.traffic, case.topology)
     assert (placement.replicas() == 1).all()
     assert (placement.physical_to_logical == placement.physical_to_logical[0]).all()

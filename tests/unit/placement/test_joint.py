@@ -26,7 +26,8 @@ from toolkit.placement.replicas import replicate
 def loads(placement: Placement, traffic: Traffic) -> np.ndarray:
     """[L, G]: load of each GPU, replicas sharing evenly."""
     share = placement.held() / placement.replicas()[:, :, None]
-    return np.einsum("le,leg->lg", traffic.load, share)
+    result: np.ndarray = np.einsum("le,leg->lg", traffic.load, share)
+    return result
 
 
 def cost(placement: Placement, case: Case, weights: Weights) -> float:
@@ -47,7 +48,7 @@ def cost(placement: Placement, case: Case, weights: Weights) -> float:
 @pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(cases())
-def test_valid_balanced_and_no_worse_than_by_load_alone(case: Case):
+def test_valid_balanced_and_no_worse_than_by_load_alone(case: Case) -> None:
     weights = Weights()
     problem = state(case.traffic, case.topology, case.redundant, weights)
     placement = joint(case.traffic, case.topology, case.redundant, 1, weights)
@@ -64,7 +65,7 @@ def test_valid_balanced_and_no_worse_than_by_load_alone(case: Case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slack", [0.0, 0.01, 0.2])
-def test_the_load_limit_is_used_up_and_kept(slack: float):
+def test_the_load_limit_is_used_up_and_kept(slack: float) -> None:
     """Where traffic pulls hard, every layer goes to its limit and none beyond."""
     traffic = count(routed(5, 32, 4, 2), 32, windows=1)
     weights = Weights(slack=slack)
@@ -83,7 +84,7 @@ def start_of(problem: Problem, case: Case) -> Placement:
 
 @settings(max_examples=examples(20), deadline=None)
 @given(cases())
-def test_what_it_counts_as_saved_is_what_the_hops_cost(case: Case):
+def test_what_it_counts_as_saved_is_what_the_hops_cost(case: Case) -> None:
     problem = state(case.traffic, case.topology, case.redundant, Weights())
     total = case.traffic.affinity.sum()
     if total == 0:
@@ -97,7 +98,7 @@ def test_what_it_counts_as_saved_is_what_the_hops_cost(case: Case):
 @pytest.mark.slow
 @settings(max_examples=examples(15), deadline=None)
 @given(cases())
-def test_the_same_for_the_same_seed(case: Case):
+def test_the_same_for_the_same_seed(case: Case) -> None:
     one, two = (place("joint", case.traffic, case.topology, case.redundant, 7) for _ in range(2))
     assert (one.physical_to_logical == two.physical_to_logical).all()
 
@@ -105,7 +106,7 @@ def test_the_same_for_the_same_seed(case: Case):
 @pytest.mark.slow
 @pytest.mark.parametrize("redundant", [0, 8])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_beats_eplb_on_unseen_tokens(redundant: int, seed: int):
+def test_beats_eplb_on_unseen_tokens(redundant: int, seed: int) -> None:
     """Real affinity: a quarter less traffic across nodes at the same balance, or better."""
     ids = routed(5, 32, 4, seed, 12_000)
     fit, held = count(ids[::2], 32), ids[1::2]
@@ -120,7 +121,7 @@ def test_beats_eplb_on_unseen_tokens(redundant: int, seed: int):
     assert ours.fan_gpus.mean() < other.fan_gpus.mean()
 
 
-def test_nothing_is_gained_where_layers_do_not_depend_on_each_other():
+def test_nothing_is_gained_where_layers_do_not_depend_on_each_other() -> None:
     """The tests above can fail: without affinity there is nothing to find on unseen tokens."""
     rng = np.random.default_rng(0)
     ids = rng.permuted(np.tile(np.arange(32), (8000 * 4, 1)), axis=1)[:, :4]
@@ -130,7 +131,7 @@ def test_nothing_is_gained_where_layers_do_not_depend_on_each_other():
     assert ours.cross_gpu.mean() == pytest.approx(7 / 8, abs=0.01)
 
 
-def test_the_guard_against_a_drifting_mix_guards():
+def test_the_guard_against_a_drifting_mix_guards() -> None:
     """Windows in which one half of the experts is busy, then the other: never on one GPU."""
     half = np.repeat([0, 1], 8)
     windows = np.stack([np.where(half == turn % 2, 40.0, 4.0) for turn in range(16)])
@@ -146,7 +147,7 @@ def test_the_guard_against_a_drifting_mix_guards():
     assert judge(other, Topology(2), traffic).cross_gpu.mean() < 0.15
 
 
-def test_nodes_come_first():
+def test_nodes_come_first() -> None:
     """Dear nodes: the traffic stays in the node even where it must leave the GPU."""
     group = np.repeat([0, 1], 8)
     pairs = np.where(group[:, None] == group, 10.0, 0.0)
@@ -156,7 +157,7 @@ def test_nodes_come_first():
     assert judgement.balance.tolist() == [1, 1, 1, 1]
 
 
-def test_one_layer_and_one_gpu_have_no_hops():
+def test_one_layer_and_one_gpu_have_no_hops() -> None:
     single = Traffic(np.array([[5.0, 3, 1, 1]]), np.zeros((0, 4, 4)))
     assert judge(joint(single, Topology(2)), Topology(2), single).summary()["cross_gpu"] is None
     traffic = counted(3, 4, 2, 0)
@@ -164,7 +165,7 @@ def test_one_layer_and_one_gpu_have_no_hops():
 
 
 @pytest.mark.slow
-def test_small_problems_are_tried_from_several_starts():
+def test_small_problems_are_tried_from_several_starts() -> None:
     """A start where no exchange helps: pairs of layers agree, only another start gets out."""
     traffic = counted(4, 12, 3, 5)
     problem = state(traffic, Topology(3), 0, Weights(drift=np.inf))

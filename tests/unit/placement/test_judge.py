@@ -38,7 +38,7 @@ def replicated() -> Placement:
     return Placement(np.array(rows), 6, 4)
 
 
-def test_without_replicas_it_is_counting():
+def test_without_replicas_it_is_counting() -> None:
     ids = routed(3, 8, 2, 0, 300)
     topology, placement = Topology(4, 2), linear(3, 8, Topology(4))
     judgement = judge(placement, topology, ids)
@@ -51,14 +51,14 @@ def test_without_replicas_it_is_counting():
         hops = place[:, :-1, :, None] != place[:, 1:, None, :]
         np.testing.assert_allclose(cross, hops.mean(axis=(0, 2, 3)), atol=1e-6)
         distinct = [[len(set(row.tolist())) for row in token] for token in place]
-        np.testing.assert_allclose(fan, np.mean(distinct, axis=0), atol=1e-6)
+        np.testing.assert_allclose(fan, np.mean(distinct, axis=0), atol=1e-6)  # type: ignore[arg-type]
     loads = np.stack([np.bincount(gpu[:, layer].ravel(), minlength=4) for layer in range(3)])
     np.testing.assert_allclose(judgement.balance, loads.max(axis=1) / loads.mean(axis=1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dispatch", ["random", "row", "nearest"])
-def test_expectations_are_what_many_draws_give(dispatch: str):
+def test_expectations_are_what_many_draws_give(dispatch: str) -> None:
     """Tokens sent one by one through replicas that are picked as the mode has it."""
     rng = np.random.default_rng(1)
     placement, topology = replicated(), Topology(4, 2)
@@ -86,17 +86,17 @@ def test_expectations_are_what_many_draws_give(dispatch: str):
     for draw, token in product(range(draws), range(len(ids))):
         row, home = rng.integers(0, 12 * 5), rng.integers(0, 4)
         for layer, at in product(range(3), range(2)):
-            gpu[draw, token, layer, at] = pick(layer, ids[token, layer, at], row, home)
+            gpu[draw, token, layer, at] = pick(layer, ids[token, layer, at], row, home)  # type: ignore[arg-type]
     hops = gpu[:, :, :-1, :, None] != gpu[:, :, 1:, None, :]
     np.testing.assert_allclose(judgement.cross_gpu, hops.mean(axis=(0, 1, 3, 4)), atol=0.012)
     apart = gpu[..., 0] != gpu[..., 1]
-    np.testing.assert_allclose(judgement.fan_gpus, 1 + apart.mean(axis=(0, 1)), atol=0.03)
+    np.testing.assert_allclose(judgement.fan_gpus, 1 + apart.mean(axis=(0, 1)), atol=0.03)  # type: ignore[arg-type]
     loads = np.stack([np.bincount(gpu[:, :, layer].ravel(), minlength=4) for layer in range(3)])
     np.testing.assert_allclose(judgement.balance, loads.max(axis=1) / loads.mean(axis=1), atol=0.03)
 
 
 @needs_sglang
-def test_nearest_is_sglangs_choice():
+def test_nearest_is_sglangs_choice() -> None:
     from toolkit.placement.eplb import _sglang
 
     _sglang()  # makes it importable
@@ -116,7 +116,7 @@ def test_nearest_is_sglangs_choice():
 
 
 @needs_sglang
-def test_row_is_sglangs_choice():
+def test_row_is_sglangs_choice() -> None:
     from toolkit.placement.eplb import _sglang
 
     _sglang()
@@ -146,7 +146,7 @@ def test_row_is_sglangs_choice():
 @pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(cases(), st.sampled_from(["random", "row", "nearest"]))
-def test_shares_add_up_and_follow_the_replicas(case: Case, dispatch: str):
+def test_shares_add_up_and_follow_the_replicas(case: Case, dispatch: str) -> None:
     placement = joint(case.traffic, case.topology, case.redundant)
     for share in picks(placement, case.topology, dispatch):  # type: ignore[arg-type]
         np.testing.assert_allclose(share.sum(axis=2), 1, atol=1e-5)
@@ -156,7 +156,7 @@ def test_shares_add_up_and_follow_the_replicas(case: Case, dispatch: str):
 @pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(cases())
-def test_no_placement_beats_the_floor(case: Case):
+def test_no_placement_beats_the_floor(case: Case) -> None:
     placement = joint(case.traffic, case.topology, case.redundant)
     crossing = judge(placement, case.topology, case.traffic).cross_gpu
     used = case.traffic.affinity.sum(axis=(1, 2)) > 0
@@ -165,7 +165,7 @@ def test_no_placement_beats_the_floor(case: Case):
         assert floor <= crossing[used].mean() + 1e-5
 
 
-def test_the_floor_is_reached_where_blocks_fit():
+def test_the_floor_is_reached_where_blocks_fit() -> None:
     block = np.kron(np.eye(4), np.ones((2, 2)))
     traffic = Traffic(np.ones((3, 8)), np.stack([block, block]))
     assert least_crossing(traffic, 2) == 0
@@ -173,7 +173,7 @@ def test_the_floor_is_reached_where_blocks_fit():
     assert judge(linear(3, 8, Topology(4)), Topology(4), traffic).cross_gpu.tolist() == [0, 0]
 
 
-def test_step_time_adds_its_terms():
+def test_step_time_adds_its_terms() -> None:
     ids = routed(3, 8, 2, 0, 200)
     cost = StepCost(load=2.0, gpu=0.25, node=3.0)
     judgement = judge(linear(3, 8, Topology(4)), Topology(4, 2), count(ids, 8), step=cost)

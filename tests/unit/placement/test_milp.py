@@ -52,12 +52,14 @@ def tiny(draw: st.DrawFn, layers: int, experts: int) -> Traffic:
     load = rng.integers(0, 9, (layers, experts)).astype(float)
     load[:, 0] += 1
     affinity = rng.integers(0, draw(st.sampled_from([2, 9])), (layers - 1, experts, experts))
-    return Traffic(load, affinity)
+    return Traffic(load, affinity)  # type: ignore[arg-type]
 
 
 @settings(max_examples=examples(12), deadline=None)
 @given(tiny(3, 6), st.sampled_from([2, 3]), st.sampled_from([0.5, 8.0]))
-def test_tied_optimum_is_the_best_of_all_placements(traffic: Traffic, gpus: int, alpha: float):
+def test_tied_optimum_is_the_best_of_all_placements(
+    traffic: Traffic, gpus: int, alpha: float
+) -> None:
     solution = milp(traffic, Topology(gpus), alpha=alpha, beta=2.0)
     best = min(written_out(traffic, g, gpus, alpha, 2.0) for g in everything(traffic, gpus, True))
     assert solution.objective == pytest.approx(best, abs=1e-6)
@@ -68,7 +70,7 @@ def test_tied_optimum_is_the_best_of_all_placements(traffic: Traffic, gpus: int,
 
 @settings(max_examples=examples(12), deadline=None)
 @given(tiny(3, 4), st.sampled_from([0.5, 8.0]))
-def test_untied_optimum_is_the_best_of_all_placements(traffic: Traffic, alpha: float):
+def test_untied_optimum_is_the_best_of_all_placements(traffic: Traffic, alpha: float) -> None:
     solution = milp(traffic, Topology(2), alpha=alpha, tied=False)
     best = min(written_out(traffic, g, 2, alpha, 1.0) for g in everything(traffic, 2, False))
     assert solution.objective == pytest.approx(best, abs=1e-6)
@@ -79,7 +81,7 @@ def test_untied_optimum_is_the_best_of_all_placements(traffic: Traffic, alpha: f
 @pytest.mark.slow
 @settings(max_examples=examples(8), deadline=None)
 @given(tiny(2, 6))
-def test_untied_on_three_gpus(traffic: Traffic):
+def test_untied_on_three_gpus(traffic: Traffic) -> None:
     solution = milp(traffic, Topology(3), tied=False)
     best = min(written_out(traffic, g, 3, 1.0, 1.0) for g in everything(traffic, 3, False))
     assert solution.objective == pytest.approx(best, abs=1e-6)
@@ -97,7 +99,7 @@ PROVEN_LATE = ([(3, 8, 2, 2), 20.0], [(3, 6, 3, 2), 1.0], [(3, 9, 3, 2), 1.0], [
 )
 def test_ours_is_within_three_percent_of_the_proven_optimum(
     size: tuple[int, int, int, int], alpha: float
-):
+) -> None:
     layers, experts, gpus, k = size
     traffic = counted(layers, experts, k, 3)
     solution = milp(traffic, Topology(gpus), alpha=alpha, tied=False, time_limit=120)
@@ -108,7 +110,7 @@ def test_ours_is_within_three_percent_of_the_proven_optimum(
     assert solution.bound * (1 - 1e-5) <= value <= 1.03 * solution.objective
 
 
-def test_tied_is_never_better_than_untied():
+def test_tied_is_never_better_than_untied() -> None:
     traffic = counted(3, 6, 2, 1)
     tied = milp(traffic, Topology(2))
     untied = milp(traffic, Topology(2), tied=False)
@@ -119,7 +121,7 @@ def test_tied_is_never_better_than_untied():
 
 
 @pytest.mark.slow
-def test_a_proof_that_was_not_finished_says_so():
+def test_a_proof_that_was_not_finished_says_so() -> None:
     traffic = counted(5, 16, 3, 0)
     try:
         solution = milp(traffic, Topology(4), alpha=20.0, tied=False, time_limit=2)
@@ -131,13 +133,13 @@ def test_a_proof_that_was_not_finished_says_so():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_what_cannot_fit_is_refused_at_once(tied: bool):
+def test_what_cannot_fit_is_refused_at_once(tied: bool) -> None:
     traffic = Traffic(np.ones((4, 256)), np.ones((3, 256, 256)))
     with pytest.raises(ValueError, match=r"256 experts on 64 GPUs need .* variables.*'joint'"):
         milp(traffic, Topology(64), tied=tied)
 
 
-def test_bad_prices():
+def test_bad_prices() -> None:
     with pytest.raises(ValueError, match="alpha -1"):
         milp(counted(2, 4, 2, 0), Topology(2), alpha=-1)
     with pytest.raises(ValueError, match="nor both zero"):
@@ -145,6 +147,6 @@ def test_bad_prices():
 
 
 @pytest.mark.parametrize("name", ["gimbal", "milp"])
-def test_the_paper_has_no_replicas(name: str):
+def test_the_paper_has_no_replicas(name: str) -> None:
     with pytest.raises(ValueError, match="the paper has no redundant experts"):
         place(name, counted(2, 4, 2, 0), Topology(2), 2)

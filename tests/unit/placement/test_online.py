@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ def stream(seed: int, requests: int) -> list[np.ndarray]:
     return list(token_ids(requests * LENGTH, RECIPE, seed).reshape(requests, LENGTH, 2, 4))
 
 
-def run(online: Online, current, requests, steps_each: int = 10):
+def run(online: Online, current: Any, requests: Any, steps_each: int = 10) -> Any:
     """Decisions and the map after all requests, `steps_each` decode steps a request."""
     decided = []
     for first in range(0, len(requests), 8):
@@ -35,12 +37,12 @@ def run(online: Online, current, requests, steps_each: int = 10):
     return decided, current
 
 
-def fresh(requests):
+def fresh(requests: Any) -> Any:
     return place("joint", count(np.concatenate(requests), 32), TOPOLOGY, 8)
 
 
 @pytest.mark.slow
-def test_stationary_traffic_moves_nothing_in_ten_thousand_steps():
+def test_stationary_traffic_moves_nothing_in_ten_thousand_steps() -> None:
     requests = stream(1, 1800)
     online = Online(TOPOLOGY, SETTINGS)
     decided, current = run(online, fresh(requests[:600]), requests[600:], steps_each=10)
@@ -50,7 +52,7 @@ def test_stationary_traffic_moves_nothing_in_ten_thousand_steps():
 
 
 @pytest.mark.slow
-def test_other_traffic_gets_other_places_after_two_maps_at_most():
+def test_other_traffic_gets_other_places_after_two_maps_at_most() -> None:
     old, new = stream(1, 900), stream(2, 900)
     online = Online(TOPOLOGY, SETTINGS)
     _, current = run(online, fresh(old[:600]), old[600:])
@@ -65,7 +67,7 @@ def test_other_traffic_gets_other_places_after_two_maps_at_most():
 
 
 @pytest.mark.slow
-def test_a_move_that_costs_more_than_it_saves_is_left():
+def test_a_move_that_costs_more_than_it_saves_is_left() -> None:
     old, new = stream(1, 300), stream(2, 300)
     dear = Cost(expert_bytes=1e9, bytes_per_s=1e6, order_s=1.0, slots=2)
     online = Online(TOPOLOGY, SETTINGS)
@@ -75,7 +77,7 @@ def test_a_move_that_costs_more_than_it_saves_is_left():
     assert decision.gain > 0 and decision.balance[1] < decision.balance[0]
 
 
-def test_the_published_loop_moves_every_tau_steps_whatever_it_costs():
+def test_the_published_loop_moves_every_tau_steps_whatever_it_costs() -> None:
     requests = stream(1, 900)
     online = Online(TOPOLOGY, Settings(kind=PAPER, tokens=4096, most_tokens=16384))
     start = place("gimbal", count(np.concatenate(requests[:300]), 32), TOPOLOGY)
@@ -84,7 +86,7 @@ def test_the_published_loop_moves_every_tau_steps_whatever_it_costs():
     assert decided and all(each.move or not each.written for each in decided)
 
 
-def test_too_few_requests_and_odd_settings_are_said():
+def test_too_few_requests_and_odd_settings_are_said() -> None:
     online = Online(TOPOLOGY, SETTINGS)
     online.observe(stream(1, 4), 10)
     with pytest.raises(ValueError, match="4 requests are too few"):
@@ -96,7 +98,7 @@ def test_too_few_requests_and_odd_settings_are_said():
 
 
 @pytest.mark.slow
-def test_a_few_long_requests_are_no_drift():
+def test_a_few_long_requests_are_no_drift() -> None:
     """Of one part nothing can be said of how far parts differ."""
     old, new = stream(1, 600), stream(2, 128)
     online = Online(TOPOLOGY, SETTINGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from toolkit.placement.relocation import Copies, aligned, arranged, copies, step
 
 
 @st.composite
-def pairs(draw):
+def pairs(draw: Any) -> Any:
     """Two placements of one size, their topology, and how many slots a step may write."""
     nodes, per = draw(st.sampled_from([(1, 1), (1, 3), (2, 2), (3, 2)]))
     gpus, slots, layers = nodes * per, draw(st.integers(1, 4)), draw(st.integers(1, 3))
@@ -37,12 +38,12 @@ def pairs(draw):
     return one(), one(), Topology(gpus, per), draw(st.integers(2, 6))
 
 
-def written(before, after) -> int:
+def written(before: Any, after: Any) -> int:
     return sum(a != b for a, b in zip(before, after, strict=True))
 
 
 @given(pairs())
-def test_every_map_is_legal_small_and_the_last_is_the_target(case):
+def test_every_map_is_legal_small_and_the_last_is_the_target(case: Any) -> None:
     current, target, topology, most = case
     rows = {layer: tuple(row) for layer, row in enumerate(current.physical_to_logical.tolist())}
     for step in steps(current, target, topology, most):
@@ -60,7 +61,7 @@ def test_every_map_is_legal_small_and_the_last_is_the_target(case):
 
 
 @given(pairs())
-def test_arranging_changes_the_order_within_gpus_only_and_writes_the_least(case):
+def test_arranging_changes_the_order_within_gpus_only_and_writes_the_least(case: Any) -> None:
     current, target, _, _ = case
     final = arranged(current, target)
     assert (final.held() == target.held()).all()
@@ -76,7 +77,7 @@ def test_arranging_changes_the_order_within_gpus_only_and_writes_the_least(case)
 
 
 @given(pairs())
-def test_aligning_renames_gpus_and_nodes_only(case):
+def test_aligning_renames_gpus_and_nodes_only(case: Any) -> None:
     current, target, topology, _ = case
     other = aligned(current, target, topology)
     parts = [
@@ -87,7 +88,7 @@ def test_aligning_renames_gpus_and_nodes_only(case):
 
 
 @pytest.mark.slow
-def test_deepseek_s_size_is_split_in_seconds():
+def test_deepseek_s_size_is_split_in_seconds() -> None:
     rng = np.random.default_rng(0)
 
     def one() -> Placement:
@@ -104,14 +105,14 @@ def test_deepseek_s_size_is_split_in_seconds():
     assert least <= told <= 1.15 * least  # a cycle's pieces write a slot twice
 
 
-def _nodes(placement: Placement, topology: Topology):
+def _nodes(placement: Placement, topology: Topology) -> Any:
     """By node, by GPU: what it holds in all layers."""
     table = placement.physical_to_logical.reshape(placement.layers, topology.gpus, -1)
     keyed = np.sort(table, axis=2) + placement.experts * np.arange(placement.layers)[:, None, None]
     return keyed.transpose(1, 0, 2).reshape(topology.nodes, topology.gpus_per_node, -1)
 
 
-def test_the_same_placement_under_other_names_moves_nothing():
+def test_the_same_placement_under_other_names_moves_nothing() -> None:
     rng = np.random.default_rng(3)
     gpu = np.stack([rng.permutation(np.repeat(np.arange(8), 4)) for _ in range(3)])
     expert = np.tile(np.arange(32), (3, 1))
@@ -124,7 +125,7 @@ def test_the_same_placement_under_other_names_moves_nothing():
     assert steps(one, aligned(one, other, topology), topology, 4) == []
 
 
-def test_a_copy_on_the_gpu_goes_before_one_from_the_node_before_one_across():
+def test_a_copy_on_the_gpu_goes_before_one_from_the_node_before_one_across() -> None:
     current = Placement(np.array([[0, 1, 2, 0, 3, 0, 4, 0]] * 3), 5, 4)
     wanted = [
         [0, 1, 2, 0, 3, 0, 4, 1],  # from another node
@@ -136,7 +137,7 @@ def test_a_copy_on_the_gpu_goes_before_one_from_the_node_before_one_across():
     assert [sorted(step.rows) for step in found] == [[1, 2], [0]]
 
 
-def test_a_long_cycle_is_turned_piece_by_piece():
+def test_a_long_cycle_is_turned_piece_by_piece() -> None:
     current = Placement(np.arange(9)[None], 9, 3)
     target = Placement(np.roll(np.arange(9), 1)[None], 9, 3)
     found = steps(current, target, Topology(3), 3)
@@ -144,7 +145,7 @@ def test_a_long_cycle_is_turned_piece_by_piece():
     assert all(step.copies.written <= 3 for step in found)
 
 
-def test_what_cannot_be_done_is_said():
+def test_what_cannot_be_done_is_said() -> None:
     one = Placement(np.arange(8)[None], 8, 4)
     other = Placement(np.arange(8)[None], 8, 2)
     with pytest.raises(ValueError, match="all must agree"):

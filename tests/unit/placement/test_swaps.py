@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def total(layer: Layer, gain: np.ndarray, gpu: np.ndarray, price: float) -> floa
         over = over + np.maximum(risk - layer.risk_limit, 0)
     pairs = layer.expert * layer.gpus + gpu
     twins = sum(n * (n - 1) // 2 for n in np.unique(pairs, return_counts=True)[1])
-    return gain[np.arange(len(gpu)), gpu].sum() - price * over.sum() - TWIN * twins
+    return float(gain[np.arange(len(gpu)), gpu].sum() - price * over.sum() - TWIN * twins)
 
 
 @st.composite
@@ -43,7 +44,7 @@ def layers(draw: st.DrawFn) -> tuple[Layer, np.ndarray, np.ndarray, float]:
         layer = replace(layer, floor=draw(st.floats(0.5, 0.99)))
     if draw(st.booleans()):
         spread = rng.normal(0, 0.2, (5, physical)).astype(np.float32)
-        layer = replace(layer, spread=spread, caution=3.0, risk_limit=draw(st.floats(0.9, 1.6)))
+        layer = replace(layer, spread=spread, caution=3.0, risk_limit=draw(st.floats(0.9, 1.6)))  # type: ignore[arg-type]
     gain = rng.random((physical, gpus)).astype(np.float32)
     gpu = rng.permutation(np.arange(physical) // slots)
     return layer, gain, gpu, draw(st.sampled_from([0.0, 1.0, 30.0]))
@@ -55,7 +56,7 @@ def differs(one: float, two: float, price: float) -> bool:
 
 @settings(max_examples=examples(80), deadline=None)
 @given(layers())
-def test_every_value_is_the_change_of_the_objective(problem):
+def test_every_value_is_the_change_of_the_objective(problem: Any) -> None:
     layer, gain, gpu, price = problem
     exchange = Exchange(layer, gain, gpu, price)
     before = total(layer, gain, gpu, price)
@@ -72,7 +73,7 @@ def test_every_value_is_the_change_of_the_objective(problem):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(layers())
-def test_values_stay_right_while_exchanges_are_made(problem):
+def test_values_stay_right_while_exchanges_are_made(problem: Any) -> None:
     layer, gain, gpu, price = problem
     exchange = Exchange(layer, gain, gpu, price)
     before = total(layer, gain, gpu, price)
@@ -88,13 +89,13 @@ def test_values_stay_right_while_exchanges_are_made(problem):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(layers())
-def test_twins_are_parted(problem):
+def test_twins_are_parted(problem: Any) -> None:
     layer, gain, gpu, _ = problem
     layer = replace(layer, limit=10.0, floor=0.0, spread=None)
     assert layer.fits(improve(layer, gain, gpu, 1.0, 200))
 
 
-def test_a_layer_in_its_limits_stays_in_them():
+def test_a_layer_in_its_limits_stays_in_them() -> None:
     rng = np.random.default_rng(0)
     load = rng.zipf(1.6, (1, 24)).clip(max=40).astype(float)
     batch = items(load, replicate(load, 8, 8), 8)
@@ -107,7 +108,7 @@ def test_a_layer_in_its_limits_stays_in_them():
     assert not layer.fits(np.sort(gpu))
 
 
-def test_packing_is_as_balanced_as_sglangs():
+def test_packing_is_as_balanced_as_sglangs() -> None:
     """The start is EPLB's greedy; ties go another way in ours."""
     from tests.unit.placement.cases import WEIGHT
     from toolkit.placement import Topology, Traffic, eplb

@@ -28,7 +28,7 @@ def information(affinity: float) -> float:
     return float((joint[some] * np.log(joint[some] / alone[some])).sum())
 
 
-def test_ids_are_distinct_experts_and_follow_the_seed():
+def test_ids_are_distinct_experts_and_follow_the_seed() -> None:
     recipe = Recipe(**SMALL)
     ids = token_ids(500, recipe, 3)
     assert ids.shape == (500, 3, 4)
@@ -39,19 +39,19 @@ def test_ids_are_distinct_experts_and_follow_the_seed():
     assert (ids != token_ids(500, recipe, 4)).any()
 
 
-def test_the_knob_turns_affinity():
+def test_the_knob_turns_affinity() -> None:
     none, some, much = (information(affinity) for affinity in (0.0, 0.5, 1.0))
     assert none < 0.05
     assert none < some / 2 < much / 4
 
 
-def test_load_is_skewed_and_differs_by_layer():
+def test_load_is_skewed_and_differs_by_layer() -> None:
     load = count(token_ids(6000, Recipe(zipf=1.0, **SMALL), 0), 32).load
     assert (load.max(axis=1) > 1.8 * load.mean(axis=1)).all()
-    assert np.corrcoef(load)[0, 1] < 0.7
+    assert np.corrcoef(load)[0, 1] < 0.7  # type: ignore[index]
 
 
-def test_split():
+def test_split() -> None:
     ids = routed(2, 8, 2, 0, 101)
     fit, held = split(ids, 0.25)
     assert (len(fit), len(held)) == (76, 25)
@@ -65,14 +65,14 @@ def test_split():
     [{"layers": 0}, {"experts": 1}, {"top_k": 0}, {"top_k": 300}, {"affinity": -1}, {"zipf": -1},
      {"families": 0}, {"document": 0}],
 )  # fmt: skip
-def test_impossible_recipes(wrong: dict[str, float]):
+def test_impossible_recipes(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"give|must"):
         Recipe(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one"):
         token_ids(0, Recipe(**SMALL), 0)
 
 
-def test_counts_are_those_of_loops():
+def test_counts_are_those_of_loops() -> None:
     ids = routed(3, 6, 2, 2, 90)
     traffic = count(ids, 6, windows=4, groups=3)
     load, pairs = np.zeros((3, 6)), np.zeros((2, 6, 6))
@@ -89,7 +89,7 @@ def test_counts_are_those_of_loops():
     assert traffic.groups == 3
 
 
-def test_many_tokens_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch):
+def test_many_tokens_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
     ids = routed(3, 6, 2, 2, 90)
@@ -98,7 +98,7 @@ def test_many_tokens_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch):
     assert (count(ids, 6).affinity == whole).all()
 
 
-def test_a_token_keeps_to_its_best_groups():
+def test_a_token_keeps_to_its_best_groups() -> None:
     free = Recipe(layers=2, experts=32, top_k=4)
     limited = Recipe(layers=2, experts=32, top_k=4, groups=8, top_groups=2)
     ids = token_ids(400, limited, 0)
@@ -111,12 +111,12 @@ def test_a_token_keeps_to_its_best_groups():
 
 
 @pytest.mark.parametrize("wrong", [(5, 2), (32, 8), (8, 0), (8, 9), (16, 1)])
-def test_impossible_groups(wrong: tuple[int, int]):
+def test_impossible_groups(wrong: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="groups is impossible"):
         Recipe(layers=2, experts=32, top_k=4, groups=wrong[0], top_groups=wrong[1])
 
 
-def test_families_are_those_of_the_ids():
+def test_families_are_those_of_the_ids() -> None:
     recipe = Recipe(layers=1, experts=32, top_k=4, affinity=3, families=2, classes=1, document=5)
     ids, family = token_ids(2001, recipe, 1), families(2001, recipe, 1)
     assert family.shape == (2001,)
@@ -125,7 +125,7 @@ def test_families_are_those_of_the_ids():
     assert np.minimum(*loads).sum() < 0.2 * np.maximum(*loads).sum()
 
 
-def test_distinct_ratio_counts_batches():
+def test_distinct_ratio_counts_batches() -> None:
     # Family 0 uses experts 0 and 1, family 1 experts 2 and 3: half of what a mixed batch does.
     ids = np.array([[[0, 1]], [[2, 3]]] * 40, np.int16)
     assert distinct_ratio(ids, np.arange(80) % 2) == pytest.approx(0.5)
@@ -134,7 +134,7 @@ def test_distinct_ratio_counts_batches():
 
 
 @pytest.mark.slow
-def test_specialised_is_as_alike_as_asked():
+def test_specialised_is_as_alike_as_asked() -> None:
     recipe = Recipe(layers=4, experts=64, top_k=4, families=4)
     found = specialised(recipe, 0.8)
     assert found.layers == 4

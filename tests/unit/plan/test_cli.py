@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.present import present
 from tests.unit.plan.tasks import deployment_file
 from toolkit.cli.main import app
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.resolve import resolve
+from toolkit.settings.load import load_deployment
 from toolkit.simulate.of_deployment import fleet_of
 
 QUICK = ("--rate", "20", "--seconds", "6", "--seeds", "1", "--budget", "20", "--scale", "1")
@@ -39,7 +41,7 @@ def test_it_writes_a_file_that_launches_and_all_figures(tmp_path: Path) -> None:
     assert found["met"] and found["simulations"] <= 20
     assert fleet_of(made).model_dump(mode="json") == found["plan"]["fleet"]
     assert [w.role for w in plan.workers].count("prefill") == found["plan"]["split"][0]
-    assert plan.router.config["decode_policy"] == found["plan"]["decode_policy"]
+    assert present(present(plan.router).config)["decode_policy"] == found["plan"]["decode_policy"]
     assert made.router.max_queue == 77 and made.name == "four", "what is not searched stays"
     assert out.read_text().startswith(f"# From {tmp_path / 'four.yaml'} (whose comments")
 
@@ -113,7 +115,7 @@ def test_workers_can_be_another_number(tmp_path: Path) -> None:
         (["--rate", "0.001"], "no request arrives"),
     ],
 )
-def test_it_refuses_in_one_sentence(tmp_path, given, says) -> None:
+def test_it_refuses_in_one_sentence(tmp_path: Path, given: Any, says: str) -> None:
     code, printed = planned(tmp_path, *given)
     assert code == 1 and says in printed and "Traceback" not in printed
 
@@ -140,7 +142,7 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_files_that_nothing_can_be_planned_for(tmp_path, text, says) -> None:
+def test_files_that_nothing_can_be_planned_for(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(text)
     code, printed = command(str(path), *QUICK)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.present import present
 from tests.unit.profile import sample
 from toolkit.cli.main import app
-from toolkit.launch.deployment import Deployment
 from toolkit.placement import Topology, linear, load_placement
 from toolkit.placement.online import Cost
 from toolkit.plan.candidate import Candidate, Given
@@ -27,6 +27,7 @@ from toolkit.plan.space import searched
 from toolkit.plan.split import split_of
 from toolkit.plan.trials import Trials
 from toolkit.relocate.pace import MOST, ORDER_S
+from toolkit.settings.deployment import Deployment
 from toolkit.signatures.space import SignatureSpace
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.costs.links import Link, Links
@@ -176,12 +177,12 @@ def test_drift_and_moves_are_a_trade() -> None:
     assert shares == sorted(shares, reverse=True) and shares[0] == pytest.approx(1, abs=1e-3)
     assert moving.fresh(None) == 0
     found = layouts(moving=moving)
-    taken = [found.of(Lay("joint", 4, n)).aging.step_s for n in (1000, 3000, 30_000)]
+    taken = [present(found.of(Lay("joint", 4, n)).aging).step_s for n in (1000, 3000, 30_000)]
     assert taken == sorted(taken, reverse=True) and taken[-1] > 0
     # No more than everything each time.
     cost = Cost(1e6, 1e9, ORDER_S, MOST).seconds(3 * 20, 3 * 20)
     assert taken[-1] * 30_000 <= cost
-    assert found.of(Lay("joint", 4)).aging.step_s == 0
+    assert present(found.of(Lay("joint", 4)).aging).step_s == 0
     assert layouts().of(Lay("joint", 4)).aging is None
     with pytest.raises(PlanError, match="--expert-drift"):
         Moving(0)
@@ -260,7 +261,9 @@ def test_what_cannot_be_searched() -> None:
     assert "neither per_distinct nor links" in refused(document(), "x", flat)
     placed = document(args={"init_expert_location": "mine.json"})
     assert "places experts already" in refused(placed, "x")
-    odd = LINKED.model_copy(update={"links": LINKED.links.model_copy(update={"gpus_per_node": 3})})
+    odd = LINKED.model_copy(
+        update={"links": present(LINKED.links).model_copy(update={"gpus_per_node": 3})}
+    )
     assert "do not divide" in refused(document(), "x", odd)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.launch.deployment import load_deployment
 from toolkit.plan.errors import PlanError
 from toolkit.plan.plain_data import arg_key, get, moved, normal, put, refuse, write
+from toolkit.settings.load import load_deployment
 
 
 def test_short_forms_are_written_out() -> None:

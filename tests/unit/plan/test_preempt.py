@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import examples
-from tests.unit.plan.tasks import COST, candidate, document
-from tests.unit.plan.test_cli import command, deployment_file
+from tests.unit.plan.tasks import COST, candidate, deployment_file, document
+from tests.unit.plan.test_cli import command
 from toolkit.contract.request_class import RequestClass
-from toolkit.launch.deployment import load_deployment
 from toolkit.plan.candidate import Given
 from toolkit.plan.errors import PlanError
 from toolkit.plan.objective import Slo, rank, share
@@ -28,6 +27,7 @@ from toolkit.plan.preempt import OFF
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import Split
 from toolkit.plan.tables import head, prediction, refusal, sentences, sized
+from toolkit.settings.load import load_deployment
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.request import Request
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from tests.unit.plan.tasks import COST, candidate, document, trials
@@ -23,7 +26,7 @@ def search(count: int = 150, rate: float = 20.0, slo: Slo = SLO, budget: int = 5
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "rate"), [(6, 30.0), (20, 100.0)])
-def test_the_split_is_the_best_of_all_splits(workers, rate) -> None:
+def test_the_split_is_the_best_of_all_splits(workers: int, rate: float) -> None:
     """By brute force; with 20 workers the search itself plays only some of them."""
     made = search(rate=rate)
     start = document(decode={"kv_tokens": 20_000, "max_running": 16})
@@ -68,7 +71,7 @@ def test_every_candidate_sees_the_same_requests() -> None:
     assert figures[0]["requests"] == figures[1]["requests"] == 80
     sent: list[list[tuple[float, int]]] = []
 
-    def noted(seed: int):
+    def noted(seed: int) -> Iterator[Any]:
         sent.append([])
         for request in requests(80, seed=seed):
             sent[-1].append((request.arrived, request.prompt))
@@ -119,7 +122,7 @@ def test_good_requests_come_first_then_time() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"ttft": 0.0}, {"tpot": -1.0}, {"attainment": 0.0}, {"attainment": 1.1}]
 )
-def test_objectives_that_make_no_sense(wrong) -> None:
+def test_objectives_that_make_no_sense(wrong: Any) -> None:
     with pytest.raises(PlanError, match="must"):
         Slo(**wrong)
 

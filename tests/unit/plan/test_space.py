@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,17 +12,17 @@ from hypothesis import strategies as st
 
 from tests.kernels import examples
 from tests.unit.plan.tasks import candidate, document
-from toolkit.launch.deployment import load_deployment
 from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.errors import PlanError
 from toolkit.plan.plain_data import write
-from toolkit.plan.planner import INFLIGHT
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import Split, splits
 from toolkit.policies import make_policy
-from toolkit.router.config import RouterConfig
-from toolkit.simulate.of_deployment import ROUTED, fleet_of
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.section import Router
+from toolkit.simulate.of_deployment import fleet_of
 
 OWN = candidate(
     decode={"tp": 4, "dp": 2, "dp_attention": True, "kv_tokens": 9000, "max_running": 32,
@@ -62,15 +63,15 @@ REACHES = {
 }
 
 
-def waiting(age):
+def waiting(age: Any) -> Any:
     return "fcfs" if age is None else f"sjf:{age:g}"
 
 
-def policy(fleet):
+def policy(fleet: Any) -> Any:
     return make_policy(fleet.router.decode_policy, 0, "decode", fleet.router.tau)
 
 
-def barrier(fleet):
+def barrier(fleet: Any) -> Any:
     found = policy(fleet)
     return getattr(found, "barrier", found)
 
@@ -83,7 +84,9 @@ def test_every_knob_is_looked_at_here() -> None:
     st.sampled_from(sorted(KNOBS)), st.integers(0, 20), st.sampled_from(POLICIES), st.integers(0, 5)
 )
 @settings(max_examples=examples(150), deadline=None)
-def test_a_value_reaches_the_running_policy_through_the_file(name, at, decode, other) -> None:
+def test_a_value_reaches_the_running_policy_through_the_file(
+    name: Any, at: int, decode: Any, other: int
+) -> None:
     """apply, write, load, build the fleet and the policy: the value is there, nothing else went."""
     knob = KNOBS[name]
     start = {**OWN.document, "router": {"decode_policy": decode, "max_queue": 77}}
@@ -96,7 +99,7 @@ def test_a_value_reaches_the_running_policy_through_the_file(name, at, decode, o
         path = Path(folder) / "plan.yaml"
         write(path, changed, ["said"])
         fleet = fleet_of(load_deployment(path))
-    assert REACHES[name](fleet) == value
+    assert REACHES[name](fleet) == value  # type: ignore[no-untyped-call]
     assert fleet == Candidate.of(changed, Given()).fleet
     assert changed["router"]["max_queue"] == 77
     assert start["router"] == {"decode_policy": decode, "max_queue": 77}, "not changed in place"
@@ -121,7 +124,7 @@ def test_a_value_reaches_the_running_policy_through_the_file(name, at, decode, o
         ("gimbal@paper", set()),
     ],
 )
-def test_knobs_of_a_policy_are_asked_only_where_it_is_used(policy, there) -> None:
+def test_knobs_of_a_policy_are_asked_only_where_it_is_used(policy: str, there: Any) -> None:
     conditional = [k for k in KNOBS.values() if k.name.split()[0] in ("brh", "gimbal", "tau")]
     conditional.append(KNOBS["s_greedy"])
     file = document(router={"decode_policy": policy})
@@ -235,6 +238,9 @@ def test_hosts_are_dealt_out_anew() -> None:
 
 
 def test_what_a_file_leaves_out_is_what_the_router_takes() -> None:
-    fields = RouterConfig.model_fields
-    assert fields["max_inflight"].default == INFLIGHT
-    assert {name: fields[name].default for name in ROUTED} == ROUTED
+    own = RouterConfig.model_fields
+    made = candidate(router={"kind": "toolkit"})
+    for key in ("dispatch", "prefill_policy", "decode_policy", "first_token", "parked_per_prefill"):
+        assert getattr(made.fleet.router, key) == own[key].default, key
+    for key in own.keys() & Router.model_fields.keys() - {"port", "admin_port"}:
+        assert Router.model_fields[key].default == own[key].default, key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def score(loads: list[int], g: int, size: int) -> float:
 
 @settings(deadline=None)
 @given(rank_loads, st.data())
-def test_f_is_exactly_the_decrease_of_the_imbalance(loads, data) -> None:
+def test_f_is_exactly_the_decrease_of_the_imbalance(loads: Any, data: st.DataObject) -> None:
     g = data.draw(st.integers(0, len(loads) - 1))
     sizes = data.draw(st.lists(tokens, min_size=1, max_size=5))
     envelope = MarginNow([float(load) for load in loads])
@@ -47,7 +48,9 @@ def test_f_is_exactly_the_decrease_of_the_imbalance(loads, data) -> None:
 
 @settings(deadline=None)
 @given(rank_loads, st.lists(tokens, min_size=2, max_size=12), st.data())
-def test_stage_1_gives_its_rank_the_best_f_of_all(loads, sizes, data) -> None:
+def test_stage_1_gives_its_rank_the_best_f_of_all(
+    loads: Any, sizes: Any, data: st.DataObject
+) -> None:
     """Ours the one with the least load, the paper the one with most free slots."""
     free = data.draw(st.lists(st.integers(1, 9), min_size=len(loads), max_size=len(loads)))
     kind = data.draw(st.sampled_from([Br0Policy, PaperBr0Policy]))
@@ -63,7 +66,9 @@ def test_stage_1_gives_its_rank_the_best_f_of_all(loads, sizes, data) -> None:
 
 @settings(deadline=None)
 @given(rank_loads, st.lists(tokens, min_size=2, max_size=12), st.data())
-def test_stage_2_takes_the_best_subset_of_the_first_four(loads, sizes, data) -> None:
+def test_stage_2_takes_the_best_subset_of_the_first_four(
+    loads: Any, sizes: Any, data: st.DataObject
+) -> None:
     free = data.draw(st.lists(st.integers(1, 9), min_size=len(loads), max_size=len(loads)))
     made = Br0Policy(s_greedy=10**6).assign(fleet(loads, free), prompts(sizes))
     worker, reason = made[0].worker, made[0].reason
@@ -84,7 +89,9 @@ def test_stage_2_takes_the_best_subset_of_the_first_four(loads, sizes, data) -> 
 
 @settings(deadline=None)
 @given(rank_loads, tokens, st.data())
-def test_a_request_alone_takes_the_rank_with_the_best_f(loads, size, data) -> None:
+def test_a_request_alone_takes_the_rank_with_the_best_f(
+    loads: Any, size: Any, data: st.DataObject
+) -> None:
     free = data.draw(st.lists(st.integers(0, 2), min_size=len(loads), max_size=len(loads)))
     made = Br0Policy().assign(fleet(loads, free), prompts([size]))
     open_ = [g for g, n in enumerate(free) if n]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.present import present
 from tests.unit.policies.br0_cases import cases, fleet, prompts
 from tests.unit.policies.brute_force import after, imbalance, optimum
 from tests.unit.policies.pools import fleets, pools, rank
@@ -44,7 +47,9 @@ def in_flight(*requests: tuple[str, int, int, int]) -> InflightLengths:
     st.sampled_from([None, 0, 10**6]),
     st.sampled_from([1, 4]),
 )
-def test_without_horizon_it_is_br0_decision_by_decision(rounds, s_greedy, r_max) -> None:
+def test_without_horizon_it_is_br0_decision_by_decision(
+    rounds: Any, s_greedy: Any, r_max: int
+) -> None:
     inflight = in_flight(*((f"w{g}", 99 * g + 9, 2 + g, 1) for g in range(6)))
     br0 = Br0Policy(0, s_greedy, r_max, 5)
     brh = BrHPolicy(0, 0, 1.0, None, 0.9, inflight, s_greedy, r_max, 5)
@@ -56,7 +61,9 @@ def test_without_horizon_it_is_br0_decision_by_decision(rounds, s_greedy, r_max)
 
 @settings(deadline=None)
 @given(loads_ahead, st.lists(st.integers(0, 5000), min_size=1, max_size=6), st.data())
-def test_with_beta_g_f_is_the_decrease_of_the_discounted_imbalance(loads, sizes, data) -> None:
+def test_with_beta_g_f_is_the_decrease_of_the_discounted_imbalance(
+    loads: Any, sizes: list[int], data: st.DataObject
+) -> None:
     g = data.draw(st.integers(0, len(loads) - 1))
     before = np.array(loads, float)
     envelope = MarginAhead(before.copy(), DISCOUNTS, 1.0, float(len(loads)))
@@ -78,7 +85,7 @@ def test_with_beta_g_f_is_the_decrease_of_the_discounted_imbalance(loads, sizes,
 
 @settings(deadline=None)
 @given(loads_ahead, st.sampled_from([1.0, 2.5, 6.0, 48.0]), st.data())
-def test_no_size_is_better_than_the_peak(loads, beta, data) -> None:
+def test_no_size_is_better_than_the_peak(loads: Any, beta: float, data: st.DataObject) -> None:
     g = data.draw(st.integers(0, len(loads) - 1))
     envelope = MarginAhead(np.array(loads, float), DISCOUNTS, 1.0, beta)
     peak = envelope.peak(g)
@@ -144,7 +151,7 @@ def test_distance_to_the_best_assignment_over_the_horizon() -> None:
 
 
 @pytest.mark.parametrize("horizon", [0, 1, 80])
-def test_what_ended_or_came_meanwhile_is_in_the_next_round(horizon) -> None:
+def test_what_ended_or_came_meanwhile_is_in_the_next_round(horizon: int) -> None:
     inflight = in_flight(("w0", 500, 90, 0), ("w1", 500, 90, 0))
     policy = BrHPolicy(horizon=horizon, inflight=inflight)
     before = policy._ahead(read_ranks(FLEET)).copy()
@@ -162,15 +169,15 @@ FLEET = [
 
 def test_knobs_in_the_name() -> None:
     policy = make_policy("brh@survival:0:horizon=40:gamma=0.95:alpha=2:beta=24", side="decode")
-    assert (policy.horizon, policy.gamma, policy.alpha, policy.beta) == (40, 0.95, 2.0, 24.0)
-    assert policy._stages.s_greedy == 0 and policy.inflight.predictor.name == "survival"
+    assert (policy.horizon, policy.gamma, policy.alpha, policy.beta) == (40, 0.95, 2.0, 24.0)  # type: ignore[attr-defined]
+    assert policy._stages.s_greedy == 0 and present(policy.inflight).predictor.name == "survival"  # type: ignore[attr-defined]
     few = make_policy("brh@learned:beta=8")
-    assert few.beta == 8 and few._stages.s_greedy is None
-    assert (few.horizon, few.gamma, few.alpha) == (80, None, 1.0), "the others stay"
+    assert few.beta == 8 and few._stages.s_greedy is None  # type: ignore[attr-defined]
+    assert (few.horizon, few.gamma, few.alpha) == (80, None, 1.0), "the others stay"  # type: ignore[attr-defined]
     inside = make_policy("composed@filter+brh@learned:horizon=7+user")
-    assert inside.barrier.horizon == 7
+    assert inside.barrier.horizon == 7  # type: ignore[attr-defined]
     plain = make_policy("brh@learned:3")
-    assert plain._stages.s_greedy == 3 and plain.beta is None, "as it was written before"
+    assert plain._stages.s_greedy == 3 and plain.beta is None, "as it was written before"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -191,6 +198,6 @@ def test_knobs_in_the_name() -> None:
         ("learned:beta=much", "beta = much must be a number"),
     ],
 )
-def test_wrong_knobs_in_the_name_say_how_to_mend_them(text, says) -> None:
+def test_wrong_knobs_in_the_name_say_how_to_mend_them(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make_policy(f"brh@{text}", side="decode")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,12 +36,12 @@ def best_baseline() -> float:
     return min(spread(PooledPolicy(make_policy(name, 1))) for name in BASELINES)
 
 
-def test_br0_levels_what_queues_do_not_see(best_baseline) -> None:
+def test_br0_levels_what_queues_do_not_see(best_baseline: float) -> None:
     assert spread(Br0Policy()) < 0.5 * best_baseline
 
 
 @pytest.mark.parametrize("make", [Survival, Learned, Oracle])
-def test_brh_does_so_too_under_every_predictor(best_baseline, make) -> None:
+def test_brh_does_so_too_under_every_predictor(best_baseline: float, make: Any) -> None:
     inflight = InflightLengths(make())
     assert spread(BrHPolicy(inflight=inflight), inflight) < 0.5 * best_baseline
     assert inflight.predictor.errors.judged > 50

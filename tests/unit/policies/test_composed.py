@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.present import present
 from tests.unit.policies.closed_loop import ClosedLoop, conversation
-from toolkit.policies import (
-    EldrPolicy,
-    Load,
-    Policy,
-    RequestView,
-    ShortestQueuePolicy,
-    WorkerView,
-    follows_experts,
-    make_policy,
-)
+from toolkit.policies import Load, Policy, RequestView, WorkerView, follows_experts, make_policy
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.composed.parts import Parts
 from toolkit.policies.composed.policy import ComposedPolicy
-from toolkit.policies.eldr import Centroids
+from toolkit.policies.eldr import Centroids, EldrPolicy
 from toolkit.policies.rounds.assign import Assigner, Assignment
 from toolkit.policies.rounds.pooling import PooledPolicy
+from toolkit.policies.shortest_queue import ShortestQueuePolicy
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.policies.support.readings import read_ranks
 
@@ -103,7 +97,7 @@ def same(one: Policy, two: Policy, played: list[tuple[list[WorkerView], RequestV
 @pytest.mark.slow
 @settings(deadline=None)
 @given(steps, centroids, st.sampled_from([0.0, 0.05, 0.3, 1.0]))
-def test_eldr_alone_is_eldr(played, known, tau) -> None:
+def test_eldr_alone_is_eldr(played: Any, known: Any, tau: float) -> None:
     ours = ComposedPolicy(0, Parts.parse(f"eldr@{tau}"))
     theirs = EldrPolicy(0, tau)
     same(prepared(ours, known), prepared(theirs, known), played)
@@ -114,7 +108,7 @@ def test_eldr_alone_is_eldr(played, known, tau) -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(steps, st.sampled_from(["br0", "brh"]))
-def test_a_barrier_alone_is_that_policy(played, name) -> None:
+def test_a_barrier_alone_is_that_policy(played: Any, name: str) -> None:
     ours, theirs = ComposedPolicy(0, Parts.parse(name)), make_policy(name)
     same(ours, theirs, played)
     assert isinstance(theirs, Br0Policy | BrHPolicy)
@@ -125,7 +119,7 @@ def test_a_barrier_alone_is_that_policy(played, name) -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(rounds, st.sampled_from(["br0", "brh"]))
-def test_a_barrier_alone_plays_the_same_rounds(played, name) -> None:
+def test_a_barrier_alone_plays_the_same_rounds(played: Any, name: str) -> None:
     ours, theirs = ComposedPolicy(0, Parts.parse(name)), make_policy(name)
     assert isinstance(theirs, Assigner)
     for workers, waiting in played:
@@ -136,7 +130,7 @@ def test_a_barrier_alone_plays_the_same_rounds(played, name) -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(steps)
-def test_nothing_is_the_shortest_queue(played) -> None:
+def test_nothing_is_the_shortest_queue(played: Any) -> None:
     same(ComposedPolicy(0, Parts.parse("none")), ShortestQueuePolicy(0), played)
 
 
@@ -148,7 +142,7 @@ def test_nothing_is_the_shortest_queue(played) -> None:
     st.sampled_from(["none", "filter", "eldr+br0", "filter+brh", "eldr+user", ALL]),
 )
 def test_every_decision_counts_once_and_a_candidate_is_taken_while_there_is_one(
-    played, known, parts
+    played: Any, known: Any, parts: Any
 ) -> None:
     policy = ComposedPolicy(0, Parts.parse(parts))
     prepared(policy, known)
@@ -183,7 +177,7 @@ def test_every_decision_counts_once_and_a_candidate_is_taken_while_there_is_one(
 @pytest.mark.slow
 @settings(deadline=None)
 @given(steps, centroids)
-def test_the_barrier_chooses_inside_the_band(played, known) -> None:
+def test_the_barrier_chooses_inside_the_band(played: Any, known: Any) -> None:
     policy = ComposedPolicy(0, Parts.parse("eldr+br0"))
     prepared(policy, known)
     alone = prepared(EldrPolicy(0, 0.1), known)
@@ -239,7 +233,7 @@ def beside(parts: tuple[str, str], known: Centroids) -> tuple[ComposedPolicy, Co
     """With locality, by a centroid for the server and one for each of its ranks, and without."""
     one, two = (ComposedPolicy(0, Parts.parse(text)) for text in parts)
     owner = {("s", None): 0} | {("s", rank): rank for rank in range(COUNT)}
-    prepared(one, Centroids(known.rows, owner))
+    prepared(one, Centroids(known.rows, owner))  # type: ignore[arg-type]
     return one, two
 
 
@@ -247,7 +241,7 @@ def beside(parts: tuple[str, str], known: Centroids) -> tuple[ComposedPolicy, Co
 @settings(deadline=None)
 @given(st.lists(st.tuples(one_server, requests), max_size=10), centroids, pairs)
 def test_in_one_server_that_shares_its_experts_locality_decides_nothing(
-    played, known, parts
+    played: Any, known: Any, parts: Any
 ) -> None:
     one, two = beside(parts, known)
     same(one, two, played)
@@ -263,7 +257,7 @@ def test_in_one_server_that_shares_its_experts_locality_decides_nothing(
 @given(
     st.lists(st.tuples(one_server, st.lists(requests, max_size=20)), max_size=5), centroids, pairs
 )
-def test_and_rounds_are_those_without_it(played, known, parts) -> None:
+def test_and_rounds_are_those_without_it(played: Any, known: Any, parts: Any) -> None:
     one, two = beside(parts, known)
     for workers, waiting in played:
         if sum(worker.healthy for worker in workers) == 1:
@@ -352,11 +346,11 @@ def test_changed_is_against_the_shortest_queue() -> None:
         WorkerView("w0", load=Load(1, 0, 4000, 0, 0), slots=8),
         WorkerView("w1", load=Load(3, 0, 100, 0, 0), slots=8),
     ]
-    assert policy.choose(workers, RequestView(prompt_tokens=10)).index == 1
+    assert present(policy.choose(workers, RequestView(prompt_tokens=10))).index == 1
     assert policy.counters.changed == {"br0": 1}
-    assert policy.choose(workers[::-1], RequestView(prompt_tokens=10)).index == 0
+    assert present(policy.choose(workers[::-1], RequestView(prompt_tokens=10))).index == 0
     workers[1] = replace(workers[1], load=Load(0, 0, 100, 0, 0))
-    assert policy.choose(workers, RequestView(prompt_tokens=10)).index == 1
+    assert present(policy.choose(workers, RequestView(prompt_tokens=10))).index == 1
     assert policy.counters.changed == {"br0": 2}
 
 
@@ -440,7 +434,7 @@ def test_with_a_pool_ranks_keep_their_kinds_and_are_level() -> None:
         if part is not None:
             part.centroids = known
         watched = Watched(policy)
-        loop = ClosedLoop(watched, kinds, ranks=4)
+        loop = ClosedLoop(watched, kinds, ranks=4)  # type: ignore[arg-type]
         loop.run(400, 100)
         near[name], spread[name] = np.mean(watched.near), np.mean(loop.spreads)
     print({name: (round(near[name], 2), round(spread[name])) for name in near})
@@ -466,21 +460,21 @@ def test_with_a_pool_ranks_keep_their_kinds_and_are_level() -> None:
         ("none+br0", "unknown part 'none'"),
     ],
 )
-def test_wrong_parts_are_refused(text, what) -> None:
+def test_wrong_parts_are_refused(text: str, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         make_policy(f"composed@{text}", side="decode")
 
 
 def test_names() -> None:
-    assert make_policy("composed", tau=0.2).locality.tau == 0.2
-    assert make_policy("composed@eldr@0.3+br0", tau=0.2).locality.tau == 0.3
-    assert make_policy("composed@brh@oracle").inflight.predictor.name == "oracle"
+    assert present(make_policy("composed", tau=0.2).locality).tau == 0.2
+    assert present(make_policy("composed@eldr@0.3+br0", tau=0.2).locality).tau == 0.3
+    assert present(make_policy("composed@brh@oracle").inflight).predictor.name == "oracle"
     assert make_policy("composed@br0").inflight is None
     for name in ("composed@br0@0+user", "composed@brh@survival:0", "br0@0", "brh@survival:0"):
         policy = make_policy(name)
         barrier = policy.barrier if isinstance(policy, ComposedPolicy) else policy
-        assert barrier._stages.s_greedy == 0
-    assert make_policy("brh@survival:0").inflight.predictor.name == "survival"
+        assert present(barrier)._stages.s_greedy == 0  # type: ignore[attr-defined]
+    assert present(make_policy("brh@survival:0").inflight).predictor.name == "survival"
     follow = {"eldr@0.3", "composed", "composed@eldr+br0"}
     others = {"br0", "composed@br0", "composed@none", "composed@what", "nobody"}
     assert {name for name in follow | others if follows_experts(name)} == follow

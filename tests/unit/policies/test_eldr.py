@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies import Load, RequestView, ShortestQueuePolicy, WorkerView
+from tests.present import present
+from toolkit.policies import Load, RequestView, WorkerView
 from toolkit.policies.eldr import SHARED, Centroids, EldrPolicy
+from toolkit.policies.shortest_queue import ShortestQueuePolicy
 
 D = 6
 vectors = st.lists(st.integers(0, 9), min_size=D, max_size=D).filter(any)
@@ -32,7 +35,7 @@ def cases(draw: st.DrawFn) -> tuple[list[WorkerView], Centroids, np.ndarray]:
     rows = np.stack([unit(draw(vectors)) for _ in range(count)])
     order = draw(st.permutations(range(count)))
     owner = {worker.key: row for worker, row in zip(workers, order, strict=True)}
-    return workers, Centroids(rows, owner), unit(draw(vectors))
+    return workers, Centroids(rows, owner), unit(draw(vectors))  # type: ignore[arg-type]
 
 
 def cosines(case: tuple[list[WorkerView], Centroids, np.ndarray]) -> dict[int, float]:
@@ -45,7 +48,9 @@ def cosines(case: tuple[list[WorkerView], Centroids, np.ndarray]) -> dict[int, f
 
 
 @given(cases(), st.floats(0, 1))
-def test_the_choice_is_in_the_band_and_nobody_there_has_fewer_requests(case, tau) -> None:
+def test_the_choice_is_in_the_band_and_nobody_there_has_fewer_requests(
+    case: Any, tau: float
+) -> None:
     workers, centroids, signature = case
     policy = EldrPolicy(0, tau, centroids, overload=math.inf)
     decision = policy.choose(workers, RequestView(signature=signature))
@@ -55,24 +60,24 @@ def test_the_choice_is_in_the_band_and_nobody_there_has_fewer_requests(case, tau
         return
     edge = max(near.values()) - tau
     # Float32 cosines on the band's very edge may fall on either side of it.
-    assert near[decision.index] >= edge - 1e-6
+    assert near[present(decision).index] >= edge - 1e-6
     surely = [workers[i].requests for i, s in near.items() if s >= edge + 1e-6]
-    assert not surely or workers[decision.index].requests <= min(surely)
+    assert not surely or workers[present(decision).index].requests <= min(surely)
     assert policy.counters.located == 1
     assert 1 <= policy.counters.band <= len(near)
 
 
 @given(cases())
-def test_tau_0_is_locality_only(case) -> None:
+def test_tau_0_is_locality_only(case: Any) -> None:
     workers, centroids, signature = case
     decision = EldrPolicy(0, 0.0, centroids).choose(workers, RequestView(signature=signature))
     near = cosines(case)
     if near:
-        assert near[decision.index] == pytest.approx(max(near.values()), abs=1e-6)
+        assert near[present(decision).index] == pytest.approx(max(near.values()), abs=1e-6)
 
 
 @given(st.lists(cases(), min_size=1, max_size=6))
-def test_tau_1_is_the_shortest_queue(steps) -> None:
+def test_tau_1_is_the_shortest_queue(steps: Any) -> None:
     ours, theirs = EldrPolicy(0, 1.0), ShortestQueuePolicy()
     for workers, centroids, signature in steps:
         ours.centroids = centroids
@@ -80,7 +85,7 @@ def test_tau_1_is_the_shortest_queue(steps) -> None:
         mine, other = ours.choose(workers, request), theirs.choose(workers, request)
         assert (mine is None) == (other is None)
         if mine is not None:
-            assert mine.index == other.index
+            assert mine.index == present(other).index
 
 
 def fleet(*inflight: int) -> list[WorkerView]:
@@ -104,11 +109,11 @@ AXES = Centroids(np.eye(D, dtype=np.float32)[:2], {("w0", 0): 0, ("w1", 0): 1})
         (Centroids(AXES.rows, {("x", 0): 0}), np.ones(D, np.float32), "no worker with a centroid"),
     ],
 )
-def test_fallbacks_go_by_load_and_are_counted(centroids, signature, reason) -> None:
+def test_fallbacks_go_by_load_and_are_counted(centroids: Any, signature: Any, reason: str) -> None:
     policy = EldrPolicy(0, 0.1, centroids)
     decision = policy.choose(fleet(4, 1), RequestView(signature=signature))
-    assert decision.index == 1
-    assert reason in decision.reason
+    assert present(decision).index == 1
+    assert reason in present(decision).reason
     assert policy.counters.fallbacks == {reason: 1}
     assert policy.counters.located == 0
 
@@ -116,15 +121,15 @@ def test_fallbacks_go_by_load_and_are_counted(centroids, signature, reason) -> N
 def test_a_request_leaves_its_first_choice_inside_the_band_only() -> None:
     nearly = np.array([0.70, 0.66, 0, 0, 0, 0], np.float32)
     policy = EldrPolicy(0, 0.1, AXES, overload=math.inf)
-    assert policy.choose(fleet(3, 0), RequestView(signature=nearly)).index == 1
+    assert present(policy.choose(fleet(3, 0), RequestView(signature=nearly))).index == 1
     assert policy.counters.moved == 1
     clear = np.array([0.9, 0.1, 0, 0, 0, 0], np.float32)
-    assert policy.choose(fleet(30, 0), RequestView(signature=clear)).index == 0
+    assert present(policy.choose(fleet(30, 0), RequestView(signature=clear))).index == 0
     assert (policy.counters.located, policy.counters.moved, policy.counters.band) == (2, 1, 3)
 
 
 @pytest.mark.parametrize("tau", [-0.1, 1.1, float("nan")])
-def test_tau_out_of_range_is_refused(tau) -> None:
+def test_tau_out_of_range_is_refused(tau: Any) -> None:
     with pytest.raises(ValueError, match="tau"):
         EldrPolicy(0, tau)
 
@@ -165,7 +170,9 @@ def test_a_full_worker_is_passed_over_unless_all_are() -> None:
 
 
 @given(cases(), st.floats(0.01, 1), st.floats(1.01, 3))
-def test_more_than_overload_times_the_mean_goes_to_nobody(case, tau, overload) -> None:
+def test_more_than_overload_times_the_mean_goes_to_nobody(
+    case: Any, tau: float, overload: float
+) -> None:
     workers, centroids, signature = case
     policy = EldrPolicy(0, tau, centroids, overload=overload)
     decision = policy.choose(workers, RequestView(signature=signature))
@@ -183,12 +190,14 @@ def test_crowding_counts_by_degrees() -> None:
     policy = EldrPolicy(0, 0.01, AXES, overload=1.5)
     for first, expected in ((0.8, 0), (0.6, 1)):
         signature = np.array([first, 0.2, 0, 0, 0, 0], np.float32)
-        assert policy.choose(fleet(5, 3), RequestView(signature=signature)).index == expected
+        assert (
+            present(policy.choose(fleet(5, 3), RequestView(signature=signature))).index == expected
+        )
     assert (policy.counters.crowded, policy.counters.moved) == (1, 0)
 
 
 @pytest.mark.parametrize("overload", [1, 0.9, float("nan")])
-def test_overload_of_one_or_less_is_refused(overload) -> None:
+def test_overload_of_one_or_less_is_refused(overload: Any) -> None:
     with pytest.raises(ValueError, match="above 1"):
         EldrPolicy(0, overload=overload)
 
@@ -284,13 +293,13 @@ def test_among_ranks_that_all_share_their_experts_the_shortest_queue_decides() -
 
 
 @given(st.lists(cases(), min_size=1, max_size=5), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-def test_servers_of_one_rank_are_chosen_as_ever(steps, tau) -> None:
+def test_servers_of_one_rank_are_chosen_as_ever(steps: Any, tau: float) -> None:
     """Whether they say that their one rank shares its experts or not."""
     plain, shared = EldrPolicy(0, tau), EldrPolicy(0, tau)
     for workers, centroids, signature in steps:
         plain.centroids = centroids
         owner = {(name, None): row for (name, _), row in centroids.owner.items()}
-        shared.centroids = Centroids(centroids.rows, owner)
+        shared.centroids = Centroids(centroids.rows, owner)  # type: ignore[arg-type]
         told = [replace(worker, shares_experts=True) for worker in workers]
         request = RequestView(signature=signature)
         assert plain.choose(workers, request) == shared.choose(told, request)
@@ -298,7 +307,9 @@ def test_servers_of_one_rank_are_chosen_as_ever(steps, tau) -> None:
 
 
 @given(st.data(), st.floats(0, 1), st.lists(vectors, min_size=3, max_size=3), vectors)
-def test_a_band_holds_all_ranks_of_a_server_or_none(data, tau, rows, wanted) -> None:
+def test_a_band_holds_all_ranks_of_a_server_or_none(
+    data: st.DataObject, tau: float, rows: Any, wanted: Any
+) -> None:
     sizes = st.lists(st.integers(0, 9), min_size=1, max_size=4)
     workers = [
         worker
@@ -306,7 +317,7 @@ def test_a_band_holds_all_ranks_of_a_server_or_none(data, tau, rows, wanted) -> 
         for worker in server(name, *data.draw(sizes), slots=data.draw(st.sampled_from([0, 5])))
     ]
     owner = {(name, None): row for row, name in enumerate("abc")}
-    policy = EldrPolicy(0, tau, Centroids(np.stack([unit(row) for row in rows]), owner))
+    policy = EldrPolicy(0, tau, Centroids(np.stack([unit(row) for row in rows]), owner))  # type: ignore[arg-type]
     queues = {i: worker.requests for i, worker in enumerate(workers)}
     band = policy.band(workers, queues, unit(wanted))
     inside = {workers[i].name for i in band.indices}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +21,7 @@ def chosen(*workers: WorkerView) -> str:
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 4000)] * 3), min_size=1, max_size=6))
-def test_nobody_has_fewer_tokens_than_who_is_chosen(tokens) -> None:
+def test_nobody_has_fewer_tokens_than_who_is_chosen(tokens: Any) -> None:
     workers = [worker(str(i), used, sent, 1, late) for i, (used, sent, late) in enumerate(tokens)]
     assert sum(tokens[int(chosen(*workers))]) == min(map(sum, tokens))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -27,7 +29,9 @@ def score(loads: list[int], silent: list[bool], g: int, size: int) -> float:
 
 @settings(deadline=None)
 @given(rank_loads, st.lists(st.tuples(st.integers(0, 7), tokens), max_size=6), st.data())
-def test_f_is_the_formula_whatever_was_added_before(loads, added, data) -> None:
+def test_f_is_the_formula_whatever_was_added_before(
+    loads: Any, added: Any, data: st.DataObject
+) -> None:
     count = len(loads)
     silent = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     envelope = GapNow([float(load) for load in loads], silent)
@@ -68,8 +72,8 @@ def first(policy: BalanceRoute, loads: list[int | None], sizes: list[int]) -> tu
 def test_a_hole_is_filled_to_the_mean_and_not_to_the_heaviest() -> None:
     # The mean of the others is 550 above it, the heaviest 900.
     loads, waiting = [100, 300, 1000], [880, 540, 20]
-    assert first(LevelPolicy(s_greedy=0), loads, waiting) == (0, 540)
-    assert first(Br0Policy(s_greedy=0), loads, waiting) == (0, 880)
+    assert first(LevelPolicy(s_greedy=0), loads, waiting) == (0, 540)  # type: ignore[arg-type]
+    assert first(Br0Policy(s_greedy=0), loads, waiting) == (0, 880)  # type: ignore[arg-type]
 
 
 def test_a_rank_that_says_nothing_is_no_level_to_reach() -> None:

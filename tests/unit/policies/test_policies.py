@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.present import present
 from toolkit.policies import (
     POLICIES,
     PUBLISHED,
@@ -55,7 +57,9 @@ requests = st.builds(
 
 
 @given(names, st.lists(st.tuples(fleets(), requests), max_size=8), st.integers(0, 9))
-def test_only_healthy_workers_and_the_same_choices_under_a_seed(name, steps, seed):
+def test_only_healthy_workers_and_the_same_choices_under_a_seed(
+    name: Any, steps: Any, seed: int
+) -> None:
     one, two = make_policy(name, seed), make_policy(name, seed)
     for workers, request in steps:
         decision = one.choose(workers, request)
@@ -68,21 +72,21 @@ def test_only_healthy_workers_and_the_same_choices_under_a_seed(name, steps, see
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES | PUBLISHED))
-def test_equal_workers_all_get_requests(name):
+def test_equal_workers_all_get_requests(name: Any) -> None:
     policy = make_policy(name, 3)
     workers = [WorkerView(f"w{index}") for index in range(5)]
-    counts = Counter(policy.choose(workers, RequestView()).index for _ in range(500))
+    counts = Counter(present(policy.choose(workers, RequestView())).index for _ in range(500))
     assert set(counts) == set(range(5))
 
 
 @given(st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=60))
-def test_round_robin_never_leaves_a_present_worker_behind(rounds):
+def test_round_robin_never_leaves_a_present_worker_behind(rounds: Any) -> None:
     """Between two turns of a worker that stays, nobody else gets more than two turns."""
     policy = make_policy("round_robin")
     since: dict[int, Counter[int]] = {}
     for healthy in rounds:
         workers = [WorkerView(f"w{i}", healthy=i in healthy) for i in range(6)]
-        chosen = policy.choose(workers, RequestView()).index
+        chosen = present(policy.choose(workers, RequestView())).index
         since = {i: counter for i, counter in since.items() if i in healthy and i != chosen}
         for i in healthy - {chosen}:
             counter = since.setdefault(i, Counter())
@@ -90,28 +94,35 @@ def test_round_robin_never_leaves_a_present_worker_behind(rounds):
             assert counter[chosen] <= 2
 
 
-def test_round_robin_is_exact_on_a_fixed_set():
+def test_round_robin_is_exact_on_a_fixed_set() -> None:
     policy = make_policy("round_robin")
     workers = [WorkerView(f"w{i}") for i in range(3)]
-    assert [policy.choose(workers, RequestView()).index for _ in range(6)] == [0, 1, 2, 0, 1, 2]
+    assert [present(policy.choose(workers, RequestView())).index for _ in range(6)] == [
+        0,
+        1,
+        2,
+        0,
+        1,
+        2,
+    ]
 
 
-def test_shortest_queue_counts_what_was_sent_since_the_reading():
+def test_shortest_queue_counts_what_was_sent_since_the_reading() -> None:
     behind = Load(running=1, waiting=0, used_tokens=0, total_tokens=0, waiting_tokens=0,
                   sent_requests=3)  # fmt: skip
     level = Load(running=3, waiting=0, used_tokens=0, total_tokens=0, waiting_tokens=0)
     workers = [WorkerView("a", load=behind), WorkerView("b", load=level)]
-    assert make_policy("shortest_queue").choose(workers, RequestView()).index == 1
+    assert present(make_policy("shortest_queue").choose(workers, RequestView())).index == 1
 
 
-def test_power_of_two_takes_the_shorter_of_its_two():
+def test_power_of_two_takes_the_shorter_of_its_two() -> None:
     workers = [WorkerView("a", inflight=9), WorkerView("b", inflight=1)]
     policy = make_policy("power_of_two", 1)
-    assert {policy.choose(workers, RequestView()).index for _ in range(20)} == {1}
+    assert {present(policy.choose(workers, RequestView())).index for _ in range(20)} == {1}
 
 
 def reading(**changes: float) -> Load:
-    base = {"running": 0, "waiting": 0, "used_tokens": 0, "total_tokens": 1000,
+    base: dict[str, Any] = {"running": 0, "waiting": 0, "used_tokens": 0, "total_tokens": 1000,
             "waiting_tokens": 0}  # fmt: skip
     return Load(**{**base, **changes})
 
@@ -129,37 +140,37 @@ def reading(**changes: float) -> Load:
         (None, reading(waiting_tokens=2100), 0),
     ],
 )  # fmt: skip
-def test_least_tokens_formula(first, second, expected):
+def test_least_tokens_formula(first: Any, second: Any, expected: int) -> None:
     workers = [WorkerView("a", inflight=2, load=first), WorkerView("b", inflight=2, load=second)]
-    assert make_policy("least_tokens").choose(workers, RequestView()).index == expected
+    assert present(make_policy("least_tokens").choose(workers, RequestView())).index == expected
 
 
-def test_least_tokens_without_any_reading_joins_the_shortest_queue():
+def test_least_tokens_without_any_reading_joins_the_shortest_queue() -> None:
     workers = [WorkerView("a", inflight=4), WorkerView("b", inflight=2)]
-    assert make_policy("least_tokens").choose(workers, RequestView()).index == 1
+    assert present(make_policy("least_tokens").choose(workers, RequestView())).index == 1
 
 
-def test_prefix_affinity_follows_the_prefix_until_it_is_too_busy():
+def test_prefix_affinity_follows_the_prefix_until_it_is_too_busy() -> None:
     policy = make_policy("prefix_affinity")
     request = RequestView(blocks=(1, 2, 3))
     idle = [WorkerView("a"), WorkerView("b")]
-    home = policy.choose(idle, request).index
-    assert all(policy.choose(idle, request).index == home for _ in range(5))
+    home = present(policy.choose(idle, request)).index
+    assert all(present(policy.choose(idle, request)).index == home for _ in range(5))
     near = [WorkerView(n, inflight=8 if i == home else 0) for i, n in enumerate("ab")]
-    assert policy.choose(near, request).index == home
+    assert present(policy.choose(near, request)).index == home
     far = [WorkerView(n, inflight=9 if i == home else 0) for i, n in enumerate("ab")]
-    assert policy.choose(far, request).index != home
+    assert present(policy.choose(far, request)).index != home
 
 
 @given(st.lists(st.lists(st.integers(0, 10_000), max_size=40).map(tuple), max_size=30))
-def test_prefix_affinity_memory_is_bounded(prompts):
-    policy = type(make_policy("prefix_affinity"))(capacity=50)
+def test_prefix_affinity_memory_is_bounded(prompts: Any) -> None:
+    policy = type(make_policy("prefix_affinity"))(capacity=50)  # type: ignore[call-arg]
     for blocks in prompts:
         policy.choose([WorkerView("a"), WorkerView("b")], RequestView(blocks=blocks))
-        assert len(policy) <= 50
+        assert len(policy) <= 50  # type: ignore[arg-type]
 
 
-def test_registry_names_the_known_policies():
+def test_registry_names_the_known_policies() -> None:
     assert "prefix_affinity" not in policy_names("decode")
     with pytest.raises(ValueError, match="round_robin"):
         make_policy("rund_robin")
@@ -167,12 +178,12 @@ def test_registry_names_the_known_policies():
         make_policy("prefix_affinity", side="decode")
 
 
-def test_a_name_may_carry_a_parameter():
+def test_a_name_may_carry_a_parameter() -> None:
     made = make_policy("eldr@0.05", 3, "decode")
-    assert (made.name, made.tau) == ("eldr@0.05", 0.05)
-    assert make_policy("eldr@0.05", tau=0.3).tau == 0.05, "the name is the closer word"
-    assert (make_policy("eldr", tau=0.3).name, make_policy("eldr", tau=0.3).tau) == ("eldr", 0.3)
-    assert make_policy("eldr").tau == 0.1
+    assert (made.name, made.tau) == ("eldr@0.05", 0.05)  # type: ignore[attr-defined]
+    assert make_policy("eldr@0.05", tau=0.3).tau == 0.05, "the name is the closer word"  # type: ignore[attr-defined]
+    assert (make_policy("eldr", tau=0.3).name, make_policy("eldr", tau=0.3).tau) == ("eldr", 0.3)  # type: ignore[attr-defined]
+    assert make_policy("eldr").tau == 0.1  # type: ignore[attr-defined]
     assert make_policy("round_robin", tau=0.3).name == "round_robin"
     assert [make_policy(name).name for name in POLICIES] == list(POLICIES)
     assert not [name for name in policy_names() if "@" in name]
@@ -195,7 +206,7 @@ def test_a_name_may_carry_a_parameter():
         ("eldr@nan", "must lie in"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused_with_what_is_known(name, wrong):
+def test_a_name_that_cannot_be_is_refused_with_what_is_known(name: str, wrong: str) -> None:
     for ask in (check_policy, lambda name, side: make_policy(name, 0, side)):
         with pytest.raises(ValueError, match=wrong) as caught:
             ask(name, "decode")
@@ -204,24 +215,24 @@ def test_a_name_that_cannot_be_is_refused_with_what_is_known(name, wrong):
 
 
 @pytest.mark.parametrize("name", [*policy_names("decode"), "eldr@0", "eldr@1", "eldr@1e-1"])
-def test_what_can_be_made_passes_the_check(name):
+def test_what_can_be_made_passes_the_check(name: Any) -> None:
     check_policy(name, "decode")
     make_policy(name, 0, "decode")
 
 
-def test_locality_is_for_the_decode_side():
+def test_locality_is_for_the_decode_side() -> None:
     for name in ("eldr", "label_oracle"):
         with pytest.raises(ValueError, match="unknown prefill policy"):
             check_policy(name, "prefill")
 
 
-def test_a_tau_of_the_configuration_is_checked_too():
+def test_a_tau_of_the_configuration_is_checked_too() -> None:
     with pytest.raises(ValueError, match="must lie in"):
         make_policy("eldr", tau=1.5)
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES | PUBLISHED))
-def test_every_policy_documents_itself(name):
+def test_every_policy_documents_itself(name: Any) -> None:
     text = type(make_policy(name)).__doc__ or ""
     for word in ("Degraded", "Knobs"):
         assert word in text

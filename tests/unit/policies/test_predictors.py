@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def truth(lengths: np.ndarray, age: int, horizon: int) -> tuple[float, float]:
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=40), st.integers(0, 11), st.integers(0, 13)
 )
-def test_short_lengths_are_kept_exactly(lengths, age, horizon) -> None:
+def test_short_lengths_are_kept_exactly(lengths: list[int], age: int, horizon: int) -> None:
     """Bins are one token wide up to 12: without a prior, the sample itself."""
     table = Lengths(1, memory=1e9)
     for length in lengths:
@@ -74,7 +74,9 @@ def test_short_lengths_are_kept_exactly(lengths, age, horizon) -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 3000), st.integers(1, 300), st.integers(0, 900), st.sampled_from([0, 700]))
-def test_the_steps_left_are_the_sum_of_the_chances_to_be_there(age, horizon, least, limit) -> None:
+def test_the_steps_left_are_the_sum_of_the_chances_to_be_there(
+    age: int, horizon: int, least: int, limit: int
+) -> None:
     predictor = TAUGHT.setdefault("survival", _taught("survival"))
     request = replace(PLAIN, min_new_tokens=least, max_new_tokens=limit)
     there = [1 - ask(predictor, request, age, ahead)[0] for ahead in range(horizon)]
@@ -93,7 +95,7 @@ def test_the_steps_left_are_the_sum_of_the_chances_to_be_there(age, horizon, lea
     ids=["geometric", "lognormal", "two kinds"],
 )
 @pytest.mark.parametrize("age", [0, 10, 45, 100, 300, 550])
-def test_survival_learns_a_distribution(draw, age) -> None:
+def test_survival_learns_a_distribution(draw: Any, age: int) -> None:
     rng = np.random.default_rng(5)
     predictor = Survival(memory=1e9)
     learn(predictor, PLAIN, draw(rng, 6000))
@@ -116,7 +118,9 @@ def test_survival_learns_a_distribution(draw, age) -> None:
     least=st.integers(-5, LONGEST + 9),
     horizon=st.integers(0, 200),
 )
-def test_outlooks_are_possible_whatever_is_asked(name, age, limit, least, horizon) -> None:
+def test_outlooks_are_possible_whatever_is_asked(
+    name: Any, age: int, limit: int, least: int, horizon: int
+) -> None:
     predictor = TAUGHT.get(name) or TAUGHT.setdefault(name, _taught(name))
     request = replace(PLAIN, max_new_tokens=limit, min_new_tokens=least, prompt_hash=1)
     p_fin, mu_rem, c = ask(predictor, request, age, horizon)
@@ -243,7 +247,7 @@ def judged(predictor: P, draw: Draw, count: int = 3000) -> P:
 
 
 @pytest.mark.parametrize(("draw", "feature"), [(law, "label"), (habit, "user")])
-def test_learned_finds_the_feature_that_says_most(draw, feature) -> None:
+def test_learned_finds_the_feature_that_says_most(draw: Any, feature: str) -> None:
     learned, survival = judged(Learned(), draw), judged(Survival(), draw)
     assert learned.errors.brier < 0.75 * survival.errors.brier
     assert learned.errors.square < 0.75 * survival.errors.square
@@ -316,6 +320,6 @@ def test_bins_cover_every_length_in_order() -> None:
         lambda: make_predictor("crystal_ball"),
     ],
 )
-def test_knobs_that_make_no_sense(make) -> None:
+def test_knobs_that_make_no_sense(make: Any) -> None:
     with pytest.raises(ValueError):
         make()

@@ -14,10 +14,12 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from tests.present import present
 from toolkit.launch.command import source_root
 from toolkit.preloaded.client import Different, Forked, Preloaded, State
 
@@ -118,7 +120,7 @@ class Launcher:
             key.data()
 
     def become_ready(self) -> None:
-        wait(lambda: self.step() or self.preloaded.state is State.READY)
+        wait(lambda: self.step() or self.preloaded.state is State.READY)  # type: ignore[func-returns-value]
 
     def fork(self, *arguments: str, **environment: str) -> tuple[Forked, Path]:
         log = self.folder / f"log-{time.monotonic_ns()}"
@@ -137,9 +139,10 @@ def wait(done: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.005)
 
 
-def said(log: Path) -> dict:
+def said(log: Path) -> dict[str, Any]:
     wait(lambda: "\n" in log.read_text())
-    return json.loads(log.read_text().splitlines()[0])
+    result: dict[str, Any] = json.loads(log.read_text().splitlines()[0])
+    return result
 
 
 @pytest.fixture
@@ -168,18 +171,18 @@ def test_a_forked_process_has_what_a_started_one_has(launcher: Launcher) -> None
     )
     other, forked = {}, None
     try:
-        other = json.loads(plain.stdout.readline())
+        other = json.loads(present(plain.stdout).readline())
         forked, log = launcher.fork(*arguments, **extra)
         mine = said(log)
         assert psutil.Process(forked.pid).cmdline() == command
         assert _environ(forked.pid) == mine["environment"]
         title, *rest = psutil.Process(launcher.preloaded.pid).cmdline()
         assert title == "stand-in" and not any(rest)
-        assert _environ(launcher.preloaded.pid) == launcher.environment
+        assert _environ(present(launcher.preloaded.pid)) == launcher.environment
     finally:
         plain.kill()
         plain.wait()
-        plain.stdout.close()
+        present(plain.stdout).close()
         if forked:
             forked.kill()
     assert forked.wait(10) == -signal.SIGKILL
@@ -215,20 +218,20 @@ def test_limits_mask_and_folder_of_the_moment(launcher: Launcher, tmp_path: Path
     ("how", "status", "words"),
     [("0", 0, ""), ("78", 78, ""), ("words", 1, "why it ended"), ("raise", 1, "ValueError: wrong")],
 )
-def test_exit_status_and_last_words(launcher, how, status, words):
+def test_exit_status_and_last_words(launcher: Launcher, how: str, status: int, words: str) -> None:
     forked, log = launcher.fork(how)
     assert forked.wait(10) == status
     text = log.read_text()
     assert words in text and "at exit" in text
 
 
-def test_generators_differ_between_forked_processes(launcher):
+def test_generators_differ_between_forked_processes(launcher: Launcher) -> None:
     logs = [launcher.fork("0") for _ in range(2)]
     assert len({said(log)["random"] for _, log in logs}) == 2
     assert [forked.wait(10) for forked, _ in logs] == [0, 0]
 
 
-def test_a_variable_that_was_read_at_import_must_be_the_same(launcher):
+def test_a_variable_that_was_read_at_import_must_be_the_same(launcher: Launcher) -> None:
     for other in ({"EARLY_LEVEL": "4"}, {"OMP_NUM_THREADS": "61"}):
         with pytest.raises(Different, match=next(iter(other))):
             launcher.fork("0", **other)
@@ -237,12 +240,14 @@ def test_a_variable_that_was_read_at_import_must_be_the_same(launcher):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_was_forked_outlives_it_and_another_one_is_started(launcher, number):
+def test_what_was_forked_outlives_it_and_another_one_is_started(
+    launcher: Launcher, number: Any
+) -> None:
     forked, log = launcher.fork("sleep")
     said(log)
     first = launcher.preloaded.pid
-    os.kill(first, number)
-    wait(lambda: launcher.step() or launcher.preloaded.state is not State.READY)
+    os.kill(present(first), number)
+    wait(lambda: launcher.step() or launcher.preloaded.state is not State.READY)  # type: ignore[func-returns-value]
     launcher.become_ready()
     assert launcher.preloaded.pid != first
     assert forked.poll() is None
@@ -252,8 +257,8 @@ def test_what_was_forked_outlives_it_and_another_one_is_started(launcher, number
     assert forked.wait(10) == -signal.SIGTERM
 
 
-def test_one_that_hangs_is_replaced(launcher, monkeypatch):
-    os.kill(launcher.preloaded.pid, signal.SIGSTOP)
+def test_one_that_hangs_is_replaced(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.kill(present(launcher.preloaded.pid), signal.SIGSTOP)
     with monkeypatch.context() as short, pytest.raises(OSError):
         short.setattr("toolkit.preloaded.client.FORK_S", 0.3)
         launcher.fork("0")
@@ -262,15 +267,15 @@ def test_one_that_hangs_is_replaced(launcher, monkeypatch):
     assert forked.wait(10) == 0
 
 
-def test_after_two_failed_imports_workers_start_without_it(launcher):
+def test_after_two_failed_imports_workers_start_without_it(launcher: Launcher) -> None:
     (launcher.folder / "early.py").write_text("raise SystemExit(3)")
-    os.kill(launcher.preloaded.pid, signal.SIGKILL)
-    wait(lambda: launcher.step() or launcher.preloaded.state is State.GIVEN_UP)
+    os.kill(present(launcher.preloaded.pid), signal.SIGKILL)
+    wait(lambda: launcher.step() or launcher.preloaded.state is State.GIVEN_UP)  # type: ignore[func-returns-value]
     assert "workers start without it" in launcher.events[-1]
 
 
 @pytest.mark.parametrize("first", ["launcher", "preloaded"])
-def test_no_orphan_when_the_launcher_is_killed(tmp_path, first):
+def test_no_orphan_when_the_launcher_is_killed(tmp_path: Path, first: str) -> None:
     two = []
     for name in ("one", "two"):  # side by side
         (tmp_path / name).mkdir()
@@ -281,7 +286,9 @@ def test_no_orphan_when_the_launcher_is_killed(tmp_path, first):
             text=True,
             env=os.environ | {"PYTHONPATH": str(source_root())},
         )
-        two.append((one, [psutil.Process(int(pid)) for pid in one.stdout.readline().split()]))
+        two.append(
+            (one, [psutil.Process(int(pid)) for pid in present(one.stdout).readline().split()])
+        )
     try:
         (killed, members), (_, others) = two
         if first == "preloaded":
@@ -294,8 +301,8 @@ def test_no_orphan_when_the_launcher_is_killed(tmp_path, first):
         for one, members in two:
             one.kill()
             one.wait()
-            one.stdout.close()
-            wait(lambda members=members: not any(map(lives, members)))
+            present(one.stdout).close()
+            wait(lambda members=members: not any(map(lives, members)))  # type: ignore[misc]
 
 
 def _environ(pid: int) -> dict[str, str]:
@@ -303,7 +310,7 @@ def _environ(pid: int) -> dict[str, str]:
     return dict(os.fsdecode(line).split("=", 1) for line in lines if line)
 
 
-def test_a_forked_process_may_change_its_title(launcher):
+def test_a_forked_process_may_change_its_title(launcher: Launcher) -> None:
     (launcher.folder / "child.py").write_text(
         "import os, sys, time\nfrom setproctitle import setproctitle\n"
         "from toolkit.preloaded import shown\n"
@@ -322,6 +329,6 @@ def test_a_forked_process_may_change_its_title(launcher):
 
 def lives(process: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.unit.profile import sample
@@ -15,7 +17,7 @@ def degenerate(kind: str) -> tuple[Profile, dict[str, np.ndarray]]:
     if kind == "one worker":
         size = sample.Size(requests=8, layers=2, experts=8, top_k=2, workers=1, gpus=2, nodes=1)
     profile, arrays = sample.build(size)
-    change: dict = {}
+    change: dict[str, Any] = {}
     if kind == "bare":
         change = {"placements": (), "transfer": None, "steps_columns": ()}
         change["latency"] = profile.latency.model_copy(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from tests.unit.profile import sample_fits as fits
 from toolkit.profile_folder import schema
 
-Arrays = dict[str, NDArray]
+Arrays = dict[str, NDArray[Any]]
 DOMAINS = ("code", "math", "medical", "legal", "general")
 LANGUAGES = ("en", "zh", "ru", "fr")
 
@@ -127,8 +128,8 @@ def build(size: Size = TINY, seed: int = 0) -> tuple[schema.Profile, Arrays]:
 
 
 def _counts(
-    rng: np.random.Generator, size: Size, domain: NDArray, language: NDArray
-) -> tuple[Arrays, NDArray]:
+    rng: np.random.Generator, size: Size, domain: NDArray[Any], language: NDArray[Any]
+) -> tuple[Arrays, NDArray[Any]]:
     """Counts, token numbers, affinity and token samples; and the experts' use [L, E]."""
     shape = (size.layers, size.experts)
     base = rng.normal(0, 0.6, shape)
@@ -151,7 +152,7 @@ def _counts(
     held = np.zeros(size.requests, np.uint8)
     held[rng.permutation(size.requests)[: size.requests // 5]] = 1
 
-    def sampled() -> NDArray:
+    def sampled() -> NDArray[Any]:
         scores = rng.random((64, *shape)) + np.log(use + 1e-6)
         return np.argsort(-scores, axis=-1)[..., : size.top_k].astype(np.int16)
 

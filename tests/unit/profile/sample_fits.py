@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.profile_folder import schema
 
 
-def idf(counts: NDArray) -> NDArray:
+def idf(counts: NDArray[Any]) -> NDArray[Any]:
     """[L, E] from counts [N, L, E]."""
     fired = (counts > 0).sum(0)
-    return np.log((len(counts) + 1) / (fired + 1)).astype(np.float32)
+    result: NDArray[Any] = np.log((len(counts) + 1) / (fired + 1)).astype(np.float32)
+    return result
 
 
-def signatures(counts: NDArray, weights: NDArray, mask: tuple[int, ...]) -> NDArray:
+def signatures(counts: NDArray[Any], weights: NDArray[Any], mask: tuple[int, ...]) -> NDArray[Any]:
     """[N, len(mask) * E], rows of length 1."""
     flat = (counts[:, mask] * weights[list(mask)]).reshape(len(counts), -1).astype(np.float32)
-    return flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-9)
+    result: NDArray[Any] = flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-9)
+    return result
 
 
 def balanced(
-    rng: np.random.Generator, points: NDArray, fit: NDArray, k: int, bound: int
-) -> tuple[NDArray, NDArray]:
+    rng: np.random.Generator, points: NDArray[Any], fit: NDArray[Any], k: int, bound: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """A cluster of at most `bound` for each fitted point (greedy), -1 for others; centroids."""
     chosen = np.flatnonzero(fit)
     centroids = points[rng.choice(chosen, k, replace=False)]
@@ -39,7 +43,7 @@ def balanced(
     return cluster, centroids.astype(np.float32)
 
 
-def uneven(sizes: NDArray) -> tuple[int, ...]:
+def uneven(sizes: NDArray[Any]) -> tuple[int, ...]:
     """Sizes of the same sum as ordinary k-means might give them."""
     result = [int(x) for x in sizes]
     for i in range(len(result) - 1):
@@ -49,7 +53,7 @@ def uneven(sizes: NDArray) -> tuple[int, ...]:
     return tuple(result)
 
 
-def steps(rng: np.random.Generator, layers: int, experts: int, top_k: int) -> NDArray:
+def steps(rng: np.random.Generator, layers: int, experts: int, top_k: int) -> NDArray[Any]:
     """[M, 5 + L]: seconds, requests, KV tokens, new tokens, decode, then distinct experts."""
     batch = rng.choice([1, 2, 4, 8, 16, 24, 32], size=1800)
     kv = batch * rng.integers(50, 500, batch.size)
@@ -64,7 +68,7 @@ def steps(rng: np.random.Generator, layers: int, experts: int, top_k: int) -> ND
     return np.column_stack([time, batch, kv, new, decode, distinct]).astype(np.float32)
 
 
-def placement(use: NDArray, gpus: int, redundant: int, kind: str) -> NDArray:
+def placement(use: NDArray[Any], gpus: int, redundant: int, kind: str) -> NDArray[Any]:
     """[L, E + redundant]: in order, or greedily by load with the hottest experts twice."""
     layers, experts = use.shape
     if kind == "linear":
@@ -86,7 +90,7 @@ def placement(use: NDArray, gpus: int, redundant: int, kind: str) -> NDArray:
     return result
 
 
-def activations(arrays: dict[str, NDArray]) -> schema.Activations:
+def activations(arrays: dict[str, NDArray[Any]]) -> schema.Activations:
     use = {p: arrays[f"{p}_counts"].sum(0) for p in ("prefill", "decode")}
     peak = {p: tuple(float(x) for x in a.max(1) / a.mean(1)) for p, a in use.items()}
     idle = {p: tuple(int(x) for x in (a == 0).sum(1)) for p, a in use.items()}
@@ -98,8 +102,8 @@ def activations(arrays: dict[str, NDArray]) -> schema.Activations:
     )
 
 
-def affinity(arrays: dict[str, NDArray]) -> schema.Affinity:
-    def share(pairs: NDArray, part: float) -> float:
+def affinity(arrays: dict[str, NDArray[Any]]) -> schema.Affinity:
+    def share(pairs: NDArray[Any], part: float) -> float:
         if not len(pairs):
             return 0.0
         flat = np.sort(pairs.reshape(len(pairs), -1).astype(float), axis=1)[:, ::-1]
@@ -118,7 +122,7 @@ def affinity(arrays: dict[str, NDArray]) -> schema.Affinity:
     )
 
 
-def correlation(arrays: dict[str, NDArray]) -> schema.Correlation:
+def correlation(arrays: dict[str, NDArray[Any]]) -> schema.Correlation:
     prefill, decode = (arrays[f"{p}_counts"].astype(float) for p in ("prefill", "decode"))
     whole = [np.corrcoef(a, b)[0, 1] for a, b in zip(prefill.sum(0), decode.sum(0), strict=True)]
     each = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(prefill, decode, strict=True)]

@@ -16,7 +16,7 @@ from toolkit.profile_folder.errors import ProfileError
 from toolkit.resources import profiles_dir
 
 PROFILE, _ = sample.build(sample.Size(requests=60))
-FITTING = {
+FITTING: dict[str, Any] = {
     "fingerprint": PROFILE.model.fingerprint, "layers": 6, "experts": 48, "top_k": 4,
     "decode_workers": 4, "sglang": "0.5.21",
 }  # fmt: skip
@@ -65,7 +65,7 @@ def test_fits() -> None:
         ),
     ],
 )
-def test_each_difference_has_its_sentence(given: dict, sentence: str) -> None:
+def test_each_difference_has_its_sentence(given: dict[str, Any], sentence: str) -> None:
     assert check.problems(PROFILE, **{**FITTING, **given}) == [sentence]
     with pytest.raises(ProfileError) as caught:
         check.refuse(PROFILE, **given)

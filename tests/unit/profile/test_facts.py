@@ -17,7 +17,7 @@ from toolkit.profile_folder.errors import ProfileError
 
 def hello(**changes: Any) -> Hello:
     experts = {"count": 48, "top_k": 4, "layers": 6, "captured": True} | changes.pop("experts", {})
-    known = {"model": "m", "fingerprint": "sha256:1", "experts": Experts(**experts)}
+    known: dict[str, Any] = {"model": "m", "fingerprint": "sha256:1", "experts": Experts(**experts)}
     return Hello(**(known | changes))
 
 

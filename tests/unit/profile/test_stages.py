@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,10 +14,10 @@ from tests.standin.cluster import Cluster
 from tests.unit.profile import sample
 from tests.unit.router.cluster_calls import post
 from toolkit.cli.main import app
-from toolkit.launch.deployment import load_deployment
 from toolkit.profile_folder.schema import Latency
 from toolkit.profile_folder.store import write
 from toolkit.resources import profiles_dir
+from toolkit.settings.load import load_deployment
 
 RUNNER = CliRunner()
 
@@ -134,7 +135,7 @@ def test_what_is_missing_is_asked_for(
 
 def test_live_lengths_are_asked_of_a_router(folder: Path) -> None:
     async def check() -> list[tuple[int, str]]:
-        config = {"worker_args": ["--token-ms", "40"], "decodes": 2}
+        config: dict[str, Any] = {"worker_args": ["--token-ms", "40"], "decodes": 2}
         async with Cluster(**config) as router:
             body = {"prompt": "hello", "max_tokens": 300, "stream": True}
             tasks = [

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "one"
 
 
-def edit(folder: Path, change: Callable[[dict], None]) -> None:
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Changes profile.json as a person with an editor would."""
     path = folder / store.JSON
     data = json.loads(path.read_text("utf-8"))
@@ -216,7 +217,7 @@ def test_arrays_of_another_profile_are_noticed(folder: Path) -> None:
 
 
 def test_unknown_and_missing_keys_are_named(folder: Path) -> None:
-    def change(data: dict) -> None:
+    def change(data: dict[str, Any]) -> None:
         data["profile"]["centroids"]["innertia"] = data["profile"]["centroids"].pop("inertia")
 
     edit(folder, change)
@@ -292,7 +293,7 @@ def test_arrays_must_fit(tmp_path: Path, name: str, array: np.ndarray | None, wo
         ("correlation", {"model": float("nan")}, "correlation.model"),
     ],
 )
-def test_figures_must_agree(tmp_path: Path, part: str, change: dict, words: str) -> None:
+def test_figures_must_agree(tmp_path: Path, part: str, change: dict[str, Any], words: str) -> None:
     wrong = getattr(PROFILE, part).model_copy(update=change)
     with pytest.raises(ProfileError, match=words):
         store.write(tmp_path / "x", PROFILE.model_copy(update={part: wrong}), ARRAYS)

@@ -34,7 +34,7 @@ def test_counts_are_tokens_that_used_an_expert(case: tuple[np.ndarray, int]) -> 
 def test_counts_and_affinity_add_up(case: tuple[np.ndarray, int], cut: int) -> None:
     ids, experts = case
     parts = ids[:cut], ids[cut:]
-    assert (sum(tally.counts(p, experts) for p in parts) == tally.counts(ids, experts)).all()
+    assert (sum(tally.counts(p, experts) for p in parts) == tally.counts(ids, experts)).all()  # type: ignore[union-attr]
     shape = (ids.shape[1] - 1, experts, experts)
     whole, pieces = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     tally.add_affinity(whole, ids)

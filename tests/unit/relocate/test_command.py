@@ -9,7 +9,7 @@ import typer
 
 from toolkit.cli import relocate as command
 
-CALLED = {
+CALLED: dict[str, Any] = {
     "kind": "joint", "every": 3000, "tokens": 8192, "share": 0.1, "drift": 0.05,
     "expert_share": 0.5, "stall_ms": 0.0, "dry_run": True, "once": True, "port": 0, "run": None,
 }  # fmt: skip

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from toolkit.relocate.pace import LEAST, MOST, ORDER_S, RATE, Pace
 
 
-def test_the_first_order_is_the_least():
+def test_the_first_order_is_the_least() -> None:
     pace = Pace()
     assert pace.slots(1.0) == LEAST
     cost = pace.cost(1e6, 1.0)
     assert (cost.bytes_per_s, cost.order_s, cost.slots) == (RATE, ORDER_S, LEAST)
 
 
-def test_orders_grow_until_they_take_a_step():
+def test_orders_grow_until_they_take_a_step() -> None:
     pace = Pace()
     pace.took(0.002, 2, 10**6)
     assert pace.slots(0.020) == 15
@@ -25,7 +25,7 @@ def test_orders_grow_until_they_take_a_step():
     assert pace.slots(0.0001) == LEAST  # two experts that change places cannot take less
 
 
-def test_copies_on_a_gpu_tell_what_an_order_takes_and_others_how_fast_weights_go():
+def test_copies_on_a_gpu_tell_what_an_order_takes_and_others_how_fast_weights_go() -> None:
     pace = Pace()
     pace.took(0.001, 2, 0)
     pace.took(0.101, 2, 10**8)
@@ -34,7 +34,7 @@ def test_copies_on_a_gpu_tell_what_an_order_takes_and_others_how_fast_weights_go
     assert cost.seconds(4, 4) > cost.seconds(0, 4) > 0
 
 
-def test_a_clock_that_jumps_changes_nothing_for_long():
+def test_a_clock_that_jumps_changes_nothing_for_long() -> None:
     steady, jumped = Pace(), Pace()
     for pace in (steady, jumped):
         for _ in range(3):
@@ -47,7 +47,7 @@ def test_a_clock_that_jumps_changes_nothing_for_long():
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 10), st.integers(1, 300), st.integers(0, 10**12))))
-def test_any_history_gives_a_size_in_bounds(orders):
+def test_any_history_gives_a_size_in_bounds(orders: list[tuple[float, int, int]]) -> None:
     pace = Pace()
     for seconds, written, sent in orders:
         pace.took(seconds, written, sent)

@@ -79,7 +79,7 @@ def decision(target: np.ndarray) -> Decision:
 
 
 @with_worker
-async def test_a_target_is_reached_in_small_orders_of_the_layers_with_experts(worker):
+async def test_a_target_is_reached_in_small_orders_of_the_layers_with_experts(worker: Any) -> None:
     relocator = Relocator(worker.session, worker.url, Settings())
     target = TABLE[:, [2, 1, 0, 3, 6, 5, 4, 7]]
     told = await relocator._move(decision(target))
@@ -91,7 +91,7 @@ async def test_a_target_is_reached_in_small_orders_of_the_layers_with_experts(wo
 
 
 @with_worker
-async def test_who_was_quicker_is_built_upon(worker):
+async def test_who_was_quicker_is_built_upon(worker: Any) -> None:
     worker.answers = [(409, {"error": "the map is number 4 by now"})]
     relocator = Relocator(worker.session, worker.url, Settings())
     target = TABLE[:, [2, 1, 0, 3, 4, 5, 6, 7]]
@@ -100,7 +100,7 @@ async def test_who_was_quicker_is_built_upon(worker):
 
 
 @with_worker
-async def test_who_is_always_quicker_is_left_alone(worker):
+async def test_who_is_always_quicker_is_left_alone(worker: Any) -> None:
     worker.answers = [(409, {"error": "another one"})] * 9
     relocator = Relocator(worker.session, worker.url, Settings())
     told = await relocator._move(decision(TABLE[:, [2, 1, 0, 3, 4, 5, 6, 7]]))
@@ -108,7 +108,7 @@ async def test_who_is_always_quicker_is_left_alone(worker):
 
 
 @with_worker
-async def test_a_move_that_turns_out_dear_is_stopped(worker):
+async def test_a_move_that_turns_out_dear_is_stopped(worker: Any) -> None:
     relocator = Relocator(worker.session, worker.url, Settings())
     cheap = replace(decision(TABLE[:, ::-1]), saved_s=1e-9)
     told = await relocator._move(cheap)
@@ -116,7 +116,7 @@ async def test_a_move_that_turns_out_dear_is_stopped(worker):
 
 
 @with_worker
-async def test_what_the_worker_says_is_told(worker):
+async def test_what_the_worker_says_is_told(worker: Any) -> None:
     server = Server(worker.session, worker.url)
     worker.obstacle = "one GPU holds all experts"
     with pytest.raises(RelocationError, match="one GPU holds all experts"):
@@ -136,7 +136,7 @@ async def test_what_the_worker_says_is_told(worker):
         await Server(worker.session, worker.url + "/elsewhere").present()
 
 
-def _steps(present):
+def _steps(present: Any) -> Any:
     from toolkit.placement.relocation import steps
 
     target = Placement(present.placement.physical_to_logical[:, ::-1], 8, 4)
@@ -144,7 +144,7 @@ def _steps(present):
 
 
 @with_worker
-async def test_who_asks_hears_when_the_worker_goes_away_meanwhile(worker):
+async def test_who_asks_hears_when_the_worker_goes_away_meanwhile(worker: Any) -> None:
     relocator = Relocator(worker.session, worker.url, Settings())
     asking = asyncio.create_task(relocator.ask(dry_run=True))
     await asyncio.sleep(0)
@@ -158,14 +158,14 @@ async def test_who_asks_hears_when_the_worker_goes_away_meanwhile(worker):
 
 
 @with_worker
-async def test_its_http_takes_orders_and_shows_figures(worker):
+async def test_its_http_takes_orders_and_shows_figures(worker: Any) -> None:
     relocator = Relocator(worker.session, worker.url, Settings())
 
     async def answer(told: Any) -> None:
         while not relocator._asked:
             await asyncio.sleep(0.005)
         if isinstance(told, Exception):
-            relocator._refuse(told)
+            relocator._refuse(told)  # type: ignore[arg-type]
         else:
             relocator._asked.pop()[0].set_result(told)
 
@@ -179,7 +179,7 @@ async def test_its_http_takes_orders_and_shows_figures(worker):
             async with worker.session.post(at + "relocate", data=body) as refused:
                 assert refused.status == 400
         answering = asyncio.create_task(answer({"outcome": "stays"}))
-        body = {"dry_run": True, "server": "decode-0"}
+        body = {"dry_run": True, "server": "decode-0"}  # type: ignore[assignment]
         async with worker.session.post(at + "relocate", json=body) as told:
             assert (told.status, await told.json()) == (200, {"decode-0": {"outcome": "stays"}})
         await answering
@@ -208,7 +208,7 @@ async def test_its_http_takes_orders_and_shows_figures(worker):
         assert 'toolkit_relocate_stall_seconds_total{server="decode-0"} 0.0' in text
 
 
-def test_too_few_requests_leave_the_question_open():
+def test_too_few_requests_leave_the_question_open() -> None:
     online = Online(Topology(4, 2), Settings())
     with pytest.raises(ValueError, match="0 requests"):
         online.decide(Placement(TABLE, 8, 4), 0.05, Cost(1e6, 1e9, 0.01, 2), "asked")
@@ -228,7 +228,7 @@ def rows(tokens: int, whole: bool = True) -> Rows:
     return Rows(ids, ("w", 0), 0.0, 4, 0, whole, 0.0)
 
 
-def test_counts_with_holes_are_left_out():
+def test_counts_with_holes_are_left_out() -> None:
     relocator = Relocator(None, "http://w", Settings())  # type: ignore[arg-type]
     experts = {
         "whole": {"prefill": rows(3), "decode": rows(2)},
@@ -240,7 +240,7 @@ def test_counts_with_holes_are_left_out():
     assert requests[0].tolist() == rows(3).ids[:, [0, 2]].tolist()
 
 
-def test_steps_of_a_clock_that_jumps_are_no_steps():
+def test_steps_of_a_clock_that_jumps_are_no_steps() -> None:
     relocator = Relocator(None, "http://w", Settings())  # type: ignore[arg-type]
     relocator._take(heard(seconds=[0.02] * 20), (0, 2))
     assert relocator.status()["step_s"] == 0.02

@@ -56,7 +56,7 @@ def text_of(path: str, raw: bytes) -> str:
         counts = [event["meta_info"]["completion_tokens"] for event in got]
         assert counts == sorted(counts)
         assert len({event["meta_info"]["id"] for event in got}) == 1
-        return got[-1]["text"]
+        return str(got[-1]["text"])
     assert len({event["id"] for event in got}) == 1
     choices = [choice for event in got for choice in event["choices"]]
     assert [c["finish_reason"] for c in choices if c["finish_reason"]] == ["length"]
@@ -72,7 +72,7 @@ def prompt_of(path: str) -> Any:
 
 def _whole(answer: dict[str, Any]) -> str:
     choice = answer["choices"][0]
-    return choice["text"] if "text" in choice else choice["message"]["content"]
+    return str(choice["text"] if "text" in choice else choice["message"]["content"])
 
 
 def idle(state: dict[str, Any]) -> bool:

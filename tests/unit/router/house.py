@@ -9,7 +9,6 @@ from typing import Any
 from toolkit.contract.events import Hello, LoadReading
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
-from toolkit.router.config import RouterConfig
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
@@ -17,6 +16,7 @@ from toolkit.router.pool import Waiter
 from toolkit.router.rank import Rank
 from toolkit.router.request import SubRequest
 from toolkit.router.reservation import Reservation
+from toolkit.settings.router.config import RouterConfig
 
 POOL = 10_000
 

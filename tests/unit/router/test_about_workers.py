@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cpu_time import cpu_s
+from tests.present import present
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, post, run
 from toolkit.router.about_workers import SHOWN, for_client
@@ -27,7 +28,7 @@ async def get(cluster: Cluster, path: str, at: str = "", key: str = "") -> tuple
         return answer.status, json.loads(text), text
 
 
-def test_a_client_sees_what_it_needs_and_the_admin_the_whole():
+def test_a_client_sees_what_it_needs_and_the_admin_the_whole() -> None:
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
             for path in PROXIED:
@@ -48,7 +49,7 @@ def test_a_client_sees_what_it_needs_and_the_admin_the_whole():
     run(check())
 
 
-def test_addresses_of_workers_are_the_admins_where_there_is_one():
+def test_addresses_of_workers_are_the_admins_where_there_is_one() -> None:
     config = {"api_key_env": "C_KEY", "admin_key_env": "A_KEY"}
     env = {"C_KEY": "of-clients", "A_KEY": "of-admin"}
 
@@ -66,7 +67,7 @@ def test_addresses_of_workers_are_the_admins_where_there_is_one():
     run(check())
 
 
-def test_the_text_of_a_failure_names_no_place():
+def test_the_text_of_a_failure_names_no_place() -> None:
     """A worker's own 500, and a worker that cannot be reached."""
     said = (
         "Internal error at /srv/secret-folder/sglang/srt/managers/scheduler.py:120, "
@@ -97,17 +98,19 @@ def test_the_text_of_a_failure_names_no_place():
 
 
 @pytest.mark.parametrize("told", [b"", b"[]", b"7", b"\xff", b"[" * 5000])
-def test_an_answer_that_is_no_object_is_not_passed_on(told: bytes):
+def test_an_answer_that_is_no_object_is_not_passed_on(told: bytes) -> None:
     assert for_client("/server_info", 200, told) is None
     assert for_client("/v1/models", 500, told) is None
 
 
-def test_odd_answers_of_a_worker_show_nothing_odd():
-    assert json.loads(for_client("/v1/models", 200, b'{"data": {"x": 1}}')) == {
+def test_odd_answers_of_a_worker_show_nothing_odd() -> None:
+    assert json.loads(present(for_client("/v1/models", 200, b'{"data": {"x": 1}}'))) == {
         "object": "list", "data": []
     }  # fmt: skip
     odd = b'{"error": {"message": ["/srv/secret/x"], "port": 7}}'
-    assert json.loads(for_client("/model_info", 404, odd)) == {"error": {"message": "['(hidden)']"}}
+    assert json.loads(present(for_client("/model_info", 404, odd))) == {
+        "error": {"message": "['(hidden)']"}
+    }
 
 
 @pytest.mark.parametrize(
@@ -123,13 +126,13 @@ def test_odd_answers_of_a_worker_show_nothing_odd():
         ("version 0.5.21 of std::vector", None),
     ],
 )
-def test_what_is_a_place(text: str, left: str | None):
+def test_what_is_a_place(text: str, left: str | None) -> None:
     found = without_places(text.encode())
     assert found is not None
     assert found.decode() == (text if left is None else left)
 
 
-def test_long_texts_and_hostile_ones_are_looked_through_in_linear_time():
+def test_long_texts_and_hostile_ones_are_looked_through_in_linear_time() -> None:
     """Growth, not seconds: four times the text may take some four times as long."""
     for unit in ("/a", "a/", ":a", "a:", "::", "1.", "a-", "/a=", "('", "[a", "http:/", "1.1.1.1"):
         times = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from tests.kernels import examples
+from toolkit.decide.slots import WAIT_LIMIT, Queued, Slots
 from toolkit.router.admission import Admission, Entry
 from toolkit.router.errors import ApiError
-from toolkit.router.slots import WAIT_LIMIT, Queued, Slots
 
 MOST = 4
 
@@ -117,10 +118,10 @@ TestSlots = SlotsMachine.TestCase
 
 
 def test_best_effort_parts_go_behind_others_and_not_for_ever() -> None:
-    slots, went = Slots(1), []  # type: ignore[var-annotated]
+    slots, went = Slots(1), []
 
     def ask(name: str, best_effort: bool) -> None:
-        assert not slots.take(Queued(False, best_effort), lambda: went.append(name) or True)
+        assert not slots.take(Queued(False, best_effort), lambda: went.append(name) or True)  # type: ignore[func-returns-value]
 
     assert slots.take(Queued(False), lambda: True)
     ask("effort 0", True)
@@ -236,19 +237,19 @@ AdmissionMachine.TestCase.settings = settings(
 TestAdmission = AdmissionMachine.TestCase
 
 
-def in_loop(coroutine) -> None:
+def in_loop(coroutine: Any) -> None:
     asyncio.run(asyncio.wait_for(coroutine, 10))
 
 
-async def _hold(entry, go: asyncio.Event, order: list[str], name: str) -> None:
+async def _hold(entry: Any, go: asyncio.Event, order: list[str], name: str) -> None:
     async with entry.slot():
         order.append(name)
         await go.wait()
 
 
-def test_a_batch_as_wide_as_the_bound_leaves_a_slot_for_others():
+def test_a_batch_as_wide_as_the_bound_leaves_a_slot_for_others() -> None:
     async def check() -> None:
-        admission, go, order = Admission(48, 48), asyncio.Event(), []
+        admission, go, order = Admission(48, 48), asyncio.Event(), []  # type: ignore[var-annotated]
         with admission.enter(48) as batch, admission.enter(1) as single:
             tasks = [asyncio.ensure_future(_hold(batch, go, order, "batch")) for _ in range(48)]
             await asyncio.sleep(0)
@@ -264,7 +265,7 @@ def test_a_batch_as_wide_as_the_bound_leaves_a_slot_for_others():
     in_loop(check())
 
 
-def test_batches_that_come_together_cannot_overshoot():
+def test_batches_that_come_together_cannot_overshoot() -> None:
     async def check() -> None:
         admission = Admission(4, 12)
         entered, refused = [], 0
@@ -284,12 +285,12 @@ def test_batches_that_come_together_cannot_overshoot():
     in_loop(check())
 
 
-def test_batches_take_turns():
+def test_batches_take_turns() -> None:
     async def check() -> None:
         admission, order = Admission(1, 40), []
         gate = asyncio.Event()
 
-        async def part(entry, name: str) -> None:
+        async def part(entry: Any, name: str) -> None:
             async with entry.slot():
                 await gate.wait()
                 order.append(name)
@@ -306,7 +307,7 @@ def test_batches_take_turns():
     in_loop(check())
 
 
-def test_draining_refuses_with_503():
+def test_draining_refuses_with_503() -> None:
     admission = Admission(1, 1)
     admission.draining = True
     with pytest.raises(ApiError) as refused:

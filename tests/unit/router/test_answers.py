@@ -24,7 +24,7 @@ from tests.unit.router.cluster_calls import (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dispatch", ["late", "concurrent"])
-def test_every_endpoint_streaming_and_not(dispatch):
+def test_every_endpoint_streaming_and_not(dispatch: str) -> None:
     async def check() -> None:
         async with Cluster(config={"dispatch": dispatch}) as cluster:
             for path, body in bodies(8).items():
@@ -42,7 +42,7 @@ def test_every_endpoint_streaming_and_not(dispatch):
     run(check())
 
 
-def test_what_workers_are_sent():
+def test_what_workers_are_sent() -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--record"]) as cluster:
             body = {"messages": PROMPT, "max_tokens": 2, "stream": True, "odd_field": [1],
@@ -63,7 +63,7 @@ def test_what_workers_are_sent():
 
 
 @pytest.mark.parametrize("dispatch", ["late", "concurrent"])
-def test_the_first_body_says_which_rank_will_have_the_kv(dispatch):
+def test_the_first_body_says_which_rank_will_have_the_kv(dispatch: str) -> None:
     """A prefill rank that is not told registers by a blocking POST on its scheduler's thread."""
 
     async def check() -> None:
@@ -86,7 +86,7 @@ def test_the_first_body_says_which_rank_will_have_the_kv(dispatch):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_n_and_batches_are_split_and_merged(stream):
+def test_n_and_batches_are_split_and_merged(stream: bool) -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--record"]) as cluster:
             body = {"prompt": ["a", "b"], "n": 2, "max_tokens": 5, "stream": stream,
@@ -118,7 +118,7 @@ def test_n_and_batches_are_split_and_merged(stream):
     run(check())
 
 
-def test_generate_batches_return_lists():
+def test_generate_batches_return_lists() -> None:
     async def check() -> None:
         async with Cluster() as cluster:
             body = {"text": ["a", "b"], "sampling_params": {"max_new_tokens": 3}}
@@ -132,7 +132,7 @@ def test_generate_batches_return_lists():
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_prompt_logprobs_come_from_the_prefill(stream):
+def test_prompt_logprobs_come_from_the_prefill(stream: bool) -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--transfer-ms", "30"]) as cluster:
             body = {"text": "hello", "return_logprob": True, "logprob_start_len": 0,
@@ -164,7 +164,7 @@ def test_prompt_logprobs_come_from_the_prefill(stream):
         ("/v1/completions", b'{"prompt": "a", "fail_status": 500}', 500, b"as asked"),
     ],
 )
-def test_bad_requests_get_an_answer(path, body, status, words):
+def test_bad_requests_get_an_answer(path: str, body: bytes, status: int, words: bytes) -> None:
     async def check() -> None:
         async with Cluster(config={"max_retries": 1}) as cluster:
             got, raw = await post(cluster, path, body)
@@ -176,7 +176,7 @@ def test_bad_requests_get_an_answer(path, body, status, words):
     run(check())
 
 
-def test_ids_never_reach_the_client():
+def test_ids_never_reach_the_client() -> None:
     async def check() -> None:
         async with Cluster() as cluster:
             path = "/v1/completions"

@@ -20,10 +20,10 @@ from tests.unit.router.cluster_calls import (
     text_of,
 )
 from toolkit.router.app import Router
-from toolkit.router.config import RouterConfig
 from toolkit.router.request import SubRequest
 from toolkit.router.splitting import parse
 from toolkit.router.upstream import Upstream
+from toolkit.settings.router.config import RouterConfig
 
 PATH = "/v1/completions"
 
@@ -80,7 +80,7 @@ async def nothing_is_left_of(request: SubRequest, of: Router) -> None:
         worker.expect_prefill(request.rid)  # nobody waits there under this rid
 
 
-def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed():
+def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed() -> None:
     async def check() -> None:
         made = router(free_port(), ("sick", "well"))
         request, other, probation = sub_request(), object(), made.known_workers.probation
@@ -100,7 +100,7 @@ def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed():
     run(check())
 
 
-def test_a_suspect_that_waits_for_a_credit_gets_the_next_one():
+def test_a_suspect_that_waits_for_a_credit_gets_the_next_one() -> None:
     """Those who wait as ordinary requests do not keep it from that, and it is not forgotten when
     there are none."""
 
@@ -127,7 +127,7 @@ def test_a_suspect_that_waits_for_a_credit_gets_the_next_one():
     run(check())
 
 
-def test_what_cannot_be_sent_is_not_counted():
+def test_what_cannot_be_sent_is_not_counted() -> None:
     async def check() -> None:
         made = router(free_port())
         request = sub_request("x-request-id: \ud800\r\n")
@@ -138,7 +138,7 @@ def test_what_cannot_be_sent_is_not_counted():
     run(check())
 
 
-def test_the_counts_go_back_even_where_a_worker_cannot_be_told():
+def test_the_counts_go_back_even_where_a_worker_cannot_be_told() -> None:
     async def check() -> None:
         async with Silent() as server:
             made = router(server.port)
@@ -159,7 +159,7 @@ def test_the_counts_go_back_even_where_a_worker_cannot_be_told():
     run(check())
 
 
-def test_an_abort_is_json_whatever_the_rid():
+def test_an_abort_is_json_whatever_the_rid() -> None:
     async def check() -> None:
         async with Silent() as server:
             worker = router(server.port).known_workers.workers[0]
@@ -172,7 +172,7 @@ def test_an_abort_is_json_whatever_the_rid():
     run(check())
 
 
-def test_a_header_goes_on_byte_for_byte():
+def test_a_header_goes_on_byte_for_byte() -> None:
     async def check() -> None:
         async with Silent() as server:
             pool = Upstream("w", "127.0.0.1", server.port)
@@ -184,7 +184,7 @@ def test_a_header_goes_on_byte_for_byte():
     run(check())
 
 
-def test_a_request_with_a_header_beyond_latin_1_is_served():
+def test_a_request_with_a_header_beyond_latin_1_is_served() -> None:
     async def check() -> None:
         async with Cluster() as cluster:
             headers = {"x-request-id": "café → 茶"}
@@ -195,7 +195,7 @@ def test_a_request_with_a_header_beyond_latin_1_is_served():
     run(check())
 
 
-def test_one_id_twice_at_a_time_is_two_requests():
+def test_one_id_twice_at_a_time_is_two_requests() -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--prefill-ms", "100", "--record"]) as cluster:
             body = {**bodies(4)[PATH], "rid": "twin"}
@@ -229,7 +229,7 @@ def test_a_client_s_id_stays_with_the_router_and_the_client(path: str, stream: b
     run(check())
 
 
-def test_parts_of_a_batch_have_ids_of_one_length():
+def test_parts_of_a_batch_have_ids_of_one_length() -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--record"], decodes=1) as cluster:
             body = {"text": ["hello"] * 12, "rid": "b", "sampling_params": {"max_new_tokens": 2}}

@@ -13,7 +13,7 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, events, expected, idle, post, run, text_of
 from tests.unit.router.eldr.cluster import admin, metrics
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 
 PATH = "/v1/completions"
 SLOW = ["--token-ms", "20"]
@@ -45,7 +45,7 @@ async def check_all(calls: list[asyncio.Task[tuple[int, bytes]]], tokens: int = 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["br0", "brh@survival", "brh@learned"])
-def test_the_pool_holds_what_has_no_slot(policy):
+def test_the_pool_holds_what_has_no_slot(policy: str) -> None:
     async def check() -> None:
         async with pooled(policy=policy) as cluster:
             calls = [send(cluster) for _ in range(12)]
@@ -68,7 +68,7 @@ def test_the_pool_holds_what_has_no_slot(policy):
     run(check())
 
 
-def test_one_rank_alone_serves_in_order_of_arrival():
+def test_one_rank_alone_serves_in_order_of_arrival() -> None:
     async def check() -> None:
         async with pooled(slots=1, decodes=1) as cluster:
             order: list[int] = []
@@ -87,7 +87,7 @@ def test_one_rank_alone_serves_in_order_of_arrival():
     run(check())
 
 
-def test_a_client_that_goes_away_while_it_waits_leaves_nothing():
+def test_a_client_that_goes_away_while_it_waits_leaves_nothing() -> None:
     async def check() -> None:
         async with pooled(slots=1, decodes=1) as cluster:
             first = send(cluster, tokens=40)
@@ -108,7 +108,7 @@ def test_a_client_that_goes_away_while_it_waits_leaves_nothing():
 
 
 @pytest.mark.slow
-def test_an_abort_reaches_those_who_wait():
+def test_an_abort_reaches_those_who_wait() -> None:
     async def check() -> None:
         async with pooled(slots=1, decodes=1, transfer_ms=2500) as cluster:
             first = send(cluster, tokens=150)
@@ -126,7 +126,7 @@ def test_an_abort_reaches_those_who_wait():
 
 
 @pytest.mark.slow
-def test_a_decode_worker_is_killed_while_others_wait_and_nothing_is_lost():
+def test_a_decode_worker_is_killed_while_others_wait_and_nothing_is_lost() -> None:
     async def check() -> None:
         async with pooled() as cluster:
             calls = [send(cluster, tokens=50) for _ in range(10)]
@@ -141,7 +141,7 @@ def test_a_decode_worker_is_killed_while_others_wait_and_nothing_is_lost():
 
 
 @pytest.mark.slow
-def test_without_a_decode_worker_the_pool_waits_for_one():
+def test_without_a_decode_worker_the_pool_waits_for_one() -> None:
     async def check() -> None:
         async with pooled(decodes=1) as cluster:
             calls = [send(cluster, tokens=50) for _ in range(5)]
@@ -156,7 +156,7 @@ def test_without_a_decode_worker_the_pool_waits_for_one():
     run(check())
 
 
-def test_a_prefill_that_dies_while_its_request_waits_is_run_again():
+def test_a_prefill_that_dies_while_its_request_waits_is_run_again() -> None:
     async def check() -> None:
         async with pooled(slots=1, decodes=1, transfer_ms=1500) as cluster:
             first = send(cluster, tokens=80)
@@ -174,7 +174,7 @@ def test_a_prefill_that_dies_while_its_request_waits_is_run_again():
     run(check())
 
 
-def test_a_new_policy_takes_over_those_who_wait():
+def test_a_new_policy_takes_over_those_who_wait() -> None:
     async def check() -> None:
         async with pooled(slots=1) as cluster:
             calls = [send(cluster, tokens=60) for _ in range(6)]
@@ -193,7 +193,7 @@ def test_a_new_policy_takes_over_those_who_wait():
     run(check())
 
 
-def test_a_drain_lets_those_who_wait_finish():
+def test_a_drain_lets_those_who_wait_finish() -> None:
     async def check() -> None:
         async with pooled(slots=1, decodes=1) as cluster:
             calls = [send(cluster) for _ in range(3)]
@@ -205,7 +205,7 @@ def test_a_drain_lets_those_who_wait_finish():
     run(check())
 
 
-def test_a_rank_that_publishes_nothing_counts_as_loaded():
+def test_a_rank_that_publishes_nothing_counts_as_loaded() -> None:
     async def check() -> None:
         async with pooled(slots=4) as cluster:
             mute = cluster.worker("decode-1")
@@ -230,7 +230,7 @@ def test_a_rank_that_publishes_nothing_counts_as_loaded():
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["br0", "brh@survival"])
 @pytest.mark.parametrize("setup", ["concurrent", "plain", "no events"])
-def test_without_late_binding_they_choose_for_one_at_a_time(policy, setup):
+def test_without_late_binding_they_choose_for_one_at_a_time(policy: str, setup: str) -> None:
     async def check() -> None:
         config = {"decode_policy": policy}
         options: dict[str, Any] = {"worker_args": SLOW}
@@ -251,10 +251,10 @@ def test_without_late_binding_they_choose_for_one_at_a_time(policy, setup):
 
 
 @pytest.mark.parametrize("side", ["prefill", "decode"])
-def test_a_user_stays_on_a_worker_and_is_named_nowhere(side):
+def test_a_user_stays_on_a_worker_and_is_named_nowhere(side: str) -> None:
     async def check() -> None:
         options = {"prefills": 3, "decodes": 1} if side == "prefill" else {"decodes": 3}
-        async with Cluster(config={f"{side}_policy": "gimbal"}, **options) as cluster:
+        async with Cluster(config={f"{side}_policy": "gimbal"}, **options) as cluster:  # type: ignore[arg-type]
 
             async def homes(fields: dict[str, Any], header: str = "") -> set[str]:
                 headers = {"x-smg-routing-key": header} if header else {}
@@ -284,7 +284,7 @@ def test_a_user_stays_on_a_worker_and_is_named_nowhere(side):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_lengths_are_learned_from_what_was_counted(stream):
+def test_lengths_are_learned_from_what_was_counted(stream: bool) -> None:
     async def check() -> None:
         async with pooled(slots=8, policy="brh@survival", decode_args=["--steps"]) as cluster:
             for _ in range(3):
@@ -300,7 +300,7 @@ def test_lengths_are_learned_from_what_was_counted(stream):
     run(check())
 
 
-def test_a_resumed_stream_goes_on_counting():
+def test_a_resumed_stream_goes_on_counting() -> None:
     async def check() -> None:
         async with pooled(policy="brh@survival", slots=4) as cluster:
             body = bodies(30, crash_after=10)[PATH]
@@ -326,17 +326,19 @@ def test_a_resumed_stream_goes_on_counting():
         ("decode", "br0@papre", r"did you mean br0@paper\?"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused_with_what_is_wrong(side, name, said):
+def test_a_name_that_cannot_be_is_refused_with_what_is_wrong(
+    side: str, name: str, said: str
+) -> None:
     worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
     with pytest.raises(ValueError, match=said):
         RouterConfig.model_validate({"workers": [worker], f"{side}_policy": name})
 
 
 @pytest.mark.slow
-def test_numpy_is_loaded_only_where_a_policy_needs_it():
+def test_numpy_is_loaded_only_where_a_policy_needs_it() -> None:
     script = (
         "import sys; from toolkit.router.app import Router;"
-        "from toolkit.router.config import RouterConfig;"
+        "from toolkit.settings.router.config import RouterConfig;"
         "w = {'name': 'a', 'role': 'plain', 'url': 'http://127.0.0.1:1'};"
         "Router(RouterConfig.model_validate({'workers': [w], 'decode_policy': sys.argv[1]}));"
         "print('numpy' in sys.modules)"

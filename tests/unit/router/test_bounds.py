@@ -17,12 +17,12 @@ from tests.unit.router.raw import PATH, Raw
 from toolkit.router import views
 from toolkit.router.app import Router
 from toolkit.router.budget import LARGE_PER_S, Budget
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 
 MIB = 2**20
 
 
-def test_a_request_that_cannot_come_in_is_answered_before_its_body():
+def test_a_request_that_cannot_come_in_is_answered_before_its_body() -> None:
     async def check() -> None:
         config = {"max_inflight": 1, "max_queue": 0, "max_body_mib": 2}
         async with Cluster(worker_args=["--token-ms", "20"], config=config) as cluster:
@@ -57,7 +57,7 @@ def test_a_request_that_cannot_come_in_is_answered_before_its_body():
 
 
 @pytest.mark.slow
-def test_unfinished_bodies_are_bounded_in_all_and_leave_room_for_small_ones():
+def test_unfinished_bodies_are_bounded_in_all_and_leave_room_for_small_ones() -> None:
     async def check() -> None:
         config = {"max_body_mib": 8, "max_body_total_mib": 24}
         async with Cluster(config=config) as cluster, AsyncExitStack() as stack:
@@ -93,7 +93,7 @@ def test_unfinished_bodies_are_bounded_in_all_and_leave_room_for_small_ones():
 
 
 @pytest.mark.slow
-def test_what_is_still_to_come_of_a_refused_body_is_not_read_at_full_speed():
+def test_what_is_still_to_come_of_a_refused_body_is_not_read_at_full_speed() -> None:
     async def check() -> None:
         async with Cluster(config={"max_body_mib": 2}) as cluster, Raw(cluster.port) as client:
             await client.head(2000 * MIB)
@@ -112,7 +112,7 @@ def test_what_is_still_to_come_of_a_refused_body_is_not_read_at_full_speed():
     run(check())
 
 
-def test_large_bodies_are_read_at_a_bounded_pace_together():
+def test_large_bodies_are_read_at_a_bounded_pace_together() -> None:
     budget, now = Budget(1000 * MIB), 100.0
     with budget.open() as small, budget.open() as one, budget.open() as other:
         small.grow(MIB)
@@ -124,7 +124,7 @@ def test_large_bodies_are_read_at_a_bounded_pace_together():
         assert other.pause_s(LARGE_PER_S // 4, now + 60) == pytest.approx(0.25), "nothing saved up"
 
 
-def test_heads_and_bodies_must_keep_a_pace():
+def test_heads_and_bodies_must_keep_a_pace() -> None:
     async def check() -> None:
         config = {
             "head_timeout_s": 0.6, "keepalive_s": 1.5, "body_window_s": 0.5, "body_pace_kib": 4,
@@ -186,7 +186,7 @@ async def _drip(client: Raw, size: int) -> None:
 
 
 @pytest.mark.slow
-def test_connections_are_bounded_and_idle_ones_make_room():
+def test_connections_are_bounded_and_idle_ones_make_room() -> None:
     async def check() -> None:
         config = {"max_connections": 8}
         async with Cluster(worker_args=["--token-ms", "50"], config=config) as cluster:
@@ -236,7 +236,7 @@ MALFORMED = [
 
 
 @pytest.mark.slow
-def test_what_is_not_http_gets_400_and_leaves_nothing_in_the_log():
+def test_what_is_not_http_gets_400_and_leaves_nothing_in_the_log() -> None:
     async def check() -> None:
         env = {"TEST_ROUTER_KEY": "secret-key"}
         config = {"api_key_env": "TEST_ROUTER_KEY"}
@@ -273,7 +273,7 @@ def test_what_is_not_http_gets_400_and_leaves_nothing_in_the_log():
 
 
 @pytest.mark.slow
-def test_gzip_is_taken_where_asked_for_within_the_bound_of_what_comes_out():
+def test_gzip_is_taken_where_asked_for_within_the_bound_of_what_comes_out() -> None:
     async def check() -> None:
         config = {"accept_gzip": True, "max_body_mib": 4}
         async with Cluster(config=config) as cluster:
@@ -297,7 +297,7 @@ def test_gzip_is_taken_where_asked_for_within_the_bound_of_what_comes_out():
 
 
 @pytest.mark.parametrize("levels", [990, 100_000])
-def test_json_that_is_nested_too_deep_is_the_client_s_mistake(levels):
+def test_json_that_is_nested_too_deep_is_the_client_s_mistake(levels: int) -> None:
     async def check() -> None:
         async with Cluster() as cluster:
             for path, body in bodies(2).items():
@@ -312,7 +312,7 @@ def test_json_that_is_nested_too_deep_is_the_client_s_mistake(levels):
 
 
 @pytest.mark.slow
-def test_a_large_body_does_not_hold_up_the_others():
+def test_a_large_body_does_not_hold_up_the_others() -> None:
     async def check() -> None:
         async with Cluster() as cluster:
             assert cluster.router is not None
@@ -333,7 +333,7 @@ def test_a_large_body_does_not_hold_up_the_others():
 
 
 @pytest.mark.slow
-def test_samples_of_a_long_prompt_share_it():
+def test_samples_of_a_long_prompt_share_it() -> None:
     async def check() -> None:
         args = ["--prefill-ms", "2000"]
         async with Cluster(worker_args=args, config={"parked_per_prefill": 100}) as cluster:
@@ -354,7 +354,7 @@ def test_samples_of_a_long_prompt_share_it():
 
 
 @pytest.mark.slow
-def test_a_batch_as_large_as_the_bound_leaves_single_requests_alone():
+def test_a_batch_as_large_as_the_bound_leaves_single_requests_alone() -> None:
     async def check() -> None:
         config = {"max_inflight": 48, "max_queue": 48, "parked_per_prefill": 48}
         async with Cluster(worker_args=["--token-ms", "20"], config=config) as cluster:
@@ -371,7 +371,7 @@ def test_a_batch_as_large_as_the_bound_leaves_single_requests_alone():
     run(check())
 
 
-def test_batches_that_come_at_once_do_not_overshoot():
+def test_batches_that_come_at_once_do_not_overshoot() -> None:
     async def check() -> None:
         config = {"max_inflight": 4, "max_queue": 4}
         async with Cluster(worker_args=["--token-ms", "20"], config=config) as cluster:
@@ -388,7 +388,7 @@ def test_batches_that_come_at_once_do_not_overshoot():
     run(check())
 
 
-def test_orders_are_small():
+def test_orders_are_small() -> None:
     async def check() -> None:
         async with Cluster() as cluster:
             order = json.dumps({"rid": "nobody", "x": "y" * 70_000}).encode()
@@ -399,7 +399,9 @@ def test_orders_are_small():
     run(check())
 
 
-def test_metrics_take_a_share_of_the_loop_however_often_they_are_asked_for(monkeypatch):
+def test_metrics_take_a_share_of_the_loop_however_often_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The real page of a router that serves nobody."""
     worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
     router = Router(RouterConfig.model_validate({"workers": [worker]}))
@@ -407,13 +409,13 @@ def test_metrics_take_a_share_of_the_loop_however_often_they_are_asked_for(monke
 
     async def check() -> None:
         monkeypatch.setattr(views, "METRICS_SHARE", 1e-9)
-        first = await view.metrics(None)
+        first = await view.metrics(None)  # type: ignore[arg-type]
         router.metrics.disconnects.inc(41)
-        assert (await view.metrics(None)).body is first.body, "it took its share for long"
+        assert (await view.metrics(None)).body is first.body, "it took its share for long"  # type: ignore[arg-type]
         view._metrics_until = 0.0
         monkeypatch.setattr(views, "METRICS_SHARE", 1e9)
-        assert b"41.0" in (await view.metrics(None)).body
+        assert b"41.0" in (await view.metrics(None)).body  # type: ignore[arg-type, operator]
         router.metrics.disconnects.inc()
-        assert b"42.0" in (await view.metrics(None)).body
+        assert b"42.0" in (await view.metrics(None)).body  # type: ignore[arg-type, operator]
 
     run(check())

@@ -17,8 +17,7 @@ from toolkit.contract.headers import CLASS
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
 from toolkit.router.app import Router
-from toolkit.router.classes import Classes
-from toolkit.router.config import ConfigError, RouterConfig
+from toolkit.router.classes import class_of
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
@@ -26,6 +25,8 @@ from toolkit.router.metrics import Metrics
 from toolkit.router.request import SubRequest
 from toolkit.router.reservation import Reservation
 from toolkit.router.splitting import parse
+from toolkit.settings.router.classes import Classes
+from toolkit.settings.router.config import ConfigError, RouterConfig
 
 LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT
 PATHS = list(bodies(1))
@@ -72,7 +73,7 @@ def test_the_first_that_says_one_decides(
     said: dict[str, Any], body: dict[str, Any], header: str | None, key: str, expected: RequestClass
 ) -> None:
     classes = Classes.model_validate(said)
-    assert classes.of(body, header, key) is expected
+    assert class_of(classes, body, header, key) is expected
     assert Classes.model_validate(classes.model_dump(mode="json")) == classes
 
 
@@ -94,7 +95,7 @@ def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_header_that_names_no_class_is_the_clients_mistake() -> None:
     with pytest.raises(ApiError, match="none of latency_sensitive, standard, best_effort") as error:
-        Classes().of({}, "now", "")
+        class_of(Classes(), {}, "now", "")
     assert error.value.status == 400
 
 

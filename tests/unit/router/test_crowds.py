@@ -7,7 +7,7 @@ import contextlib
 import json
 import resource
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import psutil
 import pytest
@@ -25,7 +25,7 @@ KEYED = {"api_key_env": "TEST_ROUTER_KEY", "max_connections": 1500}
 
 
 @pytest.fixture(autouse=True)
-def files():
+def files() -> Iterator[None]:
     """As many descriptors as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -112,7 +112,7 @@ class Honest:
 
 
 @pytest.mark.slow
-def test_clients_that_do_not_read_are_dropped():
+def test_clients_that_do_not_read_are_dropped() -> None:
     """Each is owed more than the kernel holds for it, and takes none of it. One that takes a little
     at a time, and one for which nothing is there to be taken, stay."""
 
@@ -152,7 +152,7 @@ def request(path: str, body: bytes) -> bytes:
 
 
 @pytest.mark.slow
-def test_clients_that_write_slowly_leave_room_for_those_with_a_key():
+def test_clients_that_write_slowly_leave_room_for_those_with_a_key() -> None:
     async def check() -> None:
         async with Cluster(env=KEY, config=KEYED) as cluster:
             honest = Honest(cluster, {"Authorization": "Bearer secret-key"})
@@ -169,7 +169,7 @@ def test_clients_that_write_slowly_leave_room_for_those_with_a_key():
 
 
 @pytest.mark.slow
-def test_pipelines_that_nobody_reads_are_bounded_and_leave_room_for_those_with_a_key():
+def test_pipelines_that_nobody_reads_are_bounded_and_leave_room_for_those_with_a_key() -> None:
     async def check() -> None:
         async with Cluster(env=KEY, config=KEYED) as cluster:
             assert cluster.router is not None

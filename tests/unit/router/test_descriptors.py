@@ -15,13 +15,13 @@ import psutil
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, idle, post, run
 from tests.unit.router.raw import PATH, Raw
-from toolkit.router.config import RouterConfig
 from toolkit.router.descriptors import SPARE, client_share, raise_limit
 from toolkit.router.events import OURS, fetch
 from toolkit.router.known_workers import KnownWorkers
+from toolkit.settings.router.config import RouterConfig
 
 
-def test_without_descriptors_clients_get_503_and_no_worker_is_blamed():
+def test_without_descriptors_clients_get_503_and_no_worker_is_blamed() -> None:
     async def check() -> None:
         config = {"max_retries": 0}
         async with Cluster(worker_args=["--token-ms", "10"], config=config) as cluster:
@@ -72,13 +72,13 @@ def test_without_descriptors_clients_get_503_and_no_worker_is_blamed():
     run(check())
 
 
-def test_clients_leave_descriptors_for_workers():
+def test_clients_leave_descriptors_for_workers() -> None:
     assert client_share(20_000, 4, 256) == 20_000 - SPARE - 8 - 512
     assert client_share(64, 3, 256) == 4
     assert client_share(10, 3, 256) == 1
 
 
-def test_the_soft_limit_is_raised_to_the_hard_one():
+def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
     try:
@@ -88,7 +88,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_health_check_that_could_not_be_sent_says_nothing_of_the_worker():
+def test_a_health_check_that_could_not_be_sent_says_nothing_of_the_worker() -> None:
     async def check() -> None:
         worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
         config = RouterConfig.model_validate({"workers": [worker], "hung_s": 0.2})

@@ -38,12 +38,14 @@ def cluster(**options: Any) -> Cluster:
 
 @pytest.mark.parametrize("path", list(bodies(1)))
 @pytest.mark.parametrize("first_token", ["prefill", "decode"])
-def test_a_stream_that_moves_to_and_fro_says_what_it_would_have_said(path, first_token):
+def test_a_stream_that_moves_to_and_fro_says_what_it_would_have_said(
+    path: Any, first_token: str
+) -> None:
     async def check() -> None:
         first = ["--first-token"] if first_token == "prefill" else []
         async with cluster(role_args={"prefill": first}) as router:
             extra = {"stream_options": {"include_usage": True}} if path != "/generate" else {}
-            async with streaming(router, path, **extra) as (where, task):
+            async with streaming(router, path, **extra) as (where, task):  # type: ignore[arg-type]
                 for _ in range(4):
                     where = other(where)
                     (move,) = (await migrate(router, rid="r", to=where))["moves"]
@@ -72,7 +74,7 @@ def test_a_stream_that_moves_to_and_fro_says_what_it_would_have_said(path, first
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", SOURCE_FAULTS)
-def test_a_source_that_does_not_send_goes_on_itself(how):
+def test_a_source_that_does_not_send_goes_on_itself(how: Any) -> None:
     """With `cut_fail` the target says nothing either: it has got nothing."""
 
     async def check() -> None:
@@ -94,7 +96,7 @@ def test_a_source_that_does_not_send_goes_on_itself(how):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", SOURCE_FAULTS)
-def test_another_kind_follows_only_where_the_source_is_not_able(how):
+def test_another_kind_follows_only_where_the_source_is_not_able(how: Any) -> None:
     """A target that does not answer gets nothing by replay either: its client would wait for it."""
 
     async def check() -> None:
@@ -113,7 +115,7 @@ def test_another_kind_follows_only_where_the_source_is_not_able(how):
 
 
 @pytest.mark.parametrize("how", ["refuse", "die", "error", "die_late"])
-def test_without_its_target_the_source_goes_on(how):
+def test_without_its_target_the_source_goes_on(how: str) -> None:
     async def check() -> None:
         async with cluster() as router:
             async with streaming(router, on_take=how) as (where, task):
@@ -128,7 +130,7 @@ def test_without_its_target_the_source_goes_on(how):
     run(check())
 
 
-def test_a_source_that_never_says_anything_does_not_hold_its_client_up():
+def test_a_source_that_never_says_anything_does_not_hold_its_client_up() -> None:
     """As one that has put the request aside just then, and goes on with it later."""
 
     async def check() -> None:
@@ -144,7 +146,7 @@ def test_a_source_that_never_says_anything_does_not_hold_its_client_up():
     run(check())
 
 
-def test_a_target_is_told_the_tokens_that_its_source_generates_meanwhile():
+def test_a_target_is_told_the_tokens_that_its_source_generates_meanwhile() -> None:
     """Only the last ones come with the KV."""
 
     async def check() -> None:
@@ -161,7 +163,7 @@ def test_a_target_is_told_the_tokens_that_its_source_generates_meanwhile():
 
 
 @pytest.mark.slow
-def test_what_moved_and_what_did_not_is_told_with_its_figures_and_its_cause():
+def test_what_moved_and_what_did_not_is_told_with_its_figures_and_its_cause() -> None:
     async def check() -> None:
         async with cluster() as router:
             async with streaming(router, tokens=600) as (where, task):
@@ -189,7 +191,7 @@ def test_what_moved_and_what_did_not_is_told_with_its_figures_and_its_cause():
 
 
 @pytest.mark.slow
-def test_a_target_that_says_nothing_after_the_cut_is_waited_for_and_left():
+def test_a_target_that_says_nothing_after_the_cut_is_waited_for_and_left() -> None:
     async def check() -> None:
         async with cluster() as router:
             async with streaming(router, tokens=1200, on_take="hang") as (where, task):
@@ -203,7 +205,7 @@ def test_a_target_that_says_nothing_after_the_cut_is_waited_for_and_left():
 
 
 @pytest.mark.parametrize("how", ["die", "cut_die"])
-def test_a_source_that_dies_loses_nothing(how):
+def test_a_source_that_dies_loses_nothing(how: str) -> None:
     """After the cut the target has it all; before that another worker goes on with what the client
     has."""
 
@@ -221,7 +223,7 @@ def test_a_source_that_dies_loses_nothing(how):
     run(check())
 
 
-def test_a_target_that_dies_after_the_move_is_an_ordinary_death():
+def test_a_target_that_dies_after_the_move_is_an_ordinary_death() -> None:
     async def check() -> None:
         async with cluster() as router:
             async with streaming(router) as (where, task):
@@ -235,7 +237,7 @@ def test_a_target_that_dies_after_the_move_is_an_ordinary_death():
     run(check())
 
 
-def test_what_ends_before_the_cut_ends_as_ever():
+def test_what_ends_before_the_cut_ends_as_ever() -> None:
     async def check() -> None:
         async with cluster() as router:
             async with streaming(router, tokens=60) as (_, task):
@@ -251,7 +253,7 @@ def test_what_ends_before_the_cut_ends_as_ever():
     run(check())
 
 
-def test_a_client_that_goes_away_in_between_leaves_nothing_behind():
+def test_a_client_that_goes_away_in_between_leaves_nothing_behind() -> None:
     async def check() -> None:
         async with cluster() as router:
             for wait in (0.0, 0.02, 0.05, 0.08, 0.12):
@@ -268,7 +270,7 @@ def test_a_client_that_goes_away_in_between_leaves_nothing_behind():
     run(check())
 
 
-def test_directly_where_that_is_possible():
+def test_directly_where_that_is_possible() -> None:
     """`auto`: the next kind takes over, and a rank that has said that it can send nothing is not
     asked again."""
 
@@ -290,7 +292,7 @@ def test_directly_where_that_is_possible():
 
 
 @pytest.mark.parametrize("moves", ["direct", "auto"])
-def test_what_ends_sooner_than_its_kv_is_sent_is_not_sent(moves):
+def test_what_ends_sooner_than_its_kv_is_sent_is_not_sent(moves: str) -> None:
     """By what the source has measured: it stays, or is computed again where that is allowed."""
 
     async def check() -> None:
@@ -312,7 +314,7 @@ def test_what_ends_sooner_than_its_kv_is_sent_is_not_sent(moves):
     run(check())
 
 
-def test_workers_that_cannot_are_named():
+def test_workers_that_cannot_are_named() -> None:
     async def check() -> None:
         no_port = Cluster(worker_args=ARGS, config={"moves": "direct"})
         without = Cluster(worker_args=ARGS[:1] + ARGS[2:], config={"moves": "direct"})
@@ -328,7 +330,7 @@ def test_workers_that_cannot_are_named():
 
 
 @pytest.mark.slow
-def test_many_move_at_once():
+def test_many_move_at_once() -> None:
     async def check() -> None:
         async with cluster() as router:
             tasks = [

@@ -10,10 +10,10 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
-from toolkit.router.config import RouterConfig
 from toolkit.router.drains import LOOK_S, Drains
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.moves import Outcome
+from toolkit.settings.router.config import RouterConfig
 
 CHAT = "/v1/chat/completions"
 ARGS = ["--resume", "--token-ms", "4"]
@@ -22,7 +22,8 @@ ARGS = ["--resume", "--token-ms", "4"]
 async def drain(router: Cluster, name: str, **body: Any) -> dict[str, Any]:
     status, raw = await post(router, "/admin/drain", {"worker": name, **body}, admin=True)
     assert status == 200, raw
-    return json.loads(raw)
+    result: dict[str, Any] = json.loads(raw)
+    return result
 
 
 def begin(router: Cluster, count: int, tokens: int = 300, **extra: Any) -> list[Any]:
@@ -41,7 +42,7 @@ async def all_said(tasks: list[Any], tokens: int = 300) -> None:
 
 
 @pytest.mark.parametrize("policy", ["shortest_queue", "br0"])
-def test_a_drained_worker_is_empty_and_gets_nothing_until_it_is_let_go(policy):
+def test_a_drained_worker_is_empty_and_gets_nothing_until_it_is_let_go(policy: str) -> None:
     async def check() -> None:
         config = {"decode_policy": policy}
         async with Cluster(decodes=3, worker_args=ARGS, config=config) as router:
@@ -71,7 +72,7 @@ def test_a_drained_worker_is_empty_and_gets_nothing_until_it_is_let_go(policy):
     run(check())
 
 
-def test_what_cannot_move_is_waited_for_until_the_deadline():
+def test_what_cannot_move_is_waited_for_until_the_deadline() -> None:
     async def check() -> None:
         async with Cluster(worker_args=ARGS) as router:
             (task,) = begin(router, 1, 400, logprobs=True)
@@ -88,7 +89,7 @@ def test_what_cannot_move_is_waited_for_until_the_deadline():
     run(check())
 
 
-def test_a_prefill_worker_is_drained_by_waiting():
+def test_a_prefill_worker_is_drained_by_waiting() -> None:
     async def check() -> None:
         args = {"prefill": ["--prefill-ms", "100"]}
         async with Cluster(prefills=2, worker_args=ARGS, role_args=args) as router:
@@ -103,7 +104,7 @@ def test_a_prefill_worker_is_drained_by_waiting():
     run(check())
 
 
-def test_drains_of_two_workers_at_a_time_lose_nothing():
+def test_drains_of_two_workers_at_a_time_lose_nothing() -> None:
     async def check() -> None:
         async with Cluster(decodes=3, worker_args=ARGS) as router:
             tasks = begin(router, 12)
@@ -115,7 +116,7 @@ def test_drains_of_two_workers_at_a_time_lose_nothing():
     run(check())
 
 
-def test_a_worker_or_one_of_its_ranks_is_named():
+def test_a_worker_or_one_of_its_ranks_is_named() -> None:
     prefill = {"name": "p", "role": "prefill", "url": "http://h:1", "bootstrap_port": 1}
     decode = {"name": "d", "role": "decode", "url": "http://h:2", "dp_size": 2}
     known = KnownWorkers(RouterConfig.model_validate({"workers": [prefill, decode]}))
@@ -145,7 +146,9 @@ def test_a_worker_or_one_of_its_ranks_is_named():
         ({"of": "decode-0"}, 400, "the body must be"),
     ],
 )
-def test_wrong_orders_are_refused_with_what_to_write(lone, body, status, says):
+def test_wrong_orders_are_refused_with_what_to_write(
+    lone: Any, body: Any, status: int, says: str
+) -> None:
     answered, raw = lone(body)
     assert answered == status
     assert says in json.loads(raw)["error"]["message"]
@@ -162,7 +165,7 @@ def lone() -> Any:
     loop.close()
 
 
-def test_a_move_that_ends_after_its_request_has_left_is_counted():
+def test_a_move_that_ends_after_its_request_has_left_is_counted() -> None:
     class Rank:
         inflight = 1
 

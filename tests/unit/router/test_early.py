@@ -135,8 +135,8 @@ def test_however_it_comes_nothing_is_lost_or_doubled(
         rest = [[i] for i in range(first, 5)]
         counted: list[int] = []
         decode = stream(endpoint, [list(range(first)), *rest], created=2)
-        theirs = pieces(data.draw, b"".join(prefill(endpoint, held)))
-        ours = pieces(data.draw, b"".join(decode))
+        theirs = pieces(data.draw, b"".join(prefill(endpoint, held)))  # type: ignore[arg-type]
+        ours = pieces(data.draw, b"".join(decode))  # type: ignore[arg-type]
         begins = data.draw(st.integers(0, len(theirs)))
         mixed = data.draw(st.lists(st.booleans(), min_size=20, max_size=20))
         while theirs or ours:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from toolkit.router.fair_queue import FairQueue, Ticket
 
 CLIENTS = ["a", "b", "c", "d"]
@@ -23,8 +25,8 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(2, 4))
-@settings(max_examples=300, deadline=None)
-def test_turns(steps, places):
+@settings(max_examples=examples(300), deadline=None)
+def test_turns(steps: Any, places: int) -> None:
     queue = FairQueue(places, each=8)
     waiting: dict[tuple[str, bool], deque[Ticket]] = {}
     running: list[Ticket] = []
@@ -72,6 +74,6 @@ def test_turns(steps, places):
     assert queue.enter("a") is not None and queue.next() is not None
 
 
-def test_one_place_would_be_held_by_large_bodies():
+def test_one_place_would_be_held_by_large_bodies() -> None:
     with pytest.raises(ValueError, match="two places"):
         FairQueue(1, 8)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from typing import Any
 
 import aiohttp
 import pytest
@@ -25,7 +26,7 @@ from tests.unit.router.cluster_calls import (
 
 
 @pytest.mark.parametrize("path", list(bodies(1)))
-def test_a_decode_killed_in_mid_stream_loses_and_doubles_nothing(path):
+def test_a_decode_killed_in_mid_stream_loses_and_doubles_nothing(path: Any) -> None:
     async def check() -> None:
         args = ["--token-ms", "2"]
         async with Cluster(worker_args=args, config={"rerun_wait_s": 20}) as cluster:
@@ -42,7 +43,7 @@ def test_a_decode_killed_in_mid_stream_loses_and_doubles_nothing(path):
     run(check())
 
 
-def test_requests_that_do_not_stream_run_again_when_their_decode_dies():
+def test_requests_that_do_not_stream_run_again_when_their_decode_dies() -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--token-ms", "2"]) as cluster:
             body = bodies(40, stream=False, crash_after=0)["/v1/chat/completions"]
@@ -54,7 +55,7 @@ def test_requests_that_do_not_stream_run_again_when_their_decode_dies():
     run(check())
 
 
-def test_a_prefill_that_dies_has_its_requests_run_elsewhere():
+def test_a_prefill_that_dies_has_its_requests_run_elsewhere() -> None:
     async def check() -> None:
         async with Cluster(prefills=2, worker_args=["--prefill-ms", "30"]) as cluster:
             path = "/v1/completions"
@@ -68,7 +69,7 @@ def test_a_prefill_that_dies_has_its_requests_run_elsewhere():
     run(check())
 
 
-def test_a_worker_comes_back_on_its_port():
+def test_a_worker_comes_back_on_its_port() -> None:
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
             decode = cluster.worker("decode-0")
@@ -90,7 +91,7 @@ def test_a_worker_comes_back_on_its_port():
     run(check())
 
 
-def test_a_worker_that_returns_with_another_model_is_kept_out():
+def test_a_worker_that_returns_with_another_model_is_kept_out() -> None:
     async def check() -> None:
         async with Cluster() as cluster:
             decode = cluster.worker("decode-1")
@@ -112,7 +113,7 @@ def test_a_worker_that_returns_with_another_model_is_kept_out():
     run(check())
 
 
-def test_a_stream_waits_for_the_only_decode_to_come_back():
+def test_a_stream_waits_for_the_only_decode_to_come_back() -> None:
     async def check() -> None:
         async with Cluster(decodes=1, worker_args=["--token-ms", "2"]) as cluster:
             path = "/v1/chat/completions"
@@ -128,7 +129,7 @@ def test_a_stream_waits_for_the_only_decode_to_come_back():
     run(check())
 
 
-def test_a_hung_decode_is_given_up():
+def test_a_hung_decode_is_given_up() -> None:
     async def check() -> None:
         config = {"silent_s": 1.0, "hung_s": 1.5}
         async with Cluster(worker_args=["--token-ms", "5"], config=config) as cluster:
@@ -145,7 +146,7 @@ def test_a_hung_decode_is_given_up():
 
 
 @pytest.mark.slow
-def test_a_decode_whose_http_is_held_up_keeps_its_requests_and_gets_no_new_ones():
+def test_a_decode_whose_http_is_held_up_keeps_its_requests_and_gets_no_new_ones() -> None:
     """Its events say so, from a thread of their own: it is not dead, however long it lasts."""
 
     async def check() -> None:
@@ -176,7 +177,7 @@ def test_a_decode_whose_http_is_held_up_keeps_its_requests_and_gets_no_new_ones(
     run(check())
 
 
-def test_a_client_that_goes_away_is_forgotten_everywhere():
+def test_a_client_that_goes_away_is_forgotten_everywhere() -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--token-ms", "50"]) as cluster:
             path = "/v1/completions"
@@ -196,7 +197,7 @@ def test_a_client_that_goes_away_is_forgotten_everywhere():
     run(check())
 
 
-def test_abort_request_ends_a_stream():
+def test_abort_request_ends_a_stream() -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--token-ms", "20"]) as cluster:
             path = "/v1/completions"
@@ -211,7 +212,7 @@ def test_abort_request_ends_a_stream():
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_when_kv_does_not_get_across_another_decode_is_tried(stream):
+def test_when_kv_does_not_get_across_another_decode_is_tried(stream: bool) -> None:
     """The prefill says that it failed, but it may be the decode that could not be reached."""
 
     async def check() -> None:

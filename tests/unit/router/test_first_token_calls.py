@@ -48,7 +48,7 @@ def test_streams_are_the_same_in_both_settings(path: str) -> None:
         async with Cluster(**told(worker_args=["--token-ms", "1"])) as cluster:
             usage = {"stream_options": {"include_usage": True}} if path != "/generate" else {}
             asked = [
-                bodies(12, **usage), bodies(1, **usage), bodies(12, hold_first=True),
+                bodies(12, **usage), bodies(1, **usage), bodies(12, hold_first=True),  # type: ignore[arg-type]
                 bodies(9, tools=[{"type": "function", "function": {"name": "f"}}]),
             ]  # fmt: skip
             if path != "/generate":
@@ -131,7 +131,10 @@ def test_a_decode_that_dies_after_the_first_token_loses_and_doubles_nothing(path
 @pytest.mark.parametrize("path", PATHS[1:])  # a chat's role comes by itself from these decodes
 def test_kv_that_is_lost_after_the_first_token_is_made_again_with_it(path: str) -> None:
     async def check() -> None:
-        args = {"worker_args": ["--record"], "role_args": {"decode": ["--token-ms", "200"]}}
+        args: dict[str, Any] = {
+            "worker_args": ["--record"],
+            "role_args": {"decode": ["--token-ms", "200"]},
+        }
         args["role_args"]["prefill"] = ["--first-token"]
         async with Cluster(**(FIRST | args), prefills=2) as cluster:
             body = bodies(3, lose_kv=True)[path]

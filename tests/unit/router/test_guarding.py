@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import aiohttp
 import pytest
@@ -40,7 +41,7 @@ async def _beside_a_sick_decode(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["500", "503", "429"])
-def test_a_decode_that_refuses_everything_gets_few_requests_and_fails_nobody(mode):
+def test_a_decode_that_refuses_everything_gets_few_requests_and_fails_nobody(mode: str) -> None:
     async def check() -> None:
         checked, posts = await _beside_a_sick_decode(mode, 1.5, 1.5, {})
         assert checked.lost == checked.wrong == 0, checked.why
@@ -52,7 +53,7 @@ def test_a_decode_that_refuses_everything_gets_few_requests_and_fails_nobody(mod
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["silent", "half"])
-def test_a_decode_that_is_silent_while_its_events_flow_is_given_up(mode):
+def test_a_decode_that_is_silent_while_its_events_flow_is_given_up(mode: str) -> None:
     async def check() -> None:
         config = {"first_token_timeout_s": 0.7, "idle_timeout_s": 0.7, "request_timeout_s": 8.0}
         checked, posts = await _beside_a_sick_decode(mode, 2.5, 1.5, config)
@@ -64,11 +65,11 @@ def test_a_decode_that_is_silent_while_its_events_flow_is_given_up(mode):
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "plain"])
-def test_interim_answers_of_a_worker_are_not_its_answer(role):
+def test_interim_answers_of_a_worker_are_not_its_answer(role: str) -> None:
     async def check() -> None:
         numbers = {"prefills": 0, "decodes": 0, "plains": 1} if role == "plain" else {"decodes": 1}
-        config = {"request_timeout_s": 3.0, "max_retries": 0}
-        async with Cluster(config=config, **numbers) as cluster:
+        config: dict[str, Any] = {"request_timeout_s": 3.0, "max_retries": 0}
+        async with Cluster(config=config, **numbers) as cluster:  # type: ignore[arg-type]
             await cluster.make(f"{role}-0", "1xx")
             for _ in range(2):  # the second on the connection of the first
                 for stream in (True, False):
@@ -85,7 +86,7 @@ def test_interim_answers_of_a_worker_are_not_its_answer(role):
 
 
 @pytest.mark.slow
-def test_waiters_are_served_in_order_whatever_the_health_of_others_does():
+def test_waiters_are_served_in_order_whatever_the_health_of_others_does() -> None:
     async def check() -> None:
         args = {"prefill": ["--prefill-ms", "250"]}
         config = {"parked_per_prefill": 1, "decode_policy": "label_oracle"}
@@ -119,7 +120,7 @@ def test_waiters_are_served_in_order_whatever_the_health_of_others_does():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_worker_s_nonsense_hurts_neither_the_router_nor_its_watch(role):
+def test_a_worker_s_nonsense_hurts_neither_the_router_nor_its_watch(role: str) -> None:
     """Frames and event lines that no worker should send; then the worker is well again."""
 
     async def check() -> None:
@@ -148,7 +149,7 @@ def test_a_worker_s_nonsense_hurts_neither_the_router_nor_its_watch(role):
     run(check())
 
 
-def test_out_of_descriptors_the_router_raises_its_limit_and_blames_nobody():
+def test_out_of_descriptors_the_router_raises_its_limit_and_blames_nobody() -> None:
     async def check() -> None:
         config = {"max_retries": 0}
         async with Cluster(decodes=1, files=64, config=config) as cluster:

@@ -102,7 +102,8 @@ def test_what_a_row_says_is_what_the_router_does(
         assert one_token.is_one(asked_for) == row.handover.prefill_only
         waits = first_token.why_decode(asked_for, **WELL)
         assert (waits == "") == row.handover.first_token
-    for nothing in (None, False, "", [], row.default):
+    nothings: list[Any] = [None, False, "", [], row.default]
+    for nothing in nothings:
         assert list(asked(endpoint, asking(endpoint, sampling, row, nothing).body)) == []
 
 

@@ -21,9 +21,10 @@ from toolkit.router.errors import ApiError
 from toolkit.router.validate.check import check
 from toolkit.router.validate.endpoints import ENDPOINTS
 from toolkit.router.validate.field import Field
-from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.limits import Limits
 from toolkit.router.validate.models import prepare
 from toolkit.router.validate.sampling import SAMPLING
+from toolkit.settings.router.permissions import ALLOWABLE
 
 LIMITS = Limits(vocabulary=1000, allow=frozenset(ALLOWABLE))
 CALLS = 60

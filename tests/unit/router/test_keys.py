@@ -7,14 +7,15 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, post, run
 from toolkit.keys import KeysError, client_keys, one_key
-from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.keys import Keyring
+from toolkit.settings.router.config import ConfigError, RouterConfig
 
 PATH = "/v1/completions"
 ADMIN = ("/admin/policy", "/admin/drain", "/admin/refit")
@@ -32,7 +33,7 @@ def keys_file(folder: Path, text: str, mode: int = 0o600) -> Path:
     return path
 
 
-def test_client_keys_open_no_admin_endpoint(tmp_path: Path):
+def test_client_keys_open_no_admin_endpoint(tmp_path: Path) -> None:
     path = keys_file(tmp_path, "# who\nalice: key-of-alice\n\nkey-of-nobody\n")
     config = {"api_keys_file": str(path), "api_key_env": "C_KEY", "admin_key_env": "A_KEY"}
     env = {"C_KEY": "key-of-bob", "A_KEY": "key-of-admin"}
@@ -73,7 +74,7 @@ def test_client_keys_open_no_admin_endpoint(tmp_path: Path):
     # The harness reads /workers at the admin's port, which this router does not have.
     with pytest.MonkeyPatch.context() as patch:
 
-        async def state(cluster: Cluster):
+        async def state(cluster: Cluster) -> Any:
             url = cluster.url + "/workers"
             async with cluster.session.get(url, headers=bearer("key-of-admin")) as answer:
                 return await answer.json()
@@ -82,7 +83,7 @@ def test_client_keys_open_no_admin_endpoint(tmp_path: Path):
         run(check())
 
 
-def test_without_an_admin_key_only_the_loopback_port_takes_orders():
+def test_without_an_admin_key_only_the_loopback_port_takes_orders() -> None:
     async def check() -> None:
         async with Cluster() as cluster:
             for path in ADMIN:
@@ -114,7 +115,7 @@ def test_without_an_admin_key_only_the_loopback_port_takes_orders():
     ],
     ids=str,
 )
-def test_a_web_page_gives_no_orders(headers: dict[str, str]):
+def test_a_web_page_gives_no_orders(headers: dict[str, str]) -> None:
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
             assert (await post(cluster, "/admin/drain", {}, admin=True, headers=headers))[0] == 403
@@ -128,7 +129,7 @@ def test_a_web_page_gives_no_orders(headers: dict[str, str]):
     run(check())
 
 
-def test_a_client_aborts_only_its_own_requests(tmp_path: Path):
+def test_a_client_aborts_only_its_own_requests(tmp_path: Path) -> None:
     path = keys_file(tmp_path, "alice: key-of-alice\nbob: key-of-bob\n")
 
     async def check() -> None:
@@ -160,13 +161,13 @@ def test_a_client_aborts_only_its_own_requests(tmp_path: Path):
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o620, 0o606])
-def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int):
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
     path = keys_file(tmp_path, "a-key\n", mode)
     with pytest.raises(KeysError, match="chmod 600"):
         client_keys(str(path))
 
 
-def test_a_file_of_a_group_may_be_read_by_it(tmp_path: Path):
+def test_a_file_of_a_group_may_be_read_by_it(tmp_path: Path) -> None:
     path = keys_file(tmp_path, "a-key\n", 0o640)
     assert client_keys(str(path)) == [("keys:1", "a-key")]
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
@@ -183,7 +184,7 @@ def test_a_file_of_a_group_may_be_read_by_it(tmp_path: Path):
         ("k\u00e9y\n", "is not ASCII"),
     ],
 )
-def test_a_file_without_keys_is_refused(tmp_path: Path, text: str, message: str):
+def test_a_file_without_keys_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = keys_file(tmp_path, "")
     path.write_text(text, encoding="utf-8")
     with pytest.raises(KeysError, match=message) as caught:
@@ -191,7 +192,7 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, text: str, message: str)
     assert "two words" not in str(caught.value), "an error must not say what may be a key"
 
 
-def test_the_admin_key_is_one(tmp_path: Path):
+def test_the_admin_key_is_one(tmp_path: Path) -> None:
     with pytest.raises(KeysError, match="cannot read"):
         one_key(None, str(tmp_path / "none"))
     with pytest.raises(KeysError, match="holds 2 keys"):
@@ -204,7 +205,7 @@ def test_the_admin_key_is_one(tmp_path: Path):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "router.example.org"])
-def test_an_open_port_needs_to_be_said(host: str):
+def test_an_open_port_needs_to_be_said(host: str) -> None:
     with pytest.raises(ValueError, match="open: true"):
         RouterConfig.model_validate({"host": host, "workers": [WORKER]})
     for keys in ({"open": True}, {"api_key_env": "K"}, {"api_keys_file": "/k"}):
@@ -212,11 +213,11 @@ def test_an_open_port_needs_to_be_said(host: str):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "::1"])
-def test_loopback_may_be_open(host: str):
+def test_loopback_may_be_open(host: str) -> None:
     RouterConfig.model_validate({"host": host, "workers": [WORKER]})
 
 
-def test_a_configuration_with_wrong_ports():
+def test_a_configuration_with_wrong_ports() -> None:
     for wrong in (
         {"admin_key_env": "A", "admin_key_file": "/a"},
         {"port": 5, "admin_port": 5},
@@ -226,7 +227,7 @@ def test_a_configuration_with_wrong_ports():
             RouterConfig.model_validate({"workers": [WORKER], **wrong})
 
 
-def test_a_missing_key_ends_the_router_with_a_message():
+def test_a_missing_key_ends_the_router_with_a_message() -> None:
     from toolkit.router.app import Router
 
     os.environ.pop("NO_SUCH_KEY", None)

@@ -21,7 +21,7 @@ from tests.unit.router.cluster_calls import (
 )
 
 
-def test_kv_transfers_are_counted():
+def test_kv_transfers_are_counted() -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--transfer-ms", "5"]) as cluster:
             for _ in range(3):
@@ -42,7 +42,7 @@ def test_kv_transfers_are_counted():
     run(check())
 
 
-def test_saturation_is_a_bounded_queue_then_429():
+def test_saturation_is_a_bounded_queue_then_429() -> None:
     async def check() -> None:
         config = {"max_inflight": 2, "max_queue": 2}
         async with Cluster(worker_args=["--token-ms", "20"], config=config) as cluster:
@@ -60,7 +60,7 @@ def test_saturation_is_a_bounded_queue_then_429():
     run(check())
 
 
-def test_parked_prefills_are_bounded_and_time_out():
+def test_parked_prefills_are_bounded_and_time_out() -> None:
     async def check() -> None:
         config = {"parked_per_prefill": 2, "park_timeout_s": 0.5}
         args = ["--prefill-ms", "100"]
@@ -79,7 +79,7 @@ def test_parked_prefills_are_bounded_and_time_out():
 
 
 @pytest.mark.slow
-def test_a_slow_client_does_not_fill_the_router_s_memory():
+def test_a_slow_client_does_not_fill_the_router_s_memory() -> None:
     import psutil
 
     async def check() -> None:
@@ -114,7 +114,7 @@ def test_a_slow_client_does_not_fill_the_router_s_memory():
     run(check())
 
 
-def test_a_key_that_is_no_text_is_a_wrong_key():
+def test_a_key_that_is_no_text_is_a_wrong_key() -> None:
     async def check() -> None:
         env = {"TEST_ROUTER_KEY": "secret-key"}
         async with Cluster(env=env, config={"api_key_env": "TEST_ROUTER_KEY"}) as cluster:
@@ -127,7 +127,7 @@ def test_a_key_that_is_no_text_is_a_wrong_key():
     run(check())
 
 
-def test_api_key_and_admin():
+def test_api_key_and_admin() -> None:
     async def check() -> None:
         env = {"TEST_ROUTER_KEY": "secret-key"}
         config = {"api_key_env": "TEST_ROUTER_KEY"}
@@ -161,7 +161,7 @@ def test_api_key_and_admin():
     run(check())
 
 
-def test_plain_sglang_without_events():
+def test_plain_sglang_without_events() -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--no-events"]) as cluster:
             path = "/v1/chat/completions"
@@ -172,7 +172,7 @@ def test_plain_sglang_without_events():
     run(check())
 
 
-def test_plain_workers_need_no_pd():
+def test_plain_workers_need_no_pd() -> None:
     async def check() -> None:
         async with Cluster(prefills=0, decodes=0, plains=2) as cluster:
             for path, body in bodies(4).items():
@@ -183,7 +183,7 @@ def test_plain_workers_need_no_pd():
     run(check())
 
 
-def test_sigterm_lets_streams_finish():
+def test_sigterm_lets_streams_finish() -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--token-ms", "10"]) as cluster:
             assert cluster.router is not None

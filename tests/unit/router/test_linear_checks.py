@@ -15,8 +15,8 @@ from tests.unit.router.worst_bodies import ROWS, Make, Worst, raw, rules
 from toolkit.router.errors import ApiError
 from toolkit.router.request import Wanted
 from toolkit.router.splitting import parse
-from toolkit.router.validate.limits import ALLOWABLE
 from toolkit.router.validate.models import prepare
+from toolkit.settings.router.permissions import ALLOWABLE
 
 SIZES = (4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024)
 ALLOW = frozenset(ALLOWABLE)

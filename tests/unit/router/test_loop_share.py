@@ -44,7 +44,7 @@ async def _once(path: str, raw: bytes) -> tuple[float, str]:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda each: each.name)
-def test_growth(hostile: Hostile):
+def test_growth(hostile: Hostile) -> None:
     """Sixteen times the body: at most 32 times the time, and a ms for what no clock tells."""
 
     async def check() -> None:
@@ -60,7 +60,7 @@ def test_growth(hostile: Hostile):
     asyncio.run(check())
 
 
-def test_what_is_compiled_or_has_many_parts_is_for_processes():
+def test_what_is_compiled_or_has_many_parts_is_for_processes() -> None:
     """Nearly all of them: what stays is text, ids and broken JSON."""
 
     async def check() -> None:

@@ -10,10 +10,10 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, run, text_of
 from toolkit.contract.events import LoadReading
-from toolkit.router.config import RouterConfig
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call
+from toolkit.settings.router.config import RouterConfig
 
 LOST_S = 5.0
 NOTHING = {"running": 0, "waiting": 0, "used_tokens": 0, "total_tokens": 9, "waiting_tokens": 0}
@@ -65,7 +65,7 @@ class Clock:
         self.rank: Rank = KnownWorkers(config).side(role)[0]
 
     def post(self) -> Call:
-        call = Call("decode", b"", None)
+        call = Call("decode", b"", None)  # type: ignore[arg-type]
         self.rank.expect(call)
         return call
 

@@ -40,14 +40,15 @@ async def migrate(router: Cluster, **body: Any) -> dict[str, Any]:
         if b"has not begun" not in raw:
             break
         await asyncio.sleep(0.02)
-    return json.loads(raw)
+    result: dict[str, Any] = json.loads(raw)
+    return result
 
 
 async def begun(router: Cluster, count: int = 1) -> None:
     """Until so many streams have tokens of their decode workers."""
 
     def runs(state: dict[str, Any]) -> bool:
-        return sum(w["inflight"] for w in state["workers"] if w["role"] != "prefill") == count
+        return bool(sum(w["inflight"] for w in state["workers"] if w["role"] != "prefill") == count)
 
     await router.until(runs)
     await asyncio.sleep(0.06)
@@ -87,12 +88,14 @@ def check_text(path: str, raw: bytes, tokens: int = TOKENS) -> None:
 
 @pytest.mark.parametrize("path", list(bodies(1)))
 @pytest.mark.parametrize("first_token", ["prefill", "decode"])
-def test_a_stream_that_moves_to_and_fro_says_what_it_would_have_said(path, first_token):
+def test_a_stream_that_moves_to_and_fro_says_what_it_would_have_said(
+    path: Any, first_token: str
+) -> None:
     async def check() -> None:
         first = ["--first-token"] if first_token == "prefill" else []
         async with cluster(role_args={"prefill": first}) as router:
             extra = {"stream_options": {"include_usage": True}} if path != "/generate" else {}
-            async with streaming(router, path, **extra) as (where, task):
+            async with streaming(router, path, **extra) as (where, task):  # type: ignore[arg-type]
                 for _ in range(3):
                     where = other(where)
                     told = await migrate(router, rid="r", to=where)
@@ -126,7 +129,7 @@ def test_a_stream_that_moves_to_and_fro_says_what_it_would_have_said(path, first
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
-def test_each_of_several_samples_moves_by_itself(path):
+def test_each_of_several_samples_moves_by_itself(path: Any) -> None:
     async def check() -> None:
         async with cluster() as router:
             body = {**bodies(TOKENS, rid="r")[path], "n": 2}
@@ -150,7 +153,7 @@ def test_each_of_several_samples_moves_by_itself(path):
     run(check())
 
 
-def test_plain_workers_move_requests_too():
+def test_plain_workers_move_requests_too() -> None:
     async def check() -> None:
         async with cluster(prefills=0, decodes=0, plains=2) as router:
             async with streaming(router) as (where, task):
@@ -166,7 +169,7 @@ def test_plain_workers_move_requests_too():
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["br0", "level", "round_robin"])
 @pytest.mark.parametrize("dispatch", ["late", "concurrent"])
-def test_the_place_that_is_kept_is_taken_whatever_the_policy(policy, dispatch):
+def test_the_place_that_is_kept_is_taken_whatever_the_policy(policy: str, dispatch: str) -> None:
     if dispatch == "concurrent" and policy != "round_robin":
         pytest.skip("a pool needs late dispatch")
 
@@ -187,7 +190,7 @@ def test_the_place_that_is_kept_is_taken_whatever_the_policy(policy, dispatch):
     run(check())
 
 
-def test_the_longest_of_a_worker_move_three_at_a_time():
+def test_the_longest_of_a_worker_move_three_at_a_time() -> None:
     async def check() -> None:
         args = {"prefill": ["--prefill-ms", "60"]}
         async with cluster(role_args=args) as router:
@@ -216,7 +219,7 @@ def test_the_longest_of_a_worker_move_three_at_a_time():
     run(check())
 
 
-def test_a_second_move_of_a_request_is_refused_while_the_first_is_under_way():
+def test_a_second_move_of_a_request_is_refused_while_the_first_is_under_way() -> None:
     async def check() -> None:
         async with cluster(decodes=3, role_args={"prefill": ["--prefill-ms", "80"]}) as router:
             async with streaming(router) as (_, task):
@@ -250,7 +253,7 @@ async def _full(router: Cluster, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [_kill, _refuse, _full])
-def test_a_target_that_fails_while_its_place_is_kept_costs_nothing_but_time(fault: Fault):
+def test_a_target_that_fails_while_its_place_is_kept_costs_nothing_but_time(fault: Fault) -> None:
     async def check() -> None:
         async with cluster(role_args={"prefill": ["--prefill-ms", "250"]}) as router:
             async with streaming(router) as (where, task):
@@ -267,7 +270,7 @@ def test_a_target_that_fails_while_its_place_is_kept_costs_nothing_but_time(faul
     run(check())
 
 
-def test_a_prefill_that_dies_in_a_move_is_replaced():
+def test_a_prefill_that_dies_in_a_move_is_replaced() -> None:
     async def check() -> None:
         slow = {"prefill": ["--prefill-ms", "300"]}
         async with cluster(prefills=2, role_args=slow) as router:
@@ -291,7 +294,7 @@ def test_a_prefill_that_dies_in_a_move_is_replaced():
     run(check())
 
 
-def test_a_target_that_dies_after_the_move_is_an_ordinary_death():
+def test_a_target_that_dies_after_the_move_is_an_ordinary_death() -> None:
     async def check() -> None:
         async with cluster() as router:
             async with streaming(router, tokens=150) as (where, task):
@@ -306,7 +309,7 @@ def test_a_target_that_dies_after_the_move_is_an_ordinary_death():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["die", "deaf"])
-def test_a_source_that_dies_or_does_not_hear_is_left_as_it_is(how):
+def test_a_source_that_dies_or_does_not_hear_is_left_as_it_is(how: str) -> None:
     """`die`: at the very abort."""
 
     async def check() -> None:
@@ -323,7 +326,7 @@ def test_a_source_that_dies_or_does_not_hear_is_left_as_it_is(how):
     run(check())
 
 
-def test_a_source_whose_connection_breaks_meanwhile_is_not_blamed():
+def test_a_source_whose_connection_breaks_meanwhile_is_not_blamed() -> None:
     async def check() -> None:
         async with cluster(role_args={"prefill": ["--prefill-ms", "150"]}) as router:
             async with streaming(router) as (where, task):
@@ -341,7 +344,7 @@ def test_a_source_whose_connection_breaks_meanwhile_is_not_blamed():
 
 
 @pytest.mark.parametrize("path", list(bodies(1)))
-def test_what_ends_while_it_is_to_move_ends_as_ever(path):
+def test_what_ends_while_it_is_to_move_ends_as_ever(path: Any) -> None:
     async def check() -> None:
         async with cluster() as router:
             async with streaming(router, path, on_abort="finish") as (_, task):
@@ -355,7 +358,7 @@ def test_what_ends_while_it_is_to_move_ends_as_ever(path):
     run(check())
 
 
-def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind():
+def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind() -> None:
     async def check() -> None:
         async with cluster(role_args={"prefill": ["--prefill-ms", "150"]}) as router:
             async with streaming(router) as (_, task):
@@ -372,7 +375,7 @@ def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind():
     run(check())
 
 
-def test_who_asked_for_a_move_may_go_away():
+def test_who_asked_for_a_move_may_go_away() -> None:
     async def check() -> None:
         async with cluster(role_args={"prefill": ["--prefill-ms", "150"]}) as router:
             async with streaming(router) as (where, task):
@@ -389,7 +392,7 @@ def test_who_asked_for_a_move_may_go_away():
 
 
 @pytest.mark.slow
-def test_a_client_that_is_slow_to_read_does_not_hold_a_move_up():
+def test_a_client_that_is_slow_to_read_does_not_hold_a_move_up() -> None:
     async def check() -> None:
         async with cluster(worker_args=["--resume"]) as router:
             body = bodies(2500, rid="r")["/generate"]
@@ -415,7 +418,7 @@ def test_a_client_that_is_slow_to_read_does_not_hold_a_move_up():
         ({"stream": False}, "does not stream"),
     ],
 )
-def test_what_cannot_move_stays_and_the_answer_says_why(body, reason):
+def test_what_cannot_move_stays_and_the_answer_says_why(body: Any, reason: str) -> None:
     async def check() -> None:
         async with cluster() as router:
             async with streaming(router, **body) as (where, task):
@@ -439,7 +442,7 @@ def test_what_cannot_move_stays_and_the_answer_says_why(body, reason):
         ({"decodes": 1}, "no other worker"),
     ],
 )
-def test_where_nothing_can_move_the_answer_says_why(options, reason):
+def test_where_nothing_can_move_the_answer_says_why(options: Any, reason: str) -> None:
     async def check() -> None:
         async with cluster(**options) as router:
             async with streaming(router) as (_, task):
@@ -451,7 +454,7 @@ def test_where_nothing_can_move_the_answer_says_why(options, reason):
     run(check())
 
 
-def test_a_target_must_be_there_and_have_room():
+def test_a_target_must_be_there_and_have_room() -> None:
     async def check() -> None:
         one_slot = {"decode": ["--slots", "1"]}
         async with (
@@ -465,7 +468,7 @@ def test_a_target_must_be_there_and_have_room():
             async def why(**body: Any) -> str:
                 (move,) = (await migrate(router, rid="r", **body))["moves"]
                 assert move["outcome"] == "kept"
-                return move["reason"]
+                return str(move["reason"])
 
             assert "no other worker has a slot" in await why()
             assert await why(to=one) == f"{one} has no free slot"
@@ -497,7 +500,9 @@ def test_a_target_must_be_there_and_have_room():
         ({"rid": "unknown"}, 404, "no request"),
     ],
 )
-def test_wrong_orders_are_refused_with_what_to_write(lone, body, status, says):
+def test_wrong_orders_are_refused_with_what_to_write(
+    lone: Any, body: Any, status: int, says: str
+) -> None:
     answered, raw = lone(body)
     assert answered == status
     assert says in json.loads(raw)["error"]["message"]
@@ -514,7 +519,7 @@ def lone() -> Any:
     loop.close()
 
 
-def test_the_kind_of_moves_is_switched_while_running():
+def test_the_kind_of_moves_is_switched_while_running() -> None:
     async def check() -> None:
         async with cluster() as router:
             for by, status in (("replay", 200), ("direct", 200), ("auto", 200), ("magic", 400)):
@@ -531,7 +536,7 @@ def test_the_kind_of_moves_is_switched_while_running():
     run(check())
 
 
-def test_only_the_admin_may_move_requests():
+def test_only_the_admin_may_move_requests() -> None:
     async def check() -> None:
         async with cluster(decodes=1) as router:
             status, _ = await post(router, "/admin/migrate", {"rid": "r"})

@@ -11,7 +11,7 @@ from tests.unit.router.cluster_calls import bodies, expected, post, run, text_of
 from tests.unit.router.raw import PATH
 
 
-def test_they_have_none_of_the_router_s_sockets_and_end_with_it():
+def test_they_have_none_of_the_router_s_sockets_and_end_with_it() -> None:
     async def check() -> None:
         async with Cluster() as cluster:
             assert cluster.router is not None

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import examples
+from tests.present import present
 from tests.unit.router.house import POOL, House, run, turns
 from toolkit.contract.events import Steps
 from toolkit.policies.base import Policy, RequestView
@@ -45,7 +46,7 @@ def test_one_round_binds_what_came_in_one_turn_and_the_next_sees_it() -> None:
         for _ in range(4):
             house.enter(200)
         await turns()
-        assert house.dispatcher.policies["decode"].counters.rounds == 1  # type: ignore[attr-defined]
+        assert house.dispatcher.policies["decode"].counters.rounds == 1
         assert [rank.inflight_tokens for rank in house.ranks] == [400, 400]
         house.enter(50)
         house.publish(house.ranks[0])
@@ -200,7 +201,7 @@ def test_a_policy_that_fails_is_an_error_and_not_a_hang() -> None:
             def choose(self, workers: Any, request: Any) -> None:
                 raise KeyError("secret words")
 
-            assign = choose
+            assign = choose  # type: ignore[assignment]
 
         policy: Policy = Failing()
         house.dispatcher.policies["decode"] = policy
@@ -222,13 +223,13 @@ def test_tokens_reach_the_predictor_until_the_request_has_ended() -> None:
         await turns()
         house.take()
         reservation = house.running[0][1]
-        assert lengths.tokens(house.ranks[0].key) == 70
+        assert present(lengths).tokens(house.ranks[0].key) == 70
         assert reservation.count is not None
         reservation.count(2)
-        assert lengths.tokens(house.ranks[0].key) == 72
+        assert present(lengths).tokens(house.ranks[0].key) == 72
         house.end(0)
-        assert len(lengths) == 0
-        assert lengths.predictor.lengths.seen[0] == 1
+        assert len(present(lengths)) == 0
+        assert present(lengths).predictor.lengths.seen[0] == 1  # type: ignore[attr-defined]
 
     run(check)
 
@@ -239,13 +240,14 @@ def test_an_answer_that_does_not_stream_is_counted_by_the_rank_s_steps() -> None
         policy, rank = house.dispatcher.policies["decode"], house.ranks[0]
         reservation = Reservation(rank, RequestView(prompt_tokens=50), house.dispatcher.following)
         lengths = policy.inflight
-        steps = {"requests": 1, "kv_tokens": 1, "seconds": 1.0, "distinct": 0.0}
+        steps: dict[str, Any] = {"requests": 1, "kv_tokens": 1, "seconds": 1.0, "distinct": 0.0}
         rank.stepped(Steps(steps=4, **steps))
         rank.stepped(Steps(steps=3, **steps))
-        assert lengths.tokens(rank.key) == 57
+        assert present(lengths).tokens(rank.key) == 57
         reservation.end(ok=True, generated=6, finished=True)
-        assert (len(lengths), rank.unstreamed) == (0, {})
-        assert lengths.predictor.lengths._ended[0, 5] == 1  # of six tokens
+        assert (len(present(lengths)), rank.unstreamed) == (0, {})
+        ended = present(lengths).predictor.lengths  # type: ignore[attr-defined]
+        assert ended._ended[0, 5] == 1  # of six tokens
 
     run(check)
 

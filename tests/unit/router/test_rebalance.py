@@ -13,9 +13,10 @@ from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt
 from tests.unit.router.house import House
 from tests.unit.router.house import run as run_house
 from toolkit.policies.stages.layout import Layout
-from toolkit.router.config import RouterConfig
-from toolkit.router.rebalance import Rebalance, from_yaml
 from toolkit.router.stages import Rebalancer
+from toolkit.settings.router.choosing import Choosing
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.rebalance import Rebalance
 
 ARGS = ["--resume", "--token-ms", "4"]
 PATHS = list(bodies(1))
@@ -189,8 +190,9 @@ def test_bounds_are_refined_and_policies_see_them() -> None:
 
 
 def test_what_rebalance_takes_and_refuses() -> None:
-    assert Rebalance.model_validate(from_yaml(False)).on is False
-    assert Rebalance.model_validate(from_yaml(True)) == Rebalance()
+    short = Choosing.model_validate({"rebalance": False}).rebalance
+    assert short is not None and short.on is False
+    assert Choosing.model_validate({"rebalance": True}).rebalance == Rebalance()
     with pytest.raises(ValidationError, match=r"D_1 is -1, below zero"):
         Rebalance(qoe=(1, -1, 0, 0, 0))
     workers = [

@@ -10,33 +10,35 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
+from tests.present import present
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import idle, post, run
-from toolkit.router.classes import Classes
-from toolkit.router.config import ConfigError
 from toolkit.router.recording import Recording
 from toolkit.router.request import Wanted
 from toolkit.router.splitting import parse
+from toolkit.settings.router.classes import Classes
+from toolkit.settings.router.config import ConfigError
 from toolkit.simulate.workloads.trace import of_trace
 
 CLASSES = Classes(claim="all")
 
 
-def rows(path: Path) -> list[dict]:
+def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def generate(ids: list[int], tokens: int, stream: bool = True, n: int = 1) -> dict:
+def generate(ids: list[int], tokens: int, stream: bool = True, n: int = 1) -> dict[str, Any]:
     sampling = {"max_new_tokens": tokens, "temperature": 0, "n": n}
     return {"input_ids": ids, "sampling_params": sampling, "stream": stream}
 
 
 @pytest.mark.parametrize("dispatch", ["late", "concurrent"])
-def test_a_line_for_each_request_in_order_of_arrival(tmp_path, dispatch):
+def test_a_line_for_each_request_in_order_of_arrival(tmp_path: Path, dispatch: str) -> None:
     path = tmp_path / "traffic.jsonl"
     common, other = list(range(300, 500)), list(range(700, 1000))
 
@@ -65,7 +67,7 @@ def test_a_line_for_each_request_in_order_of_arrival(tmp_path, dispatch):
     assert played[0].blocks == played[1].blocks[: len(first)]
 
 
-def test_who_goes_away_has_what_he_got(tmp_path):
+def test_who_goes_away_has_what_he_got(tmp_path: Path) -> None:
     path = tmp_path / "traffic.jsonl"
 
     async def check() -> None:
@@ -82,12 +84,12 @@ def test_who_goes_away_has_what_he_got(tmp_path):
     assert 0 < row["output_length"] < 5000
 
 
-def sub_request(rid: str):
+def sub_request(rid: str) -> Any:
     body = json.dumps({"rid": rid, "input_ids": [1, 2, 3]}).encode()
     return parse("/generate", body).sub_requests[0]
 
 
-def test_times_never_go_back(tmp_path):
+def test_times_never_go_back(tmp_path: Path) -> None:
     """Not within a run, and not after one whose clock was ahead."""
     path = tmp_path / "traffic.jsonl"
     path.write_text('{"timestamp": 9999999999999, "input_length": 1, "output_length": 1}\n')
@@ -104,7 +106,7 @@ def test_times_never_go_back(tmp_path):
     assert stamps == sorted(stamps)
 
 
-def test_classes_are_recorded_and_played(tmp_path):
+def test_classes_are_recorded_and_played(tmp_path: Path) -> None:
     path = tmp_path / "traffic.jsonl"
     recording = Recording(str(path))
     for tier in ("flex", "priority", "auto"):
@@ -117,13 +119,15 @@ def test_classes_are_recorded_and_played(tmp_path):
     assert found == ["best_effort", "latency_sensitive", "standard"]
 
 
-def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path, caplog):
+def test_a_full_disk_ends_the_recording_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """/dev/full answers every write with ENOSPC."""
     path = tmp_path / "traffic.jsonl"
     recording = Recording(str(path))
     recording.end(recording.begin(sub_request("a"), 1.0), 4)
     full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, recording._file)
+    os.dup2(full, present(recording._file))
     os.close(full)
     for name in ("b", "c"):
         recording.end(recording.begin(sub_request(name), 2.0), 4)
@@ -146,7 +150,7 @@ recording.end(recording.begin(single, 2.0), 4)
 """
 
 
-def test_no_part_of_a_line_is_left(tmp_path):
+def test_no_part_of_a_line_is_left(tmp_path: Path) -> None:
     """A file that may grow by 20 bytes only, less than a line."""
     path = tmp_path / "traffic.jsonl"
     subprocess.run([sys.executable, "-c", CUT, str(path)], check=True)
@@ -154,7 +158,7 @@ def test_no_part_of_a_line_is_left(tmp_path):
     Recording(str(path)).close()  # the next router goes on there
 
 
-def test_a_file_that_is_no_recording_is_left_alone(tmp_path):
+def test_a_file_that_is_no_recording_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("dear diary\n")
     with pytest.raises(ConfigError, match="holds something else"):
@@ -164,13 +168,13 @@ def test_a_file_that_is_no_recording_is_left_alone(tmp_path):
         Recording(str(tmp_path / "nowhere" / "file"))
 
 
-def big(size: int):
+def big(size: int) -> Any:
     body = json.dumps({"text": "a long prompt " * (size // 14), "sampling_params": {}}).encode()
     return parse("/generate", body, wanted=Wanted(blocks=True)).sub_requests[0]
 
 
 @pytest.mark.slow
-def test_what_is_held_of_a_request_is_its_line_and_not_its_body(tmp_path):
+def test_what_is_held_of_a_request_is_its_line_and_not_its_body(tmp_path: Path) -> None:
     """A request of megabytes that waits for one before it holds kilobytes, whatever its size."""
     recording = Recording(str(tmp_path / "traffic.jsonl"))
     slow = recording.begin(sub_request("slow"), 1.0)
@@ -198,7 +202,9 @@ def test_what_is_held_of_a_request_is_its_line_and_not_its_body(tmp_path):
     recording.close()
 
 
-def test_a_request_that_runs_too_long_is_given_up_when_lines_pile_up(tmp_path, monkeypatch):
+def test_a_request_that_runs_too_long_is_given_up_when_lines_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lines that wait behind it are bounded; then they are written without it."""
     monkeypatch.setattr("toolkit.router.recording.HELD_BYTES", 64 * 1024)
     path = tmp_path / "traffic.jsonl"

@@ -35,7 +35,7 @@ def test_tokens_are_counted_as_they_come(cuts: tuple[int, ...], hold: bool) -> N
         sub_request = parse("/v1/completions", b'{"prompt":"a","stream":true}').sub_requests[0]
         relay = Relay(sub_request, Nowhere())
         told: list[int] = []
-        relay.begin(Call("w", b"", None), hold, told.append)
+        relay.begin(Call("w", b"", None), hold, told.append)  # type: ignore[arg-type]
         data = FIRST + SECOND + NO_IDS
         for start, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
             relay.feed(data[start:end])
@@ -45,7 +45,7 @@ def test_tokens_are_counted_as_they_come(cuts: tuple[int, ...], hold: bool) -> N
         assert sum(told) == relay.tokens == 3
         # It goes on elsewhere, from the start: only what is new counts.
         sub_request.resume_ids = [11, 12, 13]
-        relay.begin(Call("w", b"", None), False, told.append)
+        relay.begin(Call("w", b"", None), False, told.append)  # type: ignore[arg-type]
         relay.feed(FIRST + b": 13 14\n" + event("cd"))
         relay.feed(b": 15\n" + event("e"))
         assert sum(told) == relay.tokens == 5

@@ -9,14 +9,15 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, post, run
 from toolkit.contract.events import Hello
-from toolkit.router.config import RouterConfig
 from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.validate.check import check
 from toolkit.router.validate.declared import RELEASES, lacks, since
 from toolkit.router.validate.endpoints import ENDPOINTS
 from toolkit.router.validate.field import Fate, Field
-from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.limits import Limits
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.permissions import ALLOWABLE
 
 EVERYTHING = frozenset(ALLOWABLE)
 BASES: dict[str, dict[str, Any]] = {

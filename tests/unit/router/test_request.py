@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,11 +20,11 @@ from toolkit.router.splitting import parse
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def split(path: str, body: dict, **options):
+def split(path: str, body: dict[str, Any], **options: Any) -> Any:
     return parse(path, json.dumps(body).encode(), **options)
 
 
-def test_a_single_request_is_not_touched():
+def test_a_single_request_is_not_touched() -> None:
     body = {"prompt": [1, 2, 3], "n": 1, "anything": {"x": None}, "stream": True}
     job = split("/v1/completions", body)
     assert not job.merged
@@ -32,7 +33,7 @@ def test_a_single_request_is_not_touched():
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=5), st.integers(1, 4))
-def test_every_prompt_times_n_in_sglang_s_order(prompts, n):
+def test_every_prompt_times_n_in_sglang_s_order(prompts: list[str], n: int) -> None:
     job = split("/v1/completions", {"prompt": prompts, "n": n})
     assert [sub_request.body["prompt"] for sub_request in job.sub_requests] == [
         p for p in prompts for _ in range(n)
@@ -41,7 +42,7 @@ def test_every_prompt_times_n_in_sglang_s_order(prompts, n):
     assert len({sub_request.rid for sub_request in job.sub_requests}) == len(job.sub_requests)
 
 
-def test_generate_takes_each_prompt_s_own_fields():
+def test_generate_takes_each_prompt_s_own_fields() -> None:
     body = {
         "input_ids": [[1], [2, 3]],
         "rid": ["a", "b"],
@@ -56,7 +57,7 @@ def test_generate_takes_each_prompt_s_own_fields():
 
 @pytest.mark.parametrize("rid", ['a"b', "\ud800", "a\nb", "", "x" * 257, 7])
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_rid_that_cannot_be_used_is_replaced_in_a_list_too(rid, n):
+def test_a_rid_that_cannot_be_used_is_replaced_in_a_list_too(rid: Any, n: int) -> None:
     params = {"n": n}
     alone = split("/generate", {"text": "a", "rid": rid, "sampling_params": params})
     body = {"text": ["a", "b"], "rid": ["good", rid], "sampling_params": params}
@@ -67,7 +68,7 @@ def test_a_rid_that_cannot_be_used_is_replaced_in_a_list_too(rid, n):
         assert re.fullmatch(r"[0-9a-f]{32}(_\d)?", found)
 
 
-def test_of_the_samples_of_a_prompt_one_is_the_first():
+def test_of_the_samples_of_a_prompt_one_is_the_first() -> None:
     job = split("/v1/completions", {"prompt": ["a", "b"], "n": 3})
     assert [sub_request.first_sample for sub_request in job.sub_requests] == [
         True,
@@ -87,14 +88,14 @@ def test_of_the_samples_of_a_prompt_one_is_the_first():
         ("/v1/completions", {"model": "a"}, "'prompt'.*Field required"),
     ],
 )
-def test_what_cannot_work_is_a_400_that_says_why(path, body, words):
+def test_what_cannot_work_is_a_400_that_says_why(path: str, body: Any, words: str) -> None:
     with pytest.raises(ApiError, match=words) as error:
         split(path, body)
     assert error.value.status == 400
 
 
 @pytest.mark.parametrize("body", [{"prompt": 5}, {"prompt": "a", "n": "two"}, {"prompt": []}])
-def test_wrong_types_is_refused(body):
+def test_wrong_types_is_refused(body: Any) -> None:
     with pytest.raises(ApiError) as error:
         split("/v1/completions", body)
     assert error.value.status == 400
@@ -103,12 +104,12 @@ def test_wrong_types_is_refused(body):
 @pytest.mark.parametrize(
     "fields", [{"text": "a\ud800"}, {"sampling_params": {"stop": ["\ud800"]}}, {"\ud800": 1}]
 )
-def test_half_a_surrogate_pair_is_no_text(fields):
+def test_half_a_surrogate_pair_is_no_text(fields: Any) -> None:
     with pytest.raises(ApiError, match=r"holds '\\ud800'"):
         split("/generate", {"text": "a", **fields})
 
 
-def test_experts_are_kept_only_where_that_is_allowed():
+def test_experts_are_kept_only_where_that_is_allowed() -> None:
     body = {"text": ["a", "b"]}
     may = frozenset({"capture"})
     assert all(s.capture for s in split("/generate", body, capture=True, allow=may).sub_requests)
@@ -125,7 +126,7 @@ def test_experts_are_kept_only_where_that_is_allowed():
         ("/v1/completions", {"prompt": [0, 99]}),
     ],
 )
-def test_ids_beyond_the_vocabulary_are_refused(path, body):
+def test_ids_beyond_the_vocabulary_are_refused(path: str, body: Any) -> None:
     raw = json.dumps(body).encode()
     assert parse(path, raw, vocabulary=100).sub_requests
     assert parse(path, raw).sub_requests
@@ -134,7 +135,7 @@ def test_ids_beyond_the_vocabulary_are_refused(path, body):
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_parse_or_are_a_400(raw):
+def test_any_bytes_parse_or_are_a_400(raw: bytes) -> None:
     try:
         parse("/generate", raw)
     except ApiError as error:
@@ -142,7 +143,7 @@ def test_any_bytes_parse_or_are_a_400(raw):
         json.loads(error.body("generate"))
 
 
-def test_blocks_are_shared_exactly_as_far_as_the_texts_are():
+def test_blocks_are_shared_exactly_as_far_as_the_texts_are() -> None:
     same = "x" * (2 * BLOCK_BYTES)
     one = split("/v1/completions", {"prompt": same + "a" * BLOCK_BYTES}, wanted=Wanted(blocks=True))
     two = split("/v1/completions", {"prompt": same + "b" * BLOCK_BYTES}, wanted=Wanted(blocks=True))
@@ -152,7 +153,7 @@ def test_blocks_are_shared_exactly_as_far_as_the_texts_are():
     assert a[2] != b[2]
 
 
-def test_resumed_ids_keep_the_client_s_own_custom_params():
+def test_resumed_ids_keep_the_client_s_own_custom_params() -> None:
     sub_request = split(
         "/v1/completions", {"prompt": "a", "custom_params": {"mine": 1}}
     ).sub_requests[0]
@@ -183,12 +184,12 @@ def test_resumed_ids_keep_the_client_s_own_custom_params():
         ("/generate", {"sampling_params": {"sampling_seed": 7, "temperature": 0}}, True),
     ],
 )
-def test_what_went_with_a_worker_is_not_made_up(path, asked, goes_on):
+def test_what_went_with_a_worker_is_not_made_up(path: str, asked: Any, goes_on: bool) -> None:
     prompt = {"text": "a"} if path == "/generate" else {"prompt": "a"}
     assert (why_not(split(path, prompt | asked).sub_requests[0]) is None) == goes_on
 
 
-def test_rooms_are_63_bits_and_not_zero():
+def test_rooms_are_63_bits_and_not_zero() -> None:
     assert all(0 < new_room() < 2**63 for _ in range(1000))
 
 
@@ -200,7 +201,7 @@ def test_a_room_belongs_to_its_prefill_rank(size: int, data: st.DataObject) -> N
     assert room % size == rank
 
 
-def view_of(path: str, body: dict, **options):
+def view_of(path: str, body: dict[str, Any], **options: Any) -> Any:
     return (
         split(path, {"prompt": "a", "messages": HELLO, "text": "a", **body}, **options)
         .sub_requests[0]
@@ -222,12 +223,12 @@ def view_of(path: str, body: dict, **options):
         ("/v1/completions", {"max_tokens": 2.0, "ignore_eos": 1}, (2, 2)),
     ],
 )
-def test_the_limits_of_a_request_are_known(path, body, limits):
+def test_the_limits_of_a_request_are_known(path: str, body: Any, limits: Any) -> None:
     view = view_of(path, body)
     assert (view.max_new_tokens, view.min_new_tokens) == limits
 
 
-def test_users_and_hashes_are_made_where_somebody_wants_them():
+def test_users_and_hashes_are_made_where_somebody_wants_them() -> None:
     body = {"user": "ann"}
     plain = view_of("/v1/completions", body, routing_key="k", now=3.0)
     assert (plain.user, plain.prompt_hash, plain.now) == (None, None, 3.0)
@@ -238,15 +239,15 @@ def test_users_and_hashes_are_made_where_somebody_wants_them():
     key = view_of("/generate", body, wanted=users, routing_key="k").user
     assert key not in (None, ann)
     assert view_of("/generate", {"routing_key": "k"}, wanted=users).user == key
-    for odd in (7, None, ["a"], {}, ""):
+    for odd in (7, None, ["a"], {}, ""):  # type: ignore[var-annotated]
         assert view_of("/generate", {"user": odd, "session_id": ""}, wanted=users).user is None
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/generate", "/v1/chat/completions"])
-def test_equal_prompts_have_equal_hashes(path):
+def test_equal_prompts_have_equal_hashes(path: str) -> None:
     name = {"/v1/completions": "prompt", "/generate": "input_ids"}.get(path, "messages")
 
-    def hash_of(prompt, **fields):
+    def hash_of(prompt: Any, **fields: Any) -> Any:
         body = {name: prompt, **fields}
         return split(path, body, wanted=Wanted(hashes=True)).sub_requests[0].view.prompt_hash
 

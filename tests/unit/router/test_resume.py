@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.present import present
 from toolkit.router.resume import Sent, Trimmer, parse_event, split_events
 
 texts = st.text(max_size=30)
@@ -19,9 +21,11 @@ def cuts(draw: st.DrawFn, text: str) -> list[str]:
 
 
 @st.composite
-def chat_events(draw: st.DrawFn, reasoning: str, content: str, arguments: str, ident: str) -> list:
+def chat_events(
+    draw: st.DrawFn, reasoning: str, content: str, arguments: str, ident: str
+) -> list[Any]:
     """One way to stream the same message."""
-    deltas: list[dict] = [{"role": "assistant", "content": "", "reasoning_content": None}]
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "", "reasoning_content": None}]
     deltas += [{"reasoning_content": part} for part in cuts(draw, reasoning)]
     deltas += [{"content": part, "reasoning_content": None} for part in cuts(draw, content)]
     head = {"index": 0, "id": f"call_{ident}", "type": "function",
@@ -41,14 +45,14 @@ def chat_events(draw: st.DrawFn, reasoning: str, content: str, arguments: str, i
     return events
 
 
-def encode(event: dict) -> bytes:
+def encode(event: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(event) + b"\n\n"
 
 
-def read(events: list[dict]) -> dict:
+def read(events: list[dict[str, Any]]) -> dict[str, Any]:
     """What a client puts together."""
-    out = {"content": "", "reasoning_content": "", "arguments": "", "roles": 0, "names": [],
-           "finish": []}  # fmt: skip
+    out: dict[str, Any] = {"content": "", "reasoning_content": "", "arguments": ""}
+    out |= {"roles": 0, "names": [], "finish": []}
     for event in events:
         for choice in event["choices"]:
             delta = choice["delta"]
@@ -65,7 +69,9 @@ def read(events: list[dict]) -> dict:
 
 
 @given(st.data(), texts, texts, texts)
-def test_chat_streams_go_on_seamlessly(data, reasoning, content, arguments):
+def test_chat_streams_go_on_seamlessly(
+    data: st.DataObject, reasoning: Any, content: Any, arguments: Any
+) -> None:
     original = data.draw(chat_events(reasoning, content, arguments, "first"))
     replay = data.draw(chat_events(reasoning, content, arguments, "second"))
     whole = read(copy.deepcopy(original))
@@ -96,10 +102,10 @@ def test_chat_streams_go_on_seamlessly(data, reasoning, content, arguments):
 
 
 @given(st.data(), texts)
-def test_completions_with_logprobs(data, text):
+def test_completions_with_logprobs(data: st.DataObject, text: Any) -> None:
     tokens = list(text)
 
-    def stream(parts: list[str]) -> list[dict]:
+    def stream(parts: list[str]) -> list[dict[str, Any]]:
         return [
             {"id": "x", "created": 1, "choices": [{
                 "index": 0, "text": part, "finish_reason": None,
@@ -118,7 +124,7 @@ def test_completions_with_logprobs(data, text):
     for event in replay:
         cut = trimmer.cut(encode(event))
         if cut is not None:
-            got = [*got, parse_event(cut)]
+            got = [*got, parse_event(cut)]  # type: ignore[list-item]
     choices = [event["choices"][0] for event in got]
     assert "".join(choice["text"] for choice in choices) == text
     assert [t for choice in choices for t in choice["logprobs"]["tokens"]] == tokens
@@ -130,8 +136,8 @@ def parts_of(draw: st.DrawFn, text: str) -> list[str]:
 
 
 @given(st.data(), st.integers(1, 20))
-def test_generate_cumulative_never_goes_back(data, count):
-    def event(upto: int, rid: str, finish: object = None) -> dict:
+def test_generate_cumulative_never_goes_back(data: st.DataObject, count: int) -> None:
+    def event(upto: int, rid: str, finish: object = None) -> dict[str, Any]:
         return {"text": "x" * upto, "output_ids": [7] * upto,
                 "meta_info": {"id": rid, "completion_tokens": upto,
                               "finish_reason": finish}}  # fmt: skip
@@ -149,15 +155,15 @@ def test_generate_cumulative_never_goes_back(data, count):
             got.append(parse_event(cut))
     end = trimmer.cut(encode(event(count, "b", {"type": "length"})))
     assert end is not None
-    assert [each["meta_info"]["completion_tokens"] for each in got] == list(
+    assert [present(each)["meta_info"]["completion_tokens"] for each in got] == list(
         range(broken + 1, count + 1)
     )
-    assert all(each["meta_info"]["id"] == "a" for each in got)
+    assert all(present(each)["meta_info"]["id"] == "a" for each in got)
 
 
 @given(st.data(), st.text(max_size=30))
-def test_generate_incremental(data, text):
-    def stream(parts: list[str]) -> list[dict]:
+def test_generate_incremental(data: st.DataObject, text: str) -> None:
+    def stream(parts: list[str]) -> list[dict[str, Any]]:
         return [
             {"text": part, "output_ids": [ord(c) for c in part],
              "meta_info": {"id": "a", "completion_tokens": 0, "finish_reason": None}}
@@ -173,12 +179,12 @@ def test_generate_incremental(data, text):
     for event in replay:
         cut = trimmer.cut(encode(event))
         if cut is not None:
-            got = [*got, parse_event(cut)]
+            got = [*got, parse_event(cut)]  # type: ignore[list-item]
     assert "".join(event["text"] for event in got) == text
     assert [i for event in got for i in event["output_ids"]] == [ord(c) for c in text]
 
 
-def test_done_and_comments_are_no_json():
+def test_done_and_comments_are_no_json() -> None:
     assert parse_event(b"data: [DONE]") is None
     assert parse_event(b": ping") is None
     assert split_events(b"data: 1\n\ndata: 2\n\n") == [b"data: 1", b"data: 2"]

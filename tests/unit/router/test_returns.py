@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.decide.returns import UNKNOWN_AFTER_S, Return, Returns, first, stay
 from toolkit.router.return_reports import read
-from toolkit.router.returns import UNKNOWN_AFTER_S, Return, Returns, first, stay
 
 NOW = 1000.0
 SECONDS = st.floats(0.0, 1e4)

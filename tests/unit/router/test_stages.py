@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from tests.unit.router.house import House, run, turns
 from toolkit.policies.base import RequestView
 from toolkit.router import stage_figures
-from toolkit.router.config import RouterConfig, why_not
 from toolkit.router.metrics import Metrics
 from toolkit.router.request import SubRequest
+from toolkit.settings.router.config import RouterConfig, why_not
 
 STAGES = [{"upto": 200, "replicas": 2}, {"upto": 600}, {}]
 POOLED = ["br0", "level", "composed@filter+level+user", "composed@none", "pooled@shortest_queue"]

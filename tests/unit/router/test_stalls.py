@@ -9,7 +9,7 @@ from toolkit.router import stalls
 from toolkit.router.stalls import Stalls
 
 
-def test_only_who_takes_nothing_for_too_long_is_dropped():
+def test_only_who_takes_nothing_for_too_long_is_dropped() -> None:
     known = Stalls(10.0)
     one = object()
     assert not known.look(one, 100, 5, 0.0)
@@ -20,7 +20,7 @@ def test_only_who_takes_nothing_for_too_long_is_dropped():
     assert known.look(one, 100, 6, 21.0)
 
 
-def test_who_has_nothing_to_take_may_take_nothing_for_ever():
+def test_who_has_nothing_to_take_may_take_nothing_for_ever() -> None:
     known = Stalls(10.0)
     one = object()
     assert not known.look(one, 100, 5, 0.0)
@@ -31,7 +31,7 @@ def test_who_has_nothing_to_take_may_take_nothing_for_ever():
     assert len(known) == 0
 
 
-def test_what_a_client_took_is_what_its_system_acknowledges():
+def test_what_a_client_took_is_what_its_system_acknowledges() -> None:
     """Our own buffer is not it: it is as full as before after a client has read."""
 
     async def check() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ CONFIG = {
 
 
 @pytest.mark.slow
-def test_a_storm_loses_and_changes_nothing():
+def test_a_storm_loses_and_changes_nothing() -> None:
     async def check() -> None:
         args = ["--token-ms", "10", "--steps"]
         async with Cluster(prefills=2, decodes=3, worker_args=args, config=CONFIG) as cluster:
@@ -43,7 +44,7 @@ def test_a_storm_loses_and_changes_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_of_each_kind_beside_streams(fault, role):
+def test_one_fault_of_each_kind_beside_streams(fault: Any, role: str) -> None:
     async def check() -> None:
         args = ["--token-ms", "10", "--steps"]
         async with Cluster(prefills=2, decodes=2, worker_args=args, config=CONFIG) as cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from toolkit.router.strangers import Strangers
 
 
@@ -12,8 +13,10 @@ from toolkit.router.strangers import Strangers
     st.integers(1, 6),
     st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 9)), max_size=60),
 )
-@settings(max_examples=200, deadline=None)
-def test_they_are_bounded_and_the_crowded_address_makes_way(most, steps):
+@settings(max_examples=examples(200), deadline=None)
+def test_they_are_bounded_and_the_crowded_address_makes_way(
+    most: int, steps: list[tuple[bool, int, int]]
+) -> None:
     strangers: Strangers[int] = Strangers(most)
     here: dict[int, int] = {}
     for number, (comes, address, which) in enumerate(steps):
@@ -37,7 +40,7 @@ def test_they_are_bounded_and_the_crowded_address_makes_way(most, steps):
     assert (len(strangers), strangers._of) == (0, {})
 
 
-def test_one_address_that_opens_thousands_closes_none_of_another_s():
+def test_one_address_that_opens_thousands_closes_none_of_another_s() -> None:
     strangers: Strangers[str] = Strangers(100)
     strangers.add("honest", "a")
     gone = [strangers.add(f"greedy {i}", "b") for i in range(1000)]

@@ -42,7 +42,7 @@ def relay_of(path: str, budget: Budget) -> tuple[Relay, Budget]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [PATH, "/generate"])
-def test_the_charge_is_what_is_kept(path: str):
+def test_the_charge_is_what_is_kept(path: str) -> None:
     """Beside the memory that the process really holds for it."""
 
     async def check() -> None:
@@ -70,7 +70,7 @@ def test_the_charge_is_what_is_kept(path: str):
     run(check())
 
 
-def test_an_event_that_does_not_end_and_a_held_stream_are_charged_too():
+def test_an_event_that_does_not_end_and_a_held_stream_are_charged_too() -> None:
     async def check() -> None:
         budget = Budget(64 * MIB)
         relay, _ = relay_of(PATH, budget)
@@ -98,7 +98,7 @@ def test_an_event_that_does_not_end_and_a_held_stream_are_charged_too():
     run(check())
 
 
-def test_nothing_counts_of_a_request_that_is_over():
+def test_nothing_counts_of_a_request_that_is_over() -> None:
     budget = Budget(MIB)
     with budget.open() as charge:
         charge.grow(1000)
@@ -108,7 +108,7 @@ def test_nothing_counts_of_a_request_that_is_over():
     assert budget.held == 0
 
 
-def test_where_there_is_no_room_a_stream_goes_on_and_is_let_go():
+def test_where_there_is_no_room_a_stream_goes_on_and_is_let_go() -> None:
     async def check() -> None:
         budget = Budget(2 * MIB)
         relay, _ = relay_of(PATH, budget)
@@ -128,7 +128,7 @@ def test_where_there_is_no_room_a_stream_goes_on_and_is_let_go():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["whole", "gone", "aborted", "dead"])
-def test_a_router_gives_all_of_it_back(end: str):
+def test_a_router_gives_all_of_it_back(end: str) -> None:
     async def check() -> None:
         config = {"max_retries": 0, "record": None}
         async with Cluster(decodes=1, worker_args=["--token-ms", "1"], config=config) as cluster:
@@ -165,7 +165,7 @@ def test_a_router_gives_all_of_it_back(end: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [True, False])
-def test_a_stream_that_was_let_go_says_so_when_its_worker_dies(room: bool):
+def test_a_stream_that_was_let_go_says_so_when_its_worker_dies(room: bool) -> None:
     """With room for what its client has, it goes on elsewhere."""
 
     async def check() -> None:

@@ -14,13 +14,13 @@ from toolkit.contract import VERSION
 from toolkit.contract.events import Hello, Ping, encode
 from toolkit.policies.base import RequestView
 from toolkit.router import events, relay, upstream
-from toolkit.router.config import RouterConfig
 from toolkit.router.errors import UpstreamError
 from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.relay import Relay
 from toolkit.router.request import SubRequest
 from toolkit.router.upstream import Call, Upstream
+from toolkit.settings.router.config import RouterConfig
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -84,7 +84,7 @@ def fails_with(text: str) -> Callable[[Upstream, Call], Awaitable[None]]:
     ],
 )
 @pytest.mark.parametrize("apart", [False, True])
-def test_informational_answers_are_passed_over(before, apart):
+def test_informational_answers_are_passed_over(before: Any, apart: bool) -> None:
     async def check(pool: Upstream, call: Call) -> None:
         await answered(pool, call)
         await answered(pool, pool.post("/x", b"{}"))
@@ -92,22 +92,22 @@ def test_informational_answers_are_passed_over(before, apart):
     assert len(ask([before, OK] if apart else before + OK, check)) == 1
 
 
-def test_a_change_of_protocol_is_an_error():
+def test_a_change_of_protocol_is_an_error() -> None:
     ask(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
         fails_with("not HTTP"),
     )
 
 
-def test_informational_answers_without_end_are_an_error():
+def test_informational_answers_without_end_are_an_error() -> None:
     ask(b"HTTP/1.1 100 Continue\r\n\r\n" * 100, fails_with("16 answers of 1xx"))
 
 
-def test_a_status_that_http_does_not_have_is_an_error():
+def test_a_status_that_http_does_not_have_is_an_error() -> None:
     ask(b"HTTP/1.1 999 X\r\nContent-Length: 0\r\n\r\n", fails_with("status 999"))
 
 
-def test_heads_are_bounded():
+def test_heads_are_bounded() -> None:
     many = b"".join(b"X-%d: y\r\n" % number for number in range(500))
     ask(b"HTTP/1.1 200 OK\r\n" + many + b"\r\n", fails_with("more than 100 headers"))
     long = b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000
@@ -117,7 +117,7 @@ def test_heads_are_bounded():
     ask(endless, fails_with("64 KiB"))
 
 
-def test_what_is_said_of_an_answer_that_is_not_http_holds_nothing_of_it():
+def test_what_is_said_of_an_answer_that_is_not_http_holds_nothing_of_it() -> None:
     async def check(pool: Upstream, call: Call) -> None:
         with pytest.raises(UpstreamError) as failed:
             await asyncio.wait_for(call.done, 5)
@@ -126,7 +126,7 @@ def test_what_is_said_of_an_answer_that_is_not_http_holds_nothing_of_it():
     ask(b"secret prompt\r\n\r\n", check)
 
 
-def test_a_complete_answer_counts_whatever_follows_it():
+def test_a_complete_answer_counts_whatever_follows_it() -> None:
     for more in (b"more", OK, b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"):
 
         async def check(pool: Upstream, call: Call) -> None:
@@ -136,7 +136,7 @@ def test_a_complete_answer_counts_whatever_follows_it():
         assert len(ask(OK + more, check)) == 2, "such a connection is not used again"
 
 
-def test_an_answer_may_end_with_its_connection():
+def test_an_answer_may_end_with_its_connection() -> None:
     ask(b"HTTP/1.0 200 OK\r\n\r\n{}", answered, close=True)
     ask(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}", answered, close=True)
     ask(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}", fails_with("lost"), close=True)
@@ -145,12 +145,12 @@ def test_an_answer_may_end_with_its_connection():
     ask(chunked + b"0\r\n\r\n", answered, close=True)
 
 
-def test_answers_that_do_not_stream_are_bounded(monkeypatch):
+def test_answers_that_do_not_stream_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream, "ANSWER_MAX", 2**20)
     ask(b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n" + b"x" * 2**21, fails_with("1 MiB"))
 
 
-def test_a_sink_that_fails_ends_its_call_only():
+def test_a_sink_that_fails_ends_its_call_only() -> None:
     def sink(data: bytes) -> None:
         raise ValueError(data.decode())
 
@@ -185,7 +185,7 @@ def feeding(check: Callable[[Relay, Out, list[str]], None]) -> None:
             self._said.append(what)
 
     async def run() -> None:
-        out, said = Out(), []
+        out, said = Out(), []  # type: ignore[var-annotated]
         sub_request = SubRequest("completions", "/v1/completions", {}, "r", 0, True, RequestView())
         one = Relay(sub_request, out)
         one.begin(Ended(said), hold=False)  # type: ignore[arg-type]
@@ -194,7 +194,7 @@ def feeding(check: Callable[[Relay, Out, list[str]], None]) -> None:
     asyncio.run(run())
 
 
-def test_a_long_event_in_small_pieces_takes_no_quadratic_time():
+def test_a_long_event_in_small_pieces_takes_no_quadratic_time() -> None:
     def check(one: Relay, out: Out, said: list[str]) -> None:
         event = b"data: " + b"x" * (24 * 2**20) + b"\n\n"
         begin = time.process_time()
@@ -206,7 +206,7 @@ def test_a_long_event_in_small_pieces_takes_no_quadratic_time():
     feeding(check)
 
 
-def test_events_are_bounded(monkeypatch):
+def test_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "EVENT_MAX", 2**20)
 
     def check(one: Relay, out: Out, said: list[str]) -> None:
@@ -218,7 +218,7 @@ def test_events_are_bounded(monkeypatch):
     feeding(check)
 
 
-def test_events_are_put_together_wherever_they_are_cut():
+def test_events_are_put_together_wherever_they_are_cut() -> None:
     raw = b": 1 2\ndata: a\n\n: 3\ndata: b\n\ndata: [DONE]\n\n"
 
     def check(one: Relay, out: Out, said: list[str]) -> None:
@@ -240,7 +240,7 @@ def watcher() -> Watcher:
     return Watcher(KnownWorkers(config).workers[0], config)
 
 
-def test_a_worker_that_does_not_say_its_slots_gets_no_request():
+def test_a_worker_that_does_not_say_its_slots_gets_no_request() -> None:
     """0 once stood for "without limit": whoever was prefilled was bound at once, and none waited in
     the pool."""
 
@@ -256,7 +256,9 @@ def test_a_worker_that_does_not_say_its_slots_gets_no_request():
     asyncio.run(check())
 
 
-def test_lines_of_the_event_stream_are_bounded_and_may_hold_anything(monkeypatch, caplog):
+def test_lines_of_the_event_stream_are_bounded_and_may_hold_anything(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(events, "LINE_MAX", 2**20)
 
     async def check() -> None:

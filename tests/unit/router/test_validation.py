@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernels import examples
 from toolkit.router.errors import ApiError
 from toolkit.router.splitting import parse
 from toolkit.router.validate.check import _validate, check
 from toolkit.router.validate.endpoints import ENDPOINTS
 from toolkit.router.validate.field import Fate
-from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.limits import Limits
 from toolkit.router.validate.plain import known, plain
 from toolkit.router.validate.printed import document
 from toolkit.router.validate.private import is_ours, without_ours
 from toolkit.router.validate.sampling import SAMPLING
+from toolkit.settings.router.permissions import ALLOWABLE
 
 LIMITS = Limits(vocabulary=1000)
 BASES: dict[str, dict[str, Any]] = {
@@ -215,11 +217,11 @@ def test_nobody_speaks_in_the_toolkit_s_name(name: str) -> None:
     custom = {name: ["x"], "mine": [{name: 1, "a": {name: 2}}], "b": 3}
     clean = {"mine": [{"a": {}}], "b": 3}
     for endpoint in ("chat", "completions"):
-        body = passed(endpoint, custom_params=custom, unknown={"deep": [custom]}, **{name: 1})
+        body = passed(endpoint, custom_params=custom, unknown={"deep": [custom]}, **{name: 1})  # type: ignore[arg-type]
         assert body["custom_params"] == clean
         assert body["unknown"] == {"deep": [clean]}
         assert name not in body
-    body = passed("generate", sampling_params={"custom_params": custom, name: 7}, **{name: 1})
+    body = passed("generate", sampling_params={"custom_params": custom, name: 7}, **{name: 1})  # type: ignore[arg-type]
     assert body["sampling_params"] == {"custom_params": clean}
     body = check(
         "generate", {"text": ["a", "b"], "sampling_params": [{}, {"custom_params": custom}]}, LIMITS
@@ -245,11 +247,11 @@ def test_names_that_only_look_alike_stay() -> None:
 def test_each_row_does_what_it_says(endpoint: str) -> None:
     for name, field in ENDPOINTS[endpoint].items():
         if field.policy is Fate.DROP:
-            assert name not in passed(endpoint, **{name: {"any": ["thing"]}})
+            assert name not in passed(endpoint, **{name: {"any": ["thing"]}})  # type: ignore[arg-type]
         elif field.policy is Fate.REFUSE:
-            assert name in refused(endpoint, **{name: "x"})
+            assert name in refused(endpoint, **{name: "x"})  # type: ignore[arg-type]
             assert name not in passed(endpoint, **{name: field.default})
-            assert name not in passed(endpoint, **{name: None})
+            assert name not in passed(endpoint, **{name: None})  # type: ignore[arg-type]
 
 
 def test_a_deployment_can_allow() -> None:
@@ -312,7 +314,7 @@ HINTS: dict[str, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(data=st.data())
 def test_any_value_in_any_field_is_good_or_a_400(endpoint: str, data: st.DataObject) -> None:
     names = st.sampled_from([*ENDPOINTS[endpoint], "toolkit_x", "unknown"])
@@ -338,7 +340,7 @@ def test_any_value_in_any_field_is_good_or_a_400(endpoint: str, data: st.DataObj
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(data=st.data())
 def test_what_passes_without_pydantic_is_what_passes_with_it(
     endpoint: str, data: st.DataObject
@@ -359,7 +361,13 @@ def test_ordinary_requests_pass_without_pydantic(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("toolkit.router.validate.check._validate", never)
     usage = {"stream": True, "stream_options": {"include_usage": True}}
-    ordinary = {"model": "m", "temperature": 0.7, "top_p": 1.0, "max_tokens": 5, **usage}
+    ordinary: dict[str, Any] = {
+        "model": "m",
+        "temperature": 0.7,
+        "top_p": 1.0,
+        "max_tokens": 5,
+        **usage,
+    }
     assert passed("chat", user="u", **ordinary)["stream"] is True
     assert passed("completions", stop="x", seed=1, **ordinary)["max_tokens"] == 5
     params = {"max_new_tokens": 3, "top_k": 5}

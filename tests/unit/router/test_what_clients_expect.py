@@ -37,7 +37,7 @@ async def ask(
 @pytest.mark.parametrize("status", ["429", "503"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("said", ["7", "Wed, 21 Oct 2037 07:28:00 GMT"])
-def test_retry_after_goes_on_as_the_worker_said_it(status: str, stream: bool, said: str):
+def test_retry_after_goes_on_as_the_worker_said_it(status: str, stream: bool, said: str) -> None:
     async def check() -> None:
         async with Cluster(prefills=0, decodes=0, plains=1) as cluster:
             await cluster.make("plain-0", f"{status} Retry-After: {said}")
@@ -50,7 +50,7 @@ def test_retry_after_goes_on_as_the_worker_said_it(status: str, stream: bool, sa
 
 
 @pytest.mark.parametrize("said", ["", "Retry-After: soon", "Retry-After: -4"])
-def test_a_worker_that_says_no_time_has_the_router_s_own_estimate(said: str):
+def test_a_worker_that_says_no_time_has_the_router_s_own_estimate(said: str) -> None:
     async def check() -> None:
         async with Cluster(prefills=0, decodes=0, plains=1) as cluster:
             await cluster.make("plain-0", f"503 {said}".strip())
@@ -61,7 +61,9 @@ def test_a_worker_that_says_no_time_has_the_router_s_own_estimate(said: str):
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_worker_that_is_full_says_so_in_its_stream_and_the_client_hears_when_to_come(status: int):
+def test_a_worker_that_is_full_says_so_in_its_stream_and_the_client_hears_when_to_come(
+    status: int,
+) -> None:
     async def check() -> None:
         async with Cluster(decodes=1, role_args={"prefill": ["--first-token"]}) as cluster:
             body = bodies(2, refuse_first=status)[PATH]
@@ -72,7 +74,7 @@ def test_a_worker_that_is_full_says_so_in_its_stream_and_the_client_hears_when_t
     run(check())
 
 
-def test_of_workers_that_all_refuse_the_first_to_have_room_counts():
+def test_of_workers_that_all_refuse_the_first_to_have_room_counts() -> None:
     async def check() -> None:
         async with Cluster(prefills=0, decodes=0, plains=2) as cluster:
             await cluster.make("plain-0", "503 Retry-After: 9")
@@ -83,7 +85,7 @@ def test_of_workers_that_all_refuse_the_first_to_have_room_counts():
     run(check())
 
 
-def test_prefill_and_decode_are_both_needed_so_the_later_counts():
+def test_prefill_and_decode_are_both_needed_so_the_later_counts() -> None:
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
             await cluster.make("decode-0", "503 Retry-After: 8")
@@ -93,9 +95,9 @@ def test_prefill_and_decode_are_both_needed_so_the_later_counts():
     run(check())
 
 
-def test_headers_that_pass_are_listed_in_both_directions():
+def test_headers_that_pass_are_listed_in_both_directions() -> None:
     async def check() -> None:
-        numbers = {"prefills": 0, "decodes": 0, "plains": 1}
+        numbers: dict[str, Any] = {"prefills": 0, "decodes": 0, "plains": 1}
         async with Cluster(worker_args=["--record"], **numbers) as cluster:
             sent = {
                 "traceparent": "00-1", "X-SMG-Routing-Key": "k", "Authorization": "Bearer mine",
@@ -150,7 +152,7 @@ async def _answers(cluster: Cluster, name: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_every_answer_has_the_client_s_request_id():
+def test_every_answer_has_the_client_s_request_id() -> None:
     async def check() -> None:
         async with Cluster(config={"max_body_mib": 1}) as cluster:
             found = await _answers(cluster, "my.request:7_A-z~+=")
@@ -161,7 +163,7 @@ def test_every_answer_has_the_client_s_request_id():
     run(check())
 
 
-def test_every_answer_has_one_that_is_made_where_the_client_has_none():
+def test_every_answer_has_one_that_is_made_where_the_client_has_none() -> None:
     async def check() -> None:
         async with Cluster(config={"max_body_mib": 1}) as cluster:
             made = [got["x-request-id"] for got in (await _answers(cluster, "")).values()]
@@ -172,7 +174,7 @@ def test_every_answer_has_one_that_is_made_where_the_client_has_none():
 
 
 @pytest.mark.parametrize("said", ["x" * 129, "a b", "a/b", 'a"b', "é", "a;b", "<x>"])
-def test_a_word_that_is_not_sane_is_replaced(said: str):
+def test_a_word_that_is_not_sane_is_replaced(said: str) -> None:
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
             _, headers, _ = await ask(cluster, "GET", "/health", headers={"X-Request-Id": said})
@@ -181,7 +183,7 @@ def test_a_word_that_is_not_sane_is_replaced(said: str):
     run(check())
 
 
-def test_what_is_no_request_has_an_id_and_the_shape_too():
+def test_what_is_no_request_has_an_id_and_the_shape_too() -> None:
     async def check() -> None:
         async with Cluster(decodes=1, config={"head_timeout_s": 0.2}) as cluster:
             for sent, status in ((b"NOT HTTP\r\n\r\n", 400), (b"GET / HT", 408)):
@@ -195,7 +197,7 @@ def test_what_is_no_request_has_an_id_and_the_shape_too():
     run(check())
 
 
-def test_a_request_is_found_in_the_log_and_by_its_name():
+def test_a_request_is_found_in_the_log_and_by_its_name() -> None:
     async def check() -> None:
         async with Cluster(decodes=2) as cluster:
             body = bodies(6, crash_after=2, crash_role="decode")[PATH]
@@ -223,7 +225,7 @@ def test_a_request_is_found_in_the_log_and_by_its_name():
     run(check())
 
 
-def test_a_request_in_flight_is_known_and_two_of_one_name_do_not_disturb_each_other():
+def test_a_request_in_flight_is_known_and_two_of_one_name_do_not_disturb_each_other() -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--token-ms", "20"]) as cluster:
             headers = {"X-Request-Id": "twin"}
@@ -246,7 +248,7 @@ def test_a_request_in_flight_is_known_and_two_of_one_name_do_not_disturb_each_ot
     run(check())
 
 
-def test_a_client_sees_its_own_requests_only():
+def test_a_client_sees_its_own_requests_only() -> None:
     async def check() -> None:
         config = {"api_key_env": "C_KEY", "admin_key_env": "A_KEY", "admin_port": 0}
         env = {"C_KEY": "key-of-bob", "A_KEY": "key-of-admin"}
@@ -282,15 +284,15 @@ def _is_an_error(path: str, status: int, body: bytes) -> bool:
     """Whether it has the shape that errors of the path have."""
     told = json.loads(body)
     if path.startswith("/v1/messages"):
-        return told["type"] == "error" and {"type", "message"} == told["error"].keys()
+        return bool(told["type"] == "error" and {"type", "message"} == told["error"].keys())
     nested = path.startswith("/v1/responses") or not path.startswith("/v1/")
     error = told["error"] if nested else told
     assert nested or error.pop("object") == "error"
-    return {"message", "type", "param", "code"} == error.keys() and error["code"] == status
+    return bool({"message", "type", "param", "code"} == error.keys() and error["code"] == status)
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["open", "keyed"])
-def test_unknown_paths_wrong_methods_and_slashes_have_the_shape_of_their_path(keyed: bool):
+def test_unknown_paths_wrong_methods_and_slashes_have_the_shape_of_their_path(keyed: bool) -> None:
     async def check() -> None:
         config = {"api_key_env": "C_KEY"} if keyed else {}
         async with Cluster(decodes=1, config=config, env={"C_KEY": "key"}) as cluster:
@@ -315,7 +317,7 @@ def test_unknown_paths_wrong_methods_and_slashes_have_the_shape_of_their_path(ke
     run(check())
 
 
-def test_a_slash_too_many_is_sent_on_and_followed_with_method_and_body():
+def test_a_slash_too_many_is_sent_on_and_followed_with_method_and_body() -> None:
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
             for path in (*PATHS, "/v1/models", "/health"):
@@ -334,7 +336,7 @@ def test_a_slash_too_many_is_sent_on_and_followed_with_method_and_body():
     run(check())
 
 
-def test_an_expectation_that_nobody_knows_is_refused_in_the_shape_of_the_path():
+def test_an_expectation_that_nobody_knows_is_refused_in_the_shape_of_the_path() -> None:
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
             for path in ("/health", "/v1/models", PATH, "/nothing"):
@@ -346,7 +348,7 @@ def test_an_expectation_that_nobody_knows_is_refused_in_the_shape_of_the_path():
     run(check())
 
 
-def test_head_and_options_are_answered():
+def test_head_and_options_are_answered() -> None:
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
             for path in ("/health", "/readiness", "/v1/models", "/metrics"):
@@ -368,7 +370,7 @@ def test_head_and_options_are_answered():
     run(check())
 
 
-def test_a_page_of_html_in_between_is_told_as_an_error_object():
+def test_a_page_of_html_in_between_is_told_as_an_error_object() -> None:
     async def check() -> None:
         async with Cluster(prefills=0, decodes=0, plains=1, config={"max_retries": 0}) as cluster:
             await cluster.make("plain-0", "html")
@@ -378,7 +380,7 @@ def test_a_page_of_html_in_between_is_told_as_an_error_object():
     run(check())
 
 
-def test_the_openai_client_reads_all_of_it():
+def test_the_openai_client_reads_all_of_it() -> None:
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
             await cluster.make("decode-0", "503 Retry-After: 7")
@@ -418,7 +420,7 @@ def _cors(headers: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.startswith("access-control-")}
 
 
-def test_pages_get_nothing_by_default():
+def test_pages_get_nothing_by_default() -> None:
     async def check() -> None:
         async with Cluster(decodes=1) as cluster:
             status, headers, _ = await ask(cluster, "OPTIONS", PATH, headers=_preflight())
@@ -432,7 +434,7 @@ def test_pages_get_nothing_by_default():
     run(check())
 
 
-def test_pages_of_named_origins_may_read_every_answer_and_ask_without_a_key():
+def test_pages_of_named_origins_may_read_every_answer_and_ask_without_a_key() -> None:
     async def check() -> None:
         config = {"cors": [ORIGIN, "http://localhost:5173"], "api_key_env": "C_KEY"}
         async with Cluster(decodes=1, config=config, env={"C_KEY": "key"}) as cluster:
@@ -453,8 +455,8 @@ def test_pages_of_named_origins_may_read_every_answer_and_ask_without_a_key():
                 ("GET", PATH, {"headers": key}, 405),
             ]
             for method, path, options, wanted_status in asked:
-                sent = {"Origin": ORIGIN} | options.pop("headers", {})
-                status, headers, _ = await ask(cluster, method, path, headers=sent, **options)
+                sent: dict[str, Any] = {"Origin": ORIGIN} | options.pop("headers", {})  # type: ignore[attr-defined]
+                status, headers, _ = await ask(cluster, method, path, headers=sent, **options)  # type: ignore[arg-type]
                 assert status == wanted_status
                 assert headers["access-control-allow-origin"] == ORIGIN
                 assert "access-control-allow-credentials" not in headers
@@ -472,7 +474,7 @@ def test_pages_of_named_origins_may_read_every_answer_and_ask_without_a_key():
     run(check())
 
 
-def test_every_origin_gets_no_credentials_and_no_admin():
+def test_every_origin_gets_no_credentials_and_no_admin() -> None:
     async def check() -> None:
         async with Cluster(decodes=1, config={"cors": ["*"]}) as cluster:
             sent = {"Origin": ORIGIN}
@@ -495,19 +497,19 @@ def test_every_origin_gets_no_credentials_and_no_admin():
 
 @pytest.mark.parametrize("prefix", ["/team/workers", ""])
 @pytest.mark.parametrize("host", ["::1", "127.0.0.1"])
-def test_workers_behind_a_path_and_on_ipv6_serve_everything(host: str, prefix: str):
+def test_workers_behind_a_path_and_on_ipv6_serve_everything(host: str, prefix: str) -> None:
     """Events, health, generation, abort, models and moves all go there."""
 
     async def check() -> None:
         args = ["--resume", "--moves", "--token-ms", "5"]
-        options = {"host": host, "prefix": prefix, "worker_args": args}
-        config = {"decode_policy": "round_robin"}
+        options: dict[str, Any] = {"host": host, "prefix": prefix, "worker_args": args}
+        config: dict[str, Any] = {"decode_policy": "round_robin"}
         async with Cluster(config=config, **options) as cluster:
             for path, body in bodies(4).items():
                 status, raw = await post(cluster, path, body)
                 assert (status, text_of(path, raw)) == (200, expected(prompt_of(path), 4))
             assert (await ask(cluster, "GET", "/v1/models"))[0] == 200
-            rid = {"rid": "long"}
+            rid: dict[str, Any] = {"rid": "long"}
             streaming = asyncio.create_task(post(cluster, PATH, bodies(80, **rid)[PATH]))
             await cluster.until(lambda s: sum(w["inflight"] for w in s["workers"]) > 0)
             await asyncio.sleep(0.1)
@@ -529,7 +531,7 @@ def test_workers_behind_a_path_and_on_ipv6_serve_everything(host: str, prefix: s
     run(check())
 
 
-def test_a_worker_that_answers_404_for_ever_is_named_with_its_reason():
+def test_a_worker_that_answers_404_for_ever_is_named_with_its_reason() -> None:
     async def check() -> None:
         async with Cluster(decodes=1, prefix="/right") as cluster:
             prefill, decode = (worker.config() for worker in cluster.workers)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
 
+from tests.present import present
 from toolkit.contract.events import LoadReading
-from toolkit.router.config import RouterConfig
+from toolkit.decide.ledger import GRACE_S, SETTLED_S
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.ledger import GRACE_S, SETTLED_S
 from toolkit.router.rank import Rank
+from toolkit.settings.router.config import RouterConfig
 
 READING = LoadReading(running=1, used_tokens=9, total_tokens=9)
 
@@ -22,7 +24,7 @@ def rank() -> Rank:
     return KnownWorkers(config).workers[0].ranks[0]
 
 
-def in_loop(check) -> None:
+def in_loop(check: Any) -> None:
     async def inner() -> None:
         result = check()
         if asyncio.iscoroutine(result):
@@ -31,45 +33,45 @@ def in_loop(check) -> None:
     asyncio.run(inner())
 
 
-def test_what_was_sent_after_a_reading_is_added_until_the_next_one():
+def test_what_was_sent_after_a_reading_is_added_until_the_next_one() -> None:
     def check() -> None:
         r = rank()
         assert r.load(0.0) is None
         r.read(READING, 10.0)
         lease = r.begin(100, 10.1)
         r.begin(50, 10.1)
-        assert (r.load(10.1).sent_requests, r.load(10.1).sent_tokens) == (2, 150)
+        assert (present(r.load(10.1)).sent_requests, present(r.load(10.1)).sent_tokens) == (2, 150)
         r.read(READING, 10.1 + GRACE_S / 2)  # may have been taken before they arrived
-        assert r.load(10.12).sent_tokens == 150
+        assert present(r.load(10.12)).sent_tokens == 150
         r.end(lease, 100, True)
-        assert r.load(10.12).sent_tokens == 50
+        assert present(r.load(10.12)).sent_tokens == 50
         r.read(READING, 10.2)
-        assert r.load(10.2).sent_requests == 0
+        assert present(r.load(10.2)).sent_requests == 0
 
     in_loop(check)
 
 
-def test_an_idle_worker_has_nothing_sent_to_it_for_ever():
+def test_an_idle_worker_has_nothing_sent_to_it_for_ever() -> None:
     def check() -> None:
         r = rank()
         r.read(READING, 10.0)
         r.begin(100, 10.01)
-        assert r.load(10.02).sent_requests == 1
-        assert r.load(10.02 + SETTLED_S).sent_requests == 0
+        assert present(r.load(10.02)).sent_requests == 1
+        assert present(r.load(10.02 + SETTLED_S)).sent_requests == 0
 
     in_loop(check)
 
 
-def test_the_pool_s_size_is_its_capacity():
+def test_the_pool_s_size_is_its_capacity() -> None:
     def check() -> None:
         r = rank()
         r.read(msgspec.structs.replace(READING, capacity_tokens=90), 1.0)
-        assert r.load(1.0).usage == pytest.approx(0.1)
+        assert present(r.load(1.0)).usage == pytest.approx(0.1)
 
     in_loop(check)
 
 
-def test_workers_must_fit_together():
+def test_workers_must_fit_together() -> None:
     plain = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
     decode = {"name": "b", "role": "decode", "url": "http://127.0.0.1:2"}
     for workers in ([decode], [plain, decode], [plain, plain], []):

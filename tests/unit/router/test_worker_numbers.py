@@ -15,14 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.kernels import examples
 from toolkit.contract import VERSION
 from toolkit.router.app import Router
-from toolkit.router.config import RouterConfig, WorkerConfig
 from toolkit.router.events import Watcher
 from toolkit.router.failure import failure_of
 from toolkit.router.relay import Relay
 from toolkit.router.splitting import parse
 from toolkit.router.upstream import Call
+from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.worker import WorkerConfig
 
 WORKERS = (
     WorkerConfig(name="p", role="prefill", url="http://127.0.0.1:1", bootstrap_port=1),
@@ -99,9 +101,11 @@ def _refuse(constant: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(lines(), min_size=1, max_size=12), st.lists(lines(), max_size=4))
-def test_pages_about_workers_hold_whatever_they_say(decode: list[bytes], prefill: list[bytes]):
+def test_pages_about_workers_hold_whatever_they_say(
+    decode: list[bytes], prefill: list[bytes]
+) -> None:
     async def check() -> None:
         made = router()
         feed(made, 0, prefill)
@@ -131,7 +135,7 @@ def _numbers_are_sane(value: Any) -> bool:
     return not isinstance(value, (int, float)) or -(2**41) <= value <= 2**63
 
 
-def test_sums_stay_where_json_can_hold_them():
+def test_sums_stay_where_json_can_hold_them() -> None:
     """An event with the largest numbers that are taken, again and again."""
     event = {
         "type": "steps", "steps": 2**31, "requests": 2**53, "kv_tokens": 2**53,
@@ -150,7 +154,7 @@ def test_sums_stay_where_json_can_hold_them():
 
 
 @pytest.mark.parametrize("number", [2**64, -1, 10**400], ids=["64 bits", "below 0", "400 digits"])
-def test_a_reading_out_of_bounds_is_none(number: int):
+def test_a_reading_out_of_bounds_is_none(number: int) -> None:
     """The rank has no load then, and policies go by what the router has sent there."""
 
     async def check() -> None:
@@ -166,7 +170,7 @@ def test_a_reading_out_of_bounds_is_none(number: int):
 
 
 @pytest.mark.parametrize("code", [200, 0, -1, 700, 2**70, True, "500", None, [], {}, 1e300])
-def test_a_failure_has_the_status_of_an_error(code: Any):
+def test_a_failure_has_the_status_of_an_error(code: Any) -> None:
     for told in (
         {"error": {"message": "m", "code": code}},
         {"meta_info": {"finish_reason": {"type": "abort", "status_code": code}}},
@@ -179,7 +183,7 @@ def test_a_failure_has_the_status_of_an_error(code: Any):
 
 
 @pytest.mark.parametrize("ids", [b"-1", b"1.5", b"x", b"1234567890", b"9" * 5000, b"1,2"])
-def test_ids_of_tokens_are_numbers_of_a_vocabulary(ids: bytes):
+def test_ids_of_tokens_are_numbers_of_a_vocabulary(ids: bytes) -> None:
     class Nowhere:
         def write(self, events: bytes) -> None:
             pass

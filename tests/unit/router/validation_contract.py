@@ -26,10 +26,10 @@ from toolkit.router.splitting import SPLIT
 from toolkit.router.validate import content, rules, stop_regex
 from toolkit.router.validate.declared import DECLARED, lacks, oldest
 from toolkit.router.validate.endpoints import ENDPOINTS
-from toolkit.router.validate.limits import ALLOWABLE
 from toolkit.router.validate.models import model
 from toolkit.router.validate.parameters import MOST_BY_DEFAULT
 from toolkit.router.validate.sampling import SAMPLING
+from toolkit.settings.router.permissions import ALLOWABLE
 
 EVERYTHING = frozenset(ALLOWABLE)
 
@@ -196,8 +196,8 @@ def what_is_copied_from_sglang_is_what_it_says() -> None:
     from sglang.srt.utils.field_validators import validate_optional_list_i64_1d_2d
     from transformers import PreTrainedTokenizerBase
 
-    assert stop_regex.MAX_BYTES == theirs_too.MAX_STOP_REGEX_LEN
-    assert stop_regex.MAX_PATTERNS == theirs_too.MAX_STOP_REGEX_COUNT
+    assert stop_regex.MAX_BYTES == theirs_too.MAX_STOP_REGEX_LEN  # type: ignore[attr-defined]
+    assert stop_regex.MAX_PATTERNS == theirs_too.MAX_STOP_REGEX_COUNT  # type: ignore[attr-defined]
     assert rules.MAX_STOPS == theirs_too.MAX_STOP_COUNT
     arguments = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
     assert arguments - {"kwargs", "documents"} <= content.RENDERING

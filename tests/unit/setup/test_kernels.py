@@ -90,3 +90,22 @@ def test_the_listed_numeric_tests_exist() -> None:
     assert [path for path in sorted(numeric.MODULES) if not (ROOT / path).is_file()] == []
     text = "".join((ROOT / path).read_text() for path in numeric.MODULES)
     assert [name for name in sorted(numeric.LEFT_OUT) if f"def {name}(" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "counts"),
+    [("", (25, 12, 4, 25)), ("default", (25, 12, 4, 25)), ("fast", (20, 10, 4, 25)),
+     ("full", (200, 100, 16, 600))],
+)  # fmt: skip
+def test_a_property_has_25_examples_in_a_change_and_200_in_a_full_run(
+    scope: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(kernels.ASKED, raising=False)
+    monkeypatch.setenv("TOOLKIT_TEST_SCOPE", scope)
+    assert tuple(map(taken.examples, (100, 50, 8, 300))) == counts
+
+
+def test_under_other_kernels_a_fifth_of_the_examples_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kernels.ASKED, "Haswell")
+    monkeypatch.setenv("TOOLKIT_TEST_SCOPE", "full")
+    assert taken.examples(100) == 20

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from toolkit.setup import environment, kernels, lockfile, say, stamp, testing, verify
+from toolkit.setup import environment, kernels, lockfile, say, stamp, testing, touched, verify
 from toolkit.setup.layout import Layout, here
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,5})?", fullmatch=True)
@@ -173,6 +173,12 @@ def test_all_problems_are_told_at_once(place: Layout, monkeypatch: pytest.Monkey
 KERNELS = "numeric tests under other kernels"
 
 
+@pytest.fixture
+def all_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(touched, "touched", lambda _root: list(touched.PARTS))
+
+
+@pytest.mark.usefixtures("all_touched")
 def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> None:
     lint = [name for name, _ in testing.lint_steps(here())]
     assert lint == ["ruff check", "ruff format", "import contracts", "documents", "mypy"]
@@ -205,6 +211,17 @@ def kernel_runs(*extra: str) -> list[list[str]]:
     return [command[3:] for name, command in steps if name == KERNELS]
 
 
+def test_a_part_that_the_change_does_not_touch_runs_in_a_full_run_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(touched, "touched", lambda _root: [])
+    assert kernel_runs() == []
+    assert kernel_runs("tests/unit/placement") == [["tests/unit/placement"]]
+    full = testing.test_steps(here(), True, testing.FULL, [])
+    assert [name for name, _ in full] == ["unit tests", KERNELS]
+
+
+@pytest.mark.usefixtures("all_touched")
 def test_other_kernels_get_the_named_unit_tests_alone() -> None:
     one, end = "tests/unit/placement/test_joint.py::test_nodes_come_first", "tests/e2e"
     assert kernel_runs() == [["tests/unit"]]
@@ -216,13 +233,20 @@ def test_other_kernels_get_the_named_unit_tests_alone() -> None:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def recorded() -> list[list[str]]:
+    """The parts that a run says have passed."""
+    return []
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, recorded: list[list[str]]) -> Callable[..., int]:
     """Run these lint and test steps in place of the project's; the exit status."""
 
     def run(lint: list[testing.Step], tests: list[testing.Step]) -> int:
         monkeypatch.setattr(testing, "lint_steps", lambda *_: lint)
         monkeypatch.setattr(testing, "test_steps", lambda *_: tests)
-        monkeypatch.setattr(testing.libraries, "ensure_browser", lambda: None)
+        monkeypatch.setattr(testing.libraries, "ensure_browser", lambda: None)  # type: ignore[attr-defined]
+        monkeypatch.setattr(touched, "record", lambda _root, passed: recorded.append([*passed]))
         return testing.run(here(), False, [])
 
     return run
@@ -245,6 +269,15 @@ def test_failing_tests_fail_the_run_but_not_the_later_steps(
     assert stand_in([], [("first", ["false"]), ("second", ["echo", "ran"])]) == 1
     said = capfd.readouterr().out
     assert "ran" in said and "FAILED: first (exit 1)" in said
+
+
+def test_a_run_that_passes_says_so_of_every_part(
+    stand_in: Callable[..., int], recorded: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(touched, "recorded", lambda _root: {})
+    assert stand_in([], [("tests", ["false"])]) == 1 and recorded == []
+    assert stand_in([], [("tests", ["true"])]) == 0
+    assert recorded == [list(touched.PARTS)]
 
 
 def test_what_lint_finds_ends_the_run(

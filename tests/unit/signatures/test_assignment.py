@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,7 +42,7 @@ def greedy(costs: np.ndarray, capacity: int) -> float:
     return total
 
 
-def assert_proved(costs: np.ndarray, capacity: int, result) -> None:
+def assert_proved(costs: np.ndarray, capacity: int, result: Any) -> None:
     """Complementary slackness: with these prices nobody would rather be elsewhere."""
     paid = costs + result.prices
     own = paid[np.arange(len(costs)), result.labels]
@@ -53,7 +55,9 @@ def assert_proved(costs: np.ndarray, capacity: int, result) -> None:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(problems, st.integers(0, 4))
-def test_equals_the_hungarian_method_and_is_never_above_a_greedy_one(costs, extra):
+def test_equals_the_hungarian_method_and_is_never_above_a_greedy_one(
+    costs: Any, extra: int
+) -> None:
     capacity = -(-costs.shape[0] // costs.shape[1]) + extra
     result = balanced_assignment(costs, capacity)
     assert result.cost == pytest.approx(hungarian(costs, capacity), abs=1e-9)
@@ -64,7 +68,9 @@ def test_equals_the_hungarian_method_and_is_never_above_a_greedy_one(costs, extr
 
 @settings(max_examples=examples(100), deadline=None)
 @given(problems, st.data())
-def test_prices_of_another_problem_change_nothing_but_the_time(costs, data):
+def test_prices_of_another_problem_change_nothing_but_the_time(
+    costs: Any, data: st.DataObject
+) -> None:
     clusters = costs.shape[1]
     prices = np.array(data.draw(st.lists(st.floats(0, 9), min_size=clusters, max_size=clusters)))
     warm = balanced_assignment(costs, prices=prices)
@@ -72,7 +78,7 @@ def test_prices_of_another_problem_change_nothing_but_the_time(costs, data):
 
 
 @pytest.mark.parametrize(("points", "clusters"), [(1000, 16), (997, 16), (10_000, 24)])
-def test_exact_at_full_size(points, clusters):
+def test_exact_at_full_size(points: int, clusters: int) -> None:
     rng = np.random.default_rng(0)
     costs = rng.random((points, clusters)) ** 2 * np.linspace(0.2, 1, clusters)
     capacity = -(-points // clusters)
@@ -82,14 +88,14 @@ def test_exact_at_full_size(points, clusters):
         assert result.cost == pytest.approx(hungarian(costs, capacity), abs=1e-7)
 
 
-def test_thousands_of_equal_points_are_moved_together():
+def test_thousands_of_equal_points_are_moved_together() -> None:
     result = balanced_assignment(np.zeros((10_000, 16)))
     assert set(np.bincount(result.labels)) == {625}
     crowd = np.tile([0.0, 0.25, 0.5, 0.75], (8_000, 1))
     assert balanced_assignment(crowd).cost == pytest.approx(8_000 * 0.375)
 
 
-def test_ties_are_broken_the_same_way():
+def test_ties_are_broken_the_same_way() -> None:
     costs = np.random.default_rng(3).integers(0, 3, size=(60, 5)).astype(float)
     first = balanced_assignment(costs)
     assert (balanced_assignment(costs.copy()).labels == first.labels).all()
@@ -104,6 +110,6 @@ def test_ties_are_broken_the_same_way():
         (np.zeros((5, 2)), 2, "cannot hold 5"),
     ],
 )
-def test_bad_input(costs, capacity, words):
+def test_bad_input(costs: Any, capacity: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         balanced_assignment(costs, capacity)

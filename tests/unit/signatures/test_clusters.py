@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,7 +26,7 @@ def signature_sets(draw: st.DrawFn) -> np.ndarray:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(signature_sets(), st.integers(1, 12), st.integers(0, 5))
-def test_balance_bound_full_clusters_and_unit_centroids(signatures, k, seed):
+def test_balance_bound_full_clusters_and_unit_centroids(signatures: Any, k: int, seed: int) -> None:
     k = min(k, len(signatures))
     found = balanced_kmeans(signatures, k, seed, restarts=2)
     assert found.sizes.sum() == len(signatures)
@@ -43,7 +45,9 @@ def test_balance_bound_full_clusters_and_unit_centroids(signatures, k, seed):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(signature_sets(), st.integers(1, 6), st.randoms(use_true_random=False))
-def test_order_of_the_requests_does_not_change_the_cost(signatures, k, random):
+def test_order_of_the_requests_does_not_change_the_cost(
+    signatures: Any, k: int, random: Any
+) -> None:
     k = min(k, len(signatures))
     order = list(range(len(signatures)))
     random.shuffle(order)
@@ -61,7 +65,7 @@ def blobs(sizes: list[int], dimensions: int = 40, seed: int = 0) -> tuple[np.nda
     return normalise(rows.astype(np.float32)), labels
 
 
-def test_finds_equal_blobs_exactly():
+def test_finds_equal_blobs_exactly() -> None:
     signatures, labels = blobs([25] * 6)
     found = balanced_kmeans(signatures, 6)
     for blob in range(6):
@@ -69,14 +73,14 @@ def test_finds_equal_blobs_exactly():
     assert (nearest(signatures, found.centroids) == found.labels).all()
 
 
-def test_final_labels_are_the_exact_assignment_to_the_final_centroids():
+def test_final_labels_are_the_exact_assignment_to_the_final_centroids() -> None:
     signatures, _ = blobs([70, 10, 12, 9, 3])
     found = balanced_kmeans(signatures, 5, 2)
     costs = 1.0 - (signatures @ found.centroids.T).astype(np.float64)
     assert found.inertia == pytest.approx(balanced_assignment(costs).cost, abs=1e-4)
 
 
-def test_vanilla_is_closer_and_unbalanced():
+def test_vanilla_is_closer_and_unbalanced() -> None:
     signatures, _ = blobs([90, 10, 10, 10])
     free, bound = vanilla_kmeans(signatures, 4), balanced_kmeans(signatures, 4)
     assert free.sizes.max() == 90
@@ -84,7 +88,7 @@ def test_vanilla_is_closer_and_unbalanced():
     assert free.inertia < bound.inertia
 
 
-def test_restarts_keep_the_best_and_a_seed_repeats():
+def test_restarts_keep_the_best_and_a_seed_repeats() -> None:
     rng = np.random.default_rng(0)
     signatures = normalise(rng.random((150, 10), dtype=np.float32))
     runs = [balanced_kmeans(signatures, 8, 1, restarts=n) for n in range(1, 9)]
@@ -98,7 +102,7 @@ def test_restarts_keep_the_best_and_a_seed_repeats():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("distinct", [1, 5])
-def test_repeated_signatures_make_balanced_clusters_in_a_few_rounds(distinct):
+def test_repeated_signatures_make_balanced_clusters_in_a_few_rounds(distinct: int) -> None:
     """Equal points are equal in cost, and may not change places for ever."""
     rng = np.random.default_rng(1)
     rows = normalise(rng.random((distinct, 1280), dtype=np.float32))
@@ -111,12 +115,12 @@ def test_repeated_signatures_make_balanced_clusters_in_a_few_rounds(distinct):
 @pytest.mark.parametrize(
     ("k", "words"), [(0, "at least one decode worker"), (-3, "k = -3"), (7, "run at least 7")]
 )
-def test_bad_k(k, words):
+def test_bad_k(k: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         balanced_kmeans(normalise(np.ones((6, 3), dtype=np.float32)), k)
 
 
-def test_rows_that_are_no_signatures():
+def test_rows_that_are_no_signatures() -> None:
     for rows in (np.full((4, 3), np.nan), np.full((4, 3), 2.0)):
         with pytest.raises(ValueError, match="length 1 or 0"):
             balanced_kmeans(rows.astype(np.float32), 2)

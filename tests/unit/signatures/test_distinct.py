@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ def measured(requests: int, seed: int = 0) -> tuple[Calibration, np.ndarray]:
     return Calibration(prefill, decode, tokens), domains
 
 
-def test_formula_equals_drawing_the_experts():
+def test_formula_equals_drawing_the_experts() -> None:
     data, _ = measured(12)
     batches = np.array([[0, 3, 5], [7, 8, 11]])
     found = expected_distinct(data, batches)
@@ -27,14 +29,14 @@ def test_formula_equals_drawing_the_experts():
         assert row == pytest.approx(drawn.any(axis=1).sum(axis=2).mean(axis=0), abs=0.15)
 
 
-def test_a_batch_of_one_loads_its_own_experts():
+def test_a_batch_of_one_loads_its_own_experts() -> None:
     data, _ = measured(6)
     found = expected_distinct(data, np.arange(6)[:, None])
     share = data.decode.sum(axis=2) / data.tokens[:, None]
     assert found == pytest.approx(share, rel=1e-5)
 
 
-def test_clusters_of_unseen_requests_share_experts():
+def test_clusters_of_unseen_requests_share_experts() -> None:
     seen, _ = measured(300)
     unseen, domains = measured(400, seed=8)
     fitted = fit(seen.prefill, seen.decode, seen.tokens, 4)
@@ -51,7 +53,7 @@ def test_clusters_of_unseen_requests_share_experts():
     assert clusters.skipped == ()
 
 
-def test_small_groups_are_skipped_and_said_so():
+def test_small_groups_are_skipped_and_said_so() -> None:
     data, _ = measured(40)
     groups = np.array(["code"] * 20 + ["law"] * 17 + ["rare"] * 3)
     found = distinct_reduction(data, groups, batch=8, batches=50)
@@ -73,7 +75,7 @@ def test_small_groups_are_skipped_and_said_so():
         (np.zeros(10, dtype=int), 0, "at least 1 request"),
     ],
 )
-def test_bad_input(groups, batch, words):
+def test_bad_input(groups: Any, batch: int, words: str) -> None:
     data, _ = measured(10)
     with pytest.raises(ValueError, match=words):
         distinct_reduction(data, groups, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def of_domains(*wanted: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("k", [2, 4])
-def test_after_a_switch_of_the_traffic_the_held_out_requests_are_nearer(k):
+def test_after_a_switch_of_the_traffic_the_held_out_requests_are_nearer(k: int) -> None:
     before, after = of_domains(0, 1), of_domains(2, 3, 4, 5)
     space = space_of(before)
     old = balanced_kmeans(signatures_of(space, before), k).centroids
@@ -66,12 +67,12 @@ def test_after_a_switch_of_the_traffic_the_held_out_requests_are_nearer(k):
     unseen = signatures_of(space, after[512:])
     assert nearness(unseen, refit.centroids).cosine == pytest.approx(refit.cosine_new, abs=0.1)
     assert refit.batch == 8
-    assert refit.distinct_new < refit.distinct_old
+    assert refit.distinct_new < refit.distinct_old  # type: ignore[operator]
     assert f"cosine {refit.cosine_old:.3f} -> {refit.cosine_new:.3f}" in refit.summary
     assert "in batches of 8" in refit.summary
 
 
-def test_while_the_reservoir_is_mostly_old_the_youngest_decide():
+def test_while_the_reservoir_is_mostly_old_the_youngest_decide() -> None:
     """The case right after a switch: 100 new requests behind 412 old ones."""
     before, after = of_domains(0, 1), of_domains(2, 3, 4, 5)
     space = space_of(before)
@@ -94,7 +95,7 @@ def test_while_the_reservoir_is_mostly_old_the_youngest_decide():
 
 
 @pytest.mark.parametrize("k", [2, 4, 8])
-def test_unchanged_traffic_is_declined_and_would_move_few_requests(k):
+def test_unchanged_traffic_is_declined_and_would_move_few_requests(k: int) -> None:
     rows = of_domains(*range(8))
     space = space_of(rows)
     old = balanced_kmeans(signatures_of(space, rows[:1000]), k).centroids
@@ -110,7 +111,7 @@ def test_unchanged_traffic_is_declined_and_would_move_few_requests(k):
     assert (match_centroids(refit.centroids, old) == np.arange(k)).all()
 
 
-def test_matching_keeps_workers_warm_however_the_clusters_are_numbered():
+def test_matching_keeps_workers_warm_however_the_clusters_are_numbered() -> None:
     rows = of_domains(0, 1, 2, 3)
     space = space_of(rows)
     old = balanced_kmeans(signatures_of(space, rows[:500]), 4).centroids
@@ -123,18 +124,18 @@ def test_matching_keeps_workers_warm_however_the_clusters_are_numbered():
     assert refit.moved < np.mean(nearest(signatures, old) != nearest(signatures, new)) / 2
 
 
-def test_a_crowd_is_relieved_even_where_the_cosine_gains_little():
+def test_a_crowd_is_relieved_even_where_the_cosine_gains_little() -> None:
     rows, one = of_domains(*range(8)), of_domains(0)
     space = space_of(rows)
     old = balanced_kmeans(signatures_of(space, rows[:1200]), 4).centroids
     rules = DriftRules(min_gain=0.9)
     refit = refit_recent(space, recent_of(one[-400:]), old, rules=rules)
-    assert refit.workers_new > 1.5 * refit.workers_old
+    assert refit.workers_new > 1.5 * refit.workers_old  # type: ignore[operator]
     assert refit.worthwhile
     assert "workers in use" in refit.summary
 
 
-def test_a_crowd_that_has_just_gathered_is_relieved_too():
+def test_a_crowd_that_has_just_gathered_is_relieved_too() -> None:
     """All 512 requests fit it best as one crowd; the youngest alone can be spread."""
     rows, one = of_domains(*range(8)), of_domains(0)
     space = space_of(rows)
@@ -143,10 +144,10 @@ def test_a_crowd_that_has_just_gathered_is_relieved_too():
     refit = refit_recent(space, recent, old)
     assert refit.worthwhile
     assert refit.provisional
-    assert refit.workers_new > 1.5 * refit.workers_old
+    assert refit.workers_new > 1.5 * refit.workers_old  # type: ignore[operator]
 
 
-def test_the_same_seed_gives_the_same_refit_and_the_recent_requests_are_not_changed():
+def test_the_same_seed_gives_the_same_refit_and_the_recent_requests_are_not_changed() -> None:
     rows = of_domains(2, 3, 4)[:200]
     space = space_of(of_domains(0, 1))
     old = balanced_kmeans(signatures_of(space, of_domains(0, 1)), 3).centroids
@@ -159,7 +160,7 @@ def test_the_same_seed_gives_the_same_refit_and_the_recent_requests_are_not_chan
     assert (old == copies[1]).all()
 
 
-def test_the_type_of_the_counts_does_not_matter():
+def test_the_type_of_the_counts_does_not_matter() -> None:
     rows = of_domains(2, 3)[:150]
     space = space_of(of_domains(0, 1))
     old = balanced_kmeans(signatures_of(space, of_domains(0, 1)), 2).centroids
@@ -173,7 +174,7 @@ def test_the_type_of_the_counts_does_not_matter():
 
 
 @pytest.mark.parametrize(("requests", "batches"), [(512, {8}), (40, {2, 4}), (9, {0, 2})])
-def test_the_batch_is_as_large_as_the_held_out_requests_allow(requests, batches):
+def test_the_batch_is_as_large_as_the_held_out_requests_allow(requests: int, batches: Any) -> None:
     before = of_domains(0, 1)
     space = space_of(before)
     old = balanced_kmeans(signatures_of(space, before), 2).centroids
@@ -189,9 +190,11 @@ def test_the_batch_is_as_large_as_the_held_out_requests_allow(requests, batches)
     st.integers(0, 5),
     st.sampled_from(["random", "equal", "zero", "half zero"]),
 )
-def test_any_recent_requests_give_finite_centroids_for_every_worker(requests, k, seed, kind):
+def test_any_recent_requests_give_finite_centroids_for_every_worker(
+    requests: int, k: int, seed: int, kind: str
+) -> None:
     rng = np.random.default_rng(seed)
-    space = SignatureSpace(np.ones((2, 5)), (0, 1))
+    space = SignatureSpace(np.ones((2, 5)), (0, 1))  # type: ignore[arg-type]
     counts = rng.integers(0, 50, size=(requests, 10)).astype(np.float32)
     if kind == "equal":
         counts[:] = counts[:1]
@@ -217,8 +220,8 @@ def test_any_recent_requests_give_finite_centroids_for_every_worker(requests, k,
         assert not refit.fitted
 
 
-def test_equal_signatures_leave_every_worker_in_the_band():
-    space = SignatureSpace(np.ones((1, 4)), (0,))
+def test_equal_signatures_leave_every_worker_in_the_band() -> None:
+    space = SignatureSpace(np.ones((1, 4)), (0,))  # type: ignore[arg-type]
     counts = np.tile(np.array([9.0, 3, 0, 1], dtype=np.float32), (200, 1))
     old = np.eye(4, dtype=np.float32)[1:]
     refit = refit_recent(space, Recent(counts, np.full(200, 10)), old)
@@ -226,8 +229,8 @@ def test_equal_signatures_leave_every_worker_in_the_band():
     assert refit.centroids @ refit.centroids[0] == pytest.approx(np.ones(3), abs=1e-5)
 
 
-def test_one_worker():
-    space = SignatureSpace(np.ones((1, 4)), (0,))
+def test_one_worker() -> None:
+    space = SignatureSpace(np.ones((1, 4)), (0,))  # type: ignore[arg-type]
     counts = np.random.default_rng(0).integers(0, 9, size=(40, 4)).astype(np.float32)
     old = np.eye(4, dtype=np.float32)[:1]
     refit = refit_recent(space, Recent(counts, np.full(40, 10)), old)
@@ -245,7 +248,7 @@ def test_one_worker():
         ((9, 6), (2, 4), "another signature space"),
     ],
 )
-def test_shapes_of_another_space(counts, old, words):
-    space = SignatureSpace(np.ones((1, 4)), (0,))
+def test_shapes_of_another_space(counts: Any, old: Any, words: str) -> None:
+    space = SignatureSpace(np.ones((1, 4)), (0,))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=words):
         refit_recent(space, Recent(np.ones(counts), np.ones(counts[0])), np.ones(old))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +21,11 @@ SHAPE = {"layers": 6, "experts": 24, "top_k": 4, "domains": 4}
 
 
 @pytest.fixture(scope="module")
-def measured():
+def measured() -> Any:
     return synthetic_counts(120, **SHAPE)
 
 
-def test_fit_finds_the_domains(measured):
+def test_fit_finds_the_domains(measured: Any) -> None:
     prefill, decode, tokens, domains = measured
     fitted = fit(prefill, decode, tokens, 4)
     assert fitted.k == 4
@@ -42,7 +43,7 @@ def test_fit_finds_the_domains(measured):
     assert table.max(axis=1).sum() / 200 > 0.6
 
 
-def test_the_order_of_the_requests_does_not_matter(measured):
+def test_the_order_of_the_requests_does_not_matter(measured: Any) -> None:
     prefill, decode, tokens, _ = measured
     order = np.random.default_rng(5).permutation(120)
     one, two = (
@@ -54,7 +55,7 @@ def test_the_order_of_the_requests_does_not_matter(measured):
     assert (one.labels[order] == two.labels).all()
 
 
-def test_refit_is_the_fit_for_that_k(measured):
+def test_refit_is_the_fit_for_that_k(measured: Any) -> None:
     prefill, decode, tokens, _ = measured
     first = fit(prefill, decode, tokens, 3, 7)
     again, direct = refit(first, prefill, 8, 7), fit(prefill, decode, tokens, 8, 7)
@@ -70,7 +71,7 @@ def test_refit_is_the_fit_for_that_k(measured):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 10**6))
-def test_matching_is_the_best_of_all(new, old, seed):
+def test_matching_is_the_best_of_all(new: int, old: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     fresh, kept = (normalise(rng.random((k, 6)).astype(np.float32)) for k in (new, old))
     workers = match_centroids(fresh, kept)
@@ -87,7 +88,7 @@ def test_matching_is_the_best_of_all(new, old, seed):
         assert (np.diff(added) > 0).all()
 
 
-def test_a_worker_keeps_its_requests_over_a_refit(measured):
+def test_a_worker_keeps_its_requests_over_a_refit(measured: Any) -> None:
     prefill, decode, tokens, _ = measured
     old = fit(prefill, decode, tokens, 4)
     shuffled = replace(old, clusters=replace(old.clusters, centroids=old.centroids[[1, 3, 0, 2]]))
@@ -105,14 +106,14 @@ def test_a_worker_keeps_its_requests_over_a_refit(measured):
     assert agreement >= chance
 
 
-def test_matching_refuses_other_spaces():
+def test_matching_refuses_other_spaces() -> None:
     with pytest.raises(ValueError, match="match_fits"):
         match_centroids(np.eye(2, 3, dtype=np.float32), np.eye(2, 4, dtype=np.float32))
     with pytest.raises(ValueError, match="NaN"):
         match_centroids(np.full((1, 2), np.nan, np.float32), np.eye(2, dtype=np.float32))
 
 
-def test_identical_prompts_keep_all_layers_and_balanced_clusters():
+def test_identical_prompts_keep_all_layers_and_balanced_clusters() -> None:
     prefill = np.tile(np.arange(1, 13).reshape(1, 3, 4), (50, 1, 1))
     fitted = fit(prefill, prefill, np.full(50, 12), 8)
     assert math.isnan(fitted.mask.rho)
@@ -124,7 +125,7 @@ def test_identical_prompts_keep_all_layers_and_balanced_clusters():
     assert np.linalg.norm(fitted.centroids, axis=1) == pytest.approx(np.ones(8))
 
 
-def test_alike_in_the_decode_only():
+def test_alike_in_the_decode_only() -> None:
     prefill = np.random.default_rng(0).integers(0, 9, size=(30, 3, 5))
     fitted = fit(prefill, np.ones_like(prefill), np.full(30, 2), 4)
     assert len(fitted.space.layers) == 3
@@ -132,7 +133,7 @@ def test_alike_in_the_decode_only():
     assert "rho is undefined" in fitted.notes[0]
 
 
-def test_requests_without_a_signature_are_told(measured):
+def test_requests_without_a_signature_are_told(measured: Any) -> None:
     prefill, decode, tokens, _ = (array.copy() for array in measured)
     prefill[:, :, 0] += 1
     prefill[:7] = 0
@@ -144,14 +145,14 @@ def test_requests_without_a_signature_are_told(measured):
 
 
 @pytest.mark.parametrize("requests", [1, 2, 3])
-def test_tiny_sets(requests):
+def test_tiny_sets(requests: int) -> None:
     prefill, decode, tokens, _ = synthetic_counts(requests, **SHAPE)
     fitted = fit(prefill, decode, tokens, requests, variant="count")
     assert sorted(fitted.labels.tolist()) == list(range(requests))
     assert ["rho is undefined" in note for note in fitted.notes] == [True] * (requests < 3)
 
 
-def test_variants_are_fitted_by_name(measured):
+def test_variants_are_fitted_by_name(measured: Any) -> None:
     prefill, decode, tokens, _ = measured
     plain, binary = (fit(prefill, decode, tokens, 4, variant=v) for v in ("count", "binary"))
     assert (plain.space.weights == 1).all()
@@ -163,12 +164,12 @@ def test_variants_are_fitted_by_name(measured):
 
 
 @pytest.mark.parametrize("k", [0, -1, 121])
-def test_k_out_of_range(measured, k):
+def test_k_out_of_range(measured: Any, k: int) -> None:
     with pytest.raises(ValueError, match=r"at least (one|121)"):
-        fit(*measured[:3], k)
+        fit(*measured[:3], k)  # type: ignore[call-arg]
 
 
-def test_unsigned_and_float_counts_fit_alike(measured):
+def test_unsigned_and_float_counts_fit_alike(measured: Any) -> None:
     prefill, decode, tokens, _ = measured
     small = fit(prefill.astype(np.uint16), decode.astype(np.uint8), tokens, 3)
     assert small.mask.rho == pytest.approx(

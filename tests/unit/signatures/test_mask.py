@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ rows_of = arrays.arrays(
 
 @given(rows_of)
 @settings(deadline=None)
-def test_ranks_and_spearman_are_scipys(rows):
+def test_ranks_and_spearman_are_scipys(rows: Any) -> None:
     expected = rankdata(rows, axis=1)
     assert ranks(rows) == pytest.approx(expected - (rows.shape[1] + 1) / 2)
     found = spearman(rows, ranks(rows[0]))
@@ -50,7 +51,7 @@ def test_ranks_and_spearman_are_scipys(rows):
 
 @given(st.integers(1, 1200), st.integers(0, 3))
 @settings(deadline=None, max_examples=examples(60))
-def test_a_pair_sample_uses_all_requests_alike_and_no_pair_twice(requests, seed):
+def test_a_pair_sample_uses_all_requests_alike_and_no_pair_twice(requests: int, seed: int) -> None:
     sample = PairSample.draw(np.arange(requests), seed, pairs=2000)
     groups, size = sample.members.shape
     assert requests - groups < groups * size <= requests
@@ -84,7 +85,7 @@ def space_of(data: Calibration, layers: tuple[int, ...] | None = None) -> Signat
     return SignatureSpace(idf_weights(data.prefill), layers or every)
 
 
-def test_rho_is_the_definition():
+def test_rho_is_the_definition() -> None:
     data = small()
     mask = greedy_mask(data, space_of(data))
     assert mask.pairs == 60 * 59 // 2
@@ -102,13 +103,15 @@ def test_rho_is_the_definition():
 @given(
     st.integers(3, 25), st.integers(1, 5), st.integers(2, 6), st.integers(0, 10**6), st.booleans()
 )
-def test_mask_is_never_below_the_best_single_layer_nor_no_mask(n, layers, experts, seed, binary):
+def test_mask_is_never_below_the_best_single_layer_nor_no_mask(
+    n: int, layers: int, experts: int, seed: int, binary: bool
+) -> None:
     rng = np.random.default_rng(seed)
     prefill = rng.integers(0, 4, size=(n, layers, experts))
     decode = rng.integers(0, 4, size=(n, layers, experts))
     prefill[0] = decode[0] = 1  # no silent layer
     data = Calibration(prefill, decode, np.full(n, 3))
-    space = SignatureSpace(rng.random((layers, experts)), tuple(range(layers)), binary=binary)
+    space = SignatureSpace(rng.random((layers, experts)), tuple(range(layers)), binary=binary)  # type: ignore[arg-type]
     mask = greedy_mask(data, space, seed)
     assert sorted(mask.order) == list(range(layers))
     assert mask.layers == mask.order[: len(mask.layers)]
@@ -123,7 +126,9 @@ def test_mask_is_never_below_the_best_single_layer_nor_no_mask(n, layers, expert
     )
 
 
-def test_a_layer_of_noise_is_left_out_and_the_search_is_greedy(monkeypatch):
+def test_a_layer_of_noise_is_left_out_and_the_search_is_greedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = small(120)
     rng = np.random.default_rng(1)
     noisy = data.prefill.copy()
@@ -141,7 +146,7 @@ def test_a_layer_of_noise_is_left_out_and_the_search_is_greedy(monkeypatch):
         assert rhos[0] >= max(rhos) - 2e-4
 
 
-def test_equal_layers_are_taken_in_order():
+def test_equal_layers_are_taken_in_order() -> None:
     data = small(40, layers=1)
     twice = Calibration(
         np.repeat(data.prefill, 3, axis=1), np.repeat(data.decode, 3, axis=1), data.tokens
@@ -150,7 +155,7 @@ def test_equal_layers_are_taken_in_order():
 
 
 @pytest.mark.slow
-def test_the_sample_finds_nearly_what_all_pairs_find(monkeypatch):
+def test_the_sample_finds_nearly_what_all_pairs_find(monkeypatch: pytest.MonkeyPatch) -> None:
     data = small(400, layers=12)
     sampled = greedy_mask(data, space_of(data))
     monkeypatch.setattr(mask_module, "SEARCHED", 10**9)
@@ -158,7 +163,7 @@ def test_the_sample_finds_nearly_what_all_pairs_find(monkeypatch):
 
 
 @pytest.mark.slow
-def test_variants_on_requests_that_were_not_fitted():
+def test_variants_on_requests_that_were_not_fitted() -> None:
     fitted, judged = small(150, seed=1), small(150, seed=2)
     found = {variant.name: variant for variant in compare_variants(fitted, judged)}
     assert list(found) == ["count", "binary", "count_idf"]

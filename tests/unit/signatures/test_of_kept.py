@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -23,7 +25,9 @@ dtypes = st.sampled_from([np.uint16, np.float32])
 
 @given(counts_of, weights_of, masks, st.booleans(), dtypes)
 @settings(deadline=None)
-def test_equals_the_signature_of_all_layers(counts, weights, layers, binary, dtype):
+def test_equals_the_signature_of_all_layers(
+    counts: Any, weights: Any, layers: Any, binary: bool, dtype: Any
+) -> None:
     space = SignatureSpace(weights, layers, binary=binary)
     kept = counts[sorted(layers)].reshape(-1).astype(dtype)
     found = space.of_kept(kept)
@@ -34,21 +38,21 @@ def test_equals_the_signature_of_all_layers(counts, weights, layers, binary, dty
 
 @given(counts_of, weights_of, masks)
 @settings(deadline=None)
-def test_over_the_wire_nothing_moves(counts, weights, layers):
+def test_over_the_wire_nothing_moves(counts: Any, weights: Any, layers: Any) -> None:
     space = SignatureSpace(weights, layers)
     kept = counts[sorted(layers)]
     found, _ = unpack(msgspec.to_builtins(pack(kept, 1000, True)))
     assert (space.of_kept(found) == space.of_kept(kept.reshape(-1).astype(np.float32))).all()
 
 
-def test_a_rare_expert_of_a_long_prompt_points_where_idf_says():
+def test_a_rare_expert_of_a_long_prompt_points_where_idf_says() -> None:
     """IDF may weigh what one token used as much as what thousands used; a scaled byte lost it."""
     space = SignatureSpace(np.array([[0.001, 8.0]]), (0,))
     found, _ = unpack(msgspec.to_builtins(pack(np.array([8_000, 1]), 8_000, True)))
     assert space.of_kept(found) == pytest.approx([2**-0.5, 2**-0.5])
 
 
-def test_it_does_not_change_the_counts():
+def test_it_does_not_change_the_counts() -> None:
     counts = np.arange(6, dtype=np.float32)
     space = SignatureSpace(np.full((2, 3), 2.0), (0, 1))
     assert not np.shares_memory(space.of_kept(counts), counts)
@@ -56,7 +60,7 @@ def test_it_does_not_change_the_counts():
 
 
 @pytest.mark.parametrize("shape", [(5,), (7,), (2, 3), (1, 6), ()])
-def test_another_length_is_refused(shape):
-    space = SignatureSpace(np.ones((4, 3)), (0, 2))
+def test_another_length_is_refused(shape: Any) -> None:
+    space = SignatureSpace(np.ones((4, 3)), (0, 2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="this space has 6"):
         space.of_kept(np.ones(shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_it_begins_at_the_old_ones_and_does_not_look_for_better_ones() -> None:
         (((np.nan, 0),), (X,), "NaN"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused(signatures, old, said) -> None:
+def test_what_cannot_be_fitted_is_refused(signatures: Any, old: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         warm_refit(rows(signatures), rows(old))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ masks = st.lists(st.integers(0, LAYERS - 1), min_size=1, unique=True).map(tuple)
 
 @given(counts_of)
 @settings(deadline=None)
-def test_idf_formula(counts):
+def test_idf_formula(counts: Any) -> None:
     weights = idf_weights(counts)
     for layer in range(LAYERS):
         for expert in range(EXPERTS):
@@ -36,7 +37,7 @@ def test_idf_formula(counts):
             assert weights[layer, expert] == pytest.approx(expected, abs=1e-6)
 
 
-def test_idf_of_many_requests_is_counted_in_pieces():
+def test_idf_of_many_requests_is_counted_in_pieces() -> None:
     counts = np.zeros((3000, 1, 2), dtype=np.int32)
     counts[:2500, 0, 0] = 7
     assert idf_weights(counts)[0] == pytest.approx([math.log(3001 / 2501), math.log(3001)])
@@ -44,7 +45,9 @@ def test_idf_of_many_requests_is_counted_in_pieces():
 
 @given(counts_of, weights_of, masks, st.booleans())
 @settings(deadline=None)
-def test_signatures_are_unit_or_zero_and_follow_the_formula(counts, weights, layers, binary):
+def test_signatures_are_unit_or_zero_and_follow_the_formula(
+    counts: Any, weights: Any, layers: Any, binary: bool
+) -> None:
     space = SignatureSpace(weights, layers, binary=binary)
     signatures = space.signatures(counts)
     assert signatures.dtype == np.float32
@@ -61,7 +64,9 @@ def test_signatures_are_unit_or_zero_and_follow_the_formula(counts, weights, lay
 
 @given(counts_of, weights_of, masks)
 @settings(deadline=None)
-def test_the_sum_of_parts_has_the_signature_of_the_whole(blocks, weights, layers):
+def test_the_sum_of_parts_has_the_signature_of_the_whole(
+    blocks: Any, weights: Any, layers: Any
+) -> None:
     """A prefix hit leaves a request in blocks; weighed parts add up before the normalisation."""
     space = SignatureSpace(weights, layers)
     whole = space.signature(blocks.sum(axis=0))
@@ -73,17 +78,17 @@ def test_the_sum_of_parts_has_the_signature_of_the_whole(blocks, weights, layers
     assert whole == pytest.approx(raw / length if length > 0 else raw, abs=1e-5)
 
 
-def test_the_order_of_selection_does_not_change_the_signature():
+def test_the_order_of_selection_does_not_change_the_signature() -> None:
     counts = np.arange(2 * LAYERS * EXPERTS).reshape(2, LAYERS, EXPERTS)
     weights = np.ones((LAYERS, EXPERTS))
-    one, two = SignatureSpace(weights, (3, 1)), SignatureSpace(weights, (1, 3))
+    one, two = SignatureSpace(weights, (3, 1)), SignatureSpace(weights, (1, 3))  # type: ignore[arg-type]
     assert one.layers == (3, 1)
     assert (one.signatures(counts) == two.signatures(counts)).all()
 
 
-def test_more_requests_than_one_piece():
+def test_more_requests_than_one_piece() -> None:
     counts = np.random.default_rng(0).integers(0, 9, size=(1100, 2, 3))
-    space = SignatureSpace(np.ones((2, 3)), (0, 1))
+    space = SignatureSpace(np.ones((2, 3)), (0, 1))  # type: ignore[arg-type]
     expected = counts.reshape(1100, -1) / np.linalg.norm(counts.reshape(1100, -1), axis=1)[:, None]
     assert space.signatures(counts) == pytest.approx(expected, abs=1e-6)
 
@@ -99,7 +104,7 @@ def test_more_requests_than_one_piece():
         (np.ones((2, 3)), (2,), "0..1"),
     ],
 )
-def test_a_space_that_cannot_be(weights, layers, words):
+def test_a_space_that_cannot_be(weights: Any, layers: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         SignatureSpace(weights, layers)
 
@@ -117,9 +122,9 @@ def test_a_space_that_cannot_be(weights, layers, words):
         (np.full((1, 2, 3), "a"), "dtype"),
     ],
 )
-def test_counts_that_are_refused(counts, words):
+def test_counts_that_are_refused(counts: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        SignatureSpace(np.ones((2, 3)), (0, 1)).signatures(counts)
+        SignatureSpace(np.ones((2, 3)), (0, 1)).signatures(counts)  # type: ignore[arg-type]
 
 
 def good() -> dict[str, np.ndarray]:
@@ -130,14 +135,14 @@ def good() -> dict[str, np.ndarray]:
 def broken(**changes: object) -> dict[str, np.ndarray]:
     parts = good()
     for name, change in changes.items():
-        parts[name] = change(parts[name])
+        parts[name] = change(parts[name])  # type: ignore[operator]
     return parts
 
 
-def put(where: object, value: float, dtype: type | None = None):
+def put(where: object, value: float, dtype: type | None = None) -> Any:
     def change(array: np.ndarray) -> np.ndarray:
         array = array.astype(dtype) if dtype else array.copy()
-        array[where] = value
+        array[where] = value  # type: ignore[call-overload]
         return array
 
     return change
@@ -158,12 +163,12 @@ def put(where: object, value: float, dtype: type | None = None):
         (broken(decode=put((slice(None), 0), 0)), "layer 0 never fires an expert in the decode"),
     ],
 )
-def test_calibration_that_is_refused(parts, words):
+def test_calibration_that_is_refused(parts: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Calibration(**parts)
 
 
-def test_a_long_list_of_bad_requests_is_shortened():
+def test_a_long_list_of_bad_requests_is_shortened() -> None:
     parts = good()
     many = {name: np.repeat(array, 5, axis=0) for name, array in parts.items()}
     many["tokens"][:] = 0
@@ -171,14 +176,14 @@ def test_a_long_list_of_bad_requests_is_shortened():
         Calibration(**many)
 
 
-def test_probabilities_are_shares_of_the_decode_tokens():
+def test_probabilities_are_shares_of_the_decode_tokens() -> None:
     data = Calibration(**good())
     assert data.probabilities(1) == pytest.approx(np.full((4, 3), 0.5))
     assert data.subset(np.array([1, 2])).requests == 2
 
 
 @given(arrays.arrays(np.int32, (7, 3), elements=st.integers(-2, 2)), st.permutations(range(7)))
-def test_canonical_order_forgets_the_order(rows, shuffled):
+def test_canonical_order_forgets_the_order(rows: Any, shuffled: Any) -> None:
     again = rows[list(shuffled)]
     assert (rows[canonical_order(rows)] == again[canonical_order(again)]).all()
     first, second = rows[:, :1], rows[:, 1:]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -18,7 +21,7 @@ SPEC = AicSpec(
 class Kernels:
     """Attention reads KV, MoE takes 2 ms, everything else 1 ms and 10 us a request."""
 
-    def decode_step_per_op(self, batch: int, length: int, _: int):
+    def decode_step_per_op(self, batch: int, length: int, _: int) -> Any:
         kv_ms = batch * length * 1e-5
         return [
             ("generation_attention", kv_ms, 0.0, "silicon"),
@@ -26,7 +29,9 @@ class Kernels:
             ("generation_qkv_gemm", 1.0 + 0.01 * batch, 0.0, "silicon"),
         ]
 
-    def run_static_per_op(self, *, batch_size: int, isl: int, osl: int, prefix: int, mode: str):
+    def run_static_per_op(
+        self, *, batch_size: int, isl: int, osl: int, prefix: int, mode: str
+    ) -> Any:
         new = isl - prefix
         ops = [
             ("context_attention", new * (prefix + new / 2) * 1e-6, 0.0, "silicon"),
@@ -37,7 +42,7 @@ class Kernels:
 
 
 @pytest.fixture
-def cost(monkeypatch) -> Aic:
+def cost(monkeypatch: pytest.MonkeyPatch) -> Aic:
     monkeypatch.setattr(aic, "_compile", lambda spec: Kernels())
     return Aic(SPEC)
 
@@ -46,12 +51,12 @@ def even(tokens: int) -> float:
     return 128 * (1 - (1 - 8 / 128) ** tokens)
 
 
-def test_the_heaviest_rank_reads_the_fullest_one_multiplies(cost) -> None:
+def test_the_heaviest_rank_reads_the_fullest_one_multiplies(cost: Aic) -> None:
     seconds = cost.decode_s(np.array([2, 10, 0]), np.array([90_000, 10_000, 0]), 0.0)
     assert seconds == pytest.approx((0.9 + 2.0 + 1.1) / 1e3)
 
 
-def test_a_step_is_slower_with_more_distinct_experts_as_published(cost) -> None:
+def test_a_step_is_slower_with_more_distinct_experts_as_published(cost: Aic) -> None:
     requests, kv = np.array([16]), np.array([16_000])
     rest = (0.16 + 1.16) / 1e3
     few, many = (cost.decode_s(requests, kv, 48 * d) - rest for d in (16, 128))
@@ -59,17 +64,19 @@ def test_a_step_is_slower_with_more_distinct_experts_as_published(cost) -> None:
     assert cost.decode_s(requests, kv, 48 * even(16)) == pytest.approx(rest + 2e-3)
 
 
-def test_prompts_of_a_pass_attend_apart_and_are_multiplied_together(cost) -> None:
+def test_prompts_of_a_pass_attend_apart_and_are_multiplied_together(cost: Aic) -> None:
     both = cost.prefill_s([(1000, 0), (500, 2000)])
     attention = (1000 * 500 + 500 * 2250) * 1e-6
     assert both == pytest.approx((attention + 15.0 + 3.0) / 1e3)
 
 
-def test_kv_travels_at_the_lines_speed(cost) -> None:
+def test_kv_travels_at_the_lines_speed(cost: Aic) -> None:
     assert cost.transfer_s(1000) - cost.transfer_s(0) == pytest.approx(98_304_000 / 40e9)
 
 
-def test_a_cost_file_can_name_a_model_and_a_machine(tmp_path, monkeypatch) -> None:
+def test_a_cost_file_can_name_a_model_and_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(aic, "_compile", lambda spec: Kernels())
     path = tmp_path / "cost.yaml"
     text = "aic:\n  model: Qwen/Qwen3-30B-A3B\n  moe_layers: 48\n  experts: 128\n  top_k: 8\n"
@@ -81,7 +88,7 @@ def test_a_cost_file_can_name_a_model_and_a_machine(tmp_path, monkeypatch) -> No
         costs.load(str(path))
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch) -> None:
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "aiconfigurator_core.sdk.engine", None)
     with pytest.raises(SimulateError, match="pip install aiconfigurator-core"):
         Aic(SPEC)

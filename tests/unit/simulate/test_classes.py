@@ -19,7 +19,7 @@ from toolkit.bench.errors import BenchError
 from toolkit.cli.arriving import Arriving
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.request_class import RequestClass
-from toolkit.launch.deployment import Deployment
+from toolkit.settings.deployment import Deployment
 from toolkit.simulate.costs.linear import Prefill
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import Fleet, Stopping
@@ -43,7 +43,7 @@ def classed(count: int, rate: float, seed: int, share: float = 0.2, **sizes: int
 
 
 @given(share=st.floats(0, 1), seed=st.integers(0, 1000), count=st.integers(1, 60))
-def test_the_simulator_draws_what_the_benchmark_draws(share, seed, count) -> None:
+def test_the_simulator_draws_what_the_benchmark_draws(share: float, seed: int, count: int) -> None:
     found = classed(count, 10.0, seed, share)
     assert [r.request_class.value for r in found] == kinds(drawn(items(count), share, seed))
 

@@ -31,7 +31,7 @@ def certain(experts: list[list[int]], count: int = 8) -> Experts:
     return Experts(counts, np.full(len(experts), 10))
 
 
-def test_it_is_what_the_placement_sends():
+def test_it_is_what_the_placement_sends() -> None:
     placement = Placement(np.array([[0, 1, 2, 3, 4, 5, 6, 7]]), 8, 4)
     topology, used = Topology(4, 2), [[0, 1], [0, 7], [3, 4], [6, 7]]
     crossing = Crossing(certain(used).placed(placement), LINKS, 4)
@@ -45,7 +45,7 @@ def test_it_is_what_the_placement_sends():
 
 
 @pytest.mark.parametrize("ranks", [4, 2])
-def test_replicas_are_the_nearest_ones_where_the_server_has_it_so(ranks: int):
+def test_replicas_are_the_nearest_ones_where_the_server_has_it_so(ranks: int) -> None:
     # Expert 0 lies on both nodes, expert 7 twice on the second.
     placement = Placement(np.array([[0, 1, 2, 3, 4, 5, 0, 6, 7, 7, 2, 1]]), 8, 4)
     topology, used = Topology(4, 2), [[0, 1], [2, 7], [0, 5]]
@@ -71,7 +71,7 @@ def test_replicas_are_the_nearest_ones_where_the_server_has_it_so(ranks: int):
     )
 
 
-def test_work_waits_for_the_busiest_gpu():
+def test_work_waits_for_the_busiest_gpu() -> None:
     links = LINKS.model_copy(update={"work": Work(least=3.0, per_pair=2.0)})
     placed = certain([[0, 1], [0, 7]]).placed(linear(1, 8, Topology(4)))
     with_work, without = Crossing(placed, links, 4), Crossing(placed, LINKS, 4)
@@ -83,7 +83,7 @@ def test_work_waits_for_the_busiest_gpu():
     assert with_work.seconds() - without.seconds() == pytest.approx(10.0, rel=1e-4)
 
 
-def test_who_leaves_takes_everything_along():
+def test_who_leaves_takes_everything_along() -> None:
     experts = Experts(np.random.default_rng(0).integers(0, 9, (5, 3, 8)), np.full(5, 10))
     crossing = Crossing(experts.placed(linear(3, 8, Topology(4))), LINKS, 2)
     idle = crossing.seconds()
@@ -96,7 +96,7 @@ def test_who_leaves_takes_everything_along():
     assert crossing.seconds() == idle
 
 
-def test_a_rank_s_own_gpus_cost_nothing():
+def test_a_rank_s_own_gpus_cost_nothing() -> None:
     crossing = Crossing(certain([[0, 1, 2, 3]]).placed(linear(1, 8, Topology(4))), LINKS, 2)
     crossing.add(0, 0)  # ranks of two GPUs: experts 0 to 3 are its own
     assert crossing.seconds() == 2.0
@@ -104,7 +104,7 @@ def test_a_rank_s_own_gpus_cost_nothing():
     assert crossing.seconds() > 2.0
 
 
-def test_only_placed_experts_of_several_ranks_cross():
+def test_only_placed_experts_of_several_ranks_cross() -> None:
     experts = certain([[0, 1]])
     placed = experts.placed(linear(1, 8, Topology(4)))
     assert crossing_of(None, LINKS, 4) is None
@@ -121,7 +121,7 @@ def cost(**more: object) -> Linear:
     return Linear.model_validate(known | more)
 
 
-def test_costs_name_their_links():
+def test_costs_name_their_links() -> None:
     assert links_of(cost()) is None
     assert links_of(cost(links="deepep")) == deepep()
     assert links_of(cost(links=LINKS.model_dump())) == LINKS
@@ -141,7 +141,7 @@ def tpot(experts: Experts, **more: object) -> float:
     return float(result["tpot_mean"])
 
 
-def test_a_simulated_step_takes_longer_by_what_crosses():
+def test_a_simulated_step_takes_longer_by_what_crosses() -> None:
     experts = certain([[6, 7]]).placed(linear(1, 8, Topology(4)))
     slow = Link(base=0.0, per_byte=0.001, element_bytes=1.0)
     links = Links(hidden=1, gpus_per_node=2, dispatch=slow, combine=slow)
@@ -173,7 +173,7 @@ def located(policy: str, links: Links | None) -> tuple[set[tuple[int, int]], int
 
 
 @pytest.mark.parametrize("policy", ["eldr", "composed"])
-def test_the_router_has_the_map_where_crossing_costs(policy: str):
+def test_the_router_has_the_map_where_crossing_costs(policy: str) -> None:
     rank_views, mapped = located(policy, LINKS)
     assert mapped == 24
     # Both experts of a row lie on one GPU; nobody else's queue is so much shorter.
@@ -184,7 +184,7 @@ def test_the_router_has_the_map_where_crossing_costs(policy: str):
     assert {rank // 2 for row, rank in rank_views if row == 0} == {0, 1}
 
 
-def test_no_map_where_a_rank_lies_on_two_nodes_or_nothing_crosses():
+def test_no_map_where_a_rank_lies_on_two_nodes_or_nothing_crosses() -> None:
     counts = np.ones((2, 1, 8))
     space = SignatureSpace(np.ones((1, 8), np.float32), (0,))
     unplaced = Experts(counts, np.full(2, 10), counts, space)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_only_prompts_that_training_has_not_seen_are_served() -> None:
     assert sum(int(text) % 4 == 0 for text in fitted) == 10
 
 
-def test_a_file_of_prompts_says_what_training_has_seen(tmp_path) -> None:
+def test_a_file_of_prompts_says_what_training_has_seen(tmp_path: Path) -> None:
     seen = next(text for text in map(str, range(99)) if not is_held_out(text))
     source = next(iter(ALLOWED))
     lines: list[dict[str, Any]] = [

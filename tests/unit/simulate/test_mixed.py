@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -52,7 +54,7 @@ def test_the_coefficient_of_a_penalty() -> None:
     assert mixed_of(1.0, KV_S, lengths) == 0.0
     for wrong in (lambda: mixed_of(0.9, KV_S, lengths), lambda: mixed_of(1.5, KV_S, [9, 9])):
         with pytest.raises(ValueError, match="lengths"):
-            wrong()
+            wrong()  # type: ignore[no-untyped-call]
     with pytest.raises(ValidationError):
         Decode(base=0.0, mixed=-1e-6)
 
@@ -74,7 +76,7 @@ def test_a_batch_of_mixed_lengths_is_slower_at_the_same_total() -> None:
 
 
 @pytest.mark.parametrize("mode", ["pd", "plain"])
-def test_the_longest_is_the_longest(mode, monkeypatch) -> None:
+def test_the_longest_is_the_longest(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With retractions, passes that stand still and ranks that step together."""
     seen = []
     plan = Loop._plan
@@ -93,7 +95,7 @@ def test_the_longest_is_the_longest(mode, monkeypatch) -> None:
         plan(group)
 
     monkeypatch.setattr(Loop, "_plan", looked)
-    sizes = {"dp": 2, "dp_attention": True, "slots": 9, "kv_tokens": 3000}
+    sizes: dict[str, Any] = {"dp": 2, "dp_attention": True, "slots": 9, "kv_tokens": 3000}
     made = (
         plain(conservativeness=0.0, **sizes)
         if mode == "plain"

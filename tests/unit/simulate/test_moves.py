@@ -19,9 +19,9 @@ from tests.kernels import examples
 from tests.unit.html_page import Page
 from tests.unit.simulate.fleets import COST, fleet, plain, requests
 from toolkit.cli.main import app
-from toolkit.launch.deployment import Deployment
 from toolkit.resources import profiles_dir
-from toolkit.router.rebalance import Rebalance
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, RouterFleet, WorkerFleet
 from toolkit.simulate.loop import Loop
@@ -40,7 +40,7 @@ LONG = {"prompt": 150, "output": 250}
 def moving(mode: str, policy: str, stages: bool, kind: str = "direct", **sizes: Any) -> Fleet:
     """Three workers, with stages or rebalancing."""
     laid = {"stages": STAGES} if stages else {"replicas": 3}
-    router = {"decode_policy": policy, "rebalance": not stages, "moves": kind}
+    router: dict[str, Any] = {"decode_policy": policy, "rebalance": not stages, "moves": kind}
     if mode == "plain":
         made = plain(policy, **laid, **sizes)
         return made.model_copy(update={"router": RouterFleet(**router)})
@@ -64,7 +64,7 @@ def books(group: Loop) -> None:
         assert group.kv[rank.place] == held >= 0
         assert group.requests[rank.place] == len(rank.running)
         assert len(rank.running) + rank.coming <= rank.slots
-        assert group.coming[rank.place] >= group.expected[rank.place] >= 0 <= rank.coming
+        assert group.coming[rank.place] >= group.expected[rank.place] >= 0 <= rank.coming  # type: ignore[attr-defined]
         if len(rank.running) > 1:
             # One alone may be more than a pool, with those on their way to it.
             stepping = getattr(group, "_stepping", [1] * len(group.ranks))[rank.place]
@@ -109,9 +109,9 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
         least = (request.output - 1 - simulation.groups[0].scheduling.notices) * COST.decode.base
         assert request.ended - request.first_token >= least - 1e-9
     for group in simulation.groups:
-        for books_ in (group.requests, group.kv, group.coming, group.expected):
+        for books_ in (group.requests, group.kv, group.coming, group.expected):  # type: ignore[attr-defined]
             assert not books_.any()
-        assert not group._awaited and not group._ends and not group._leaves
+        assert not group._awaited and not group._ends and not group._leaves  # type: ignore[attr-defined]
     for rank_view in simulation.router.rank_views:
         assert not rank_view.bound and not rank_view.bound_tokens and not rank_view.unbegun
         assert not rank_view.waiting and not rank_view.waiting_tokens
@@ -148,7 +148,16 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_every_request_ends_once_and_no_kv_is_left(
-    seed, mode, policy, stages, kind, slots, capacity, dp, attention, loop
+    seed: int,
+    mode: str,
+    policy: Any,
+    stages: bool,
+    kind: str,
+    slots: int,
+    capacity: int,
+    dp: int,
+    attention: bool,
+    loop: str,
 ) -> None:
     if mode == "plain" and policy == "eldr":
         policy = "level"
@@ -176,11 +185,11 @@ def asked_to_move(
 ) -> tuple[Simulation, list[int]]:
     """One request that is to go to the other rank at that time; KV tokens of both ranks over
     time."""
-    router = RouterFleet(decode_policy="round_robin", moves=kind)
+    router = RouterFleet(decode_policy="round_robin", moves=kind)  # type: ignore[arg-type]
     if mode == "pd":
-        made = Fleet(decode=DecodeFleet(stages=APART, loop=loop), router=router)
+        made = Fleet(decode=DecodeFleet(stages=APART, loop=loop), router=router)  # type: ignore[arg-type]
     else:
-        made = Fleet(worker=WorkerFleet(stages=APART, loop=loop), router=router)
+        made = Fleet(worker=WorkerFleet(stages=APART, loop=loop), router=router)  # type: ignore[arg-type]
     simulation = Simulation(made, SLOW, [request])
     first, second = simulation.ranks
     held: list[int] = []
@@ -201,7 +210,7 @@ def asked_to_move(
 
 
 @pytest.mark.parametrize("mode", ["pd", "plain"])
-def test_the_source_decodes_on_while_kv_is_sent(mode) -> None:
+def test_the_source_decodes_on_while_kv_is_sent(mode: str) -> None:
     request = Request(0, 0.0, 200, 300)
     simulation, held = asked_to_move(request, 1.0, mode=mode)
     assert simulation.moves is not None
@@ -217,7 +226,7 @@ def test_the_source_decodes_on_while_kv_is_sent(mode) -> None:
 
 
 @pytest.mark.parametrize("loop", ["overlap", "cpu"])
-def test_a_stall_is_about_two_steps_and_what_was_sent_last(loop) -> None:
+def test_a_stall_is_about_two_steps_and_what_was_sent_last(loop: str) -> None:
     request = Request(0, 0.0, 20, 300)
     simulation, _ = asked_to_move(request, 1.0, loop=loop)
     assert simulation.moves is not None
@@ -226,7 +235,7 @@ def test_a_stall_is_about_two_steps_and_what_was_sent_last(loop) -> None:
 
 
 @pytest.mark.parametrize("mode", ["pd", "plain"])
-def test_a_replay_is_prefilled_again(mode) -> None:
+def test_a_replay_is_prefilled_again(mode: str) -> None:
     request = Request(0, 0.0, 400, 300)
     simulation, held = asked_to_move(request, 1.0, "replay", mode)
     assert simulation.moves is not None
@@ -253,13 +262,13 @@ def test_who_ends_on_the_way_is_given_up() -> None:
 
 @pytest.mark.parametrize("mode", ["pd", "plain"])
 @pytest.mark.parametrize("policy", ["shortest_queue", "level"])
-def test_requests_are_where_their_length_belongs(mode, policy) -> None:
+def test_requests_are_where_their_length_belongs(mode: str, policy: str) -> None:
     made = moving(mode, policy, True, slots=200, kv_tokens=200_000)
     layout = (made.worker or made.decode).layout
     assert layout is not None
     kept: list[Request] = []
     simulation = Simulation(made, COST, iter(()))
-    outside = Counter()
+    outside = Counter()  # type: ignore[var-annotated]
 
     def asked() -> Iterator[Request]:
         for request in requests(150, 10.0, **LONG):
@@ -271,7 +280,7 @@ def test_requests_are_where_their_length_belongs(mode, policy) -> None:
     def look() -> None:
         for stage, rank in enumerate(simulation.ranks):
             for request in rank.running:
-                length = rank.group.length_of(request)
+                length = rank.group.length_of(request)  # type: ignore[attr-defined]
                 outside[layout.stage_of(length) - stage] += 1
         simulation.events.after(0.1, look)
 
@@ -302,7 +311,7 @@ def test_rebalancing_evens_loads_out() -> None:
 
 
 @pytest.mark.parametrize("mode", ["pd", "plain"])
-def test_equal_seeds_give_equal_moves(mode) -> None:
+def test_equal_seeds_give_equal_moves(mode: str) -> None:
     made = moving(mode, "level", True, slots=16, kv_tokens=9000)
     runs = [Simulation(made, COST, requests(100, **LONG), seed=3) for _ in range(2)]
     results = [run.run().result() | run.move_figures for run in runs]
@@ -310,13 +319,13 @@ def test_equal_seeds_give_equal_moves(mode) -> None:
 
 
 def test_stages_say_how_many_workers_there_are() -> None:
-    assert DecodeFleet(stages=STAGES).replicas == 3
-    assert WorkerFleet(stages=STAGES, replicas=3).layout == DecodeFleet(stages=STAGES).layout
+    assert DecodeFleet(stages=STAGES).replicas == 3  # type: ignore[arg-type]
+    assert WorkerFleet(stages=STAGES, replicas=3).layout == DecodeFleet(stages=STAGES).layout  # type: ignore[arg-type]
     assert DecodeFleet(replicas=2).layout is None
     with pytest.raises(ValidationError, match="leave replicas out"):
-        DecodeFleet(stages=STAGES, replicas=4)
+        DecodeFleet(stages=STAGES, replicas=4)  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="leave its upto out"):
-        DecodeFleet(stages=STAGES[:2])
+        DecodeFleet(stages=STAGES[:2])  # type: ignore[arg-type]
 
 
 def test_a_file_says_who_moves_when_and_how() -> None:
@@ -340,7 +349,7 @@ def test_bounds_follow_the_lengths_that_run() -> None:
     model = Rebalance(qoe=(0.01, 1e-4, 0.0, 0.0, 1e-6), mixed=1e-5, refine_s=0.5)
     stages = ({"upto": 4000, "replicas": 1}, {"replicas": 1})
     made = Fleet(
-        decode=DecodeFleet(stages=stages),
+        decode=DecodeFleet(stages=stages),  # type: ignore[arg-type]
         router=RouterFleet(decode_policy="kv_shortest_queue", rebalance=model),
     )
     kept: list[Request] = []

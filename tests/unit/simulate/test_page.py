@@ -18,7 +18,7 @@ def text() -> str:
 
 
 @pytest.mark.slow
-def test_it_is_whole_and_every_picture_has_a_name(text) -> None:
+def test_it_is_whole_and_every_picture_has_a_name(text: str) -> None:
     page = Page(text)
     assert [name for name, count in page.ids.items() if count > 1] == []
     assert not [name for name in FIGURES if name not in page.ids]
@@ -27,19 +27,19 @@ def test_it_is_whole_and_every_picture_has_a_name(text) -> None:
     assert all(page.ids[n] == 1 for svg in pictures for n in svg["aria-labelledby"].split())
 
 
-def test_nothing_comes_from_elsewhere(text) -> None:
+def test_nothing_comes_from_elsewhere(text: str) -> None:
     for sign in ("http:", "https:", "//", "url(", "@import", "fetch(", "src="):
         assert sign not in text, sign
 
 
-def test_its_words_are_numbers_and_all_policies_are_named(text) -> None:
+def test_its_words_are_numbers_and_all_policies_are_named(text: str) -> None:
     words = " ".join(Page(text).words)
     assert not re.search(r"\b(nan|inf|None)\b", words)
     assert all(arm in words for arm in pages.ARMS)
     assert "Simulated, not measured." in words
 
 
-def test_classes_have_a_section_where_there_are_some(text) -> None:
+def test_classes_have_a_section_where_there_are_some(text: str) -> None:
     page = Page(pages.classed())
     assert [name for name, count in page.ids.items() if count > 1] == []
     assert page.ids["s-classes"] == 1 and "s-classes" not in Page(text).ids

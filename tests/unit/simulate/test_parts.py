@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +26,10 @@ from toolkit.simulate.request import Request
 
 
 def test_what_is_planned_for_one_moment_happens_in_order() -> None:
-    events, seen = Events(), []
+    events, seen = Events(), []  # type: ignore[var-annotated]
     for name in "abc":
         events.at(2.0, seen.append, name)
-    events.after(1.0, lambda: events.after(0.5, seen.append, "first"))
+    events.after(1.0, lambda: events.after(0.5, seen.append, "first"))  # type: ignore[arg-type]
     events.at(2.0, seen.append, "gone").cancel()
     events.at(9.0, seen.append, "late")
     events.run(5.0)
@@ -36,7 +37,7 @@ def test_what_is_planned_for_one_moment_happens_in_order() -> None:
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=300), st.integers(1, 100))
-def test_percentiles_are_near_the_right_ones(values, percent) -> None:
+def test_percentiles_are_near_the_right_ones(values: list[float], percent: int) -> None:
     histogram = Histogram()
     for value in [*values, math.nan]:
         histogram.add(value)
@@ -57,7 +58,9 @@ def test_a_histogram_of_nothing_and_of_zeros() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=60),
     st.integers(0, 12),
 )
-def test_no_block_is_left_without_those_before_it(prompts, room) -> None:
+def test_no_block_is_left_without_those_before_it(
+    prompts: list[tuple[int, int]], room: int
+) -> None:
     cache = PrefixCache()
     for chain, length in prompts:
         blocks = [chain * 100 + n for n in range(length)]
@@ -70,8 +73,8 @@ def test_no_block_is_left_without_those_before_it(prompts, room) -> None:
             assert known == sorted(known, reverse=True)
 
 
-def prefill(**options) -> tuple[Events, PrefillWorker, list[Request]]:
-    events, done = Events(), []
+def prefill(**options: Any) -> tuple[Events, PrefillWorker, list[Request]]:
+    events, done = Events(), []  # type: ignore[var-annotated]
     return events, PrefillWorker(events, COST, "p", done.append, **options), done
 
 
@@ -195,7 +198,7 @@ def test_a_placement_of_another_model_is_refused() -> None:
 
 
 @given(st.floats(1e-4, 1.0), st.floats(0, 1e-3), st.integers(1, 200))
-def test_steps_in_a_time_are_those_that_take_it(first, slope, steps) -> None:
+def test_steps_in_a_time_are_those_that_take_it(first: float, slope: float, steps: int) -> None:
     seconds = seconds_of(steps, first, slope)
     assert steps_in(seconds, first, slope) == steps
     assert steps_in(seconds - first / 2, first, slope) == steps - 1
@@ -238,14 +241,16 @@ SPEEDS = st.floats(0.1, 1.0)
     st.lists(st.sampled_from(["prefill", "decode"]), min_size=1, max_size=6),
     st.data(),
 )
-def test_neighbours_add_up_what_each_takes_and_nobody_slows_himself(speeds, kinds, data) -> None:
+def test_neighbours_add_up_what_each_takes_and_nobody_slows_himself(
+    speeds: Any, kinds: list[str], data: st.DataObject
+) -> None:
     fields = ("decode_beside_prefill", "prefill_beside_decode")
-    fields += ("decode_beside_decode", "prefill_beside_prefill")
+    fields += ("decode_beside_decode", "prefill_beside_prefill")  # type: ignore[assignment]
     machine = Machine(**dict(zip(fields, speeds, strict=True)))
     around = Neighbours(machine)
     parties = [Speed() for _ in kinds]
     for party, kind in zip(parties, kinds, strict=True):
-        around.busy(party, kind)
+        around.busy(party, kind)  # type: ignore[arg-type]
     gone = data.draw(st.sets(st.integers(0, len(kinds) - 1)))
     for place in gone:
         around.idle(parties[place])

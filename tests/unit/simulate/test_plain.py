@@ -4,6 +4,8 @@ and that nothing is lost."""
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +15,8 @@ from typer.testing import CliRunner
 from tests.kernels import examples
 from tests.unit.simulate.fleets import COST, fleet, plain, requests
 from toolkit.cli.main import app
-from toolkit.launch.deployment import Deployment
 from toolkit.resources import profiles_dir
+from toolkit.settings.deployment import Deployment
 from toolkit.simulate import loop as loops
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.of_deployment import fleet_of
@@ -40,7 +42,7 @@ def played(simulation: Simulation, made: list[Request]) -> list[Request]:
 
 
 @pytest.fixture
-def checked(monkeypatch) -> Counter[int]:
+def checked(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Every round looks whether the books are right; counts the ends of each request."""
     plan, leave = PlainGroup._plan, PlainGroup._leave
     ended: Counter[int] = Counter()
@@ -55,9 +57,9 @@ def checked(monkeypatch) -> Counter[int]:
             assert group.requests[rank.place] == len(rank.running)
             if len(rank.running) + rank.coming > 1:
                 assert held + group.coming[rank.place] <= rank.capacity
-            assert 0 <= rank.shared <= held
-            free = rank.capacity - held - group.coming[rank.place] + rank.shared
-            assert rank.prompts.cache.tokens <= max(0, free)
+            assert 0 <= rank.shared <= held  # type: ignore[attr-defined]
+            free = rank.capacity - held - group.coming[rank.place] + rank.shared  # type: ignore[attr-defined]
+            assert rank.prompts.cache.tokens <= max(0, free)  # type: ignore[attr-defined]
         plan(group)
 
     def left(group: PlainGroup, rank: PlainRank, request: Request) -> None:
@@ -82,18 +84,20 @@ def finished(simulation: Simulation, made: list[Request]) -> None:
         group = simulation.groups[0]
         # A loop that tells of a token a round late may have run a pass in the round after the last;
         # and a step within a pass takes as long as that pass.
-        least = 0 if group.mixed else (request.output - 1 - group.scheduling.notices) * STEP
+        least = 0 if group.mixed else (request.output - 1 - group.scheduling.notices) * STEP  # type: ignore[attr-defined]
         assert request.ended - request.first_token >= least - 1e-9
     for group in simulation.groups:
         assert not group.requests.any() and not group.kv.any() and not group.coming.any()
-    assert all(not rank.prompts.waiting and not rank.shared for rank in simulation.ranks)
+    assert all(not rank.prompts.waiting and not rank.shared for rank in simulation.ranks)  # type: ignore[attr-defined]
     assert all(not s.bound and not s.waiting_tokens for s in simulation.router.rank_views)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("loop", ["overlap", "cpu", "plain"])
 @pytest.mark.parametrize("attention", [True, False])
-def test_every_request_ends_once_with_all_its_tokens(policy, loop, attention, checked) -> None:
+def test_every_request_ends_once_with_all_its_tokens(
+    policy: Any, loop: str, attention: bool, checked: Counter[int]
+) -> None:
     made = plain(
         policy, dp=3, dp_attention=attention, slots=6, kv_tokens=6000, chunk=512, loop=loop
     )
@@ -118,7 +122,17 @@ def test_every_request_ends_once_with_all_its_tokens(policy, loop, attention, ch
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_nothing_is_lost_when_pools_are_small(
-    seed, slots, capacity, dp, attention, mixed, loop, chunk, limit, conservativeness, age
+    seed: int,
+    slots: int,
+    capacity: int,
+    dp: int,
+    attention: bool,
+    mixed: bool,
+    loop: str,
+    chunk: int,
+    limit: Any,
+    conservativeness: float,
+    age: Any,
 ) -> None:
     made = plain(
         "power_of_two", dp=dp, dp_attention=attention, slots=slots, kv_tokens=capacity,
@@ -126,21 +140,21 @@ def test_nothing_is_lost_when_pools_are_small(
         waiting_age_s=age,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
-        ended = checked.__wrapped__(patched)
+        ended = checked.__wrapped__(patched)  # type: ignore[attr-defined]
         simulation = Simulation(made, COST, iter(()), seed=seed)
         finished(simulation, played(simulation, list(requests(40, 50.0, seed))))
     assert set(ended.values()) == {1} and len(ended) == 40
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_equal_seeds_give_equal_results(policy) -> None:
+def test_equal_seeds_give_equal_results(policy: Any) -> None:
     made = plain(policy, dp=3, dp_attention=True, slots=8, kv_tokens=5000)
     first, again = (Simulation(made, COST, requests(200), seed=3).run().result() for _ in range(2))
     assert first == again
 
 
 @pytest.mark.parametrize("attention", [True, False])
-def test_hops_are_the_steps_one_by_one(attention, monkeypatch) -> None:
+def test_hops_are_the_steps_one_by_one(attention: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made = plain("shortest_queue", dp=2, dp_attention=attention, slots=8, kv_tokens=5000)
     ends = []
     for hop in (64, 1):
@@ -151,7 +165,7 @@ def test_hops_are_the_steps_one_by_one(attention, monkeypatch) -> None:
         assert hopped == pytest.approx(stepped, rel=1e-9)
 
 
-def delayed(other: Request, **worker) -> float:
+def delayed(other: Request, **worker: Any) -> float:
     """Seconds by which a running answer ends later because of another request."""
     ends = []
     for beside in ([], [other]):
@@ -181,14 +195,14 @@ def test_with_mixed_chunks_steps_go_on_within_the_pass() -> None:
 
 
 @pytest.mark.parametrize("attention", [True, False])
-def test_ranks_of_dp_attention_wait_for_a_pass_and_take_one_step_in_it(attention) -> None:
+def test_ranks_of_dp_attention_wait_for_a_pass_and_take_one_step_in_it(attention: bool) -> None:
     # Round robin sends the second request to the other rank.
     took = delayed(Request(1, 1.0, 2000, 1), dp=2, dp_attention=attention)
     expected = COST.prefill_s([(2000, 0)]) - STEP if attention else 0.0
     assert took == pytest.approx(expected, abs=1e-9)
 
 
-def order(made: list[Request], **worker) -> list[int]:
+def order(made: list[Request], **worker: Any) -> list[int]:
     """Numbers in the order in which their prefill was through."""
     played(Simulation(plain(**worker), COST, iter(())), made)
     return [r.number for r in sorted(made, key=lambda r: (r.prefilled, r.number))]
@@ -207,7 +221,7 @@ def test_the_shortest_uncached_prompt_goes_first() -> None:
 def turns(users: int, each: int) -> list[Request]:
     """Conversations in which every prompt is the one before and a block of 100 tokens more; in
     every round of turns users come in another order, as in life."""
-    made = []
+    made: list[Any] = []
     for turn in range(each):
         for place in range(users):
             user = (place * 3 + turn * 5) % users
@@ -225,7 +239,7 @@ def test_prefix_hits_follow_the_user_under_gimbal() -> None:
         made = turns(7, 6)
         simulation = Simulation(plain(policy, replicas=4, kv_tokens=100_000), COST, iter(()))
         played(simulation, made)
-        hits[policy] = sum(rank.prompts.hit_tokens for rank in simulation.ranks)
+        hits[policy] = sum(rank.prompts.hit_tokens for rank in simulation.ranks)  # type: ignore[attr-defined]
         assert hits[policy] == sum(r.cached for r in made)
     # All that a user said before is where it goes.
     assert hits["gimbal"] == 7 * sum(100 * turn for turn in range(6))
@@ -233,7 +247,7 @@ def test_prefix_hits_follow_the_user_under_gimbal() -> None:
 
 
 @pytest.mark.parametrize(("between", "left"), [(600, 0), (450, 200), (250, 399)])
-def test_cached_prefixes_give_way_to_running_requests(between, left) -> None:
+def test_cached_prefixes_give_way_to_running_requests(between: int, left: int) -> None:
     """Of a chain of four blocks the last ones go first; one token is always computed."""
     blocks = (1, 2, 3, 4)
     made = [
@@ -276,7 +290,7 @@ def test_a_full_pool_retracts_and_the_answer_is_prefilled_again() -> None:
 
 
 @pytest.mark.parametrize(("limit", "together"), [(None, True), (700, False)])
-def test_who_may_answer_at_length_needs_more_room_to_get_in(limit, together) -> None:
+def test_who_may_answer_at_length_needs_more_room_to_get_in(limit: Any, together: bool) -> None:
     pair = [Request(n, 0.0, 100, 150) for n in range(2)]
     played(Simulation(plain(kv_tokens=1000, limit=limit), COST, iter(())), pair)
     assert (pair[1].prefill_began < pair[0].ended) == together
@@ -308,7 +322,7 @@ def test_a_plain_deployment_is_a_fleet() -> None:
     assert worker.waiting_age_s == 2 and worker.loop == "cpu"
     assert found.router.decode_policy == "br0"
     ranks = Simulation(found, COST, iter(())).ranks
-    assert all(rank.prompts.shortest is not None for rank in ranks)
+    assert all(rank.prompts.shortest is not None for rank in ranks)  # type: ignore[attr-defined]
 
 
 def test_locality_has_no_signature_to_go_by() -> None:
@@ -325,7 +339,7 @@ def test_plain_workers_have_one_policy() -> None:
         assert with_policies(fleet(), arm).router.decode_policy == "level"
 
 
-def test_the_command_plays_a_plain_deployment(tmp_path) -> None:
+def test_the_command_plays_a_plain_deployment(tmp_path: Path) -> None:
     path, page = tmp_path / "plain.yaml", tmp_path / "page.html"
     worker = "{replicas: 2, dp: 2, kv_tokens: 16384, max_running: 16}"
     path.write_text(f"name: p\nmode: plain\nworker: {worker}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from tests.benchmarks import preempt_simulated as bench
 from tests.benchmarks.shared.mixtral import KV_TOKENS, PUBLISHED, ROOFLINE, requests
 
 
-def step_s(steps, count: int, context: int = 300) -> float:
-    return steps.decode_s(np.array([count]), np.array([count * context]), 0.0)
+def step_s(steps: Any, count: int, context: int = 300) -> float:
+    return float(steps.decode_s(np.array([count]), np.array([count * context]), 0.0))
 
 
 def test_steps_are_the_published_ones() -> None:

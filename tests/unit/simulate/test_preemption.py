@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.simulate.fleets import COST
 from toolkit.contract.request_class import RequestClass
-from toolkit.policies.preemption.boundary import Boundary, Verdict
+from toolkit.policies.preemption.boundary import Boundary, BoundaryChoice
 from toolkit.policies.preemption.bounds import Bounds
 from toolkit.policies.preemption.named import boundary_policy
 from toolkit.simulate.events import Events
@@ -143,7 +143,7 @@ def test_the_last_batch_of_a_pause_ends_with_the_rest_of_its_last_prompt() -> No
 def test_a_policy_sees_what_waits() -> None:
     seen: list[Boundary] = []
 
-    def look(state: Boundary) -> Verdict:
+    def look(state: Boundary) -> BoundaryChoice:
         seen.append(state)
         return "continue"
 

@@ -6,15 +6,16 @@ import io
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.unit.simulate.fleets import COST, fleet, requests
-from toolkit.decisions import recorded
+from toolkit.decide.record import recorded
+from toolkit.decide.replay import replay
 from toolkit.policies.base import Refits
 from toolkit.policies.eldr import Centroids, EldrPolicy
-from toolkit.replay import replay
 from toolkit.resources import profiles_dir
 from toolkit.signatures import nearest
 from toolkit.simulate.experts import Experts
@@ -64,7 +65,7 @@ def of_one_kind(experts: Experts, rows: list[int]) -> Iterator[Request]:
     return (replace(each, row=rows[each.number % len(rows)]) for each in patterned(experts))
 
 
-def test_every_second_on_the_last_five(experts) -> None:
+def test_every_second_on_the_last_five(experts: Experts) -> None:
     watched = Watched(experts, "eldr@artifact", patterned(experts))
     watched.run.run()
     assert watched.run.recorder.ended == 600
@@ -76,7 +77,7 @@ def test_every_second_on_the_last_five(experts) -> None:
     assert all(1.0 <= b - a < 1.7 for a, b in pairwise(times))
 
 
-def test_no_worker_loses_its_centroid(experts) -> None:
+def test_no_worker_loses_its_centroid(experts: Experts) -> None:
     """Traffic of few kinds, fewer than workers, and few requests: always one to each, of length 1,
     the same owners."""
     watched = Watched(experts, "eldr@artifact", of_one_kind(experts, list(experts.traffic[:2])))
@@ -88,7 +89,7 @@ def test_no_worker_loses_its_centroid(experts) -> None:
         assert np.linalg.norm(centroids.rows, axis=1) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_centroids_come_nearer_to_traffic_that_moved(experts) -> None:
+def test_centroids_come_nearer_to_traffic_that_moved(experts: Experts) -> None:
     """All requests are like those that one centroid is nearest to; then each worker takes some."""
     assert experts.signatures is not None
     rows = np.array(experts.traffic)
@@ -108,7 +109,7 @@ def test_centroids_come_nearer_to_traffic_that_moved(experts) -> None:
     assert found["eldr@artifact"][0] > found["eldr@paper"][0] + 0.01
 
 
-def test_too_few_requests_for_the_centroids_are_left_out(experts) -> None:
+def test_too_few_requests_for_the_centroids_are_left_out(experts: Experts) -> None:
     watched = Watched(experts, "eldr@artifact", patterned(experts, 30, rate=0.4))
     watched.run.run()
     assert watched.run.recorder.ended == 30
@@ -116,7 +117,7 @@ def test_too_few_requests_for_the_centroids_are_left_out(experts) -> None:
     assert len(watched.seen) < 15, "two in five seconds, and four are wanted: now and then only"
 
 
-def test_the_same_again(experts) -> None:
+def test_the_same_again(experts: Experts) -> None:
     made = [Watched(experts, "eldr@artifact", patterned(experts)) for _ in range(2)]
     first, again = (watched.run.run().result() for watched in made)
     assert first == again
@@ -126,7 +127,7 @@ def test_the_same_again(experts) -> None:
     )
 
 
-def test_a_recording_with_refits_plays_again(experts) -> None:
+def test_a_recording_with_refits_plays_again(experts: Experts) -> None:
     """Each refit is a line of it; without these lines it would decide otherwise."""
     watched, sink = Watched(experts, "eldr@artifact", patterned(experts)), io.StringIO()
     policy = recorded(watched.router.decode_policy, sink)
@@ -143,7 +144,7 @@ def test_a_recording_with_refits_plays_again(experts) -> None:
     assert any(each.differs for each in replay(kept))
 
 
-def test_a_policy_without_signatures_is_not_refitted(experts) -> None:
+def test_a_policy_without_signatures_is_not_refitted(experts: Experts) -> None:
     simulation = Simulation(fleet(), COST, patterned(experts, 20), experts)
     assert simulation.router.refits is None
     policy = EldrPolicy()
@@ -151,7 +152,7 @@ def test_a_policy_without_signatures_is_not_refitted(experts) -> None:
 
 
 @pytest.mark.parametrize("signature", [None, "lost"])
-def test_requests_without_a_signature_count_for_nothing(signature) -> None:
+def test_requests_without_a_signature_count_for_nothing(signature: Any) -> None:
     policy = EldrPolicy(centroids=Centroids(np.eye(2, dtype=np.float32), {("a", 0): 0}))
     policy.refits = Refits(every_s=1.0, window_s=5.0)
     refits = ClockRefits.of(policy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,8 +12,9 @@ from typer.testing import CliRunner
 
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.cli.main import app
-from toolkit.launch.deployment import Deployment, load_deployment
 from toolkit.resources import profiles_dir, recipes_dir
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.load import load_deployment
 from toolkit.simulate import costs
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.experts import Experts
@@ -101,7 +103,7 @@ def test_locality_without_a_profile_is_refused() -> None:
         ("gimbal@paper:0.8+eldr@paper:0.05", "gimbal@paper:0.8", "eldr@paper:0.05"),
     ],
 )
-def test_an_arm_names_one_policy_or_both(arm, prefill, decode) -> None:
+def test_an_arm_names_one_policy_or_both(arm: str, prefill: str, decode: str) -> None:
     router = with_policies(fleet(), arm).router
     assert (router.prefill_policy, router.decode_policy) == (prefill, decode)
 
@@ -128,7 +130,7 @@ def test_a_deployment_file_is_a_fleet() -> None:
         ({"decode": {"kv_tokens": 9000}}, "decode.max_running .* --slots"),
     ],
 )
-def test_what_cannot_be_simulated_says_what_to_do(said, match) -> None:
+def test_what_cannot_be_simulated_says_what_to_do(said: Any, match: str) -> None:
     with pytest.raises(SimulateError, match=match):
         fleet_of(Deployment.model_validate({"name": "x", **said}))
 
@@ -146,9 +148,9 @@ def test_the_order_of_waiting_prompts_is_the_files() -> None:
 
 def test_what_the_file_leaves_to_the_router_is_as_the_router_has_it() -> None:
     from toolkit.launch.checks.waiting import PARKED
-    from toolkit.router.config import RouterConfig
+    from toolkit.settings.router.config import RouterConfig
 
-    def router(prefill):
+    def router(prefill: Any) -> Any:
         decode = {"kv_tokens": 9000, "max_running": 8}
         given = {"name": "x", "prefill": prefill, "decode": decode}
         return fleet_of(Deployment.model_validate(given)).router
@@ -160,7 +162,7 @@ def test_what_the_file_leaves_to_the_router_is_as_the_router_has_it() -> None:
 
 
 def test_ranks_of_dp_attention_share_the_chunk_of_their_server() -> None:
-    given = {
+    given: dict[str, Any] = {
         "name": "x",
         "prefill": {"tp": 4, "dp": 4, "dp_attention": True, "args": {"chunked-prefill-size": 4000}},
         "decode": {"kv_tokens": 9000, "max_running": 8},
@@ -198,14 +200,14 @@ def test_a_profile_says_what_steps_take() -> None:
         (COSTS.replace("per_token", "per_tokn"), r"prefill.per_tokn: unknown key: did you mean"),
     ],
 )
-def test_a_wrong_cost_file_says_where(tmp_path, text, match) -> None:
+def test_a_wrong_cost_file_says_where(tmp_path: Path, text: Any, match: str) -> None:
     path = tmp_path / "cost.yaml"
     path.write_text(text)
     with pytest.raises(SimulateError, match=match):
         costs.load(str(path))
 
 
-def test_no_cost_model_at_all_says_what_there_is(tmp_path) -> None:
+def test_no_cost_model_at_all_says_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(SimulateError, match="no cost model 'h100'"):
         costs.load("h100")
 
@@ -307,12 +309,12 @@ def test_the_command_places_experts(tmp_path: Path) -> None:
         (["qwen3-30b-a3b-8gpu", "--rate", "1"], "--kv-tokens"),
     ],
 )
-def test_the_command_refuses_in_one_sentence(given, says) -> None:
+def test_the_command_refuses_in_one_sentence(given: Any, says: str) -> None:
     code, printed = command(*given)
     assert code == 1 and says in printed and "Traceback" not in printed
 
 
-def test_a_traffic_file_is_played_and_checked(tmp_path) -> None:
+def test_a_traffic_file_is_played_and_checked(tmp_path: Path) -> None:
     path = tmp_path / "traffic.yaml"
     kind = "  - {name: chat, share: 1, prompt: [200, 0.5], answer: [30, 0.5]}\n"
     path.write_text(f"rate: 4\nseconds: 10\nkinds:\n{kind}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,7 @@ from toolkit.simulate.simulation import Simulation
 from toolkit.simulate.workloads.patterns import with_rows
 
 POLICIES = ("round_robin", "shortest_queue", "br0@0", "brh@learned", "level", "gimbal")
-POLICIES += ("pooled@shortest_queue", "unpooled@brh@survival")
+POLICIES += ("pooled@shortest_queue", "unpooled@brh@survival")  # type: ignore[assignment]
 
 
 def played(simulation: Simulation) -> tuple[list[Request], Simulation]:
@@ -43,7 +44,7 @@ def played(simulation: Simulation) -> tuple[list[Request], Simulation]:
 
 
 @pytest.fixture
-def checked(monkeypatch) -> None:
+def checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every boundary of every group looks whether its books are right."""
     plan = Loop._plan
 
@@ -64,7 +65,7 @@ def checked(monkeypatch) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("loop", ["overlap", "cpu", "plain"])
 @pytest.mark.usefixtures("checked")
-def test_every_request_ends_once_with_all_its_tokens(policy, loop) -> None:
+def test_every_request_ends_once_with_all_its_tokens(policy: Any, loop: str) -> None:
     made = fleet(
         {"dp": 4, "dp_attention": True, "slots": 6, "kv_tokens": 8000, "reserve": 64, "loop": loop},
         {"decode_policy": policy},
@@ -101,7 +102,14 @@ def test_every_request_ends_once_with_all_its_tokens(policy, loop) -> None:
 )
 @settings(max_examples=examples(50), deadline=None)
 def test_nothing_is_lost_when_pools_are_small(
-    seed, slots, capacity, dp, attention, dispatch, report, early
+    seed: int,
+    slots: int,
+    capacity: int,
+    dp: int,
+    attention: bool,
+    dispatch: str,
+    report: float,
+    early: bool,
 ) -> None:
     made = fleet(
         {"dp": dp, "dp_attention": attention, "slots": slots, "kv_tokens": capacity, "reserve": 8,
@@ -124,7 +132,7 @@ def test_a_full_pool_retracts_and_everybody_still_gets_all_tokens() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_equal_seeds_give_equal_results(policy) -> None:
+def test_equal_seeds_give_equal_results(policy: Any) -> None:
     made = fleet({"dp": 3, "dp_attention": True}, {"decode_policy": policy})
     first, again = (Simulation(made, COST, requests(200), seed=3).run().result() for _ in range(2))
     assert first == again
@@ -168,7 +176,7 @@ def places(kept: list[Request]) -> list[tuple[str, int, float]]:
     ],
 )
 def test_in_one_server_that_shares_its_experts_locality_decides_nothing(
-    policy, without, seed
+    policy: str, without: str, seed: int
 ) -> None:
     one, two = (by_experts(name, seed, dp=4) for name in (policy, without))
     assert places(one[0]) == places(two[0])
@@ -190,7 +198,7 @@ def test_servers_whose_ranks_share_their_experts_have_one_centroid_each() -> Non
     assert apart.fleet.centroids == 4
 
 
-def test_hops_are_the_steps_one_by_one(monkeypatch) -> None:
+def test_hops_are_the_steps_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a step time that is linear in KV, many steps at once end when single ones would."""
     made = fleet(
         {"replicas": 2, "slots": 8, "kv_tokens": 6000}, {"decode_policy": "shortest_queue"}
@@ -251,7 +259,7 @@ def test_decode_workers_that_slow_each_other_take_as_much_longer() -> None:
 
 @pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("speed", [0.25, 0.5])
-def test_decode_loses_what_a_prefill_pass_takes_from_it(speed) -> None:
+def test_decode_loses_what_a_prefill_pass_takes_from_it(speed: float) -> None:
     """A pass of P seconds in the middle of an answer costs it (1 - speed) * P, and prefill none."""
     made = fleet({"slots": 1}, {"decode_policy": "round_robin"})
     made = made.model_copy(update={"machine": Machine(decode_beside_prefill=speed)})
@@ -285,7 +293,7 @@ def test_a_step_takes_longer_by_what_each_request_that_begins_with_it_costs() ->
 
 @pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("loop", ["cpu", "overlap", "plain"])
-def test_an_early_place_saves_the_step_that_a_request_waits_to_be_seen(loop) -> None:
+def test_an_early_place_saves_the_step_that_a_request_waits_to_be_seen(loop: str) -> None:
     """Its KV comes while the step runs into which it came."""
 
     def waited(early: bool) -> list[float]:

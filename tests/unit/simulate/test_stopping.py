@@ -100,8 +100,8 @@ def test_an_answer_of_one_token_is_over_in_the_pause() -> None:
 def test_between_chunks_only_where_nobody_looks_between_layers() -> None:
     for alike in (fleet(layers=1), fleet(every=LAYERS), fleet(dp=2, dp_attention=True)):
         asked = [(0.0, 2000, 1, BE), (0.0, 2000, 1, BE), (0.05, 100, 3, LS)]
-        *best_effort, latency_sensitive = play(asked, alike)
-        assert latency_sensitive.prefilled > 0.2 and not any(each.paused for each in best_effort)
+        *others, latency_sensitive = play(asked, alike)
+        assert latency_sensitive.prefilled > 0.2 and not any(each.paused for each in others)
     best_effort, latency_sensitive = play(
         [(0.0, 2000, 1, BE), (0.06, 100, 3, LS)], fleet(layers=1, chunk=500)
     )
@@ -217,14 +217,24 @@ ASKED = st.lists(
 )
 @settings(max_examples=examples(120), deadline=None)
 def test_nothing_is_lost_and_bounds_hold(
-    asked, every, ahead, policy, pauses, seconds, slots, capacity, mixed, chunk, loop
+    asked: Any,
+    every: int,
+    ahead: bool,
+    policy: str,
+    pauses: int,
+    seconds: float,
+    slots: int,
+    capacity: int,
+    mixed: bool,
+    chunk: int,
+    loop: str,
 ) -> None:
     sizes = fleet(
         every, ahead=ahead, policy=policy, pauses=pauses, seconds=seconds, slots=slots,
         kv_tokens=capacity, mixed=mixed, chunk=chunk, loop=loop,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
-        ended = checked.__wrapped__(patched)
+        ended = checked.__wrapped__(patched)  # type: ignore[attr-defined]
         simulation = Simulation(sizes, COST, iter(()))
         requests = played(simulation, made(asked))
     finished(simulation, requests)
@@ -241,7 +251,9 @@ def test_nothing_is_lost_and_bounds_hold(
 
 @given(asked=ASKED, every=st.integers(1, 4))
 @settings(deadline=None)
-def test_one_latency_sensitive_waits_for_a_slice_a_step_and_its_own_class(asked, every) -> None:
+def test_one_latency_sensitive_waits_for_a_slice_a_step_and_its_own_class(
+    asked: Any, every: int
+) -> None:
     """Without standard requests, which nobody stops, and with room for all."""
     asked = [(at, prompt, n, BE if kind is STANDARD else kind) for at, prompt, n, kind in asked]
     sizes = fleet(every, pauses=10_000, seconds=1e6, slots=64, kv_tokens=10**6, chunk=4096)

@@ -34,14 +34,14 @@ def azure(tmp_path: Path, *rows: tuple[str, int, int]) -> Path:
     return path
 
 
-def test_a_trace_begins_at_zero_and_keeps_its_gaps(tmp_path) -> None:
+def test_a_trace_begins_at_zero_and_keeps_its_gaps(tmp_path: Path) -> None:
     path = azure(tmp_path, ("17:03", 48, 10), ("17:05", 30, 8), ("17:09", 5, 2))
     found = list(of_trace(path, TraceOptions(speedup=2.0, prompts=2.0, longest=(70, 9))))
     assert [r.arrived for r in found] == [0.0, 1.0, 3.0]
     assert [(r.prompt, r.output) for r in found] == [(70, 9), (60, 8), (10, 2)]
 
 
-def test_a_grid_is_spread_until_its_next_point(tmp_path) -> None:
+def test_a_grid_is_spread_until_its_next_point(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     rows = [(stamp, n) for stamp in (0, 3000, 6000, 90_000) for n in range(20)]
     path.write_text(
@@ -56,7 +56,7 @@ def test_a_grid_is_spread_until_its_next_point(tmp_path) -> None:
     assert found[40] >= 6 and found[59] < 9 and found[60] >= 90 and found[79] < 93
 
 
-def test_blocks_are_shared_as_long_as_the_beginning_is(tmp_path) -> None:
+def test_blocks_are_shared_as_long_as_the_beginning_is(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     rows = ([1, 2, 3], [1, 2, 4], [9, 2, 3])
     path.write_text(
@@ -79,12 +79,14 @@ def test_blocks_are_shared_as_long_as_the_beginning_is(tmp_path) -> None:
         ([("17:05", 0, 4)], "no request with input"),
     ],
 )
-def test_a_trace_that_cannot_be_played_says_why_and_where(tmp_path, rows, says) -> None:
+def test_a_trace_that_cannot_be_played_says_why_and_where(
+    tmp_path: Path, rows: Any, says: str
+) -> None:
     with pytest.raises((SimulateError, BenchError), match=says):
         list(of_trace(azure(tmp_path, *rows)))
 
 
-def test_lengths_without_times_need_a_rate(tmp_path) -> None:
+def test_lengths_without_times_need_a_rate(tmp_path: Path) -> None:
     path = tmp_path / "lengths.csv"
     path.write_text("num_prefill_tokens,num_decode_tokens\n" + "5,2\n" * 400)
     with pytest.raises(SimulateError, match="--rate"):
@@ -93,7 +95,7 @@ def test_lengths_without_times_need_a_rate(tmp_path) -> None:
     assert len(found) == 400 and 80 < found[-1] < 125
 
 
-def test_times_in_another_unit_are_noticed(tmp_path) -> None:
+def test_times_in_another_unit_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     row = '{{"timestamp": {}, "input_length": 9, "output_length": 2}}\n'
     path.write_text("".join(row.format(n / 20) for n in range(500)))  # seconds, not milliseconds
@@ -103,10 +105,10 @@ def test_times_in_another_unit_are_noticed(tmp_path) -> None:
     assert found[-1].arrived == pytest.approx(499 / 20)
 
 
-def test_holes_are_told_and_can_be_cut(tmp_path) -> None:
+def test_holes_are_told_and_can_be_cut(tmp_path: Path) -> None:
     rows = [(f"{n // 60:02d}:{n % 60:02d}", 5, 2) for n in range(300)]
     rows += [(f"{n // 60:02d}:{n % 60:02d}", 5, 2) for n in range(900, 910)]
-    path, said = azure(tmp_path, *rows), []
+    path, said = azure(tmp_path, *rows), []  # type: ignore[var-annotated]
     whole = list(of_trace(path, remark=said.append))
     assert said == [f"{path}:302: a hole of 601 s"] and whole[-1].arrived == 909
     cut = list(of_trace(path, TraceOptions(longest_gap=10.0)))
@@ -132,7 +134,7 @@ def shape(r: Request) -> tuple[Any, ...]:
 
 
 @given(st.integers(0, 50), st.floats(0.3, 3.0))
-def test_traffic_is_ordered_repeatable_and_within_its_limits(seed, burst) -> None:
+def test_traffic_is_ordered_repeatable_and_within_its_limits(seed: int, burst: float) -> None:
     traffic = Traffic(rate=8, seconds=60, kinds=KINDS, clients=7, burst=burst, longest=(800, 90))
     first, again = list(generate(traffic, seed)), list(generate(traffic, seed))
     shape = [(r.arrived, r.prompt, r.output, r.blocks, r.user, r.request_class) for r in first]

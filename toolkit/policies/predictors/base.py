@@ -37,7 +37,8 @@ class Outlook(NamedTuple):
 
     def steps(self, horizon: int) -> np.ndarray:
         """c = (1 - p_fin) * H + p_fin * mu_rem, the expected steps within the horizon [n]."""
-        return horizon + self.p_fin * (self.mu_rem - horizon)
+        result: np.ndarray = horizon + self.p_fin * (self.mu_rem - horizon)
+        return result
 
 
 @dataclass(slots=True)

@@ -43,7 +43,8 @@ def _inside() -> np.ndarray:
     """Tokens beyond the bin's lower edge [LONGEST + 1]."""
     import numpy as np
 
-    return np.arange(LONGEST + 1) - edges()[bin_of()].astype(np.float64)
+    result: np.ndarray = np.arange(LONGEST + 1) - edges()[bin_of()].astype(np.float64)
+    return result
 
 
 @cache
@@ -52,7 +53,8 @@ def ignorance() -> np.ndarray:
     import numpy as np
 
     mass = np.diff(np.log1p(edges().astype(np.float64)))
-    return mass / mass.sum()
+    result: np.ndarray = mass / mass.sum()
+    return result
 
 
 class Lengths:
@@ -123,7 +125,8 @@ class Lengths:
         """The probability of each bin [B]."""
         import numpy as np
 
-        return -np.diff(self._alive[row])
+        result: np.ndarray = -np.diff(self._alive[row])
+        return result
 
     def share(self, row: int, length: int, prior: float, weight: float) -> float:
         """Of the row's requests, those that ended by themselves at about this length (within the

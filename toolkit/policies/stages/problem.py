@@ -127,7 +127,8 @@ class Problem:
         def held(constant: np.ndarray | float, slope: np.ndarray) -> np.ndarray:
             left = 1 - rate * slope / k
             with np.errstate(divide="ignore", invalid="ignore"):
-                return np.where(left > 0, rate * constant / left, NEVER * (1 - left))
+                result: np.ndarray = np.where(left > 0, rate * constant / left, NEVER * (1 - left))
+                return result
 
         first = qoe.coefficients[0]
         plain = held(first + qoe.mixed * self._above, self._slope)

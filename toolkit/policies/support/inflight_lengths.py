@@ -156,7 +156,7 @@ class InflightLengths:
         ahead = np.arange(steps) * (heads[:, -1:] - heads[:, :-1])
         both = tokens[:, -1:] - tokens[:, :-1] + ahead
         rows = np.array([self._ranks.get(key, -1) for key in keys], dtype=np.int64)
-        found = both[rows]
+        found: np.ndarray = both[rows]
         found[rows < 0] = 0
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.report import heat
 from toolkit.profile_folder.schema import Profile
@@ -18,7 +18,7 @@ MEANING = ("never used", "under ¼", "¼–½", "½–¾", "¾–1", "1–1½", 
 _BAR = 64.0
 
 
-def section(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
+def section(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
     panels = [
         html.Panel(_map(profile, arrays[f"{phase}_counts"], phase), phase.capitalize(), full=True)
         for phase in ("prefill", "decode")
@@ -51,7 +51,7 @@ def _takeaway(profile: Profile) -> str:
     return f"{words} {silent}{'.' if idle else ' at least once.'}"
 
 
-def _map(profile: Profile, counts: NDArray, phase: str) -> str:
+def _map(profile: Profile, counts: NDArray[Any], phase: str) -> str:
     import numpy as np
 
     use = counts.sum(0, dtype=np.int64)

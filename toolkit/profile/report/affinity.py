@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.report import links
 from toolkit.profile_folder.schema import Profile
@@ -18,7 +18,7 @@ WHOLE = 10  # layers up to which the graph shows every gap in one picture
 SHOWN = 20  # pairs a gap
 
 
-def section(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
+def section(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
     title = "Affinity of neighbouring layers"
     if len(profile.model.layers) < 2:
         return html.section("s-affinity", title, "The model has one MoE layer: there are no pairs.")
@@ -56,7 +56,9 @@ def _takeaway(profile: Profile) -> str:
     )
 
 
-def _graphs(profile: Profile, pairs: NDArray, strength: NDArray) -> tuple[list[html.Panel], str]:
+def _graphs(
+    profile: Profile, pairs: NDArray[Any], strength: NDArray[Any]
+) -> tuple[list[html.Panel], str]:
     """The panels, and the words on which gaps they show."""
     import numpy as np
 
@@ -76,17 +78,18 @@ def _graphs(profile: Profile, pairs: NDArray, strength: NDArray) -> tuple[list[h
     return panels, f" in three of the {len(order)} gaps"
 
 
-def _top_share(pairs: NDArray, part: float = 0.01) -> NDArray:
+def _top_share(pairs: NDArray[Any], part: float = 0.01) -> NDArray[Any]:
     """[L-1]: share of the traffic that the strongest `part` of the pairs carries."""
     import numpy as np
 
     flat = pairs.reshape(len(pairs), -1).astype(np.float64)
     top = max(1, round(part * flat.shape[1]))
     carried = np.partition(flat, flat.shape[1] - top, axis=1)[:, -top:].sum(1)
-    return carried / np.maximum(flat.sum(1), 1e-12)
+    result: NDArray[Any] = carried / np.maximum(flat.sum(1), 1e-12)
+    return result
 
 
-def _by_gap(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
+def _by_gap(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
     import numpy as np
 
     decode, prefill = arrays["affinity_decode"], arrays["affinity_prefill"]

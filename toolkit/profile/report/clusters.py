@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.report import projection, tables
 from toolkit.profile_folder.schema import Distinct, Profile
@@ -21,7 +21,7 @@ CLOSE = 0.2  # mutual information above which clusters are said to follow a labe
 UNKNOWN, OTHER = "unlabelled", "other"
 
 
-def section(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
+def section(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
     flat = projection.project(arrays, profile.rho.mask)
     cluster = arrays["cluster"][flat.rows]
     labels = {
@@ -82,7 +82,7 @@ def _legend(names: Sequence[str]) -> str:
 
 
 def _scatter(
-    flat: projection.Flat, cluster: NDArray, drawn: Sequence[str], names: Sequence[str],
+    flat: projection.Flat, cluster: NDArray[Any], drawn: Sequence[str], names: Sequence[str],
     ids: Sequence[str], kind: str,
 ) -> str:  # fmt: skip
     x, y = flat.points[:, 0].tolist(), flat.points[:, 1].tolist()
@@ -117,7 +117,7 @@ def _scatter(
     )
 
 
-def _takeaway(labels: Mapping[str, Sequence[str]], cluster: NDArray) -> str:
+def _takeaway(labels: Mapping[str, Sequence[str]], cluster: NDArray[Any]) -> str:
     fitted = [int(i) for i in (cluster >= 0).nonzero()[0]]
     own = [int(cluster[i]) for i in fitted]
     shares = {
@@ -176,7 +176,7 @@ def _distinct(d: Distinct, experts: int) -> str:
     )
 
 
-def _tables(profile: Profile, labels: Mapping[str, Sequence[str]], cluster: NDArray) -> str:
+def _tables(profile: Profile, labels: Mapping[str, Sequence[str]], cluster: NDArray[Any]) -> str:
     c = profile.centroids
     columns = [(kind, name) for kind, every in labels.items() for name in sorted(set(every))]
     rows = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.report import heat
 from toolkit.profile_folder.schema import Profile
@@ -20,7 +20,7 @@ _BOUNDS = (1, 2, 4, 8, 16, 32)
 _MEANING = ("none", "1", "2–3", "4–7", "8–15", "16–31", "32 or more")
 
 
-def section(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
+def section(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
     c = profile.correlation
     scatter, legend, note = _scatter(profile, arrays)
     layers = profile.model.layers
@@ -48,7 +48,7 @@ def section(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
     return html.section("s-correlation", "Prefill against decode", "", figure)
 
 
-def _scatter(profile: Profile, arrays: Mapping[str, NDArray]) -> tuple[str, str, str]:
+def _scatter(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, str, str]:
     """The picture, its legend (for squares) and a sentence on what it shows."""
     import numpy as np
 
@@ -89,7 +89,7 @@ def _scatter(profile: Profile, arrays: Mapping[str, NDArray]) -> tuple[str, str,
     )
 
 
-def _squares(chart: Chart, x: NDArray, y: NDArray) -> str:
+def _squares(chart: Chart, x: NDArray[Any], y: NDArray[Any]) -> str:
     import numpy as np
 
     edges = np.geomspace(chart.x[0], chart.x[1], _SQUARES + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.report import svg
 
@@ -15,7 +15,7 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def cells(
-    levels: NDArray,
+    levels: NDArray[Any],
     place: tuple[float, float],
     size: tuple[float, float],
     palette: str,
@@ -57,7 +57,7 @@ def cells(
     return body + (_gaps(count, width, place, size) if min(size) >= 7 else "")
 
 
-def _runs(mask: NDArray) -> str:
+def _runs(mask: NDArray[Any]) -> str:
     """Neighbouring cells of one row as one rectangle each, in cell coordinates."""
     import numpy as np
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.report import svg
 
@@ -16,7 +16,7 @@ Link = tuple[int, int, float, float]
 _SWEEPS = 8
 
 
-def picture(pairs: NDArray, layers: Sequence[int], shown: int, key: str) -> str:
+def picture(pairs: NDArray[Any], layers: Sequence[int], shown: int, key: str) -> str:
     """`pairs` [G, E, E] between G + 1 layers; the `shown` strongest of each gap are drawn."""
     found = [_strongest(gap, shown) for gap in pairs]
     columns = _ordered(found)
@@ -57,7 +57,7 @@ def _anchor(column: int, last: int) -> str:
     return "middle" if 0 < column < last else "end" if column == last else "start"
 
 
-def _strongest(pairs: NDArray, shown: int) -> list[Link]:
+def _strongest(pairs: NDArray[Any], shown: int) -> list[Link]:
     """The pairs [E, E] that exceed chance by most tokens."""
     import numpy as np
 

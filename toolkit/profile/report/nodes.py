@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.report import heat
 from toolkit.profile.report.activations import BOUNDS as SHARES
@@ -101,7 +101,8 @@ def _matrix(side: Side, unit: str, words: str, key: str) -> str:
 
 
 def _cells(
-    relative: NDArray, shown: NDArray, place: tuple[float, float], cell: tuple[float, float],
+    relative: NDArray[Any], shown: NDArray[Any],
+    place: tuple[float, float], cell: tuple[float, float],
     row: str, column: str, rows: list[str] | None = None,
 ) -> list[str]:  # fmt: skip
     """Coloured by `relative` [R, C], 1 being even; with the numbers `shown` where they fit."""
@@ -160,7 +161,7 @@ def _slots(profile: Profile, traffic: NodeTraffic) -> str:
     )
 
 
-def _near(side: Side) -> NDArray:
+def _near(side: Side) -> NDArray[Any]:
     """[L, P]: of the tokens of each slot's expert those at home on the slot's node."""
     import numpy as np
 
@@ -169,11 +170,13 @@ def _near(side: Side) -> NDArray:
     node = np.arange(table.shape[1]) // (table.shape[1] // topology.nodes)
     layer = np.arange(len(table))[:, None]
     total = by_node.sum(axis=0)[layer, table]
-    share: NDArray = by_node[node, layer, table] / np.maximum(total, 1)
+    share: NDArray[Any] = by_node[node, layer, table] / np.maximum(total, 1)
     return share
 
 
-def _slot_map(profile: Profile, side: Side, share: NDArray, unit: str, words: str, key: str) -> str:
+def _slot_map(
+    profile: Profile, side: Side, share: NDArray[Any], unit: str, words: str, key: str
+) -> str:
     import numpy as np
 
     table, topology = side.placement.physical_to_logical, side.topology

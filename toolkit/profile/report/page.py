@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.profile_folder.schema import Profile
 from toolkit.report.html import escape
@@ -30,7 +30,7 @@ _CONTENTS = (
 
 
 def render(
-    profile: Profile, arrays: Mapping[str, NDArray], traffic: NodeTraffic | None = None
+    profile: Profile, arrays: Mapping[str, NDArray[Any]], traffic: NodeTraffic | None = None
 ) -> str:
     """The report of a profile: one HTML page that needs no network and no script. `traffic`:
     experts and requests on several nodes, shown where it is given.

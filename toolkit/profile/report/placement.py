@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.report import heat
 from toolkit.profile_folder.schema import Placed, Profile
@@ -27,7 +27,7 @@ MEANING = (
 )  # fmt: skip
 
 
-def section(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
+def section(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
     import numpy as np
 
     title = "Placement of experts on GPUs"
@@ -83,17 +83,18 @@ def _takeaway(profile: Profile, best: Placed) -> str:
     )
 
 
-def _use(arrays: Mapping[str, NDArray]) -> NDArray:
+def _use(arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     """[L, E] tokens of held-out requests (of all, where none was held out)."""
     import numpy as np
 
     rows = arrays["held_out"].astype(bool)
     rows = rows if rows.any() else ~rows
     total = arrays["prefill_counts"][rows].sum(0, dtype=np.int64)
-    return total + arrays["decode_counts"][rows].sum(0, dtype=np.int64)
+    result: NDArray[Any] = total + arrays["decode_counts"][rows].sum(0, dtype=np.int64)
+    return result
 
 
-def _gpu_load(use: NDArray, slots: NDArray, gpus: int) -> NDArray:
+def _gpu_load(use: NDArray[Any], slots: NDArray[Any], gpus: int) -> NDArray[Any]:
     """[L, gpus]: each GPU's load over its layer's mean, from `slots` [L, P] of expert numbers."""
     import numpy as np
 
@@ -104,11 +105,12 @@ def _gpu_load(use: NDArray, slots: NDArray, gpus: int) -> NDArray:
         copies = np.bincount(slots[layer], minlength=use.shape[1])
         share = use[layer] / np.maximum(copies, 1)
         result[layer] = np.bincount(owner, weights=share[slots[layer]], minlength=gpus)
-    return result / np.maximum(result.mean(1, keepdims=True), 1e-12)
+    value: NDArray[Any] = result / np.maximum(result.mean(1, keepdims=True), 1e-12)
+    return value
 
 
 def load_map(
-    load: NDArray, numbers: Sequence[int], title: str, key: str, place: str = "GPU"
+    load: NDArray[Any], numbers: Sequence[int], title: str, key: str, place: str = "GPU"
 ) -> str:
     """Loads over their layer's mean [L, places] of MoE layers with these `numbers`; `place` is what
     a row is."""
@@ -148,7 +150,7 @@ def load_map(
 
 
 def _compared(profile: Profile, best: Placed) -> str:
-    metrics = (
+    metrics: tuple[tuple[str, Callable[[Placed], float], Callable[[float], str]], ...] = (
         ("Load max / mean", lambda p: p.balance, number),
         ("Hops that cross GPUs", lambda p: p.gpu_cut, percent),
         ("Hops that cross nodes", lambda p: p.node_cut, percent),

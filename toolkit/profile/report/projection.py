@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,12 +18,12 @@ MOST = 800  # requests drawn; more would hide each other and cost seconds
 class Flat:
     """`points` [n, 2] of the requests `rows` [n]; `shares` of the variance along each axis."""
 
-    points: NDArray
+    points: NDArray[Any]
     rows: list[int]
     shares: tuple[float, float]
 
 
-def project(arrays: Mapping[str, NDArray], mask: Sequence[int]) -> Flat:
+def project(arrays: Mapping[str, NDArray[Any]], mask: Sequence[int]) -> Flat:
     """The first two principal components of the signatures (counts x IDF over `mask`, length 1).
 
     With more than MOST requests an even sample is taken. Each axis's sign is fixed (its largest

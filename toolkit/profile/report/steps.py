@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.report import tables
 from toolkit.profile_folder.schema import Profile
@@ -25,14 +25,14 @@ _GROUPS = 7
 class Steps:
     """Columns of `steps`: milliseconds, requests and distinct experts (mean over layers), [M]."""
 
-    ms: NDArray
-    batch: NDArray
-    distinct: NDArray
-    others: NDArray
+    ms: NDArray[Any]
+    batch: NDArray[Any]
+    distinct: NDArray[Any]
+    others: NDArray[Any]
     """[M, F]: every column that is not the time, for the regression."""
 
 
-def columns(profile: Profile, arrays: Mapping[str, NDArray]) -> Steps | None:
+def columns(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> Steps | None:
     """The decode steps, or None when the profile has none with a time and a batch size."""
     import numpy as np
 
@@ -53,7 +53,7 @@ def columns(profile: Profile, arrays: Mapping[str, NDArray]) -> Steps | None:
     return Steps(1e3 * rows[:, time], rows[:, batch], rows[:, len(names) :].mean(1), rows[:, keep])
 
 
-def section(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
+def section(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
     steps = columns(profile, arrays)
     title = "Step latency"
     if steps is None:
@@ -112,7 +112,7 @@ def _slope(steps: Steps) -> tuple[float, float]:
     return float(found[-1] / scale[-1]), float(found[-1]) / (spread or 1e-12)
 
 
-def _shown(steps: Steps) -> tuple[NDArray, float]:
+def _shown(steps: Steps) -> tuple[NDArray[Any], float]:
     """Indices of the steps that are drawn, and the highest time on the axis."""
     import numpy as np
 
@@ -151,7 +151,7 @@ def _against_distinct(steps: Steps) -> str:
     )
 
 
-def _batches(values: NDArray) -> list[tuple[float, float]]:
+def _batches(values: NDArray[Any]) -> list[tuple[float, float]]:
     """At most seven ranges of batch sizes with about as many steps each."""
     import numpy as np
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.profile_folder.schema import Profile
 from toolkit.report import html, svg
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST = 1000  # points drawn
 
 
-def section(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
+def section(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
     t, title = profile.transfer, "KV transfer"
     if t is None:
         lead = "The workers passed no KV cache between roles, so no transfer was measured."
@@ -45,7 +45,7 @@ def section(profile: Profile, arrays: Mapping[str, NDArray]) -> str:
     return html.section("s-transfer", title, "", f'<div class="beside">{figure}{table}</div>')
 
 
-def _picture(sent: NDArray, latency_ms: float, bandwidth_gb_s: float) -> str:
+def _picture(sent: NDArray[Any], latency_ms: float, bandwidth_gb_s: float) -> str:
     import numpy as np
 
     rows = sent[np.unique(np.linspace(0, len(sent) - 1, MOST).astype(int))]

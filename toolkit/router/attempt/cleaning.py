@@ -9,9 +9,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from toolkit.router.attempt.outcomes import FULL
-from toolkit.router.attempt.upstream_calls import UpstreamCall, UpstreamCalls
+from toolkit.router.attempt.upstream_calls import UpstreamCalls
 from toolkit.router.merge import completion_tokens
 from toolkit.router.request import SubRequest
+from toolkit.router.upstream_call import UpstreamCall
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher

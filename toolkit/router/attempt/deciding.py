@@ -15,13 +15,7 @@ from toolkit.router.attempt.cleaning import clean_up
 from toolkit.router.attempt.early import Early
 from toolkit.router.attempt.outcomes import Outcomes
 from toolkit.router.attempt.relaying import Relaying
-from toolkit.router.attempt.upstream_calls import (
-    Answer,
-    UpstreamCall,
-    UpstreamCalls,
-    prefill_body,
-    set_rank,
-)
+from toolkit.router.attempt.upstream_calls import Answer, UpstreamCalls, prefill_body
 from toolkit.router.first import first_of
 from toolkit.router.first_token import PATCH, why_decode
 from toolkit.router.metrics import Timing
@@ -30,6 +24,7 @@ from toolkit.router.one_token import is_one
 from toolkit.router.rank import Rank
 from toolkit.router.request import SubRequest, new_room
 from toolkit.router.reservation import Reservation
+from toolkit.router.upstream_call import UpstreamCall, set_rank
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,11 +8,12 @@ from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from toolkit.contract.headers import RETRY_AFTER
-from toolkit.router.attempt.upstream_calls import UpstreamCall, UpstreamCalls
+from toolkit.router.attempt.upstream_calls import UpstreamCalls
 from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
 from toolkit.router.failure import ABOUT_KV
 from toolkit.router.request import SubRequest
 from toolkit.router.retry_after import passed
+from toolkit.router.upstream_call import UpstreamCall
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher

@@ -10,7 +10,7 @@ import orjson
 
 from toolkit.router.attempt.cleaning import PREFILL_LINGER_S
 from toolkit.router.attempt.outcomes import FULL, Outcomes
-from toolkit.router.attempt.upstream_calls import Answer, UpstreamCall, UpstreamCalls
+from toolkit.router.attempt.upstream_calls import Answer, UpstreamCalls
 from toolkit.router.errors import ApiError
 from toolkit.router.first import first_of
 from toolkit.router.merge import put_prompt_logprobs
@@ -19,6 +19,7 @@ from toolkit.router.request import SubRequest
 from toolkit.router.retry_after import passed
 from toolkit.router.stream_memory import FORGOTTEN
 from toolkit.router.upstream import Call
+from toolkit.router.upstream_call import UpstreamCall
 
 if TYPE_CHECKING:
     from toolkit.router.client import ClientStream

@@ -106,7 +106,8 @@ class DriftRefits:
         self._asked.append(entry)
         self.on_due()
         try:
-            return await entry[0]
+            result: dict[str, Any] = await entry[0]
+            return result
         finally:
             if entry in self._asked:  # whoever asked went away
                 self._asked.remove(entry)

@@ -13,7 +13,6 @@ from toolkit.policies.eldr import Centroids, Counters, EldrPolicy
 from toolkit.policies.support.expert_map import ExpertMap
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.profile_folder.errors import ProfileError
-from toolkit.router.config import ConfigError, RouterConfig
 from toolkit.router.eldr.centroid_assignment import CentroidAssignment
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order
 from toolkit.router.eldr.clock_refits import ClockRefits
@@ -26,6 +25,7 @@ from toolkit.router.eldr.refits import Base
 from toolkit.router.eldr.worker_set import WorkerSet, groups_of, shown
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.worker import Worker
+from toolkit.settings.router.config import ConfigError, RouterConfig
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import nearness
 from toolkit.signatures.reader import Sample, SignatureReader

@@ -43,7 +43,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return UNFIT
     buffer = io.BytesIO()
-    np.savez(buffer, **result)  # type: ignore[arg-type]
+    np.savez(buffer, **result)
     sys.stdout.buffer.write(buffer.getbuffer())
     return 0
 

@@ -13,11 +13,12 @@ from toolkit.router.stream_memory import FORGOTTEN
 
 if TYPE_CHECKING:
     from toolkit.policies.base import RequestView
-    from toolkit.router.attempt.upstream_calls import UpstreamCall, UpstreamCalls
+    from toolkit.router.attempt.upstream_calls import UpstreamCalls
     from toolkit.router.moves.base import Move
     from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
     from toolkit.router.request import SubRequest
+    from toolkit.router.upstream_call import UpstreamCall
 
 
 SOON = 4

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolkit.router.config import MovesBy
 from toolkit.router.moves.base import Kind, Move, Outcome, Why
 from toolkit.router.moves.direct import Direct
 from toolkit.router.moves.live import Live
@@ -17,6 +16,7 @@ from toolkit.router.moves.replay_times import ReplayTimes
 from toolkit.router.moves.targets import Targets
 from toolkit.router.rank import Rank
 from toolkit.router.reservation import Reservation
+from toolkit.settings.router.choosing import MovesBy
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher

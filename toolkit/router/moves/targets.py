@@ -6,9 +6,9 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from toolkit.decide.ejection import usable as ejected_left_out
+from toolkit.decide.watchdog import Health
 from toolkit.policies.support.readings import read_ranks
-from toolkit.router.ejection import usable as ejected_left_out
-from toolkit.watchdog import Health
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

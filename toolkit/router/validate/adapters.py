@@ -6,8 +6,9 @@ from typing import Any
 
 from toolkit.router.validate import rules
 from toolkit.router.validate.field import Rule
-from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.limits import Limits
 from toolkit.router.validate.refusal import shown
+from toolkit.settings.router.permissions import ALLOWABLE
 
 
 def names_adapter(model: Any) -> bool:

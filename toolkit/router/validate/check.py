@@ -9,12 +9,13 @@ from pydantic import BaseModel, ValidationError
 from toolkit.router.validate.declared import not_in_release
 from toolkit.router.validate.endpoints import ENDPOINTS, NOT_ELSEWHERE
 from toolkit.router.validate.field import Fate, Field
-from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.limits import Limits
 from toolkit.router.validate.models import LONG, is_long, model
 from toolkit.router.validate.parameters import checked_all
 from toolkit.router.validate.plain import known, plain
 from toolkit.router.validate.private import is_ours, without_ours
 from toolkit.router.validate.refusal import invalid, refusal
+from toolkit.settings.router.permissions import ALLOWABLE
 
 MOST_ERRORS = 256
 """That are told one by one."""

@@ -18,6 +18,7 @@ from toolkit.router.validate.handover import (
     TEXT,
     UNTRIED,
 )
+from toolkit.router.validate.limits import MAX_TOKENS
 from toolkit.router.validate.shared import (
     CACHE,
     DROP,
@@ -97,7 +98,7 @@ GENERATE = table(
     Field("http_worker_ipc", Any, _INSIDE + ": where answers go", DROP),
     Field("require_reasoning", bool, "it says when guided output begins", handover=BUDGET),
     Field("max_thinking_tokens", int | None, "workers say whether they can",
-          rule=rules.integer(0, rules.MAX_TOKENS), handover=BUDGET),
+          rule=rules.integer(0, MAX_TOKENS), handover=BUDGET),
     Field("no_logs", bool, "it asks for less logging of this request", handover=ALIKE),
     Field("return_bytes", Any, _INSIDE, DROP),
     Field("return_entropy", bool, reasons.ANSWER, handover=INSIDE_MODEL),

@@ -26,7 +26,7 @@ def first_only(declared: Any) -> Any:
     if origin is list:
         return Annotated[list[first_only(members[0])], _FirstOnly()]  # type: ignore[misc]
     if origin is Annotated:
-        return Annotated[(first_only(members[0]), *members[1:])]  # type: ignore[return-value]
+        return Annotated[(first_only(members[0]), *members[1:])]
     if origin in (Union, types.UnionType):
         return Union[tuple(first_only(member) for member in members)]  # noqa: UP007
     if isinstance(declared, type) and issubclass(declared, BaseModel):

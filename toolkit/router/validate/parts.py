@@ -10,8 +10,9 @@ from typing import Any
 
 from toolkit.router.validate.content import wrong_source
 from toolkit.router.validate.field import Rule
-from toolkit.router.validate.limits import ALLOWABLE, Limits
+from toolkit.router.validate.limits import Limits
 from toolkit.router.validate.schema import too_large
+from toolkit.settings.router.permissions import ALLOWABLE
 
 Found = Iterator[tuple[str, Any]]
 """The kind of each part that holds media, and where the media are: a text as a rule."""

@@ -12,8 +12,8 @@ from toolkit.router.validate.declared import SAMPLING as PARAMETERS
 from toolkit.router.validate.endpoints import ENDPOINTS
 from toolkit.router.validate.field import Fate, Field
 from toolkit.router.validate.handover import UNJUDGED
-from toolkit.router.validate.limits import ALLOWABLE
 from toolkit.router.validate.sampling import SAMPLING
+from toolkit.settings.router.permissions import ALLOWABLE
 
 SHORT = {"completions": "text"}
 """Of endpoints that go by another name in the table."""

@@ -13,7 +13,7 @@ from toolkit.router.validate.adapters import BASE_MODEL
 from toolkit.router.validate.field import Field, Rule, table
 from toolkit.router.validate.guided import wrong_schema
 from toolkit.router.validate.handover import ALIKE, GUIDED, LOGPROBS, OF_TOOLS, TEXT, TOOLS
-from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.limits import MAX_TOKENS, Limits
 from toolkit.router.validate.shared import CACHE, DROP, INSIDE, REFUSE
 
 _STATE = "workers keep no answers, and share none: send the whole conversation in `input`"
@@ -63,7 +63,7 @@ RESPONSES = table(
     Field("include", Any, reasons.ANSWER, kept=True, handover=ALIKE),
     Field("max_output_tokens", int | None,
           "a client's choice of where its answer ends; SGLang takes 2 off it",
-          rule=rules.integer(2, rules.MAX_TOKENS), handover=ALIKE),
+          rule=rules.integer(2, MAX_TOKENS), handover=ALIKE),
     Field("max_tool_calls", int | None, reasons.IGNORED, handover=OF_TOOLS),
     Field("metadata", dict[str, Any] | None, reasons.BACK, handover=ALIKE),
     Field("parallel_tool_calls", bool | None, reasons.MAY_GUIDE, handover=OF_TOOLS),

@@ -14,6 +14,7 @@ from toolkit.router.validate.handover import (
     PROCESSOR,
     Handover,
 )
+from toolkit.router.validate.limits import MAX_TOKENS
 
 DROP, REFUSE = Fate.DROP, Fate.REFUSE
 _ROUTER = "the router's own: which workers and ranks work together, in which room"
@@ -40,7 +41,7 @@ INSIDE: tuple[Field, ...] = (
     Field("return_routed_experts", bool, "SGLang's own are wrong under prefill and decode apart",
           REFUSE, allow="routed_experts", default=False, handover=INSIDE_MODEL),
     Field("routed_experts_start_len", int, "it acts on return_routed_experts only", DROP,
-          allow="routed_experts", rule=rules.integer(0, rules.MAX_TOKENS),
+          allow="routed_experts", rule=rules.integer(0, MAX_TOKENS),
           default=0, handover=INSIDE_MODEL),
 )  # fmt: skip
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from toolkit.launch.yaml_lines import read_document
 from toolkit.resources import profiles_dir
+from toolkit.settings.yaml_lines import read_document
 from toolkit.simulate.costs.links import Links
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import Machine

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.launch.stand_ins import deployment, tiny_model
@@ -11,13 +13,13 @@ from toolkit.launch.resolve import resolve
 SAME = {"page_size": 1, "dtype": "float32", "kv_cache_dtype": "auto", "max_total_tokens": 100}
 
 
-def test_equal_roles_have_no_problem(tmp_path):
+def test_equal_roles_have_no_problem(tmp_path: Path) -> None:
     plan = resolve(deployment(tiny_model(tmp_path)))
     assert agreement(plan, {w.name: SAME for w in plan.workers}) == []
 
 
 @pytest.mark.parametrize("key", ["page_size", "dtype", "kv_cache_dtype"])
-def test_a_difference_is_named(tmp_path, key):
+def test_a_difference_is_named(tmp_path: Path, key: str) -> None:
     plan = resolve(deployment(tiny_model(tmp_path)))
     other = SAME | {key: "other"}
     (problem,) = agreement(plan, {"prefill-0": SAME, "decode-0": other})
@@ -28,7 +30,7 @@ def test_a_difference_is_named(tmp_path, key):
     )
 
 
-def test_tp_layouts(tmp_path):
+def test_tp_layouts(tmp_path: Path) -> None:
     model = tiny_model(tmp_path)
     uneven = resolve(deployment(model, decode={"tp": 2}))
     (problem,) = agreement(uneven, {})
@@ -40,7 +42,7 @@ def test_tp_layouts(tmp_path):
     assert agreement(attention, {}) == []
 
 
-def test_small_kv_budget_is_a_note(tmp_path):
+def test_small_kv_budget_is_a_note(tmp_path: Path) -> None:
     plan = resolve(deployment(tiny_model(tmp_path)))
     (note,) = agreement(plan, {"prefill-0": SAME | {"context_length": 200}, "decode-0": SAME})
     assert not note.fatal and "kv_tokens" in note.repair

@@ -15,9 +15,9 @@ from toolkit.embedded import model_path
 from toolkit.launch.checks import possible
 from toolkit.launch.checks.counted import counted
 from toolkit.launch.command import source_root
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
+from toolkit.settings.deployment import Deployment
 
 RANKS = {"tp": 2, "dp": 2, "dp_attention": True}
 GOOD: dict[str, Any] = {

@@ -12,9 +12,9 @@ from tests.architectures.configs import ARCHITECTURES
 from toolkit.launch.checks import possible
 from toolkit.launch.checks.engine import engine
 from toolkit.launch.checks.preempting import between_chunks
-from toolkit.launch.deployment import Deployment
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
+from toolkit.settings.deployment import Deployment
 
 
 def plan(name: str, folder: Path, device: str) -> Plan:

@@ -12,11 +12,11 @@ from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PAUSE_VARIABLE, PREEMPT_VARIABLE
 from toolkit.launch.checks import possible
 from toolkit.launch.checks.preempting import preempting
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
-from toolkit.router.config import RouterConfig
+from toolkit.settings.load import load_deployment
+from toolkit.settings.router.config import RouterConfig
 
 CLASSES: dict[str, Any] = {"classes": {}}
 

@@ -13,10 +13,10 @@ from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.contract.waiting import Waiting
 from toolkit.launch.checks import possible
 from toolkit.launch.checks.waiting import PARKED, waiting
-from toolkit.launch.deployment import load_deployment
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
+from toolkit.settings.load import load_deployment
 
 
 @pytest.fixture(scope="module")

@@ -59,8 +59,8 @@ def decode(backend: Any, c: SimpleNamespace, original: Any = None, **options: An
     st.sampled_from([(4, 4), (4, 2), (6, 1)]),
     st.integers(0, 99),
 )
-def test_every_request_attends_to_its_own_slots(lengths, heads, seed) -> None:
-    c = case(lengths, *heads, seed)
+def test_every_request_attends_to_its_own_slots(lengths: list[int], heads: Any, seed: int) -> None:
+    c = case(lengths, *heads, seed)  # type: ignore[call-arg]
     torch.testing.assert_close(decode(SimpleNamespace(), c), one_by_one(c))
 
 
@@ -78,7 +78,7 @@ def test_the_plan_serves_every_layer_of_a_forward_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("options", [{"sliding_window_size": 4}, {"is_cross_attn": True}])
-def test_what_it_is_not_made_for_goes_to_sglang(options) -> None:
+def test_what_it_is_not_made_for_goes_to_sglang(options: Any) -> None:
     seen: list[dict[str, Any]] = []
     decode(SimpleNamespace(), case([3], 4, 2, 0), lambda *_, **given: seen.append(given), **options)
     assert seen == [{"scaling": 0.3} | options]

@@ -16,7 +16,7 @@ import zmq
 from sglang.srt.managers.scheduler_components.idle_sleeper import IdleSleeper
 from patches.cpu import idle
 from patches.dp import layout
-from patches.pd import early_send
+from patches.scheduler_state import current
 
 context = zmq.Context()
 push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
@@ -27,7 +27,9 @@ inflight, waiting, bootstrap = [], [], SimpleNamespace(queue=[])
 housekeeping = []
 
 def rounds(count, fully_idle, sleeper, last_batch=None, scheduler=None, together=False):
-    scheduler = scheduler or SimpleNamespace(idle_sleeper=sleeper)
+    if scheduler is None:  # one that has just started
+        scheduler = SimpleNamespace(idle_sleeper=sleeper)
+        current().computed_at = 0.0
     layout.together = lambda parallel: together
     scheduler.disagg_prefill_inflight_queue = inflight
     scheduler.waiting_queue, scheduler.disagg_prefill_bootstrap_queue = waiting, bootstrap
@@ -47,14 +49,14 @@ found = {
     "together, computing": rounds(40, True, None, "a batch", together=True) < 0.2,
 }
 inflight = [SimpleNamespace(bootstrap_room=room) for room in (1, 2)]
-early_send._parked.update({1: None, 2: None, 3: None})
+current().parked.by_room.update({1: None, 2: None, 3: None})
 found["parked"] = rounds(10, False, sleeper) >= 0.1
 waiting = ["a prompt"]
 found["a prompt waits"] = rounds(10, False, sleeper) < 0.1
 waiting, bootstrap.queue = [], ["a room"]
 found["a room waits"] = rounds(10, False, sleeper) < 0.1
 bootstrap.queue = []
-del early_send._parked[2]
+del current().parked.by_room[2]
 found["one is sent"] = rounds(10, False, sleeper) < 0.1
 idle.PAUSE_MS, idle.AWAKE_S = 20_000, 3600.0
 busy = SimpleNamespace(idle_sleeper=sleeper)

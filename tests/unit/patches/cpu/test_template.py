@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from patches.cpu import template
+from tests.present import present
 from toolkit.launch.command import source_root
 
 # As SGLang does it: a server that chooses "spawn", starts processes, and ends on SIGQUIT.
@@ -65,7 +68,7 @@ class Server:
             text=True,
             start_new_session=True,
         )
-        self.first = psutil.Process(int(self.process.stdout.readline()))
+        self.first = psutil.Process(int(present(self.process.stdout).readline()))
         self.template = self.first.parent()
         while len(files := list(self.folder.iterdir())) < 2 or not all(
             file.stat().st_size for file in files
@@ -83,13 +86,13 @@ class Server:
 
 def _lives(process: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path: Path) -> Iterator[Any]:
     up = Server(tmp_path)
     try:
         yield up
@@ -97,10 +100,10 @@ def server(tmp_path):
         up.template.kill()
         up.process.kill()
         up.process.wait()
-        up.process.stdout.close()
+        present(up.process.stdout).close()
 
 
-def test_children_have_what_the_server_has_when_it_starts_them(server):
+def test_children_have_what_the_server_has_when_it_starts_them(server: Any) -> None:
     assert server.template.ppid() == server.process.pid
     for child in server.children:
         assert child.parent() == server.template
@@ -108,26 +111,26 @@ def test_children_have_what_the_server_has_when_it_starts_them(server):
         assert text == "yes False 777 / True True"
 
 
-def test_only_its_user_reaches_the_template(server, tmp_path):
+def test_only_its_user_reaches_the_template(server: Any, tmp_path: Path) -> None:
     (folder,) = tmp_path.glob("pymp-*")
     assert (folder / "template").is_socket()
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_all_end_with_the_server(server, number):
+def test_all_end_with_the_server(server: Any, number: Any) -> None:
     server.process.send_signal(number)
     server.process.wait(10)
     server.assert_all_end()
 
 
-def test_all_end_with_the_template(server):
+def test_all_end_with_the_template(server: Any) -> None:
     server.template.kill()
     server.assert_all_end()
     assert server.process.stdout.readline() == "ended 255\n"  # as the server learns it
 
 
-def test_a_child_that_failed_tells_the_server(server):
+def test_a_child_that_failed_tells_the_server(server: Any) -> None:
     server.template.send_signal(signal.SIGTERM)  # to the whole group, say: not the template's
     assert server.template.is_running()
     server.template.send_signal(signal.SIGQUIT)  # what SGLang's processes do to their parent
@@ -135,12 +138,12 @@ def test_a_child_that_failed_tells_the_server(server):
     server.assert_all_end()
 
 
-def test_a_child_s_exit_is_seen(server):
+def test_a_child_s_exit_is_seen(server: Any) -> None:
     server.first.terminate()
     assert server.process.stdout.readline() == f"ended {-signal.SIGTERM}\n"
 
 
-def test_limits_are_given_as_they_are():
+def test_limits_are_given_as_they_are() -> None:
     restore, (environment, limits) = template.Surroundings().__reduce__()
     assert environment == dict(os.environ)
     restore(environment, limits)

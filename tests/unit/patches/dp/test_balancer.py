@@ -16,14 +16,15 @@ from patches.dp.balancer import FORGET_S, HEALTH_CHECK, Balancer
 from patches.dp.loads import NAME
 from patches.dp.progress import how
 from patches.dp.request import request_view
+from tests.present import present
 from tests.unit.patches.dp.stand_ins import EPOCH, Req, Sampling, Snapshot
 from toolkit.contract.events import LoadReading
-from toolkit.decisions import recorded
+from toolkit.decide.record import recorded
+from toolkit.decide.replay import replay
 from toolkit.policies import make_policy
-from toolkit.replay import replay
-from toolkit.router.config import RouterConfig
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.rank import Rank
+from toolkit.settings.router.config import RouterConfig
 
 POOL = 4096
 
@@ -110,19 +111,19 @@ def test_br_h_hears_of_tokens_and_ends() -> None:
     balancer.look([Snapshot(dp_rank=rank) for rank in range(2)], 0.0)
     lengths = balancer.policy.inflight
     rank = balancer.choose(Req(rid="a", input_ids=ids(100)), [True, True], 0.1)
-    assert lengths.tokens((NAME, rank)) == 100
+    assert present(lengths).tokens((NAME, rank)) == 100  # type: ignore[arg-type]
     balancer.progressed([("a", 1, ""), ("a", 5, ""), ("a", 5, ""), ("unknown", 9, "finished")])
-    assert lengths.tokens((NAME, rank)) == 105
+    assert present(lengths).tokens((NAME, rank)) == 105  # type: ignore[arg-type]
     balancer.progressed([("a", 8, "finished")])
-    assert len(lengths) == 0
+    assert len(present(lengths)) == 0
     balancer.progressed([("a", 9, "")])  # what came late
-    assert len(lengths) == 0 and balancer.describe()["in flight"] == 0
+    assert len(present(lengths)) == 0 and balancer.describe()["in flight"] == 0
 
 
 def test_probes_are_load_but_have_no_length() -> None:
     balancer = Balancer("brh", "plain", 2)
     assert balancer.choose(Req(rid=f"{HEALTH_CHECK}_1"), [True, True], 0.0) is not None
-    assert len(balancer.policy.inflight) == 0
+    assert len(present(balancer.policy.inflight)) == 0
     assert sum(balancer.placed) == 1
 
 
@@ -137,8 +138,8 @@ def test_requests_whose_end_was_not_seen_are_forgotten_when_their_rank_is_idle()
         snapshot = Snapshot(EPOCH + now, num_running_reqs=int(busy), received=1)
         balancer.look([snapshot], now)
         if now <= idle + 1 + FORGET_S:
-            assert len(balancer.policy.inflight) == 1, now
-    assert len(balancer.policy.inflight) == 0
+            assert len(present(balancer.policy.inflight)) == 1, now
+    assert len(present(balancer.policy.inflight)) == 0
     assert balancer.describe()["in flight"] == 0
 
 
@@ -147,9 +148,9 @@ def test_a_rank_that_restarts_has_lost_its_requests() -> None:
     balancer.look([Snapshot(EPOCH, dp_rank=rank, received=5) for rank in range(2)], 0.0)
     for n in range(4):
         balancer.choose(Req(rid=f"r{n}"), [True, True], 0.1)
-    assert len(balancer.policy.inflight) == 4
+    assert len(present(balancer.policy.inflight)) == 4
     balancer.look([Snapshot(EPOCH + 1, dp_rank=1, received=1)], 1.0)
-    assert len(balancer.policy.inflight) == balancer.placed[0] < 4
+    assert len(present(balancer.policy.inflight)) == balancer.placed[0] < 4
     assert balancer.describe()["readings"] == {"restart": 1}
 
 
@@ -221,9 +222,9 @@ def test_router_and_controller_decide_alike(name: str) -> None:
             event = [(rid, n, "finished" if rid in ended else "") for rid, n in generated.items()]
             controller.progressed(event)
             for rid, _, end in event if inflight is not None else ():
-                inflight.counted(rid, 4)
+                present(inflight).counted(rid, 4)
                 if end:
-                    inflight.ended(rid)
+                    present(inflight).ended(rid)
             generated = {rid: n for rid, n in generated.items() if rid not in ended}
             for n in range(rng.randrange(4)):
                 at = now + 0.01 * (n + 1)

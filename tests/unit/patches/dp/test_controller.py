@@ -273,6 +273,7 @@ patches.register()
 import msgspec
 from sglang.srt.managers.load_snapshot import LoadSnapshot, snapshot_decoder, snapshot_encoder
 from sglang.srt.managers.scheduler import Scheduler
+from patches import scheduler_state
 from patches.dp import load_count
 
 class Inquirer: pass
@@ -284,7 +285,7 @@ def count(number):
         Scheduler.process_input_requests(scheduler, [number])
     except AttributeError:  # what it does with them is not played
         pass
-    return load_count._received
+    return scheduler_state.current().received
 print("say", [count(1), count(0), count(3)])
 plain = LoadSnapshot(timestamp=2.5, dp_rank=1, num_used_tokens=7)
 tagged = load_count._say_received(lambda inquirer: plain, None)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches.dp.loads import LOST_S, MOST_SENT, STALE_S, RankLoads, reserved_tokens, waiting
+from patches.dp.loads import LOST_S, MOST_SENT, RankLoads, reserved_tokens, waiting
 from tests.unit.patches.dp.stand_ins import EPOCH, POOL, Snapshot
+from toolkit.decide.waiting_work import STALE_S
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.base import WorkerView
 
@@ -342,7 +343,7 @@ def test_whatever_is_published_a_policy_decides_and_nothing_is_negative(
         if isinstance(event, Snapshot):
             loads.read([event], now)
         else:
-            loads.sent(*event, now)
+            loads.sent(*event, now)  # type: ignore[call-arg]
         views = loads.views([True] * 3, now)
         for seen in views:
             assert seen.inflight >= 0 and seen.inflight_tokens >= 0
@@ -360,7 +361,7 @@ def test_a_rank_that_stops_publishing_counts_as_loaded(name: str) -> None:
     now = STALE_S + 1.0
     full = POOL * 95 // 100 if name == "gimbal" else POOL // 2
     used = [full, full - 20]
-    chosen = []
+    chosen: list[Any] = []
     for n in range(20):
         now += 0.1
         loads.read(

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import patches.experts.signature
 import patches.experts.signature_cache
 from patches.base import PatchError
-from patches.experts.signature import State, wanted_layers
+from patches.experts.signature import wanted_layers
 from patches.experts.signature_cache import SignatureCache
+from patches.scheduler_state import SignatureState
 from tests.kernels import examples
 
 torch = pytest.importorskip("torch")
@@ -93,7 +94,7 @@ def test_prompts_that_are_counted_together_count_as_each_alone(
 def test_the_work_of_a_batch_is_launched_once_for_all_its_prompts() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Launches(TorchDispatchMode):
+    class Launches(TorchDispatchMode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.count = 0
@@ -111,7 +112,7 @@ def test_the_work_of_a_batch_is_launched_once_for_all_its_prompts() -> None:
     def launches(count: int) -> int:
         with Launches() as seen:
             assert len(cache.count_together(prompts[:count])) == count
-        return seen.count
+        return int(seen.count)
 
     assert launches(16) == launches(1) < 16
 
@@ -190,7 +191,7 @@ def finished(prompts: list[int], ends: list[tuple[int, int]]) -> list[str]:
         for n, length in enumerate(prompts)
     ]
     pool = SimpleNamespace(req_to_token=torch.zeros((len(prompts), 64), dtype=torch.int32))
-    state = State(cache, SimpleNamespace(reqs=reqs, req_to_token_pool=pool))
+    state = SignatureState(cache, SimpleNamespace(reqs=reqs, req_to_token_pool=pool))
     forward: Any = SimpleNamespace(
         forward_mode=SimpleNamespace(is_extend=lambda: True),
         extend_prefix_lens_cpu=[prefix for prefix, _ in ends],

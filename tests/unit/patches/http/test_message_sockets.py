@@ -69,7 +69,8 @@ print(json.dumps({
 def found() -> dict[str, Any]:
     done = run_python(CODE)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def test_whoever_does_not_speak_the_protocol_takes_nothing(found: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from patches.http.private_logs import without_values
 from tests.sglang_python import run_python
@@ -35,7 +36,7 @@ talk()
 """
 
 
-def test_sglang_s_messages_quote_no_request():
+def test_sglang_s_messages_quote_no_request() -> None:
     found = run_python(QUOTES)
     assert found.returncode == 0, found.stderr[-2000:]
     before, after = found.stdout.split("---- patched")
@@ -48,7 +49,7 @@ def test_sglang_s_messages_quote_no_request():
     assert "Decode batch, #running-req: 3" in after
 
 
-def record(name, message, *args, path="/nowhere.py"):
+def record(name: Any, message: Any, *args: Any, path: str = "/nowhere.py") -> Any:
     return logging.LogRecord(name, logging.ERROR, path, 1, message, args, None)
 
 
@@ -81,7 +82,7 @@ talk()
 """
 
 
-def test_refusals_quote_no_request_and_the_rest_is_said():
+def test_refusals_quote_no_request_and_the_rest_is_said() -> None:
     found = run_python(REFUSES)
     assert found.returncode == 0, found.stderr[-2000:]
     before, after = found.stdout.split("---- patched")
@@ -91,11 +92,11 @@ def test_refusals_quote_no_request_and_the_rest_is_said():
     assert "warmup error: no memory" in after
 
 
-def test_what_cannot_be_told_apart_is_left_out():
+def test_what_cannot_be_told_apart_is_left_out() -> None:
     quiet = without_values(record("sglang.srt.parser.x", "%s", PROMPT))
     assert quiet.getMessage() == "… (sglang.srt.parser.x:1)"
 
 
-def test_other_messages_stay():
+def test_other_messages_stay() -> None:
     assert without_values(record("uvicorn.error", "on %s", "port")).getMessage() == "on port"
     assert without_values(record("sglang.srt.mem_cache.x", "%d", 3)).getMessage() == "3"

@@ -21,12 +21,12 @@ def read_of(name: str) -> set[str]:
     }
 
 
-def test_every_field_that_is_read_is_promised():
+def test_every_field_that_is_read_is_promised() -> None:
     assert read_of("request") <= set(REQUEST_FIELDS)
     assert read_of("params") <= set(SAMPLING_FIELDS)
     assert len(read_of("request")) > 15 and len(read_of("params")) > 12
 
 
-def test_the_promises_are_in_the_contract():
+def test_the_promises_are_in_the_contract() -> None:
     named = {symbol.rsplit(".", 1)[1] for symbol in request_guard.PATCH.requires}
     assert named >= {*REQUEST_FIELDS, *SAMPLING_FIELDS}

@@ -63,7 +63,7 @@ def test_what_the_router_did_not_sign_is_refused_on_every_worker(ticket: Any) ->
     for mode in ("prefill", "decode", "null"):
         scheduler = Scheduler(mode)
         with pytest.raises(TicketError):
-            resume._extend_prompt_on_prefill(scheduler.take, scheduler, received(ticket))
+            resume._extend_prompt_on_prefill(scheduler.take, scheduler, received(ticket))  # type: ignore[arg-type]
         assert scheduler.taken == []
     assert not capture_name(received(ticket))
 
@@ -73,20 +73,20 @@ def test_signed_tokens_that_the_model_cannot_have_are_refused(ids: list[int], sa
     scheduler = Scheduler()
     request = received(sign(KEY, "rid", resume=ids))
     with pytest.raises(TicketError, match=said):
-        resume._extend_prompt_on_prefill(scheduler.take, scheduler, request)
+        resume._extend_prompt_on_prefill(scheduler.take, scheduler, request)  # type: ignore[arg-type]
 
 
 def test_signed_tokens_are_prompt_on_prefill_and_output_on_decode() -> None:
     prefill, decode = Scheduler("prefill"), Scheduler("decode")
     ticket = sign(KEY, "rid", resume=[7, 8], capture="name")
-    resume._extend_prompt_on_prefill(prefill.take, prefill, received(ticket))
+    resume._extend_prompt_on_prefill(prefill.take, prefill, received(ticket))  # type: ignore[arg-type]
     assert list(prefill.taken[0].input_ids) == [0, 1, 2, 7, 8]
     request = queued(ticket)
-    resume._restore_state(decode.take, decode, request)
+    resume._restore_state(decode.take, decode, request)  # type: ignore[arg-type]
     assert request.output_ids == [7, 8]
     assert request.pd_rebootstrap_in_progress
     assert capture_name(request)
-    resume._restore_state(decode.take, decode, request)  # a retraction
+    resume._restore_state(decode.take, decode, request)  # type: ignore[arg-type]  # a retraction
     assert request.output_ids == [7, 8]
 
 
@@ -119,7 +119,7 @@ def test_tokens_against_the_grammar_end_that_request() -> None:
     request = queued(
         sign(KEY, "rid", resume=[2, 3]), grammar=Grammar(), set_finish_with_abort=refused.append
     )
-    resume._restore_state(scheduler.take, scheduler, request)
+    resume._restore_state(scheduler.take, scheduler, request)  # type: ignore[arg-type]
     assert len(refused) == 1
     assert "grammar" in refused[0]
     assert scheduler.taken == [request]
@@ -129,7 +129,7 @@ def test_tokens_against_the_grammar_end_that_request() -> None:
 def test_a_request_that_was_refused_is_only_answered() -> None:
     scheduler = Scheduler("decode")
     request = queued("no ticket", to_finish="an abort")
-    resume._restore_state(scheduler.take, scheduler, request)
+    resume._restore_state(scheduler.take, scheduler, request)  # type: ignore[arg-type]
     assert scheduler.taken == [request]
 
 
@@ -182,7 +182,7 @@ def test_what_is_no_request_s_fault_still_ends_the_scheduler(
 
 def test_a_grammar_that_compiles_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(request_guard.time, "monotonic", lambda: now)
+    monkeypatch.setattr(request_guard.time, "monotonic", lambda: now)  # type: ignore[attr-defined]
     old, new = SimpleNamespace(grammar_wait_ct=3), SimpleNamespace(grammar_wait_ct=1)
     manager = SimpleNamespace(grammar_queue=[old], SGLANG_GRAMMAR_MAX_POLL_ITERATIONS=10000)
     request_guard._give_up_grammars(lambda _: [], manager)

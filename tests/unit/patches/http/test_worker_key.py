@@ -168,7 +168,8 @@ def served() -> dict[str, Any]:
     """SGLang's own HTTP application with all patches, asked over ASGI; no model."""
     finished = run_python(SERVED, **{WORKER_KEY_VARIABLE: "key-of-the-run"})
     assert finished.returncode == 0, finished.stderr[-3000:]
-    return json.loads(finished.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    return result
 
 
 def test_every_route_of_sglang_wants_the_key(served: dict[str, Any]) -> None:

@@ -55,8 +55,8 @@ def scheduler(overlap: bool = True, page: int = 1, waiting: Any = None) -> Any:
         disaggregation_mode=SimpleNamespace(value="decode"),
         token_to_kv_pool_allocator=Allocator(page),
         req_to_token_pool=SimpleNamespace(req_to_token=Slots()),
-        disagg_decode_prealloc_queue=queue([]),
-        disagg_decode_transfer_queue=queue([waiting] if waiting else []),
+        disagg_decode_prealloc_queue=queue([]),  # type: ignore[no-untyped-call]
+        disagg_decode_transfer_queue=queue([waiting] if waiting else []),  # type: ignore[no-untyped-call]
     )
 
 

@@ -15,6 +15,7 @@ declare_torchvision_operators()
 import msgspec, time, zmq
 from sglang.srt.managers.io_struct import AbortReq, TokenizedGenerateReqInput
 from patches.pd import early_place
+from patches.scheduler_state import current
 
 def Request(rid):
     needed = [f.name for f in msgspec.structs.fields(TokenizedGenerateReqInput) if f.required]
@@ -85,7 +86,7 @@ order = []
 def process(scheduler, batch, result): order.append((scheduler.taken[-1], result.copy_done.left))
 rank.retracted_queue = []
 for on_gpu in (False, True):
-    early_place._on_gpu = on_gpu
+    current().early.on_gpu = on_gpu
     early_place._look_while_it_computes(process, rank, None, SimpleNamespace(copy_done=Done(6)))
 early_place._look_while_it_computes(
     lambda *given: order.append("no event"), rank, None, SimpleNamespace()

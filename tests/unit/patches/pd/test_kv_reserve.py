@@ -23,7 +23,7 @@ def to_get_in(of: Any, tokens: int, prefix: int) -> int:
     def original(_queue: Any, _req: Any, allocated: int, *_rest: int) -> int:
         return allocated + RESERVE
 
-    return _to_get_in(original, of, None, tokens - prefix, prefix, 0)
+    return _to_get_in(original, of, None, tokens - prefix, prefix, 0)  # type: ignore[arg-type]
 
 
 @given(tokens=st.integers(1, POOL), cached=st.floats(0, 1))
@@ -36,8 +36,8 @@ def test_whom_the_pool_can_hold_gets_in_when_it_is_empty(tokens: int, cached: fl
 
 
 def test_who_was_retracted_comes_back_to_an_empty_pool() -> None:
-    assert _to_come_back(lambda *_: (900 + RESERVE, 30), queue(), None) == (POOL, 30)
-    assert _to_come_back(lambda *_: (100 + RESERVE, 30), queue(), None) == (612, 30)
+    assert _to_come_back(lambda *_: (900 + RESERVE, 30), queue(), None) == (POOL, 30)  # type: ignore[arg-type]
+    assert _to_come_back(lambda *_: (100 + RESERVE, 30), queue(), None) == (612, 30)  # type: ignore[arg-type]
 
 
 def test_sparse_attention_is_left_as_it_is() -> None:

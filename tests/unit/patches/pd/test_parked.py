@@ -35,7 +35,7 @@ def look(it: Any) -> list[str]:
     return done
 
 
-def test_finished_prompts_stay_where_they_are():
+def test_finished_prompts_stay_where_they_are() -> None:
     it = scheduler()
     for _ in range(2):
         done = parked._put_back(look, it)
@@ -44,19 +44,19 @@ def test_finished_prompts_stay_where_they_are():
     assert it.waiting_queue == []
 
 
-def test_a_prompt_that_is_not_through_goes_back_as_before():
+def test_a_prompt_that_is_not_through_goes_back_as_before() -> None:
     it = scheduler()
     parked._put_back(look, it)
     parked._keep(release, it, it.chunked)
     assert it.waiting_queue == ["half"]
 
 
-def test_a_look_that_fails_loses_nobody():
+def test_a_look_that_fails_loses_nobody() -> None:
     it = scheduler()
 
     def broken(it: Any) -> None:
         it.disagg_prefill_inflight_queue.remove("waits")
-        parked._keep(release, it, "waits")
+        parked._keep(release, it, "waits")  # type: ignore[arg-type]
         raise RuntimeError
 
     with pytest.raises(RuntimeError):

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from patches.base import PatchError
 from patches.pd import waiting_queue
 from patches.pd.waiting_order import MATCHES_A_ROUND, WaitingOrder, arrived
-from patches.pd.waiting_queue import LOG_EVERY_MS, TICK_MS, State, Tick
+from patches.pd.waiting_queue import LOG_EVERY_MS, TICK_MS, Tick
+from patches.scheduler_state import WaitingState, current
 from toolkit.policies.sjf import ShortestFirst
 
 
@@ -151,18 +152,18 @@ def test_every_rank_has_the_same_order_and_asks_its_cache_the_same(
 
 
 @pytest.fixture
-def state(monkeypatch: pytest.MonkeyPatch) -> State:
+def state(monkeypatch: pytest.MonkeyPatch) -> WaitingState:
     """This process as a rank that orders its queue."""
-    made = State(WaitingOrder(ShortestFirst(5000)), read=True)
-    monkeypatch.setattr(waiting_queue, "STATE", made)
+    made = WaitingState(WaitingOrder(ShortestFirst(5000)), read=True)
+    monkeypatch.setattr(current(), "waiting", made)
     return made
 
 
 def test_the_leading_ranks_clock_reaches_the_others(
-    state: State, monkeypatch: pytest.MonkeyPatch
+    state: WaitingState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(waiting_queue.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(waiting_queue.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     sent: list[list[Any]] = []
 
     def broadcast(_receiver: Any, local_reqs: Any) -> list[Any]:
@@ -188,7 +189,7 @@ def test_the_leading_ranks_clock_reaches_the_others(
 
 
 def test_without_the_variable_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_queue, "STATE", State())
+    monkeypatch.setattr(current(), "waiting", WaitingState())
     monkeypatch.delenv("TOOLKIT_WAITING", raising=False)
     calls: list[Any] = []
 
@@ -199,7 +200,7 @@ def test_without_the_variable_nothing_is_touched(monkeypatch: pytest.MonkeyPatch
     assert waiting_queue._share_clock(original, "receiver", ["abort"]) == "result"
     one, two = req("b", 9), req("a", 1)
     queue = [one, two]
-    waiting_queue._note_arrival(original, "scheduler", one)
+    waiting_queue._note_arrival(original, "scheduler", one)  # type: ignore[arg-type]
     assert not vars(one).keys() - vars(req("", 0)).keys()
     waiting_queue._shortest_first(original, "policy", queue, None, 5)
     assert queue == [one, two]
@@ -210,7 +211,7 @@ def test_without_the_variable_nothing_is_touched(monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_scarce_metadata_buffers_are_given_out_in_order(state: State) -> None:
+def test_scarce_metadata_buffers_are_given_out_in_order(state: WaitingState) -> None:
     def queue(free: int, **scheduler: bool) -> Any:
         return SimpleNamespace(
             queue=[req("a", 30, 1), req("b", 10, 1), req("c", 20, 2)],
@@ -232,7 +233,7 @@ def test_scarce_metadata_buffers_are_given_out_in_order(state: State) -> None:
 
 
 def test_it_says_what_it_does_once_a_minute(
-    state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    state: WaitingState, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(waiting_queue, "_leads", lambda: True)
     policy = SimpleNamespace(tree_cache=None, enable_priority_scheduling=False, priority_sign=-1)
@@ -289,7 +290,7 @@ def test_workers_that_cannot_order_their_queue_are_refused(
 
 def test_what_the_scheduler_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, age, class_age in (("sjf", 5000, None), ("sjf:2.5:60", 2500, 60_000)):
-        monkeypatch.setattr(waiting_queue, "STATE", State())
+        monkeypatch.setattr(current(), "waiting", WaitingState())
         monkeypatch.setenv("TOOLKIT_WAITING", text)
         order = waiting_queue._order()
         assert order is not None and order.order.theta_age == age

@@ -22,6 +22,7 @@ from patches.environment import installed
 patches.register()
 import torch
 from patches.pd import waiting_queue
+from patches.scheduler_state import current
 from patches.pd.waiting_order import arrived
 from sglang.srt.managers import schedule_policy
 from sglang.srt.managers.schedule_batch import Req
@@ -84,10 +85,10 @@ for name, low in (("high", False), ("low", True)):
 long, short = req("long", tokens(900)), req("short", tokens(9))
 scheduler = SimpleNamespace()
 waiting_queue._note_arrival(lambda *_: None, scheduler, long)
-waiting_queue.STATE.clock = 4999
+current().waiting.clock = 4999
 waiting_queue._note_arrival(lambda *_: None, scheduler, short)
 found["young"] = order(policy(empty), [long, short], processed_tokens=0)
-waiting_queue.STATE.clock = 5000
+current().waiting.clock = 5000
 found["aged"] = order(policy(empty), [long, short], processed_tokens=0)
 
 # Four hundred wait: more than SGLang's cache-aware policies would look at.
@@ -123,7 +124,7 @@ class Rank:
         self.policy, self.queue, self.done, self.evicted = policy(self.tree), [], 0, []
 
     def step(self, new, clock, evict):
-        waiting_queue.STATE.clock = clock
+        current().waiting.clock = clock
         for rid, ids in new:
             self.queue.append(req(rid, ids))
             arrived(self.queue[-1], clock)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from patches.classes import _CLASS
 from patches.preempt import admission
-from patches.preempt.admission import ASIDE, WAIT_LIMIT, Aside, _abort, _next_batch, _pending_abort
+from patches.preempt.admission import WAIT_LIMIT, _abort, _next_batch, _pending_abort
+from patches.scheduler_state import Aside, current
 from toolkit.contract.request_class import RequestClass
 
 LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT
@@ -27,7 +28,7 @@ def fresh() -> Iterator[None]:
 
 
 def reset() -> None:
-    ASIDE.chunked, ASIDE.passed = Aside().chunked, 0
+    current().aside = Aside()
 
 
 def req(kind: RequestClass, name: str = "r", tokens: int = 1) -> Any:
@@ -63,7 +64,7 @@ class Scheduler:
         return SimpleNamespace(batch_to_run=taken or None, running_batch=running_batch)
 
     def step(self, *running: Any) -> list[Any]:
-        plan = _next_batch(Scheduler.plain, self, SimpleNamespace(reqs=running))
+        plan = _next_batch(Scheduler.plain, self, SimpleNamespace(reqs=running))  # type: ignore[arg-type]
         return plan.batch_to_run or []
 
     def abort(self, rid: str) -> None:
@@ -71,7 +72,7 @@ class Scheduler:
             if scheduler.chunked_req is not None and scheduler.chunked_req.rid == recv_req.rid:
                 scheduler._pending_chunked_abort_req = scheduler.chunked_req
 
-        _abort(original, self, SimpleNamespace(rid=rid, abort_all=False))
+        _abort(original, self, SimpleNamespace(rid=rid, abort_all=False))  # type: ignore[arg-type]
 
     def pending_abort(self) -> None:
         def original(scheduler: Scheduler) -> None:
@@ -79,7 +80,7 @@ class Scheduler:
                 scheduler.aborted.append(scheduler.chunked_req)
                 scheduler.chunked_req = scheduler._pending_chunked_abort_req = None
 
-        _pending_abort(original, self)
+        _pending_abort(original, self)  # type: ignore[arg-type]
 
 
 KINDS = st.sampled_from([LS, STANDARD, BE])
@@ -95,7 +96,11 @@ def test_batches_are_not_mixed_and_all_are_taken_in_order(
     while scheduler.step():
         best_effort_requests = {getattr(each, _CLASS) is BE for each in scheduler.batches[-1]}
         assert len(best_effort_requests) == 1
-    assert not scheduler.waiting_queue and scheduler.chunked_req is None and ASIDE.chunked is None
+    assert (
+        not scheduler.waiting_queue
+        and scheduler.chunked_req is None
+        and current().aside.chunked is None
+    )
     assert all(each.left == 0 for each in waiting)
     begun = list(dict.fromkeys(each.rid for batch in scheduler.batches for each in batch))
     others = [each.rid for each in waiting if getattr(each, _CLASS) is not BE]
@@ -109,10 +114,10 @@ def test_between_two_chunks_others_go_first_and_the_prompt_goes_on() -> None:
     assert scheduler.step() == [effort]
     other = req(STANDARD, "other", 6)
     scheduler.waiting_queue.append(other)
-    assert scheduler.step() == [other] and ASIDE.chunked is effort
+    assert scheduler.step() == [other] and current().aside.chunked is effort
     assert scheduler.step() == [other] and scheduler.chunked_req is None
     assert [scheduler.step(), scheduler.step()] == [[effort], [effort]]
-    assert effort.left == 0 and ASIDE.chunked is None
+    assert effort.left == 0 and current().aside.chunked is None
 
 
 def test_where_others_find_no_room_the_half_done_prompt_goes_on() -> None:
@@ -128,7 +133,7 @@ def test_best_effort_prompts_wait_for_the_answers_of_those_latency_sensitive() -
     effort, latency_sensitive, standard = req(BE, "effort", 10), req(LS), req(STANDARD)
     scheduler = Scheduler([effort])
     assert scheduler.step(latency_sensitive) == [] and scheduler.step(standard) == [effort]
-    assert scheduler.step(latency_sensitive, standard) == [] and ASIDE.chunked is effort
+    assert scheduler.step(latency_sensitive, standard) == [] and current().aside.chunked is effort
     for _ in range(WAIT_LIMIT - 1):
         assert scheduler.step(latency_sensitive) == []
     assert scheduler.step(latency_sensitive) == [effort]
@@ -152,11 +157,11 @@ def test_a_prompt_that_was_put_aside_can_be_aborted(aborted: str) -> None:
     scheduler.step()
     scheduler.waiting_queue.append(other)
     scheduler.step()
-    assert ASIDE.chunked is effort and scheduler.chunked_req is other
+    assert current().aside.chunked is effort and scheduler.chunked_req is other
     scheduler.abort(aborted)
     scheduler.pending_abort()
     assert [each.rid for each in scheduler.aborted] == [aborted]
-    assert (ASIDE.chunked is None) == (aborted == "effort")
+    assert (current().aside.chunked is None) == (aborted == "effort")
     assert (scheduler.chunked_req is None) == (aborted == "other")
     while scheduler.step():
         pass

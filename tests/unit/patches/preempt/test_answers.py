@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from patches.classes import _CLASS
 from patches.preempt import answers
-from patches.preempt.answers import STATE, _next_batch, _process_queue
+from patches.preempt.answers import _next_batch, _process_queue
+from patches.scheduler_state import current
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.request_class import RequestClass
 
@@ -22,9 +23,9 @@ LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, Reques
 
 @pytest.fixture(autouse=True)
 def asked() -> Iterator[None]:
-    STATE.asked = Preempting(pauses=2, seconds=5.0)
+    current().pausing = Preempting(pauses=2, seconds=5.0)
     yield
-    STATE.asked = None
+    current().pausing = None
 
 
 class Clock:
@@ -55,7 +56,7 @@ class Batch:
     """Those that decode."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler, self.reqs, self.batch_is_full = scheduler, [], False
+        self.scheduler, self.reqs, self.batch_is_full = scheduler, [], False  # type: ignore[var-annotated]
 
     def filter_batch(self, keep_indices: list[int] | None = None) -> None:
         if keep_indices is None:
@@ -97,7 +98,9 @@ class Scheduler:
 
     @property
     def free(self) -> int:
-        return self.room - sum(r.seqlen for r in [*self.running_batch.reqs, *self.waiting_queue])
+        return int(
+            self.room - sum(r.seqlen for r in [*self.running_batch.reqs, *self.waiting_queue])
+        )
 
     def send(self, *reqs: Any) -> None:
         queue = self.disagg_decode_prealloc_queue.queue
@@ -110,8 +113,8 @@ class Scheduler:
     def step(self) -> list[str]:
         """One round of the loop; who decodes in it."""
         Clock.now += 1.0
-        _process_queue(Scheduler.process, self)
-        _next_batch(Scheduler.next_batch, self, running_batch=self.running_batch)
+        _process_queue(Scheduler.process, self)  # type: ignore[arg-type]
+        _next_batch(Scheduler.next_batch, self, running_batch=self.running_batch)  # type: ignore[arg-type]
         for each in self.running_batch.reqs:
             each.left -= 1
             each.output_ids.append(0)
@@ -214,7 +217,7 @@ KINDS = st.sampled_from([LS, STANDARD, BE])
 def test_all_are_answered_whole_and_nobody_is_paused_beyond_the_bounds(
     coming: list[tuple[RequestClass, int, int, int]], slots: int, room: int
 ) -> None:
-    STATE.asked, Clock.now = Preempting(pauses=2, seconds=5.0), 0.0
+    current().pausing, Clock.now = Preempting(pauses=2, seconds=5.0), 0.0
     scheduler, sent = Scheduler(slots, room), []
     for number, (kind, left, tokens, later) in enumerate(coming):
         for _ in range(later):

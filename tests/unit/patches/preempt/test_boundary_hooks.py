@@ -8,22 +8,25 @@ from typing import Any
 import pytest
 
 from patches.preempt import boundary
+from patches.scheduler_state import BoundaryState, current
 from toolkit.contract.preempting import Preempting
 
 torch = pytest.importorskip("torch")
 
 
-class Layer(torch.nn.Module):  # type: ignore[misc]
+class Layer(torch.nn.Module):  # type: ignore[misc, name-defined]
     def forward(self, positions: Any, hidden_states: Any, forward_batch: Any) -> Any:
         return hidden_states
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by place", "by name"])
 def test_the_forward_is_found(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boundary, "STATE", boundary.State(running=object()))  # type: ignore[arg-type]
+    running: Any = object()
+    state = BoundaryState(running=running)
+    monkeypatch.setattr(current(), "boundary", state)
     monkeypatch.setattr(boundary, "_ranks", lambda: 1)
     looks: list[int] = []
-    monkeypatch.setattr(boundary, "look", lambda: looks.append(boundary.STATE.done))
+    monkeypatch.setattr(boundary, "look", lambda scheduler: looks.append(state.done))
     layers = [Layer() for _ in range(5)]
     inner = SimpleNamespace(model=SimpleNamespace(layers=layers))
     worker = SimpleNamespace(model_runner=SimpleNamespace(model=inner))
@@ -34,7 +37,7 @@ def test_the_forward_is_found(named: bool, monkeypatch: pytest.MonkeyPatch) -> N
             layer(positions=0, hidden_states=1, forward_batch=forward)
         else:
             layer(0, 1, forward)
-    assert boundary.STATE.forward is forward
+    assert state.forward is forward
     assert looks == [2, 4]
 
 
@@ -51,8 +54,8 @@ def test_requests_that_waited_come_first_however_the_receiver_is_asked(
         ((["abort"],), {}, ["kept", "new", "abort"]),
         ((), {"local_reqs": ["abort"]}, ["kept", "new", "abort"]),
     ):
-        monkeypatch.setattr(boundary, "STATE", boundary.State())
-        kept: Any = boundary.STATE.kept
+        monkeypatch.setattr(current(), "boundary", BoundaryState())
+        kept: Any = current().boundary.kept
         kept.append("kept")
         assert boundary._kept_first(receive, None, *given, **named) == told
         assert boundary._kept_first(receive, None) == ["new"]

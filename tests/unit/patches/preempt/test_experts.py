@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from patches.preempt import boundary, experts
+from patches.scheduler_state import current
 
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     found: list[int] = []
-    monkeypatch.setattr(boundary, "look", lambda: found.append(1))
+    monkeypatch.setattr(boundary, "look", lambda scheduler: found.append(1))
     yield found
-    boundary.STATE.experts = 0
+    current().boundary.experts = 0
 
 
 def layer(count: int) -> list[int]:
@@ -23,12 +24,13 @@ def layer(count: int) -> list[int]:
     def original(_layer: object) -> list[int]:
         return [experts._expert(lambda _act, x: 2 * x, None, n) for n in range(count)]
 
-    return experts._layer(original, object())
+    result: list[int] = experts._layer(original, object())
+    return result
 
 
 @pytest.mark.parametrize(("every", "expected"), [(0, 0), (1, 7), (3, 2), (8, 0)])
 def test_one_look_after_so_many_experts(looks: list[int], every: int, expected: int) -> None:
-    boundary.STATE.experts = every
+    current().boundary.experts = every
     assert layer(7) == [0, 2, 4, 6, 8, 10, 12]
     assert len(looks) == expected
 
@@ -36,9 +38,9 @@ def test_one_look_after_so_many_experts(looks: list[int], every: int, expected: 
 def test_a_nested_layer_counts_its_own_and_a_dense_one_none(
     looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundary.STATE.experts = 2
+    current().boundary.experts = 2
 
-    def nested() -> None:
+    def nested(_scheduler: object) -> None:
         looks.append(1)
         if len(looks) == 1:
             layer(1)
@@ -47,4 +49,4 @@ def test_a_nested_layer_counts_its_own_and_a_dense_one_none(
     layer(4)
     assert len(looks) == 2
     assert experts._expert(lambda _act, x: x, None, 5) == 5 and len(looks) == 2
-    assert experts._left == []
+    assert current().boundary.experts_left == []

@@ -55,7 +55,7 @@ print(json.dumps({
 """
 
 
-def test_ids_follow_the_map_where_there_is_one():
+def test_ids_follow_the_map_where_there_is_one() -> None:
     found = json.loads(run_python(SCRIPT).stdout.strip().splitlines()[-1])
     plain = [[0, 1], [2, 0]]
     assert found == {

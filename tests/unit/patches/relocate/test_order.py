@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from patches.relocate.order import read_order
 from patches.relocate.rank import wrong
 
 
-def test_an_order_is_read():
+def test_an_order_is_read() -> None:
     body = {"serial": 3, "layers": {"0": [1, 0], "12": [0, 1]}}
     assert read_order(body) == (3, {0: (1, 0), 12: (0, 1)})
 
@@ -26,7 +28,7 @@ def test_an_order_is_read():
         ({"serial": 1, "layers": {"1": [0, 1.0]}}, "list of expert numbers"),
     ],
 )
-def test_other_bodies_are_refused(body, said):
+def test_other_bodies_are_refused(body: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read_order(body)
 
@@ -42,7 +44,7 @@ def test_other_bodies_are_refused(body, said):
         ({1: (0, 1, 2, -1)}, r"look at \[-1\]"),
     ],
 )
-def test_rows_fit_the_model_or_are_refused(rows, said):
+def test_rows_fit_the_model_or_are_refused(rows: Any, said: str) -> None:
     import re
 
     found = wrong(rows, [1, 2], 4, 3)

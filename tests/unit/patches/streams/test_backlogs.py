@@ -18,7 +18,7 @@ def test_who_reads_no_experts_is_cut_off_by_bytes(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(expert_stream, "MAX_BACKLOG_BYTES", 8 * MIB)
 
     async def check() -> None:
-        hub = ExpertHub()
+        hub = ExpertHub(lambda steps: None)
         deaf, reader = hub.subscribe(0.0), hub.subscribe(0.5)
         for listener in (deaf, reader):
             await anext(listener)

@@ -172,7 +172,7 @@ def test_a_client_that_goes_leaves_nothing_behind(worker: Worker) -> None:
     until(lambda: all(len(each.heard) >= 2 for each in listeners))
     assert len(worker.hub._outlets) == 3
     for each in listeners:
-        sock = each.connection.sock or each.answer.fp.raw._sock  # type: ignore[union-attr]
+        sock = each.connection.sock or each.answer.fp.raw._sock  # type: ignore[attr-defined]
         sock.shutdown(socket.SHUT_RDWR)
     until(lambda: not worker.hub._outlets and worker.hub._thread is None)
     again = Listener(worker)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from patches.scheduler_state import current
 from patches.steps.usual_times import UsualTimes
 from patches.streams import heartbeat as patch
 from patches.streams.heartbeat import KEPT, Rounds
@@ -77,7 +78,7 @@ def test_a_result_that_never_comes_is_forgotten(rounds: Rounds, tmp_path: Path) 
 def test_an_order_is_announced_and_a_request_is_not(
     rounds: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patch, "_rounds", rounds)
+    monkeypatch.setattr(current(), "rounds", rounds)
     seen: list[Beat] = []
 
     def original(scheduler: object, received: object) -> None:
@@ -100,14 +101,14 @@ def test_a_rank_that_follows_another_writes_for_its_launcher_alone(
 ) -> None:
     told = SimpleNamespace(dp_rank=1)
     monkeypatch.setenv(HEARTBEAT_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(patch, "_rounds", None)
+    monkeypatch.setattr(current(), "rounds", None)
     silent = SimpleNamespace(socket=None)
     scheduler = SimpleNamespace(ipc_channels=SimpleNamespace(send_to_tokenizer=silent), ps=told)
-    monkeypatch.setattr(patch.layout, "rank", lambda scheduler: scheduler.ps.dp_rank)
+    monkeypatch.setattr(patch.layout, "rank", lambda scheduler: scheduler.ps.dp_rank)  # type: ignore[attr-defined]
     patch._come_round(lambda *_: None, scheduler, [])
     assert heartbeat.read_all(tmp_path) == {heartbeat.follower(os.getpid()): Beat(1)}
     assert patch.read_ranks() == []
     silent.socket = object()
-    monkeypatch.setattr(patch, "_rounds", None)
+    monkeypatch.setattr(current(), "rounds", None)
     patch._come_round(lambda *_: None, scheduler, [])
     assert patch.read_ranks() == [(1, Beat(1))]

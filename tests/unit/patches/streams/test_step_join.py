@@ -30,7 +30,7 @@ def block(rank: int, ranks: int, upto: int, rows: list[tuple[int, Used | str]]) 
         head[0], head[4] = float(used != PREFILL), float(step)
         given_rows.append([*head, *hit.sum(axis=1)])
     array = np.array(given_rows, np.float32).reshape(len(rows), len(FIELDS) + LAYERS)
-    used_bits = packed(masks)
+    used_bits = packed(masks)  # type: ignore[arg-type]
     steps = np.array([step for step, _ in rows], np.int64).tobytes()
     group = GroupSteps(ranks, upto, steps, used_bits.tobytes(), used_bits.shape)
     return StepBlock(rank, 0.0, array.shape, array.tobytes(), b"", group)
@@ -92,7 +92,7 @@ def test_the_union_is_exact_however_the_logs_are_cut(
     for rank, more in [*cuts, *((rank, len(history)) for rank in range(3))]:
         begin, at[rank] = at[rank], min(len(history), at[rank] + more)
         rows = [(n + 1, history[n][rank]) for n in range(begin, at[rank]) if history[n][rank]]
-        out += join.take(block(rank, 3, at[rank], rows))
+        out += join.take(block(rank, 3, at[rank], rows))  # type: ignore[arg-type]
     found = told(out)
     for n, ranks in enumerate(history):
         together = frozenset().union(*ranks)

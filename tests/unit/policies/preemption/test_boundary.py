@@ -20,7 +20,7 @@ from toolkit.policies.preemption.strict import Strict
 def state(*urgent: Urgent, **given: Any) -> Boundary:
     """Ten of forty layers are done, two at a time, a slice takes 10 ms."""
     about = {"done": 10, "layers": 40, "slice": 2, "slice_s": 0.01, "ran_s": 0.05}
-    return Boundary(**{**about, "paused_s": 0.0, "pauses": 0, "urgent": urgent, **given})  # type: ignore[arg-type]
+    return Boundary(**{**about, "paused_s": 0.0, "pauses": 0, "urgent": urgent, **given})
 
 
 SECONDS = st.floats(0, 20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,7 +48,7 @@ def assigner(name: str) -> Assigner:
         ("br0@paper", [4000, 2500], [0, 0], [600, 700], []),
     ],
 )  # fmt: skip
-def test_by_hand(name, loads, free, sizes, expected) -> None:
+def test_by_hand(name: str, loads: Any, free: Any, sizes: Any, expected: Any) -> None:
     made = assigner(name).assign(fleet(loads, free), prompts(sizes))
     assert [(each.request, each.worker) for each in made] == expected
 
@@ -69,7 +71,7 @@ def test_nobody_goes_for_having_waited(name: str, ours: str) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(fleets(), pools), max_size=4), st.sampled_from(["", ":0", ":99"]))
-def test_without_patience_it_is_ours(rounds, knob: str) -> None:
+def test_without_patience_it_is_ours(rounds: Any, knob: str) -> None:
     """Nothing else was added but the first stage's order: with rounds too few for patience, and
     that order taken back, the two decide alike."""
     ours = make_policy("br0" + knob.replace(":", "@"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,7 +93,7 @@ def test_beta_is_48_with_two_ranks_too() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(fleets(), pools), max_size=4), st.sampled_from([None, 0, 10**6]))
-def test_without_horizon_it_is_br0_as_published(rounds, s_greedy) -> None:
+def test_without_horizon_it_is_br0_as_published(rounds: Any, s_greedy: Any) -> None:
     """H = 0 and (alpha, beta) = (1, G), as the paper says."""
     br0, brh = PaperBr0Policy(0, s_greedy), PaperBrHPolicy(horizon=0, s_greedy=s_greedy)
     for workers, waiting in rounds:

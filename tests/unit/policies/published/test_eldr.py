@@ -32,7 +32,7 @@ def chosen(name: str, case: Case) -> int:
     assert policy.locality is not None
     rows = np.array([(c, (1 - c * c) ** 0.5) for c in case.cosines], np.float32)
     owner = {(f"w{i}", 0): i for i in range(len(rows))}
-    policy.locality.centroids = Centroids(rows, owner)
+    policy.locality.centroids = Centroids(rows, owner)  # type: ignore[arg-type]
     policy.locality.inflight_signatures = InflightSignatures(2)
     if case.resident is not None:
         policy.locality.inflight_signatures.add((f"w{case.resident}", 0), SIGNATURE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -84,9 +84,9 @@ def test_by_hand(steps: Steps, paper: list[int], ours: list[int]) -> None:
 def test_thresholds_in_the_name() -> None:
     """0.6 >= 0.5 and 0.6 - 0.5 >= 0.1 with the name's, below 0.9 with the paper's."""
     steps = [(fleet(Reading(6000), Reading(5000)), None)]
-    assert chosen("gimbal@paper:0.5", steps) == [1]
-    assert chosen("gimbal@paper:0.5:0.2", steps) == [0]
-    assert chosen("gimbal@paper", steps) == [0]
+    assert chosen("gimbal@paper:0.5", steps) == [1]  # type: ignore[arg-type]
+    assert chosen("gimbal@paper:0.5:0.2", steps) == [0]  # type: ignore[arg-type]
+    assert chosen("gimbal@paper", steps) == [0]  # type: ignore[arg-type]
 
 
 readings = st.lists(
@@ -97,7 +97,7 @@ readings = st.lists(
 
 
 @given(st.lists(st.tuples(readings, st.sampled_from([None, "ann", "bob"])), max_size=8), st.data())
-def test_what_was_sent_since_changes_nothing(steps, data) -> None:
+def test_what_was_sent_since_changes_nothing(steps: Any, data: st.DataObject) -> None:
     bare, sent = [], []
     for seen, user in steps:
         bare.append((fleet(*seen), user))

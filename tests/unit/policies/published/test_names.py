@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from toolkit.bench.compare import Arm
-from toolkit.launch.deployment import Deployment
 from toolkit.plan import policy_text
 from toolkit.policies import (
     POLICIES,
@@ -17,6 +16,7 @@ from toolkit.policies import (
 )
 from toolkit.policies.base import Refits
 from toolkit.policies.dp_method import check_method
+from toolkit.settings.deployment import Deployment
 from toolkit.simulate.fleet import RouterFleet
 
 CARRYING = [

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def near() -> ComposedPolicy:
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     owner = {(f"w{i}", rank): i for i in range(5) for rank in range(2)}
     parts = Parts.parse("filter+eldr+br0+user")
-    return ComposedPolicy(0, parts, centroids=Centroids(rows, owner))
+    return ComposedPolicy(0, parts, centroids=Centroids(rows, owner))  # type: ignore[arg-type]
 
 
 MAKERS: dict[str, Callable[[], Assigner]] = {
@@ -78,7 +79,9 @@ names = st.sampled_from(sorted(MAKERS))
 
 @settings(deadline=None)
 @given(names, fleets(), pools)
-def test_slots_and_room_are_kept_and_none_is_left_free(name, workers, waiting) -> None:
+def test_slots_and_room_are_kept_and_none_is_left_free(
+    name: Any, workers: Any, waiting: Any
+) -> None:
     made = MAKERS[name]().assign(workers, waiting)
     assert len({a.request for a in made}) == len(made)
     assert all(0 <= a.request < len(waiting) for a in made)
@@ -104,7 +107,7 @@ def test_slots_and_room_are_kept_and_none_is_left_free(name, workers, waiting) -
 
 @settings(deadline=None)
 @given(names, st.lists(st.tuples(fleets(), pools), max_size=4))
-def test_the_same_rounds_give_the_same_assignments(name, rounds) -> None:
+def test_the_same_rounds_give_the_same_assignments(name: Any, rounds: Any) -> None:
     one, two = MAKERS[name](), MAKERS[name]()
     for workers, waiting in rounds:
         assert one.assign(workers, waiting) == two.assign(workers, waiting)
@@ -112,7 +115,7 @@ def test_the_same_rounds_give_the_same_assignments(name, rounds) -> None:
 
 @pytest.mark.parametrize("name", sorted(MAKERS))
 @pytest.mark.parametrize("healthy", [None, False])
-def test_no_rank_at_all(name, healthy) -> None:
+def test_no_rank_at_all(name: Any, healthy: Any) -> None:
     workers = [] if healthy is None else [WorkerView(f"w{i}", healthy=False) for i in range(3)]
     assigner = MAKERS[name]()
     assert isinstance(assigner, Assigner)
@@ -123,7 +126,7 @@ def test_no_rank_at_all(name, healthy) -> None:
 
 @settings(deadline=None)
 @given(fleets(), st.integers(0, 2500))
-def test_without_a_pool_a_healthy_rank_is_always_chosen(workers, tokens) -> None:
+def test_without_a_pool_a_healthy_rank_is_always_chosen(workers: Any, tokens: int) -> None:
     for policy in (Br0Policy(), tracked()):
         decision = policy.choose(workers, RequestView(prompt_tokens=tokens))
         if any(worker.healthy for worker in workers):
@@ -149,7 +152,7 @@ def test_what_a_rank_keeps_free_for_its_requests_is_no_room() -> None:
     [None, Load(0, 0, -9, 0, 0), Load(0, 0, NAN, 0, 0), Load(0, 0, 5, 0, 0, sent_tokens=-1)],
     ids=["no reading", "negative", "NaN", "negative sent"],
 )
-def test_a_rank_without_a_reading_is_loaded_not_empty(name, load) -> None:
+def test_a_rank_without_a_reading_is_loaded_not_empty(name: Any, load: Any) -> None:
     """It looks empty and would draw everything; it gets what the others have no slot for."""
     hung = WorkerView("decode", dp_rank=9, load=load, slots=8)
     workers = [rank(0, 4000, 6), hung, rank(1, 3000, 6)]
@@ -199,7 +202,7 @@ def test_a_request_larger_than_every_pool_goes_out_for_the_worker_to_refuse() ->
 
 
 @pytest.mark.parametrize("name", sorted(MAKERS))
-def test_what_no_pool_could_hold_takes_a_slot_and_no_room_from_the_others(name) -> None:
+def test_what_no_pool_could_hold_takes_a_slot_and_no_room_from_the_others(name: Any) -> None:
     """1000 - 200 - 2 * 50 are free after it: 700 fit, and then 0 more."""
     workers = [replace(rank(0, 200, total_tokens=1000), reserve=50)]
     pool = [RequestView(prompt_tokens=tokens) for tokens in (5000, 700, 1)]
@@ -208,7 +211,7 @@ def test_what_no_pool_could_hold_takes_a_slot_and_no_room_from_the_others(name) 
 
 
 @pytest.mark.parametrize("s_greedy", [0, 10**6])
-def test_the_head_of_the_pool_is_passed_by_a_bounded_number(s_greedy) -> None:
+def test_the_head_of_the_pool_is_passed_by_a_bounded_number(s_greedy: Any) -> None:
     """A request that never has the best F, while better ones keep coming."""
     policy = Br0Policy(s_greedy=s_greedy, wait_limit=10)
     pool = [RequestView(prompt_tokens=5000), *SMALL]
@@ -236,7 +239,7 @@ def test_equal_idle_ranks_take_turns() -> None:
     "knobs",
     [{"r_max": 0}, {"r_max": 9}, {"s_greedy": -1}, {"wait_limit": 0}, {"wait_limit": math.nan}],
 )
-def test_knobs_that_make_no_sense(knobs) -> None:
+def test_knobs_that_make_no_sense(knobs: Any) -> None:
     with pytest.raises(ValueError):
         Br0Policy(**knobs)
 
@@ -245,6 +248,6 @@ def test_knobs_that_make_no_sense(knobs) -> None:
     "knobs",
     [{"horizon": -1}, {"gamma": 0.0}, {"gamma": 1.1}, {"alpha": 0.0}, {"beta": -1.0}],
 )
-def test_knobs_of_the_horizon_that_make_no_sense(knobs) -> None:
+def test_knobs_of_the_horizon_that_make_no_sense(knobs: Any) -> None:
     with pytest.raises(ValueError):
         BrHPolicy(**knobs)

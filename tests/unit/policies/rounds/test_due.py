@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +26,7 @@ def test_news_at_once_a_reading_soon_and_a_tick_in_between() -> None:
 
 
 @given(st.lists(notified, max_size=40))
-def test_whoever_waits_has_a_round_in_time_and_rounds_end_with_the_pool(steps) -> None:
+def test_whoever_waits_has_a_round_in_time_and_rounds_end_with_the_pool(steps: Any) -> None:
     """A home with a perfect timer: a round is never later than the last telling allows."""
     rounds, now, deadline = Rounds(), 0.0, None
     for kind, pause, waiting in steps:

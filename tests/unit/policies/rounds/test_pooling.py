@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.unit.policies.rounds.test_assign import fleets, pools
+from tests.unit.policies.pools import fleets, pools
 from toolkit.bench.compare import Arm
-from toolkit.launch.deployment import Deployment
 from toolkit.plan import policy_text
 from toolkit.policies import (
     POLICIES,
@@ -28,7 +28,8 @@ from toolkit.policies.rounds.assign import Assigner
 from toolkit.policies.rounds.pooling import PooledPolicy, bare
 from toolkit.policies.support.given_out import readable, with_sent
 from toolkit.policies.support.readings import kv_tokens, read_ranks
-from toolkit.router.config import RouterConfig, why_not
+from toolkit.settings.deployment import Deployment
+from toolkit.settings.router.config import RouterConfig, why_not
 from toolkit.simulate.fleet import RouterFleet
 
 OWN = [*policy_names("decode"), *PUBLISHED]
@@ -116,7 +117,7 @@ def test_where_there_is_no_pool_the_word_is_refused() -> None:
     with pytest.raises(ValidationError, match="plain workers have no finished prefills"):
         RouterConfig.model_validate({"workers": [worker], "decode_policy": name})
     both = [worker | {"role": "prefill", "bootstrap_port": 2}, worker | {"role": "decode"}]
-    both[1] |= {"name": "d", "url": "http://127.0.0.1:3"}
+    both[1] |= {"name": "d", "url": "http://127.0.0.1:3"}  # type: ignore[operator]
     config = RouterConfig.model_validate({"workers": both, "decode_policy": name})
     assert why_not(name, config, "late") is None
     assert "or shortest_queue" in str(why_not(name, config, "concurrent"))
@@ -128,7 +129,7 @@ def test_where_there_is_no_pool_the_word_is_refused() -> None:
 
 @settings(deadline=None)
 @given(st.sampled_from(WITH), st.lists(st.tuples(fleets(), st.integers(0, 2500)), max_size=5))
-def test_unpooled_it_chooses_as_it_does_alone(name: str, steps: list) -> None:
+def test_unpooled_it_chooses_as_it_does_alone(name: str, steps: list[Any]) -> None:
     alone, unpooled = make_policy(name, 5), make_policy(f"unpooled@{name}", 5)
     for workers, tokens in steps:
         request = RequestView(prompt_tokens=tokens, user="u")
@@ -160,7 +161,9 @@ def by_hand(
 
 @settings(deadline=None)
 @given(st.sampled_from(["shortest_queue", "least_tokens", "round_robin"]), fleets(), pools)
-def test_pooled_it_is_asked_of_open_ranks_in_order_of_arrival(name, workers, waiting) -> None:
+def test_pooled_it_is_asked_of_open_ranks_in_order_of_arrival(
+    name: str, workers: Any, waiting: Any
+) -> None:
     pooled = make_policy(f"pooled@{name}", 5)
     assert isinstance(pooled, Assigner)
     made = pooled.assign(workers, waiting)

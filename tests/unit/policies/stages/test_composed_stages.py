@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from toolkit.policies import EldrPolicy, Load, RequestView, WorkerView
+from toolkit.policies import Load, RequestView, WorkerView
 from toolkit.policies.composed.parts import Parts
 from toolkit.policies.composed.policy import ComposedPolicy
-from toolkit.policies.eldr import Centroids
+from toolkit.policies.eldr import Centroids, EldrPolicy
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.narrowing import StageFilter
 

@@ -227,7 +227,7 @@ def test_a_move_that_costs_more_than_it_gains_is_not_made() -> None:
     def quality(batch: object) -> float:
         """One millisecond a KV token for each of the batch's requests."""
         lengths = [length for _, length in batch]  # type: ignore[attr-defined]
-        return len(lengths) * sum(lengths) * 1e-3
+        return float(len(lengths) * sum(lengths) * 1e-3)
 
     auction = [holding(0, [100] * 4), holding(1, [])]
     # 4 x 0.4 s against 3 x 0.3 s and 1 x 0.1 s: 0.6 s a token.

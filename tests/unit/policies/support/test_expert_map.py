@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from toolkit.policies.support.expert_map import ExpertMap
 
-GOOD = {
+GOOD: dict[str, Any] = {
     "slots": np.array([[0, 1], [2, 3]]),
     "own": np.ones((2, 2)),
     "near": np.ones((2, 2)),
@@ -29,7 +31,7 @@ GOOD = {
         ({"pairs": np.full(4, np.inf)}, "pairs must be finite"),
     ],
 )
-def test_is_refused(change, message):
+def test_is_refused(change: Any, message: str) -> None:
     assert ExpertMap(**GOOD).ranks == 2
     with pytest.raises(ValueError, match=message):
         ExpertMap(**(GOOD | change))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,7 +28,7 @@ events = st.lists(
 
 @settings(deadline=None)
 @given(events, st.sampled_from([0, 1, 7, 80]))
-def test_projections_are_what_will_happen_when_lengths_are_known(steps, horizon) -> None:
+def test_projections_are_what_will_happen_when_lengths_are_known(steps: Any, horizon: int) -> None:
     inflight = InflightLengths(Oracle())
     plain: dict[str, tuple[int, int, int, int]] = {}  # rank, tokens, length, generated
     for what, number, place, size in steps:

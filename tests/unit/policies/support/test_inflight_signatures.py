@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, deque
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +21,16 @@ KEYS = [(f"w{i}", 0) for i in range(4)]
 
 
 def unit(values: np.ndarray) -> np.ndarray:
-    return (values / np.linalg.norm(values)).astype(np.float32)
+    result: np.ndarray = (values / np.linalg.norm(values)).astype(np.float32)
+    return result
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60), st.integers(0, 99))
-def test_the_cosine_is_that_of_the_mean_of_what_is_there(steps, seed) -> None:
+def test_the_cosine_is_that_of_the_mean_of_what_is_there(
+    steps: list[tuple[int, bool]], seed: int
+) -> None:
     rng = np.random.default_rng(seed)
-    inflight_signatures, there = InflightSignatures(D), {key: [] for key in KEYS}
+    inflight_signatures, there = InflightSignatures(D), {key: [] for key in KEYS}  # type: ignore[var-annotated]
     for number, leaves in steps:
         key = KEYS[number]
         if leaves and there[key]:
@@ -38,7 +42,7 @@ def test_the_cosine_is_that_of_the_mean_of_what_is_there(steps, seed) -> None:
     probe = unit(rng.random(D))
     found = inflight_signatures.cosines(probe)
     assert set(found) == {key for key in KEYS if there[key]}
-    for key, cosine in found.items():
+    for key, cosine in found.items():  # type: ignore[assignment]
         assert cosine == pytest.approx(float(unit(np.sum(there[key], axis=0)) @ probe), abs=1e-5)
         assert inflight_signatures.count(key) == len(there[key])
 
@@ -58,7 +62,7 @@ TWO = Centroids(np.eye(2, D, dtype=np.float32), {key: row for row, key in enumer
      (1.5, 0, (0, 3), 0, 0)],
 )  # fmt: skip
 def test_who_goes_to_its_own_kind_on_another_worker_is_counted(
-    overload, slots, queues, moved, crowded
+    overload: Any, slots: int, queues: Any, moved: int, crowded: int
 ) -> None:
     """What runs there makes that worker as near as the centroid's; it is another one still."""
     policy = EldrPolicy(0, 0.1, TWO, overload)
@@ -85,7 +89,7 @@ def test_a_worker_that_is_nearer_by_what_runs_there_is_no_sign_of_a_crowd() -> N
 def test_ranks_that_share_their_experts_are_near_by_what_runs_on_any_of_them() -> None:
     workers = [WorkerView(name, dp_rank=g, shares_experts=True) for name in "ab" for g in range(2)]
     owner = {("a", None): 0, ("b", None): 1}
-    policy = EldrPolicy(0, 0.1, Centroids(np.eye(2, D, dtype=np.float32), owner))
+    policy = EldrPolicy(0, 0.1, Centroids(np.eye(2, D, dtype=np.float32), owner))  # type: ignore[arg-type]
     policy.inflight_signatures = InflightSignatures(D)
     vector = unit(np.array([0.5, 0.3, 0.6] + [0.0] * (D - 3)))
     policy.inflight_signatures.add(workers[2].group, vector)
@@ -101,7 +105,7 @@ class Fleet:
 
     def __init__(self) -> None:
         owner = {key: row for row, key in enumerate(KEYS)}
-        self.policy = EldrPolicy(0, 0.1, Centroids(np.eye(4, D, dtype=np.float32), owner))
+        self.policy = EldrPolicy(0, 0.1, Centroids(np.eye(4, D, dtype=np.float32), owner))  # type: ignore[arg-type]
         self.policy.inflight_signatures = self.inflight_signatures = InflightSignatures(D)
         self.flying: deque[tuple[int, np.ndarray]] = deque()
         self.random = np.random.default_rng(1)

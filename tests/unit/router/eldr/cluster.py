@@ -41,7 +41,7 @@ def write_profile(folder: Path, workers: int = 4, requests: int = REQUESTS) -> s
     size = Size(requests, LAYERS, EXPERTS, top_k=4, workers=workers, gpus=2, nodes=1)
     profile, arrays = build(size)
     kinds = np.arange(requests) % 4
-    arrays["prefill_counts"] = np.stack([counts(k, rng, LAYERS) for k in kinds]).astype(np.int32)
+    arrays["prefill_counts"] = np.stack([counts(k, rng, LAYERS) for k in kinds]).astype(np.int32)  # type: ignore[arg-type]
     arrays["prompt_tokens"] = np.full(requests, TOKENS, np.int32)
     held = arrays["held_out"].astype(bool)
     arrays["idf"] = idf_weights(arrays["prefill_counts"][~held]).astype(np.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from toolkit.signatures.reader import Sample
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory):
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
 
 
@@ -63,13 +64,14 @@ class Clocked(Site):
         rng = np.random.default_rng(5)
         drawn = [counts(kind, rng).reshape(-1).astype(np.float32) for kind in range(8)]
         signatures = np.stack([self.locality.space.of_kept(each) for each in drawn])
-        return np.argmax(signatures @ self.rows.T, axis=1).tolist()
+        result: list[int] = np.argmax(signatures @ self.rows.T, axis=1).tolist()
+        return result
 
     async def refitted(self, times: int = 1) -> None:
         await until(lambda: self.history.totals["clock", "adopted"] >= times)
 
 
-def clocked(check, profile: str, policy: str = "eldr@artifact") -> None:
+def clocked(check: Any, profile: str, policy: str = "eldr@artifact") -> None:
     """Run a check on a site whose queue runs; what is fitted ahead is out of the way."""
 
     async def whole() -> None:
@@ -84,7 +86,7 @@ def clocked(check, profile: str, policy: str = "eldr@artifact") -> None:
     run(whole())
 
 
-def test_centroids_follow_traffic_that_moved_after_its_window(profile):
+def test_centroids_follow_traffic_that_moved_after_its_window(profile: Any) -> None:
     async def check(found: Clocked) -> None:
         fit = found.assignment.fit
         assert fit is not None
@@ -109,7 +111,7 @@ def test_centroids_follow_traffic_that_moved_after_its_window(profile):
     clocked(check, profile)
 
 
-def test_the_refit_is_the_published_one(profile, monkeypatch):
+def test_the_refit_is_the_published_one(profile: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On what came in the five seconds before it, from the centroids that served."""
 
     async def check(found: Clocked) -> None:
@@ -137,7 +139,7 @@ def test_the_refit_is_the_published_one(profile, monkeypatch):
 
 
 @pytest.mark.parametrize("policy", ["eldr@paper", "eldr", "composed", "shortest_queue"])
-def test_other_policies_are_not_refitted_by_the_clock(profile, policy):
+def test_other_policies_are_not_refitted_by_the_clock(profile: Any, policy: str) -> None:
     async def check(found: Clocked) -> None:
         found.drift._follow = False
         before = found.locality.serving
@@ -151,7 +153,7 @@ def test_other_policies_are_not_refitted_by_the_clock(profile, policy):
     clocked(check, profile, policy)
 
 
-def test_too_few_requests_for_the_centroids_are_left_out(profile):
+def test_too_few_requests_for_the_centroids_are_left_out(profile: Any) -> None:
     async def check(found: Clocked) -> None:
         found.send(UNKNOWN[:3] * 4, 20.0, at_once=1)  # one in 1.7 s: three in the window
         await asyncio.sleep(0.3)
@@ -163,7 +165,7 @@ def test_too_few_requests_for_the_centroids_are_left_out(profile):
 
 
 @pytest.mark.slow
-def test_another_policy_finds_the_centroids_as_they_were(profile):
+def test_another_policy_finds_the_centroids_as_they_were(profile: Any) -> None:
     async def check(found: Clocked) -> None:
         fit = found.assignment.fit
         assert fit is not None
@@ -186,7 +188,7 @@ def test_another_policy_finds_the_centroids_as_they_were(profile):
     clocked(check, profile)
 
 
-def test_a_refit_that_comes_too_late_is_dropped(profile):
+def test_a_refit_that_comes_too_late_is_dropped(profile: Any) -> None:
     """Its policy is gone, or its fit."""
 
     async def check(found: Clocked) -> None:
@@ -202,7 +204,7 @@ def test_a_refit_that_comes_too_late_is_dropped(profile):
 
 
 @pytest.mark.slow
-def test_a_worker_that_goes_leaves_one_centroid_to_each_other(profile):
+def test_a_worker_that_goes_leaves_one_centroid_to_each_other(profile: Any) -> None:
     async def check(found: Clocked) -> None:
         found.send(UNKNOWN * 20, 6.0)
         await found.refitted()
@@ -217,9 +219,11 @@ def test_a_worker_that_goes_leaves_one_centroid_to_each_other(profile):
     clocked(check, profile)
 
 
-def test_a_failure_leaves_the_centroids_and_is_told_once(profile, caplog, monkeypatch):
+def test_a_failure_leaves_the_centroids_and_is_told_once(
+    profile: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def check(found: Clocked) -> None:
-        real, before = clock_refits.run_job, found.rows
+        real, before = clock_refits.run_job, found.rows  # type: ignore[attr-defined]
 
         async def fail(*_: object, **__: object) -> None:
             raise RefitError("no memory")
@@ -228,7 +232,7 @@ def test_a_failure_leaves_the_centroids_and_is_told_once(profile, caplog, monkey
         found.at(100.0, UNKNOWN)
         for turn in range(1, 4):
             found.at(104.0 + turn, UNKNOWN)
-            await until(lambda turn=turn: found.history.totals["clock", "failed"] == turn)
+            await until(lambda turn=turn: found.history.totals["clock", "failed"] == turn)  # type: ignore[misc]
         assert found.rows is before
         assert caplog.text.count("no memory") == 1
         assert [entry["error"] for entry in found.told("clock")] == ["no memory"], "the newest"
@@ -240,7 +244,7 @@ def test_a_failure_leaves_the_centroids_and_is_told_once(profile, caplog, monkey
     clocked(check, profile)
 
 
-def test_the_loop_goes_on_while_a_refit_is_made(profile):
+def test_the_loop_goes_on_while_a_refit_is_made(profile: Any) -> None:
     """However long it takes: here its process stands still. And there is one at a time."""
 
     async def check(found: Clocked) -> None:
@@ -258,7 +262,7 @@ def test_the_loop_goes_on_while_a_refit_is_made(profile):
     clocked(check, profile)
 
 
-def by_clock(state) -> bool:
+def by_clock(state: Any) -> bool:
     told = [entry for entry in state["eldr"]["refits"] if entry["cause"] == "clock"]
     assert {entry["result"] for entry in told} <= {"adopted"}
     return bool(told)
@@ -266,7 +270,7 @@ def by_clock(state) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["eldr@artifact", "eldr@paper"])
-def test_over_workers_by_the_real_clock(profile, policy):
+def test_over_workers_by_the_real_clock(profile: Any, policy: str) -> None:
     async def check() -> None:
         settings = {"decode_policy": policy, "refit_on_drift": False}
         async with eldr_cluster(profile, config=settings) as cluster:
@@ -293,7 +297,7 @@ def test_over_workers_by_the_real_clock(profile, policy):
     run(check())
 
 
-def test_known_traffic_stays_where_it_is(profile):
+def test_known_traffic_stays_where_it_is(profile: Any) -> None:
     """The Hungarian method: nobody's requests change their worker for a refit."""
 
     async def check(found: Clocked) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.router.cluster_calls import run
@@ -12,16 +14,16 @@ KNOWN, UNKNOWN = [0, 1, 2, 3], [4, 5, 6, 7]
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory):
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
 
 
-def refits(state) -> list:
+def refits(state: Any) -> list[Any]:
     return [r for r in state["eldr"]["refits"] if r["cause"] != "workers"]
 
 
 @pytest.mark.slow
-def test_traffic_that_moves_to_other_experts_gets_other_centroids(profile):
+def test_traffic_that_moves_to_other_experts_gets_other_centroids(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
             traffic = Traffic(cluster)
@@ -49,7 +51,7 @@ def test_traffic_that_moves_to_other_experts_gets_other_centroids(profile):
 
 
 @pytest.mark.slow
-def test_a_loss_after_a_drift_is_refitted_from_the_new_traffic(profile):
+def test_a_loss_after_a_drift_is_refitted_from_the_new_traffic(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
             traffic = Traffic(cluster)
@@ -72,7 +74,7 @@ def test_a_loss_after_a_drift_is_refitted_from_the_new_traffic(profile):
 
 
 @pytest.mark.slow
-def test_the_same_traffic_as_ever_starts_no_refit(profile):
+def test_the_same_traffic_as_ever_starts_no_refit(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
             await Traffic(cluster).many(KNOWN * 150)
@@ -84,7 +86,7 @@ def test_the_same_traffic_as_ever_starts_no_refit(profile):
 
 
 @pytest.mark.slow
-def test_drift_is_only_reported_where_refits_are_off(profile):
+def test_drift_is_only_reported_where_refits_are_off(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile, config={"refit_on_drift": False}) as cluster:
             traffic = Traffic(cluster)
@@ -105,7 +107,7 @@ def test_drift_is_only_reported_where_refits_are_off(profile):
 
 
 @pytest.mark.slow
-def test_a_refit_that_gains_nothing_is_declined_unless_forced(profile):
+def test_a_refit_that_gains_nothing_is_declined_unless_forced(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
             traffic = Traffic(cluster)
@@ -132,7 +134,7 @@ def test_a_refit_that_gains_nothing_is_declined_unless_forced(profile):
     run(check())
 
 
-def test_a_prompt_counts_once_however_many_samples_are_wanted(profile):
+def test_a_prompt_counts_once_however_many_samples_are_wanted(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
             traffic = Traffic(cluster)
@@ -145,7 +147,7 @@ def test_a_prompt_counts_once_however_many_samples_are_wanted(profile):
     run(check())
 
 
-def test_the_key_guards_a_refit(profile):
+def test_the_key_guards_a_refit(profile: Any) -> None:
     async def check() -> None:
         config = {"api_key_env": "ROUTER_KEY"}
         async with eldr_cluster(profile, config=config, env={"ROUTER_KEY": "k"}) as cluster:

@@ -15,7 +15,7 @@ RANKS = 4
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory):
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return write_profile(tmp_path_factory.mktemp("maps") / "profile")
 
 
@@ -46,7 +46,8 @@ def wide(profile: str, told: dict[str, Any] | None, **more: Any) -> Any:
 
 
 async def map_is(cluster: Any, wanted: dict[str, Any]) -> dict[str, Any]:
-    return await cluster.until(lambda s: s["eldr"]["maps"] == wanted)
+    result: dict[str, Any] = await cluster.until(lambda s: s["eldr"]["maps"] == wanted)
+    return result
 
 
 async def tell(cluster: Any, told: dict[str, Any]) -> None:
@@ -67,7 +68,7 @@ async def ranks_of(cluster: Any, kinds: range) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["eldr", "composed@eldr+br0"])
-def test_requests_go_to_the_rank_that_holds_their_experts(profile, policy):
+def test_requests_go_to_the_rank_that_holds_their_experts(profile: Any, policy: str) -> None:
     async def check() -> None:
         async with wide(profile, state(0), config={"decode_policy": policy}) as cluster:
             await map_is(cluster, {"decode-0": {"serial": 0}})
@@ -81,7 +82,7 @@ def test_requests_go_to_the_rank_that_holds_their_experts(profile, policy):
     run(check())
 
 
-def test_a_map_of_another_model_is_not_used_and_the_reason_is_shown(profile):
+def test_a_map_of_another_model_is_not_used_and_the_reason_is_shown(profile: Any) -> None:
     async def check() -> None:
         async with wide(profile, state(0)) as cluster:
             await map_is(cluster, {"decode-0": {"serial": 0}})
@@ -111,7 +112,7 @@ def test_a_map_of_another_model_is_not_used_and_the_reason_is_shown(profile):
     run(check())
 
 
-def test_a_server_that_comes_back_is_asked_again(profile):
+def test_a_server_that_comes_back_is_asked_again(profile: Any) -> None:
     async def check() -> None:
         async with wide(profile, state(5)) as cluster:
             await map_is(cluster, {"decode-0": {"serial": 5}})
@@ -131,7 +132,7 @@ def test_a_server_that_comes_back_is_asked_again(profile):
     run(check())
 
 
-def test_a_server_whose_experts_stay_is_not_asked(profile):
+def test_a_server_whose_experts_stay_is_not_asked(profile: Any) -> None:
     async def check() -> None:
         async with wide(profile, None) as cluster:
             await ranks_of(cluster, range(2))
@@ -163,7 +164,7 @@ async def tell_all(cluster: Any, kinds: list[int], serial: int) -> None:
             assert told.status == 200
 
 
-def test_servers_exchange_centroids_for_where_their_experts_lie(profile):
+def test_servers_exchange_centroids_for_where_their_experts_lie(profile: Any) -> None:
     async def check() -> None:
         args = {"decode": ["--placement", json.dumps(suited(0, 0))]}
         async with eldr_cluster(profile, role_args=args) as cluster:
@@ -191,7 +192,7 @@ def test_servers_exchange_centroids_for_where_their_experts_lie(profile):
     run(check())
 
 
-def test_maps_that_fit_as_they_are_change_nothing(profile):
+def test_maps_that_fit_as_they_are_change_nothing(profile: Any) -> None:
     async def check() -> None:
         args = {"decode": ["--placement", json.dumps(suited(5, 0))]}
         async with eldr_cluster(profile, role_args=args) as cluster:

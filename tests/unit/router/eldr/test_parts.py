@@ -10,19 +10,20 @@ import sys
 from collections.abc import Iterable
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.standin.signatures import wire
+from tests.present import present
+from tests.standin.signatures import TOKENS, wire
 from tests.unit.router.eldr.cluster import (
     EXPERTS,
     FINGERPRINT,
     MASK,
     MODEL_LAYERS,
-    TOKENS,
     counts,
     write_profile,
 )
@@ -32,7 +33,6 @@ from toolkit.contract.events import decode as decode_event
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.support.expert_map import ExpertMap
-from toolkit.router.config import ConfigError, RouterConfig, load_config
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.eldr.locality import Locality
 from toolkit.router.eldr.refits import Base, RefitError, fit_rows
@@ -42,26 +42,34 @@ from toolkit.router.request_view import MAX_LABEL
 from toolkit.router.reservation import Reservation
 from toolkit.router.splitting import parse
 from toolkit.router.steps import StepSums
+from toolkit.settings.router.config import ConfigError, RouterConfig
+from toolkit.settings.router.load import load_config
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import Nearness
 from toolkit.signatures.reader import Sample, SignatureReader
 
 HELLO = Hello(fingerprint=FINGERPRINT, signature=Records([1, 5], EXPERTS))
-STEPS = {"steps": 3, "requests": 9, "kv_tokens": 90, "seconds": 0.5, "distinct": 12.0}
+STEPS: dict[str, Any] = {
+    "steps": 3,
+    "requests": 9,
+    "kv_tokens": 90,
+    "seconds": 0.5,
+    "distinct": 12.0,
+}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
 
 
 @pytest.fixture
-def reader(folder):
+def reader(folder: Any) -> Any:
     known = calibrated(folder)
     return SignatureReader(known.profile, known.space)
 
 
-def test_a_signature_is_the_profile_s_own_vector(folder, reader):
+def test_a_signature_is_the_profile_s_own_vector(folder: Any, reader: Any) -> None:
     known = calibrated(folder)
     reader.greet("p", "prefill", HELLO)
     kind = counts(1, np.random.default_rng(5))
@@ -88,7 +96,7 @@ def test_a_signature_is_the_profile_s_own_vector(folder, reader):
         ),
     )
 )
-def test_no_signature_whatsoever_breaks_the_reader(signature):
+def test_no_signature_whatsoever_breaks_the_reader(signature: Any) -> None:
     reader = SignatureReader(READER.profile, READER.space)
     read = reader.read("p", signature)
     assert isinstance(read, str) and read
@@ -113,31 +121,31 @@ def known_workers(*sizes: int) -> KnownWorkers:
     return KnownWorkers(configured(*decodes))
 
 
-def test_the_worker_set_waits_for_those_that_are_still_to_come():
+def test_the_worker_set_waits_for_those_that_are_still_to_come() -> None:
     async def check() -> None:
         workers = known_workers(1, 2)
-        workers = WorkerSet(workers.side("decode"))
+        worker_set = WorkerSet(workers.side("decode"))
         everybody = (("d0", 0), ("d1", 0), ("d1", 1))
-        assert workers.present(0.0) == everybody
+        assert worker_set.present(0.0) == everybody
         workers.workers[1].healthy = True
-        assert workers.note(100.0) is True
-        assert workers.note(101.0) is False
-        assert workers.present(101.0) == everybody
-        assert workers.present(100.0 + START_GRACE_S) == everybody[:1]
+        assert worker_set.note(100.0) is True
+        assert worker_set.note(101.0) is False
+        assert worker_set.present(101.0) == everybody
+        assert worker_set.present(100.0 + START_GRACE_S) == everybody[:1]
         workers.workers[2].healthy = True
-        workers.note(110.0)
+        worker_set.note(110.0)
         workers.workers[2].healthy = False
-        assert workers.present(111.0) == everybody[:1]
+        assert worker_set.present(111.0) == everybody[:1]
 
     asyncio.run(check())
 
 
-def test_a_server_is_lost_or_comes_back_with_all_its_ranks():
-    workers = WorkerSet(known_workers(1, 2, 1).side("decode"))
+def test_a_server_is_lost_or_comes_back_with_all_its_ranks() -> None:
+    worker_set = WorkerSet(known_workers(1, 2, 1).side("decode"))
     a, b, b1, c = ("d0", 0), ("d1", 0), ("d1", 1), ("d2", 0)
-    assert workers.sizes_near((a, b, b1, c)) == {2, 3, 4}
-    assert workers.sizes_near((a, c)) == {1, 2, 4}
-    assert workers.sizes_near((c,)) == {1, 2, 3}
+    assert worker_set.sizes_near((a, b, b1, c)) == {2, 3, 4}
+    assert worker_set.sizes_near((a, c)) == {1, 2, 4}
+    assert worker_set.sizes_near((c,)) == {1, 2, 3}
 
 
 def sharing(*sizes: int, **more: object) -> RouterConfig:
@@ -146,25 +154,25 @@ def sharing(*sizes: int, **more: object) -> RouterConfig:
     return configured(*decodes, **more)
 
 
-def test_ranks_that_share_their_experts_are_to_have_one_centroid():
+def test_ranks_that_share_their_experts_are_to_have_one_centroid() -> None:
     workers = KnownWorkers(sharing(2, 2))
-    workers = WorkerSet(workers.side("decode"))
+    worker_set = WorkerSet(workers.side("decode"))
     both = (("d0", None), ("d1", None))
-    assert workers.present(0.0) == both
-    assert workers.sizes_near(both) == {1, 2}
+    assert worker_set.present(0.0) == both
+    assert worker_set.sizes_near(both) == {1, 2}
     assert names(both) == "d0, d1"
     views = [rank.view(0.0, True) for rank in workers.side("decode")]
     assert [view.group for view in views] == [both[0]] * 2 + [both[1]] * 2
 
 
-def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration():
+def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration() -> None:
     workers = known_workers(2)
-    workers, worker = WorkerSet(workers.side("decode")), workers.workers[1]
+    worker_set, worker = WorkerSet(workers.side("decode")), workers.workers[1]
     apart, together = (("d0", 0), ("d0", 1)), (("d0", None),)
-    assert workers.present(0.0) == apart
+    assert worker_set.present(0.0) == apart
     for hello, expected in ((Hello(dp_attention=True), together), (Hello(), apart)):
         worker.greeted(hello)
-        assert workers.present(0.0) == expected
+        assert worker_set.present(0.0) == expected
     worker = KnownWorkers(sharing(2)).workers[1]
     worker.greeted(Hello(dp_attention=False))
     assert not worker.shares_experts
@@ -172,7 +180,7 @@ def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration():
     assert worker.shares_experts
 
 
-def test_what_runs_on_one_rank_makes_all_that_share_its_experts_near(folder):
+def test_what_runs_on_one_rank_makes_all_that_share_its_experts_near(folder: Any) -> None:
     config = sharing(2, 2, profile=folder, decode_policy="eldr")
     workers = KnownWorkers(config)
     locality = Locality(config, workers)
@@ -190,13 +198,15 @@ def test_what_runs_on_one_rank_makes_all_that_share_its_experts_near(folder):
 
 
 @pytest.mark.parametrize(("sizes", "told"), [((2,), True), ((1,), False), ((2, 2), False)])
-def test_one_server_is_told_that_there_is_nothing_to_choose_by(folder, caplog, sizes, told):
+def test_one_server_is_told_that_there_is_nothing_to_choose_by(
+    folder: Any, caplog: pytest.LogCaptureFixture, sizes: Any, told: bool
+) -> None:
     config = sharing(*sizes, profile=folder, decode_policy="eldr")
     Locality(config, KnownWorkers(config)).assignment.close()
     assert ("locality decides nothing" in caplog.text) == told
 
 
-def test_maps_reach_the_policy_and_those_of_others_are_refused(folder):
+def test_maps_reach_the_policy_and_those_of_others_are_refused(folder: Any) -> None:
     config = sharing(4, profile=folder)
     locality = Locality(config, KnownWorkers(config))
     try:
@@ -207,12 +217,12 @@ def test_maps_reach_the_policy_and_those_of_others_are_refused(folder):
         locality.attach(before)
         locality.place("s0", known)
         locality.attach(after)
-        assert before.locality.maps == after.locality.maps == {"s0": known}
+        assert present(before.locality).maps == after.locality.maps == {"s0": known}  # type: ignore[union-attr]
         with pytest.raises(ValueError, match="another model or profile"):
             locality.place("s0", ExpertMap(none.astype(int), none, none, np.ones(values + 1)))
         locality.place("s0", None)
         locality.place("s0", None)
-        assert after.locality.maps == {}
+        assert present(after.locality).maps == {}
     finally:
         locality.assignment.close()
 
@@ -222,7 +232,7 @@ def axes(*names: str) -> Fit:
     return in_order(keys, Rows(np.eye(len(names), 6, dtype=np.float32), Nearness(0.9, None)))
 
 
-def test_sharing_leaves_no_worker_without_a_centroid_and_no_centroid_without_a_worker():
+def test_sharing_leaves_no_worker_without_a_centroid_and_no_centroid_without_a_worker() -> None:
     fit = share(axes("a", "b", "c"), (("b", 0), ("x", 0), ("c", 0), ("y", 0), ("z", 0)))
     owner = fit.centroids.owner
     assert set(owner) == set(fit.groups) and fit.shared
@@ -233,17 +243,20 @@ def test_sharing_leaves_no_worker_without_a_centroid_and_no_centroid_without_a_w
 
 
 def row_of(key: tuple[str, int], fit: Fit) -> np.ndarray:
-    return fit.centroids.rows[fit.centroids.owner[key]]
+    result: np.ndarray = fit.centroids.rows[fit.centroids.owner[key]]
+    return result
 
 
-def alike(stay: list, order: Iterable, old: Fit, new: Fit) -> float:
+def alike(stay: list[Any], order: Iterable[Any], old: Fit, new: Fit) -> float:
     """Sum of cosines if those that stay took the rows of `order`."""
     pairs = zip(stay, order, strict=True)
     return sum(float(row_of(key, old) @ row_of(other, new)) for key, other in pairs)
 
 
 @given(st.integers(0, 50), st.lists(st.sampled_from("abcdef"), min_size=1, unique=True))
-def test_every_rank_gets_a_row_of_its_own_and_those_that_stay_the_most_like_theirs(seed, names):
+def test_every_rank_gets_a_row_of_its_own_and_those_that_stay_the_most_like_theirs(
+    seed: int, names: Any
+) -> None:
     values = np.abs(np.random.default_rng(seed).normal(size=(len(names), 6))) ** 3
     values /= np.linalg.norm(values, axis=1, keepdims=True)
     current = axes("a", "b", "c")
@@ -256,7 +269,7 @@ def test_every_rank_gets_a_row_of_its_own_and_those_that_stay_the_most_like_thei
     assert alike(stay, stay, current, fit) >= best - 1e-4
 
 
-def test_without_a_fit_before_rows_are_handed_out_in_order():
+def test_without_a_fit_before_rows_are_handed_out_in_order() -> None:
     rows = Rows(np.eye(2, 6, dtype=np.float32), Nearness(0.5, None))
     assert match(None, (("a", 0), ("b", 0)), rows).centroids.owner == {("a", 0): 0, ("b", 0): 1}
 
@@ -265,7 +278,7 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_a_refit_process_says_why_it_failed(folder):
+def test_a_refit_process_says_why_it_failed(folder: Any) -> None:
     async def check() -> None:
         requests = calibrated(folder).requests
         base, many = Base(requests), len(requests.fitted)
@@ -304,21 +317,23 @@ def test_a_refit_process_says_why_it_failed(folder):
         ({"decode_policy": "elder"}, "eldr"),
     ],
 )
-def test_settings_that_cannot_work_say_what_to_do(tmp_path, change, message):
+def test_settings_that_cannot_work_say_what_to_do(
+    tmp_path: Path, change: Any, message: str
+) -> None:
     path = tmp_path / "router.json"
     path.write_text(json.dumps({"workers": [PREFILL, decode("d")], **change}))
     with pytest.raises(ConfigError, match=message):
         load_config(path)
 
 
-def test_composed_without_eldr_needs_no_profile(tmp_path):
+def test_composed_without_eldr_needs_no_profile(tmp_path: Path) -> None:
     path = tmp_path / "router.json"
     for name in ("composed@filter+brh+user", "composed@none"):
         path.write_text(json.dumps({"workers": [PREFILL, decode("d")], "decode_policy": name}))
         assert load_config(path).decode_policy == name
 
 
-def test_plain_workers_cannot_have_eldr(tmp_path):
+def test_plain_workers_cannot_have_eldr(tmp_path: Path) -> None:
     path = tmp_path / "router.json"
     plain = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
     for change in ({"decode_policy": "eldr", "profile": "/x"}, {"profile": "/x"}):
@@ -328,7 +343,7 @@ def test_plain_workers_cannot_have_eldr(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_router_without_a_usable_profile_does_not_start(tmp_path):
+def test_a_router_without_a_usable_profile_does_not_start(tmp_path: Path) -> None:
     path = tmp_path / "router.json"
     config = {"workers": [PREFILL, decode("d")], "profile": str(tmp_path / "none")}
     path.write_text(json.dumps(config | {"decode_policy": "eldr"}))
@@ -338,12 +353,12 @@ def test_a_router_without_a_usable_profile_does_not_start(tmp_path):
     assert "toolkit profile" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_router_without_a_profile_imports_no_numpy():
+def test_a_router_without_a_profile_imports_no_numpy() -> None:
     code = """
 import asyncio, sys
 import toolkit.router.__main__
 from toolkit.router.app import Router
-from toolkit.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 async def main():
     router = Router(RouterConfig.model_validate_json(sys.argv[1]))
     router.app(), router.metrics.text()
@@ -356,7 +371,7 @@ print([name for name in ("numpy", "scipy", "safetensors", "torch") if name in sy
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_a_label_is_cut_and_belongs_to_every_sample():
+def test_a_label_is_cut_and_belongs_to_every_sample() -> None:
     body = b'{"prompt": ["a", "b"], "n": 2}'
     job = parse("/v1/completions", body, label="x" * 1000)
     assert [sub_request.view.label for sub_request in job.sub_requests] == ["x" * MAX_LABEL] * 4
@@ -364,13 +379,13 @@ def test_a_label_is_cut_and_belongs_to_every_sample():
         assert parse("/generate", b'{"text": "a"}', label=label).sub_requests[0].view.label is None
 
 
-def test_steps_add_up_and_nonsense_changes_nothing():
+def test_steps_add_up_and_nonsense_changes_nothing() -> None:
     sums = StepSums()
     sums.add(Steps(**STEPS))
     for wrong in ({"distinct": float("nan")}, {"seconds": float("inf")}, {"steps": -1}):
         with pytest.raises(ValueError, match="not a steps event"):
             sums.add(Steps(**{**STEPS, **wrong}))
-    for wrong in ({"steps": None}, {"seconds": "x"}, {"requests": [1]}):
+    for wrong in ({"steps": None}, {"seconds": "x"}, {"requests": [1]}):  # type: ignore[assignment]
         with pytest.raises(NotAnEvent):
             decode_event(json.dumps({"type": "steps", **STEPS, **wrong}).encode())
     with pytest.raises(NotAnEvent):
@@ -380,7 +395,7 @@ def test_steps_add_up_and_nonsense_changes_nothing():
     assert (sums.seconds, sums.distinct) == (1.0, 24.0)
 
 
-def test_rows_in_order_belong_to_workers_in_order():
+def test_rows_in_order_belong_to_workers_in_order() -> None:
     fit = axes("a", "b")
     assert isinstance(fit.centroids, Centroids)
     assert fit.centroids.owner == {("a", 0): 0, ("b", 0): 1}

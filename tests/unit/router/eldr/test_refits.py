@@ -8,14 +8,16 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.standin.signatures import TOKENS
 from tests.unit.router.cluster_calls import run
 from tests.unit.router.eldr.children import children
-from tests.unit.router.eldr.cluster import TOKENS, counts, write_profile
+from tests.unit.router.eldr.cluster import counts, write_profile
 from tests.unit.router.eldr.stand_ins import configured, decode
 from toolkit.router.eldr import drift_refits
 from toolkit.router.eldr.centroid_assignment import MOST_SETTLE_S, SETTLE_S
@@ -31,7 +33,7 @@ KNOWN, UNKNOWN = [0, 1, 2, 3], [4, 5, 6, 7]
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory):
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
 
 
@@ -106,7 +108,9 @@ async def held_up() -> AsyncIterator[None]:
 
 
 @pytest.mark.slow
-def test_a_worker_that_goes_while_a_refit_is_made_that_is_adopted(profile, caplog):
+def test_a_worker_that_goes_while_a_refit_is_made_that_is_adopted(
+    profile: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
 
     async def check() -> None:
@@ -130,7 +134,7 @@ def test_a_worker_that_goes_while_a_refit_is_made_that_is_adopted(profile, caplo
 
 
 @pytest.mark.slow
-def test_a_worker_that_goes_while_a_refit_is_made_that_is_declined(profile):
+def test_a_worker_that_goes_while_a_refit_is_made_that_is_declined(profile: Any) -> None:
     async def check() -> None:
         async with site(profile) as found:
             found.observe(KNOWN * 20)
@@ -145,7 +149,7 @@ def test_a_worker_that_goes_while_a_refit_is_made_that_is_declined(profile):
 
 
 @pytest.mark.slow
-def test_a_fit_that_is_provisional_stays_so_when_a_worker_goes(profile):
+def test_a_fit_that_is_provisional_stays_so_when_a_worker_goes(profile: Any) -> None:
     async def check() -> None:
         async with site(profile) as found:
             found.observe(KNOWN * 60 + UNKNOWN * 32)
@@ -163,7 +167,7 @@ def test_a_fit_that_is_provisional_stays_so_when_a_worker_goes(profile):
 
 
 @pytest.mark.slow
-def test_long_prompts_are_judged_by_their_true_counts(profile):
+def test_long_prompts_are_judged_by_their_true_counts(profile: Any) -> None:
     async def check() -> None:
         async with site(profile) as found:
             found.observe(UNKNOWN * 40, scale=100)  # counts of 1,000 to 3,000: a byte has no room
@@ -179,7 +183,9 @@ def test_long_prompts_are_judged_by_their_true_counts(profile):
 
 
 @pytest.mark.slow
-def test_an_error_that_nobody_expected_is_an_answer_too(profile, caplog, monkeypatch):
+def test_an_error_that_nobody_expected_is_an_answer_too(
+    profile: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
@@ -200,7 +206,7 @@ def test_an_error_that_nobody_expected_is_an_answer_too(profile, caplog, monkeyp
     run(check())
 
 
-def test_one_worker_needs_nothing_ahead(tmp_path):
+def test_one_worker_needs_nothing_ahead(tmp_path: Path) -> None:
     async def check() -> None:
         async with site(write_profile(tmp_path / "p", workers=1), decodes=1) as found:
             found.observe(KNOWN * 20)
@@ -248,13 +254,13 @@ def followed(profile: str, changes: dict[float, bool], until: float) -> float | 
         return runner.run(check())
 
 
-def test_centroids_follow_when_the_workers_have_stayed_so(profile):
+def test_centroids_follow_when_the_workers_have_stayed_so(profile: Any) -> None:
     later = pytest.approx(0.2 + SETTLE_S, abs=0.02)
     assert followed(profile, {0.0: False}, 2.0) == pytest.approx(SETTLE_S, abs=0.02)
     assert followed(profile, {0.0: False, 0.1: True, 0.2: False}, 2.0) == later
     assert followed(profile, {0.0: False, 0.2: True}, 3.0) is None
 
 
-def test_centroids_follow_in_the_end_when_the_workers_never_stay_so(profile):
+def test_centroids_follow_in_the_end_when_the_workers_never_stay_so(profile: Any) -> None:
     flapping = {round(0.15 * step, 2): bool(step % 2) for step in range(20)}
     assert followed(profile, flapping, 4.0) == pytest.approx(MOST_SETTLE_S, abs=0.02)

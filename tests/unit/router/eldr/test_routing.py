@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,12 @@ OTHER = ["--signature-layers", "1,7", "--experts", str(EXPERTS)]
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory):
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
 
 
 @pytest.mark.parametrize("policy", ["eldr", "composed@eldr+brh+user", "composed@eldr+br0"])
-def test_each_kind_of_request_goes_to_the_worker_of_its_experts(profile, policy):
+def test_each_kind_of_request_goes_to_the_worker_of_its_experts(profile: Any, policy: str) -> None:
     async def check() -> None:
         async with eldr_cluster(profile, config={"decode_policy": policy}) as cluster:
             traffic = Traffic(cluster)
@@ -62,7 +63,9 @@ def test_each_kind_of_request_goes_to_the_worker_of_its_experts(profile, policy)
         (wire([0] * VALUES), "empty signature"),
     ],
 )
-def test_a_signature_that_is_of_no_use_falls_back_on_load(profile, signature, reason):
+def test_a_signature_that_is_of_no_use_falls_back_on_load(
+    profile: Any, signature: Any, reason: str
+) -> None:
     async def check() -> None:
         async with eldr_cluster(profile, decodes=4) as cluster:
             traffic = Traffic(cluster)
@@ -85,7 +88,9 @@ def test_a_signature_that_is_of_no_use_falls_back_on_load(profile, signature, re
         (["--signature-layers", RECORDED, "--fingerprint", "sha256:2"], "other model", "profile"),
     ],
 )
-def test_a_worker_that_does_not_fit_the_profile_is_named_once(profile, args, reason, repair):
+def test_a_worker_that_does_not_fit_the_profile_is_named_once(
+    profile: Any, args: Any, reason: str, repair: str
+) -> None:
     async def check() -> None:
         every = args[-2:] if "--fingerprint" in args else []
         async with eldr_cluster(profile, worker_args=every, role_args={"prefill": args}) as cluster:
@@ -105,7 +110,7 @@ def test_a_worker_that_does_not_fit_the_profile_is_named_once(profile, args, rea
     run(check())
 
 
-def test_a_worker_that_comes_back_right_is_used_again(profile):
+def test_a_worker_that_comes_back_right_is_used_again(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile, role_args={"prefill": OTHER}) as cluster:
             prefill = cluster.worker("prefill-0")
@@ -120,7 +125,7 @@ def test_a_worker_that_comes_back_right_is_used_again(profile):
     run(check())
 
 
-def test_a_worker_whose_slots_are_taken_gets_no_more(profile):
+def test_a_worker_whose_slots_are_taken_gets_no_more(profile: Any) -> None:
     async def check() -> None:
         args = ["--token-ms", "20", "--slots", "2"]
         async with eldr_cluster(profile, worker_args=args) as cluster:
@@ -135,7 +140,7 @@ def test_a_worker_whose_slots_are_taken_gets_no_more(profile):
     run(check())
 
 
-def test_the_policy_is_switched_at_run_time_and_keeps_what_it_knows(profile):
+def test_the_policy_is_switched_at_run_time_and_keeps_what_it_knows(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile, config={"decode_policy": "round_robin"}) as cluster:
             traffic = Traffic(cluster)
@@ -167,7 +172,7 @@ def test_the_policy_is_switched_at_run_time_and_keeps_what_it_knows(profile):
     run(check())
 
 
-def test_without_a_profile_eldr_is_refused_and_so_is_a_refit():
+def test_without_a_profile_eldr_is_refused_and_so_is_a_refit() -> None:
     async def check() -> None:
         async with eldr_cluster("", config={"profile": None, "decode_policy": "random"}) as cluster:
             status, answer = await admin(cluster, "policy", {"decode": "eldr"})
@@ -180,11 +185,11 @@ def test_without_a_profile_eldr_is_refused_and_so_is_a_refit():
     run(check())
 
 
-def test_labels_reach_the_oracle_and_no_log(profile):
+def test_labels_reach_the_oracle_and_no_log(profile: Any) -> None:
     async def check() -> None:
         config = {"decode_policy": "label_oracle"}
         async with eldr_cluster(profile, config=config) as cluster:
-            before = {}
+            before: dict[Any, Any] = {}
             for label in ("red", "green", "blue"):
                 headers = {"x-toolkit-label": label}
                 for _ in range(3):
@@ -201,7 +206,7 @@ def test_labels_reach_the_oracle_and_no_log(profile):
     run(check())
 
 
-def test_what_decodes_say_of_their_steps_is_summed_up(profile):
+def test_what_decodes_say_of_their_steps_is_summed_up(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile, worker_args=["--steps"]) as cluster:
             traffic = Traffic(cluster)
@@ -224,7 +229,7 @@ def test_what_decodes_say_of_their_steps_is_summed_up(profile):
     run(check())
 
 
-def test_the_band_spreads_what_one_worker_cannot_take(profile):
+def test_the_band_spreads_what_one_worker_cannot_take(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(
             profile, worker_args=["--token-ms", "5"], config={"decode_policy": "eldr@1"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.unit.router.cluster_calls import run
 from tests.unit.router.eldr.cluster import Traffic, eldr_cluster, write_profile
 from toolkit.cli.status import eldr_line
 
 
-def test_one_line_says_what_became_of_the_requests(tmp_path):
+def test_one_line_says_what_became_of_the_requests(tmp_path: Path) -> None:
     async def check() -> None:
         async with eldr_cluster(write_profile(tmp_path / "p")) as cluster:
             assert eldr_line((await cluster.state())["eldr"]) == (

@@ -25,7 +25,7 @@ SLOW_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory):
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return write_profile(tmp_path_factory.mktemp("eldr") / "profile")
 
 
@@ -48,7 +48,7 @@ async def prepared(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [True, False])
-def test_a_worker_is_lost_and_comes_back(profile, ahead):
+def test_a_worker_is_lost_and_comes_back(profile: Any, ahead: bool) -> None:
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
             traffic = Traffic(cluster)
@@ -77,7 +77,7 @@ def test_a_worker_is_lost_and_comes_back(profile, ahead):
 
 
 @pytest.mark.slow
-def test_two_are_lost_one_after_the_other_and_one_comes_back(profile):
+def test_two_are_lost_one_after_the_other_and_one_comes_back(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
             traffic = Traffic(cluster)
@@ -96,7 +96,7 @@ def test_two_are_lost_one_after_the_other_and_one_comes_back(profile):
 
 
 @pytest.mark.slow
-def test_a_worker_that_flaps_starts_no_refit_again_and_again(profile):
+def test_a_worker_that_flaps_starts_no_refit_again_and_again(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
             await prepared(cluster)
@@ -116,7 +116,7 @@ def test_a_worker_that_flaps_starts_no_refit_again_and_again(profile):
     run(check())
 
 
-def test_a_profile_for_another_number_of_workers_is_refitted_at_the_start(profile):
+def test_a_profile_for_another_number_of_workers_is_refitted_at_the_start(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile, decodes=3) as cluster:
             state = await cluster.until(centroids(3), SLOW_S)
@@ -126,7 +126,7 @@ def test_a_profile_for_another_number_of_workers_is_refitted_at_the_start(profil
     run(check())
 
 
-def test_several_ranks_of_one_worker_have_a_centroid_each(profile):
+def test_several_ranks_of_one_worker_have_a_centroid_each(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(
             profile,
@@ -154,7 +154,7 @@ def test_several_ranks_of_one_worker_have_a_centroid_each(profile):
 
 
 @pytest.mark.parametrize("said", ["by the configuration", "by the workers"])
-def test_ranks_that_share_their_experts_have_one_centroid(profile, said):
+def test_ranks_that_share_their_experts_have_one_centroid(profile: Any, said: str) -> None:
     """Two servers of two ranks; in the near one the shortest queue decides."""
     config, told = {"dp_size": 2}, ["--record"]
     if said == "by the workers":
@@ -184,7 +184,7 @@ def test_ranks_that_share_their_experts_have_one_centroid(profile, said):
 
 
 @pytest.mark.slow
-def test_a_refit_that_is_killed_starves_nobody(profile):
+def test_a_refit_that_is_killed_starves_nobody(profile: Any) -> None:
     """Until the next try a worker without a centroid takes part in another one's."""
 
     async def check() -> None:
@@ -222,7 +222,7 @@ def failed(state: dict[str, Any]) -> bool:
     return any(r["result"] == "failed" for r in state.get("eldr", {}).get("refits", []))
 
 
-def test_too_few_requests_in_the_profile_leave_nobody_out(tmp_path):
+def test_too_few_requests_in_the_profile_leave_nobody_out(tmp_path: Path) -> None:
     async def check() -> None:
         profile = write_profile(tmp_path / "few", workers=2, requests=4)
         async with eldr_cluster(profile, decodes=5) as cluster:
@@ -239,7 +239,7 @@ def test_too_few_requests_in_the_profile_leave_nobody_out(tmp_path):
     run(check())
 
 
-def test_a_router_that_is_killed_leaves_no_refit_behind(profile):
+def test_a_router_that_is_killed_leaves_no_refit_behind(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
             assert cluster.router is not None
@@ -252,7 +252,7 @@ def test_a_router_that_is_killed_leaves_no_refit_behind(profile):
     run(check())
 
 
-def test_a_router_that_ends_in_mid_refit_ends_the_refit(profile):
+def test_a_router_that_ends_in_mid_refit_ends_the_refit(profile: Any) -> None:
     async def check() -> None:
         async with eldr_cluster(profile) as cluster:
             assert cluster.router is not None

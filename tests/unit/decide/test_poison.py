@@ -1,0 +1,129 @@
+"""A request that kills its workers ends with an error, and nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.present import present
+from tests.standin.cluster import Cluster
+from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, run, text_of
+from toolkit.decide.poison import (
+    LATELY_S,
+    QUARANTINE_S,
+    Deaths,
+    Probation,
+    Quarantine,
+    Record,
+    RetryBudget,
+)
+
+PATH = "/v1/completions"
+
+
+def seen(*what: str) -> Record:
+    return Record([(each, f"w{n}") for n, each in enumerate(what)])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("strikes", "lately", "guilty"),
+    [
+        ([], 0, False),
+        (["crash"], 0, False),
+        (["answer"], 0, False),
+        (["crash", "crash"], 99, True),  # the workers said so themselves
+        (["answer", "crash"], 0, True),
+        (["gone", "gone"], 2, True),  # it saw all that went away
+        (["gone", "gone"], 4, True),
+        (["gone", "gone"], 5, False),  # a storm: a coincidence
+        (["gone", "gone", "gone", "gone"], 99, True),
+        (["stood", "stood"], 0, False),
+        (["stood", "stood", "stood"], 99, True),  # no coincidence: it was alone with the third
+        (["stood", "stood", "gone"], 99, False),
+        (["transfer", "transfer"], 0, False),  # between prefill and decode it may be either
+        (["transfer", "transfer", "answer"], 0, True),
+    ],
+)
+def test_who_is_guilty(strikes: list[str], lately: int, guilty: bool) -> None:
+    assert seen(*strikes).poisonous(lately) is guilty
+
+
+def test_a_worker_has_one_suspect_at_a_time() -> None:
+    probation, first, second = Probation(), object(), object()
+    probation.take("a", first)
+    probation.take("a", second)
+    assert not probation.free("a") and probation.free("b")
+    assert not probation.leave(second), "it had none"
+    assert not probation.free("a")
+    assert probation.leave(first) and probation.free("a")
+
+
+def test_deaths_and_quarantines_are_forgotten() -> None:
+    deaths, quarantine = Deaths(), Quarantine()
+    deaths.note(0.0)
+    assert (deaths.lately(LATELY_S - 1), deaths.lately(LATELY_S)) == (1, 0)
+    quarantine.add(b"x", 0.0)
+    assert quarantine.holds(b"x", QUARANTINE_S - 1) and not quarantine.holds(b"y", 0.0)
+    assert not quarantine.holds(b"x", QUARANTINE_S) and not quarantine
+
+
+def test_reruns_are_bounded_and_come_back_with_success() -> None:
+    budget = RetryBudget(3, per_success=0.5, per_second=0.1)
+    assert [budget.take(0.0) for _ in range(4)] == [True, True, True, False]
+    budget.succeeded()
+    assert not budget.take(0.0)
+    budget.succeeded()
+    assert budget.take(0.0)
+    assert not budget.take(9.0) and budget.take(10.1)
+    assert budget.left(1e9) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_it_costs_two_workers_and_the_others_are_served(role: str, announced: bool) -> None:
+    async def check() -> None:
+        args = ["--token-ms", "5", "--prefill-ms", "60"]
+        async with Cluster(prefills=4, decodes=4, worker_args=args) as cluster:
+            others = [post(cluster, PATH, bodies(20)[PATH]) for _ in range(12)]
+            poison = bodies(20, poison=role, announced=announced)[PATH]
+            (status, raw), *rest = await asyncio.gather(post(cluster, PATH, poison), *others)
+            assert status == 422, raw
+            assert b"not run again" in raw
+            for status, raw in rest:
+                assert (status, text_of(PATH, raw)) == (200, expected("hello", 20))
+            alive = [present(w.process).poll() is None for w in cluster.workers if w.role == role]  # type: ignore[attr-defined]
+            assert sum(alive) == 2
+            state = await cluster.until(idle)
+            assert sum(state["poison"].values()) == 2
+            # Sent again, under another id, it costs nobody anything.
+            status, raw = await post(cluster, PATH, poison | {"rid": "again"})
+            assert status == 422
+            await asyncio.sleep(0.2)
+            alive = [present(w.process).poll() is None for w in cluster.workers if w.role == role]  # type: ignore[attr-defined]
+            assert sum(alive) == 2
+
+    run(check())
+
+
+def test_two_answers_of_500_are_the_request_s_fault() -> None:
+    async def check() -> None:
+        args = ["--record"]
+        async with Cluster(decodes=4, worker_args=args) as cluster:
+            body = bodies(4, stream=False, fail_status=500, fail_role="decode")[PATH]
+            async with cluster.session.post(cluster.url + PATH, json=body) as response:
+                assert response.status == 500
+                assert response.headers["x-should-retry"] == "false"
+                assert "as asked" in await response.text()
+            asked = [len((await cluster.stats(f"decode-{n}"))["bodies"]) for n in range(4)]
+            assert sum(asked) == 2
+            # No worker is left alone for that.
+            for _ in range(8):
+                status, raw = await post(cluster, PATH, bodies(4, stream=False)[PATH])
+                assert (status, _whole(json.loads(raw))) == (200, expected("hello", 4))
+            asked = [len((await cluster.stats(f"decode-{n}"))["bodies"]) for n in range(4)]
+            assert all(asked)
+
+    run(check())

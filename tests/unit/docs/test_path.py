@@ -1,0 +1,121 @@
+"""The page "Path of a request" names what a router really calls, in the order in which it does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.standin.cluster import Cluster
+from tests.unit.router.cluster_calls import bodies, expected, idle, prompt_of, run, text_of
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "pages" / "path.md"
+PATH = "/v1/chat/completions"
+TOKENS = 30
+DEATH = "When decode dies"
+SIDE_BY_SIDE = ("The first token", "Decode")
+"""The first token's answer and the event of the same prefill come on two connections."""
+
+
+def sections() -> dict[str, list[str]]:
+    """Heading -> the places of its table, one a row."""
+    found = {}
+    for part in PAGE.read_text().split("\n## ")[1:]:
+        heading, _, text = part.partition("\n")
+        places = re.findall(r"^\| `([\w/]+\.py:[\w.]+)` \|", text, re.M)
+        if places:
+            found[heading] = places
+    return found
+
+
+def defined(path: Path) -> set[str]:
+    """Every function of a file, by its qualified name."""
+
+    def walk(node: ast.AST, prefix: str) -> set[str]:
+        names = set()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                names |= walk(child, f"{prefix}{child.name}.")
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                names.add(f"{prefix}{child.name}")
+        return names
+
+    return walk(ast.parse(path.read_text()), "") if path.exists() else set()
+
+
+def traced(folder: Path, **extra: Any) -> list[str]:
+    """The calls of a router that serves one streaming chat request, from its accept on."""
+
+    async def serve() -> None:
+        async with Cluster(
+            router_module="tests.standin.traced_router",
+            env={"ROUTER_TRACE": str(folder / "calls")},
+            worker_args=["--token-ms", "2"],
+            role_args={"prefill": ["--first-token", "--done-ms", "20"]},
+            config={"first_token": "prefill", "rerun_wait_s": 20},
+        ) as cluster:
+            async with aiohttp.ClientSession() as own:  # a connection that the test can tell apart
+                body = bodies(TOKENS, **extra)[PATH]
+                async with own.post(cluster.url + PATH, json=body) as answer:
+                    text = text_of(PATH, await answer.read())
+            assert text == expected(prompt_of(PATH), TOKENS)
+            await cluster.until(idle)
+
+    run(serve())
+    calls = (folder / "calls").read_text().splitlines()
+    served = calls.index("toolkit/router/app.py:Router.serve")
+    while not calls[served].endswith("Listener._accept"):
+        served -= 1
+    return calls[served:]
+
+
+def assert_in_order(places: Sequence[str], calls: Sequence[str]) -> int:
+    """Each place is called after the one before. Returns where the last one is."""
+    at = 0
+    for place in places:
+        assert place in calls[at:], (
+            f"docs/pages/path.md has {place}, not called here; before: {calls[:at][-8:]}"
+        )
+        at = calls.index(place, at)
+    return at
+
+
+def test_every_place_of_the_page_is_in_the_tree() -> None:
+    named = re.findall(r"`([\w/]+\.py):([\w.]+)`", PAGE.read_text())
+    assert len(named) > 50
+    lacking = [(path, name) for path, name in named if name not in defined(ROOT / path)]
+    assert not lacking, f"docs/pages/path.md names what is not there: {lacking}"
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return traced(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.mark.parametrize("heading", [name for name in sections() if name != DEATH])
+def test_a_section_is_in_the_order_of_the_calls(heading: str, calls: list[str]) -> None:
+    places = sections()[heading]
+    begins = calls.index(places[0]) if heading not in SIDE_BY_SIDE else 0
+    assert_in_order(places, calls[begins:])
+
+
+def test_sections_follow_one_another(calls: list[str]) -> None:
+    at = 0
+    for heading, places in sections().items():
+        if heading == DEATH or heading in SIDE_BY_SIDE:
+            continue
+        at += assert_in_order(places, calls[at:])
+
+
+def test_the_death_of_a_decode_goes_through_the_places_of_the_page(tmp_path: Path) -> None:
+    calls = traced(tmp_path, crash_after=12)
+    broken = calls.index("toolkit/router/worker.py:Worker.mark_down")
+    while not calls[broken].endswith("upstream.py:Connection.connection_lost"):
+        broken -= 1
+    assert_in_order(sections()[DEATH], calls[broken:])

@@ -1,0 +1,1 @@
+"""`toolkit replay`: a record of decisions, played again or beside another policy."""

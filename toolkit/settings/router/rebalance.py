@@ -1,0 +1,95 @@
+"""`rebalance`: which running requests the router moves by itself, and how often it makes a pass
+over all ranks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from toolkit.policies.stages.moving import Knobs
+from toolkit.policies.stages.qoe import Qoe
+from toolkit.settings.section import Natural, Section
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Rebalance(Section):
+    """Moves between decode ranks (`toolkit.policies.stages.moving.Mover`): with stages requests
+    that outgrew theirs and those of ranks above their stage's mean, else those of ranks above the
+    mean of all; in either case those of ranks that are about to be out of KV.
+
+    `qoe`, D_0 to D_4 of a profile (`toolkit.policies.stages.qoe`), weighs a move's gain against its
+    price: what moves stalled their requests so far, at first `move_s`. Without it loads in KV
+    tokens decide. Range refinement (`refine_s`) needs it.
+    """
+
+    on: bool = Field(default=True, description="`false`: stages without moves")
+    every_s: Positive = Field(default=0.25, description="from one pass over all ranks to the next")
+    soon_s: Positive = Field(default=0.02, description="to a pass after a move has ended")
+    over: Positive = Field(
+        default=0.25, description="share above its stage's mean from which a rank hands on"
+    )
+    band: Positive = Field(
+        default=0.05,
+        description="the same about the mean of all, above and below, where there are no stages",
+    )
+    at_once: int = Field(default=3, ge=1, le=3, description="moves of one rank at a time")
+    reserve: Natural = Field(
+        default=512,
+        description="KV tokens that stay free at a target; a rank with fewer left hands on",
+    )
+    wait_limit: int = Field(
+        default=4, ge=1, description="a request that asked in vain in so many passes goes first"
+    )
+    least: Natural = Field(
+        default=0,
+        description="requests with fewer tokens left (where known, else of fewer KV tokens) do not "
+        "move for their load",
+    )
+    rest: Natural = Field(
+        default=20, description="passes in which a moved request does not go back for its load"
+    )
+    horizon: int = Field(
+        default=128,
+        ge=1,
+        description="output tokens over which a move is to pay, where nobody knows how many follow",
+    )
+    move_s: Share = Field(default=0.05, description="price of a move before any was made, seconds")
+    refine_s: Share = Field(
+        default=0.0, description="bounds follow the live lengths, so often; 0: they stand"
+    )
+    refine_weight: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.3, description="how much of the way a bound goes at a time"
+    )
+    qoe: tuple[float, ...] | None = Field(
+        default=None, description="D_0 to D_4; default: the fit of `router.profile`, if it has one"
+    )
+    mixed: Share = Field(
+        default=0.0, description="seconds a step takes longer by each KV token above the mean"
+    )
+
+    @field_validator("qoe")
+    @classmethod
+    def _plans_by_it(cls, qoe: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if qoe is not None:
+            Qoe(qoe)
+        return qoe
+
+    @property
+    def knobs(self) -> Knobs:
+        return Knobs(
+            over=self.over,
+            band=self.band,
+            at_once=self.at_once,
+            reserve=self.reserve,
+            wait_limit=self.wait_limit,
+            least=self.least,
+            rest=self.rest,
+            horizon=self.horizon,
+        )
+
+    @property
+    def model(self) -> Qoe | None:
+        return None if self.qoe is None else Qoe(self.qoe, self.mixed)
