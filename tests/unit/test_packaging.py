@@ -64,6 +64,7 @@ def test_model_prompts_recipes_profiles_and_lock_are_in_the_wheel(installed: Pat
     _same_files(ROOT / "launch", installed / "toolkit/_launch", "*.json")
     _same_files(ROOT / "profiles", installed / "toolkit/_profiles", "*.*")
     assert (installed / "toolkit/setup/cpu.lock").is_file()
+    assert (installed / "toolkit/router/validate/declared.json").is_file()
 
 
 @pytest.mark.slow

@@ -44,8 +44,6 @@ def why_decode(sub_request: SubRequest, *, late: bool, told: bool, tickets: bool
         return f"model: {UNTRIED.why}"
     if sub_request.capture:
         return "its experts are kept, token by token"
-    if body.get("tools") and body.get("tool_choice") != "none":
-        return "what a parser makes of a text of tools depends on how it comes in pieces"
     if _media(body):
         return "nobody has tried what is no text"
     for row in asked(sub_request.endpoint, body):

@@ -120,6 +120,16 @@ def test_zero_asks_unless_it_is_the_default() -> None:
     assert names("generate", sampling_params={"sampling_seed": 0, "temperature": 0.0}) == []
 
 
+def test_tools_that_cannot_be_called_ask_for_nothing() -> None:
+    tools = {"tools": [{"type": "function"}]}
+    for choice, names in ((None, ["tools"]), ("auto", ["tools"]), ("none", [])):
+        for endpoint in ("chat", "messages"):
+            found = asked(endpoint, tools | {"tool_choice": choice})
+            assert [row.name for row in found] == names
+    one = sub_request("chat", tools | {"max_tokens": 1})
+    assert one_token.is_one(one) and resumable.why_not(one) is None
+
+
 def test_sampling_parameters_are_those_of_generate_only() -> None:
     params = {"sampling_params": {"beam_width": 2, "stop_regex": "a"}}
     assert [row.name for row in asked("generate", params)] == ["beam_width", "stop_regex"]

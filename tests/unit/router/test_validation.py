@@ -378,12 +378,26 @@ def test_ordinary_requests_pass_without_pydantic(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_documents_table_has_every_field() -> None:
-    from toolkit.router.validate.endpoints import ENDPOINTS
-    from toolkit.router.validate.sampling import SAMPLING
-
     rows = document()
     names = {name for fields in (*ENDPOINTS.values(), SAMPLING) for name in fields}
     assert [name for name in sorted(names) if f"| `{name}` |" not in rows] == []
+    columns = (
+        "| field | of | what becomes of it | values | since | first token | goes on | one token |"
+    )
+    assert columns in rows
+    assert (
+        "| `watermark` | chat, text, generate | passed |  | 0.5.22 | decode | no | decode |" in rows
+    )
+    assert "| `thinking` | chat | passed |  | 0.5.23, dropped before | prefill | yes |" in rows
+    assert "| `mm_data_mooncake` | generate | dropped |  | to 0.5.17 |  |" in rows
+    assert "| `bootstrap_host` | messages | dropped |  | 0.5.22 |  |" in rows
+    assert "stays with its worker, unless the temperature is 0 |" in rows
+
+
+def test_a_reason_is_a_sentence() -> None:
+    for fields in (*ENDPOINTS.values(), SAMPLING):
+        short = [name for name, row in fields.items() if len(row.why.split()) < 4]
+        assert short == [], "say why, so that a client understands it"
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,18 @@ def asked(endpoint: str, body: dict[str, Any]) -> Iterator[Field]:
     params: Any = body.get("sampling_params") if endpoint == "generate" else None
     if not isinstance(params, dict):
         params = _NONE
-    greedy = (params if endpoint == "generate" else body).get("temperature") == 0
+    drawn = params if endpoint == "generate" else body
     for rows, values in ((_CAREFUL[endpoint], body), (_SAMPLING, params)):
         for name, value in values.items():
             row = rows.get(name)
-            if row is not None and row.asks(value) and not (greedy and row.handover.unless_greedy):
+            if row is not None and row.asks(value) and not _excused(row, body, drawn):
                 yield row
+
+
+def _excused(row: Field, body: dict[str, Any], drawn: dict[str, Any]) -> bool:
+    """Whether the condition holds under which the field forbids nothing; `drawn` has the
+    temperature."""
+    unless = row.handover.unless
+    if unless == "the temperature is 0":
+        return drawn.get("temperature") == 0
+    return unless == "tool_choice is none" and body.get("tool_choice") == "none"

@@ -10,6 +10,9 @@ by a prefill worker alone where they are for one token (`toolkit.router.one_toke
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Condition = Literal["", "the temperature is 0", "tool_choice is none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class Handover:
     `why` is the reason for all three answers, as a part of a sentence. `first_token`: the prefill
     worker's first token may go to the client. `resumable`: another worker can go on with the
     stream. `prefill_only`: a prefill worker alone answers a request for one token in full.
-    `unless_greedy`: none of that matters where the temperature is 0.
+    `unless`: where that is so, the field forbids nothing.
 
     ValueError: a first token may go out, although no other worker could go on behind it.
     """
@@ -28,7 +31,7 @@ class Handover:
     first_token: bool = True
     resumable: bool = True
     prefill_only: bool = True
-    unless_greedy: bool = False
+    unless: Condition = ""
 
     def __post_init__(self) -> None:
         if self.first_token and not self.resumable:
@@ -44,7 +47,7 @@ ALIKE = Handover("every worker gets it, and does the same with it")
 GUIDED = Handover("each worker's grammar takes in the tokens that were there before")
 TEXT = Handover("every worker makes the same text of the same tokens")
 OF_LOGPROBS = Handover("it acts with log probabilities only, and these have rows of their own")
-OF_TOOLS = Handover("`tools` in the body are looked at apart")
+OF_TOOLS = Handover("it acts with `tools` only, and these have a row of their own")
 
 LOGPROBS = Handover(
     "those of the first tokens stay with their worker", first_token=False, resumable=False
@@ -59,7 +62,12 @@ SEEDED = Handover(
     "the random state that its seed began stays with its worker",
     first_token=False,
     resumable=False,
-    unless_greedy=True,
+    unless="the temperature is 0",
+)
+TOOLS = Handover(
+    "what a parser makes of a call can depend on how its text comes in pieces",
+    first_token=False,
+    unless="tool_choice is none",
 )
 PROCESSOR = Handover(
     "a logit processor has a state of its own, which stays with its worker",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.router.validate import guided, rules
+from toolkit.router.validate import guided, reasons, rules
 from toolkit.router.validate.field import Fate, Field, Rule, table
 from toolkit.router.validate.handover import (
     ALIKE,
@@ -62,43 +62,45 @@ def _object(name: str, value: Any, limits: Limits) -> str | None:
 
 OBJECT = Rule("object", _object)
 
-_KINDS = "guided output; a value that cannot be one kills or fails in a scheduler"
 _SENT = "set by SGLang from others; a client's own would pass by its checks"
 
 SAMPLING = table(
-    Field("max_new_tokens", int | None, "the model's context bounds it too", rule=MOST,
+    Field("max_new_tokens", int | None, reasons.LENGTH, rule=MOST,
           handover=ALIKE),
-    Field("stop", str | list[str] | None, "stop strings", rule=rules.STOP, handover=TEXT),
-    Field("stop_token_ids", set[int] | None, "index the logits", rule=rules.STOP_IDS,
+    Field("stop", str | list[str] | None, reasons.STOPS, rule=rules.STOP, handover=TEXT),
+    Field("stop_token_ids", set[int] | None, reasons.LOGITS, rule=rules.STOP_IDS,
           handover=TEXT),
-    Field("stop_regex", str | list[str] | None, "runs in the scheduler", rule=STOP_REGEX,
+    Field("stop_regex", str | list[str] | None, reasons.PATTERNS, rule=STOP_REGEX,
           handover=PATTERN),
-    Field("temperature", float, "sampling", rule=TEMPERATURE, handover=ALIKE),
-    Field("top_p", float, "sampling", rule=TOP_P, handover=ALIKE),
-    Field("top_k", int, "a 32-bit tensor; more kills a scheduler", rule=TOP_K, handover=ALIKE),
-    Field("min_p", float, "sampling", rule=MIN_P, handover=ALIKE),
-    Field("frequency_penalty", float, "sampling", rule=FREQUENCY, handover=ALIKE),
-    Field("presence_penalty", float, "sampling", rule=PRESENCE, handover=ALIKE),
-    Field("repetition_penalty", float, "sampling", rule=REPETITION, handover=ALIKE),
-    Field("min_new_tokens", int, "not more than max_new_tokens", rule=LEAST, handover=ALIKE),
-    Field("n", int, "the router splits it", rule=SAMPLES, handover=ALIKE),
-    Field("beam_width", int | None, "more than 1: refused under prefill and decode apart",
+    Field("temperature", float, reasons.DRAWN, rule=TEMPERATURE, handover=ALIKE),
+    Field("top_p", float, reasons.DRAWN, rule=TOP_P, handover=ALIKE),
+    Field("top_k", int, "it goes into a 32-bit tensor: more would kill a scheduler", rule=TOP_K,
+          handover=ALIKE),
+    Field("min_p", float, reasons.DRAWN, rule=MIN_P, handover=ALIKE),
+    Field("frequency_penalty", float, reasons.DRAWN, rule=FREQUENCY, handover=ALIKE),
+    Field("presence_penalty", float, reasons.DRAWN, rule=PRESENCE, handover=ALIKE),
+    Field("repetition_penalty", float, reasons.DRAWN, rule=REPETITION, handover=ALIKE),
+    Field("min_new_tokens", int, reasons.LEAST, rule=LEAST, handover=ALIKE),
+    Field("n", int, reasons.PARTS, rule=SAMPLES, handover=ALIKE),
+    Field("beam_width", int | None, "SGLang refuses more than 1 under prefill and decode apart",
           rule=rules.integer(1, MAX_TOKENS, "beam_width must be at least 1, got {}."),
           handover=BEAMS),
-    Field("json_schema", str | None, _KINDS, rule=guided.JSON_SCHEMA, handover=GUIDED),
-    Field("regex", str | None, _KINDS, rule=guided.REGEX, handover=GUIDED),
-    Field("ebnf", str | None, _KINDS, rule=guided.EBNF, handover=GUIDED),
-    Field("structural_tag", str | None, _KINDS, rule=guided.STRUCTURAL_TAG, handover=GUIDED),
-    Field("ignore_eos", bool, "sampling", rule=rules.FLAG, handover=ALIKE),
-    Field("skip_special_tokens", bool, "text only", rule=rules.FLAG, handover=TEXT),
-    Field("spaces_between_special_tokens", bool, "text only", rule=rules.FLAG, handover=TEXT),
-    Field("no_stop_trim", bool, "text only", rule=rules.FLAG, handover=TEXT),
-    Field("stream_interval", int | None, "a divisor", rule=rules.integer(1, MAX_TOKENS),
+    Field("json_schema", str | None, reasons.GUIDES, rule=guided.JSON_SCHEMA, handover=GUIDED),
+    Field("regex", str | None, reasons.GUIDES, rule=guided.REGEX, handover=GUIDED),
+    Field("ebnf", str | None, reasons.GUIDES, rule=guided.EBNF, handover=GUIDED),
+    Field("structural_tag", str | None, reasons.GUIDES, rule=guided.STRUCTURAL_TAG,
+          handover=GUIDED),
+    Field("ignore_eos", bool, reasons.ENDS, rule=rules.FLAG, handover=ALIKE),
+    Field("skip_special_tokens", bool, reasons.SHOWN, rule=rules.FLAG, handover=TEXT),
+    Field("spaces_between_special_tokens", bool, reasons.SHOWN, rule=rules.FLAG, handover=TEXT),
+    Field("no_stop_trim", bool, reasons.SHOWN, rule=rules.FLAG, handover=TEXT),
+    Field("stream_interval", int | None, "the scheduler divides by it: 0 would end the scheduler",
+          rule=rules.integer(1, MAX_TOKENS),
           handover=TEXT),
-    Field("logit_bias", dict[str, float] | None, "a wrong type kills a scheduler",
+    Field("logit_bias", dict[str, float] | None, reasons.LOGITS,
           rule=rules.BIAS, handover=ALIKE),
-    Field("sampling_seed", int | None, "sampling", rule=SEED, handover=SEEDED),
-    Field("custom_params", dict[str, Any] | None, "reaches patches and logit processors",
+    Field("sampling_seed", int | None, reasons.DRAWN, rule=SEED, handover=SEEDED),
+    Field("custom_params", dict[str, Any] | None, reasons.PARAMETERS,
           rule=CUSTOM, handover=PARAMETERS),
     Field("watermark", dict[str, Any] | None, "workers check it, and mark where they can",
           rule=OBJECT, handover=MARKED),

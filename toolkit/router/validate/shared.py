@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.router.validate import rules
+from toolkit.router.validate import reasons, rules
 from toolkit.router.validate.field import Fate, Field
 from toolkit.router.validate.handover import (
     ALIKE,
@@ -33,30 +33,31 @@ INSIDE: tuple[Field, ...] = (
     Field("background", Any, "SGLang would not look whether the client is still there", DROP),
     Field("priority", int | None, "one client could always go before all others", DROP,
           allow="priority", rule=rules.integer(-rules.INT64, rules.INT64 - 1), handover=ALIKE),
-    Field("custom_labels", dict[str, str] | None, "each value is another series of metrics, kept "
-          "for ever", DROP, allow="labels", handover=ALIKE),
-    Field("session_params", dict[str, Any] | None, "a session lives in one worker, requests go "
-          "to any", REFUSE),
+    Field("custom_labels", dict[str, str] | None,
+          "each value is another series of metrics, kept for ever", DROP, allow="labels",
+          handover=ALIKE),
+    Field("session_params", dict[str, Any] | None,
+          "a session lives in one worker, requests go to any", REFUSE),
     Field("return_routed_experts", bool, "SGLang's own are wrong under prefill and decode apart",
           REFUSE, allow="routed_experts", default=False, handover=INSIDE_MODEL),
-    Field("routed_experts_start_len", int, "belongs to return_routed_experts", DROP,
+    Field("routed_experts_start_len", int, "it acts on return_routed_experts only", DROP,
           allow="routed_experts", rule=rules.integer(0, MAX_TOKENS),
           default=0, handover=INSIDE_MODEL),
 )  # fmt: skip
 
 CACHE: tuple[Field, ...] = (
-    Field("session_id", str | None, "names a conversation, for routing", rule=rules.NAME,
+    Field("session_id", str | None, reasons.CONVERSATION, rule=rules.NAME,
           handover=ALIKE),
-    Field("extra_key", list[str] | str | None, "keeps prefixes of the cache apart",
+    Field("extra_key", list[str] | str | None, reasons.APART,
           rule=rules.NAMES, handover=ALIKE),
-    Field("cache_salt", list[str] | str | None, "keeps prefixes of the cache apart",
+    Field("cache_salt", list[str] | str | None, reasons.APART,
           rule=rules.NAMES, handover=ALIKE),
 )  # fmt: skip
 
 
 WATERMARK = Field("watermark", dict[str, Any] | None, "workers check it, and mark where they can",
                   handover=MARKED)  # fmt: skip
-PROCESSING = Field("mm_processor_kwargs", dict[Any, Any] | None, "belongs to media", REFUSE,
+PROCESSING = Field("mm_processor_kwargs", dict[Any, Any] | None, reasons.MEDIA, REFUSE,
                    allow="media", handover=NO_TEXT)  # fmt: skip
 
 
