@@ -187,7 +187,7 @@ def embedded_ids() -> tuple[Ids, np.ndarray]:
     import torch
     from tokenizers import Tokenizer
 
-    from toolkit.embedded.network import load
+    from tests.training.network import load
     from toolkit.embedded.prompts import load_prompts, model_path
 
     torch.set_num_threads(1)

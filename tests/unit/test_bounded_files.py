@@ -201,7 +201,7 @@ def test_errors_are_those_that_the_command_line_prints() -> None:
 FREE = {
     "toolkit/setup": "files of the set-up itself, by a Python that has no toolkit yet",
     "toolkit/preloaded": "what a launcher tells its own child, by a pipe",
-    "toolkit/embedded": "files of the project; training is a developer's",
+    "toolkit/embedded": "a file of the project",
     "toolkit/bounded_files.py": "the bounds",
     "toolkit/router/splitting.py": "a client's body, within the bounds of its validation",
     "toolkit/router/eldr/refit_job.py": "from the router to its own child, by a pipe",

@@ -68,6 +68,16 @@ def test_model_prompts_recipes_profiles_and_lock_are_in_the_wheel(installed: Pat
 
 
 @pytest.mark.slow
+def test_what_only_trains_the_model_is_not_in_the_wheel(installed: Path) -> None:
+    assert {path.name for path in (installed / "toolkit/embedded").iterdir()} == {
+        "__init__.py",
+        "model",
+        "prompts.jsonl",
+        "prompts.py",
+    }
+
+
+@pytest.mark.slow
 def test_entry_points_and_extras(installed: Path) -> None:
     info = next(installed.glob("*.dist-info"))
     entries = (info / "entry_points.txt").read_text()

@@ -88,7 +88,7 @@ class Prompt:
 def read(path: Path) -> list[Prompt]:
     """JSON lines of `text`, `domain`, `language` and, where the embedded model may have been
     trained on it, `source`; gzip or not."""
-    from toolkit.embedded.corpus import ALLOWED, is_held_out
+    from tests.training.corpus import ALLOWED, is_held_out
 
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as lines:
@@ -134,12 +134,12 @@ def chosen(
 
 def captured(prompts: Sequence[tuple[Prompt, bool]]) -> Rows:
     """Prefilled by the embedded model as chats and continued by 48 sampled tokens each, as
-    `toolkit.embedded.evaluate` does it."""
+    `tests.training.evaluate` does it."""
     import torch
     from tokenizers import Tokenizer
 
-    from toolkit.embedded.evaluate import trace
-    from toolkit.embedded.network import load
+    from tests.training.evaluate import trace
+    from tests.training.network import load
     from toolkit.embedded.prompts import OwnPrompt, model_path
 
     torch.set_num_threads(1)

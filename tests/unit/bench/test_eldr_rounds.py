@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from tests.benchmarks.shared.eldr_rounds import LEAST_PROMPTS, PROFILE, RECIPE, recipe, unseen
+from tests.training.corpus import ALLOWED, is_held_out
 from toolkit.embedded import load_prompts, model_path
-from toolkit.embedded.corpus import ALLOWED, is_held_out
 from toolkit.profile_folder.store import read
 from toolkit.settings.load import load_deployment
 

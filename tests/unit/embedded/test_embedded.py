@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.training.corpus import ALLOWED, EXCLUDED, load_rows
 from toolkit.embedded import DOMAINS, LANGUAGES, load_prompts, model_path
-from toolkit.embedded.corpus import ALLOWED, EXCLUDED, load_rows
 from toolkit.embedded.prompts import compose_long
 
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {}}}]

@@ -17,7 +17,7 @@ from tests.benchmarks import eldr_simulated
 from tests.benchmarks.shared.eldr_artifact import ARTIFACT, Measured, reason
 from tests.benchmarks.shared.eldr_blend import Blend
 from tests.benchmarks.shared.eldr_rows import Prompt, Rows, chosen, of_profile, read
-from toolkit.embedded.corpus import ALLOWED, is_held_out
+from tests.training.corpus import ALLOWED, is_held_out
 from toolkit.resources import profiles_dir
 from toolkit.simulate.experts import Experts
 from toolkit.simulate.request import Request

@@ -1,6 +1,6 @@
 """Trains the embedded model and its tokenizer on one CPU core.
 
-    python -m toolkit.embedded.train --data prompts.jsonl.gz --minutes 60 --out model --threads 1
+    python -m tests.training.train --data prompts.jsonl.gz --minutes 60 --out model --threads 1
 
 A run that was stopped goes on where it was when started again with the same --state. Batches
 mix all cells (a cell is a domain in a language); a row stays inside one cell. The first half of the
@@ -31,8 +31,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.embedded.corpus import Row, is_held_out, load_own_texts, load_rows
-from toolkit.embedded.tokenizer import END_OF_TEXT, IM_END, IM_START, train_tokenizer
+from tests.training.corpus import Row, is_held_out, load_own_texts, load_rows
+from tests.training.tokenizer import END_OF_TEXT, IM_END, IM_START, train_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -201,7 +201,7 @@ def held_out_loss(network: Any, mixer: Mixer) -> float:
     """Mean loss on rows of texts that were never trained on, every cell counting the same."""
     import torch
 
-    from toolkit.embedded.network import HeadLoss
+    from tests.training.network import HeadLoss
 
     total = 0.0
     for cell in mixer.cells:
@@ -217,7 +217,7 @@ def train(args: argparse.Namespace) -> None:
     import torch
     from tokenizers import Tokenizer
 
-    from toolkit.embedded import network as net
+    from tests.training import network as net
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)

@@ -1,6 +1,6 @@
 """Measures the embedded model: loss, routing by content, agreement with transformers, step time.
 
-    python -m toolkit.embedded.evaluate [--data prompts.jsonl.gz] [--verify] [--time]
+    python -m tests.training.evaluate [--data prompts.jsonl.gz] [--verify] [--time]
 
 Prompts are the project's own, never trained on. Each is prefilled as a chat and continued by
 sampled tokens; batches are then made of what the requests routed, step by step. With --data the
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.embedded.corpus import is_held_out, load_own_texts, load_rows
+from tests.training.corpus import is_held_out, load_own_texts, load_rows
 from toolkit.embedded.prompts import OwnPrompt, load_prompts, model_path
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def verify(path: Path) -> None:
     from tokenizers import Tokenizer
 
     from patches.stubs import declare_torchvision_operators
-    from toolkit.embedded.network import load
+    from tests.training.network import load
 
     declare_torchvision_operators()
     from transformers import Qwen3MoeForCausalLM
@@ -162,7 +162,7 @@ def step_time(path: Path) -> None:
     import torch
 
     from patches.stubs import declare_torchvision_operators
-    from toolkit.embedded.network import load
+    from tests.training.network import load
 
     declare_torchvision_operators()
     from sglang.srt.layers.moe.fused_moe_native import moe_forward_native
@@ -201,7 +201,7 @@ def main() -> None:
     import torch
     from tokenizers import Tokenizer
 
-    from toolkit.embedded.network import load
+    from tests.training.network import load
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from toolkit.embedded.corpus import Row
+from tests.training.corpus import Row
 
 VOCAB_SIZE = 8192
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
