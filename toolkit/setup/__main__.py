@@ -1,4 +1,4 @@
-"""`python3 -m toolkit.setup demo | test | --check`."""
+"""`python3 -m toolkit.setup demo | test | lint | --check`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ Sets the project up in .venv (quick the second time), then:
   test   lint, types, unit and end-to-end tests; unknown arguments go to pytest
          --fast: no process with SGLang; --full: also what takes long and rarely
          breaks
+  lint   the lint steps of `test` alone
 """
 
 
@@ -28,7 +29,7 @@ def parse(arguments: List[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("action", nargs="?", choices=["demo", "test"], help="see above")
+    parser.add_argument("action", nargs="?", choices=["demo", "test", "lint"], help="see above")
     parser.add_argument("--check", action="store_true", help="only say what is missing here")
     parser.add_argument(
         "--sglang", metavar="RELEASE", help="with that release, fetched beside the pinned one"
@@ -90,6 +91,8 @@ def main(arguments: List[str]) -> int:
         return 1
     if options.action == "test":
         return testing.run(place, options.unit_only, options.extra, options.scope, release)
+    if options.action == "lint":
+        return testing.lint(place)
     if options.action == "demo":
         command = [str(place.python), "-m", "toolkit", "demo", *options.extra]
         sys.stdout.flush()

@@ -36,13 +36,15 @@ Step = Tuple[str, List[str]]
 def lint_steps(layout: Layout) -> List[Step]:
     """What is wrong whatever the tests say: the first that fails ends the run.
 
-    A check of the whole checkout is one more line here, the quicker before the slower.
+    A check of the whole checkout is one more line here, the quicker before the slower. CI runs this
+    list, and so does `pre-commit` (`python3 -m toolkit.setup lint`).
     """
     ruff = str(layout.venv / "bin" / "ruff")
     code = [name for name in _CODE if (layout.root / name).exists()]
     return [
         ("ruff check", [ruff, "check", *code]),
         ("ruff format", [ruff, "format", "--check", *code]),
+        ("spelling", [str(layout.python), "-m", "codespell_lib"]),
         ("import contracts", [str(layout.venv / "bin" / "lint-imports"), "--no-cache"]),
         (
             "documents",
@@ -145,6 +147,23 @@ def run(
     return 1 if failed else 0
 
 
+def lint(layout: Layout) -> int:
+    """Run the lint steps alone. Returns the exit status."""
+    problem = _run_lint(layout, tool_environment(), [])
+    if problem:
+        say.line(f"FAILED: {problem}")
+    return 1 if problem else 0
+
+
+def _run_lint(layout: Layout, environment: Dict[str, str], took: List[Tuple[str, float]]) -> str:
+    """The first step that failed, in words; empty where all passed."""
+    for name, command in lint_steps(layout):
+        status = _run_one(layout, name, command, environment, took)
+        if status:
+            return f"{name} (exit {status})"
+    return ""
+
+
 def _run_all(
     layout: Layout,
     unit_only: bool,
@@ -154,10 +173,9 @@ def _run_all(
     took: List[Tuple[str, float]],
 ) -> List[str]:
     """What failed, in words. Adds the seconds of each step to `took`."""
-    for name, command in lint_steps(layout):
-        status = _run_one(layout, name, command, environment, took)
-        if status:
-            return [f"{name} (exit {status}); mend this first, the tests did not run"]
+    problem = _run_lint(layout, environment, took)
+    if problem:
+        return [f"{problem}; mend this first, the tests did not run"]
     failed, empty = [], []
     for name, command in test_steps(layout, unit_only, scope, extra):
         status = _run_one(layout, name, command, environment, took)

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
+from toolkit.setup import __main__ as command
 from toolkit.setup import environment, kernels, lockfile, say, stamp, testing, touched, verify
 from toolkit.setup.layout import Layout, here
 
@@ -181,7 +183,8 @@ def all_touched(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("all_touched")
 def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> None:
     lint = [name for name, _ in testing.lint_steps(here())]
-    assert lint == ["ruff check", "ruff format", "import contracts", "documents", "mypy"]
+    before = ["ruff check", "ruff format", "spelling", "import contracts"]
+    assert lint == [*before, "documents", "mypy"]
     steps = testing.test_steps(here(), False, testing.DEFAULT, ["-k", "router"])
     names = ["unit tests", KERNELS, "end-to-end tests"]
     assert [name for name, _ in steps] == names
@@ -197,6 +200,23 @@ def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> No
         assert [name for name, _ in testing.test_steps(here(), unit_only, scope, [])] == kept
     (every,) = (c for n, c in testing.test_steps(here(), True, testing.FULL, []) if n == KERNELS)
     assert every[-2:] == ["--every", "tests/unit"]
+
+
+def test_pre_commit_runs_the_lint_steps_and_has_no_list_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = yaml.safe_load((here().root / ".pre-commit-config.yaml").read_text())
+    ((hook,),) = [each["hooks"] for each in config["repos"]]
+    assert hook["entry"] == "python3 -m toolkit.setup lint" and hook["always_run"]
+    monkeypatch.setattr(environment, "ensure", lambda place: None)
+    for statuses, expected in (([0, 0], 0), ([0, 3], 1)):
+        steps = [(str(code), [sys.executable, "-c", f"exit({code})"]) for code in statuses]
+
+        def found(_: Layout, steps: list[testing.Step] = steps) -> list[testing.Step]:
+            return steps
+
+        monkeypatch.setattr(testing, "lint_steps", found)
+        assert command.main(hook["entry"].split()[3:]) == expected
 
 
 def test_named_tests_take_the_place_of_all() -> None:
