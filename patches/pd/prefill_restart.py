@@ -40,6 +40,7 @@ class FailureCounts(dict[str, int]):
 
 def _watch_failures(original: Any, manager: Any) -> Any:
     manager.heartbeat_failures = FailureCounts(manager.heartbeat_failures)
+    SOCKETS.start()
     return original(manager)
 
 

@@ -72,6 +72,21 @@ class RankSockets:
         self._monitors: list[_Watched] = []
         """All whose monitors are open: those watched, and sockets that were closed."""
         self._names = itertools.count()
+        self._reading = self._stays = False
+        """Whether the thread runs that reads what nobody asks for, and whether it goes on for
+        ever."""
+
+    def start(self) -> None:
+        """Start the thread that reads now, and for good. A thread has the priority of the one that
+        starts it, and a scheduler's own steps back later (`patches.cpu.background`)."""
+        with self._lock:
+            self._stays = True
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._reading:
+            self._reading = True
+            threading.Thread(target=self._read, name="rank-sockets", daemon=True).start()
 
     def peer(self, endpoint: str, socket: Any) -> Peer:
         """What became of it since the last question; the first one begins to watch."""
@@ -108,11 +123,10 @@ class RankSockets:
                 raise
             self._watched[endpoint] = _Watched(socket, monitor)
             self._monitors.append(self._watched[endpoint])
-            if len(self._monitors) == 1:
-                threading.Thread(target=self._read, name="rank-sockets", daemon=True).start()
+            self._begin()
 
     def _read(self) -> None:
-        """What nobody asks for, until no monitor is left."""
+        """What nobody asks for, until no monitor is left, or for ever."""
         while True:
             time.sleep(READ_EVERY_S)
             with self._lock:
@@ -124,5 +138,6 @@ class RankSockets:
                 self._watched = {
                     name: watched for name, watched in self._watched.items() if not watched.ended
                 }
-                if not self._monitors:
+                if not self._monitors and not self._stays:
+                    self._reading = False
                     return

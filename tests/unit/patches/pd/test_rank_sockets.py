@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -163,3 +164,23 @@ def test_without_room_for_a_monitor_it_is_not_watched() -> None:
             where = endpoint_of(pull)
             assert [sockets.peer(where, push) for _ in range(2)] == [Peer.SAME] * 2
             assert not sockets._watched
+
+
+def _readers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "rank-sockets"}
+
+
+def test_what_was_started_before_is_the_only_thread(context: zmq.Context[Any]) -> None:
+    """The one that a request would start has the priority of the thread that computes."""
+    before = _readers()
+    sockets = RankSockets()
+    sockets.start()
+    (reader,) = _readers() - before
+    with rank(context) as pull, connected(context, endpoint_of(pull)) as push:
+        assert sockets.peer(endpoint_of(pull), push) is Peer.SAME
+    deadline = time.monotonic() + 10
+    while sockets._monitors:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert _readers() - before == {reader} and reader.is_alive()
