@@ -40,7 +40,7 @@ class FailureCounts(dict[str, int]):
 
 def _watch_failures(original: Any, manager: Any) -> Any:
     manager.heartbeat_failures = FailureCounts(manager.heartbeat_failures)
-    SOCKETS.start()
+    _rank_sockets().start()
     return original(manager)
 
 
@@ -67,12 +67,10 @@ def _of_living_ranks(original: Any, receiver: Any) -> None:
 def _lost(receiver: Any) -> dict[str, Peer]:
     """Of the request's ranks, by their endpoints."""
     peers: dict[str, Peer] = {}
-    state = current()
-    if state.rank_sockets is None:
-        state.rank_sockets = RankSockets()
+    sockets = _rank_sockets()
     for info in receiver.bootstrap_infos or ():
         endpoint = _endpoint(info)
-        peers[endpoint] = state.rank_sockets.peer(
+        peers[endpoint] = sockets.peer(
             endpoint, receiver._connect_to_bootstrap_server(info)[0]
         )
     return {endpoint: peer for endpoint, peer in peers.items() if peer is not Peer.SAME}
@@ -88,6 +86,14 @@ def _forget(receiver: Any, lost: dict[str, Peer]) -> None:
     for endpoint, peer in lost.items():
         if peer is Peer.GONE:  # what else was sent there would wait for ever
             receiver.disconnect_endpoint(endpoint)
+
+
+def _rank_sockets() -> RankSockets:
+    """Those of this process."""
+    state = current()
+    if state.rank_sockets is None:
+        state.rank_sockets = RankSockets()
+    return state.rank_sockets
 
 
 def _endpoint(info: dict[str, Any]) -> str:
