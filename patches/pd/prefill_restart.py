@@ -70,9 +70,7 @@ def _lost(receiver: Any) -> dict[str, Peer]:
     sockets = _rank_sockets()
     for info in receiver.bootstrap_infos or ():
         endpoint = _endpoint(info)
-        peers[endpoint] = sockets.peer(
-            endpoint, receiver._connect_to_bootstrap_server(info)[0]
-        )
+        peers[endpoint] = sockets.peer(endpoint, receiver._connect_to_bootstrap_server(info)[0])
     return {endpoint: peer for endpoint, peer in peers.items() if peer is not Peer.SAME}
 
 
