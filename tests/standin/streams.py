@@ -92,7 +92,7 @@ class Completions(Chat):
 
     def choice(self, text: str, finish: str | None, tokens: list[str]) -> dict[str, Any]:
         logprobs = None
-        if self.logprobs:
+        if self.logprobs is not None:  # 0: without alternatives
             logprobs = {
                 "tokens": tokens,
                 "token_logprobs": [-1.0] * len(tokens),

@@ -94,7 +94,8 @@ class SubRequest:
         if self.endpoint == "generate":
             start = body.get("logprob_start_len")
             return bool(body.get("return_logprob")) and isinstance(start, int) and start >= 0
-        return self.endpoint == "completions" and bool(body.get("echo") and body.get("logprobs"))
+        asked = body.get("logprobs") is not None  # 0: without alternatives
+        return self.endpoint == "completions" and bool(body.get("echo")) and asked
 
 
 @dataclass(slots=True)

@@ -43,7 +43,7 @@ _BATCHED = (
     "rid", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
     "image_data", "video_data", "audio_data", "lora_path", "custom_logit_processor",
     "extra_key", "return_hidden_states", "return_sampling_mask", "sampling_logprobs_mode",
-    "mm_hashes", "mm_content_hashes",
+    "mm_hashes", "mm_content_hashes", "watermark",
 )  # fmt: skip
 """/generate fields that may hold one entry per prompt (`GenerateReqInput`, SGLang 0.5.21)."""
 

@@ -131,8 +131,9 @@ def test_generate_batches_return_lists() -> None:
     run(check())
 
 
+@pytest.mark.parametrize("alternatives", [1, 0])
 @pytest.mark.parametrize("stream", [True, False])
-def test_prompt_logprobs_come_from_the_prefill(stream: bool) -> None:
+def test_prompt_logprobs_come_from_the_prefill(stream: bool, alternatives: int) -> None:
     async def check() -> None:
         async with Cluster(worker_args=["--transfer-ms", "30"]) as cluster:
             body = {"text": "hello", "return_logprob": True, "logprob_start_len": 0,
@@ -141,8 +142,8 @@ def test_prompt_logprobs_come_from_the_prefill(stream: bool) -> None:
             answers = events(raw) if stream else [json.loads(raw)]
             for answer in answers:
                 assert answer["meta_info"]["input_token_logprobs"] == [[-0.5, 1, None]]
-            body = {"prompt": "hello", "max_tokens": 3, "echo": True, "logprobs": 1,
-                    "stream": stream}  # fmt: skip
+            body = {"prompt": "hello", "max_tokens": 3, "echo": True, "stream": stream,
+                    "logprobs": alternatives}  # fmt: skip
             _, raw = await post(cluster, "/v1/completions", body)
             answers = events(raw) if stream else [json.loads(raw)]
             parts = [each["choices"][0]["logprobs"] for each in answers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.unit.router.cluster_calls import bodies, post, run
 from toolkit.contract.events import Hello
 from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.splitting import parse
 from toolkit.router.validate.check import check
 from toolkit.router.validate.declared import RELEASES, lacks, since
 from toolkit.router.validate.endpoints import ENDPOINTS
@@ -99,6 +101,19 @@ def test_so_it_is_with_sampling_parameters() -> None:
     assert "beam_width" in message("generate", body(beam_width=1), on("0.5.17"))
     unset = body(beam_width=None, watermark=None, top_k=3)
     assert check("generate", unset, on("0.5.17")) == body(top_k=3)
+
+
+def test_a_batch_of_generate_may_have_one_for_each_prompt() -> None:
+    marks = [{"key": "k"}, None]
+    body: dict[str, Any] = {"text": ["a", "b"], "watermark": marks}
+    raw = json.dumps(body).encode()
+    job = parse("/generate", raw, release="0.5.22")
+    assert [each.body["watermark"] for each in job.sub_requests] == marks
+    assert "2 values for 3 prompts" in message(
+        "generate", {**body, "text": ["a"] * 3}, on("0.5.22")
+    )
+    assert "only one prompt" in message("generate", {**body, "text": "a"}, on("0.5.22"))
+    assert "must be an object" in message("generate", {**body, "watermark": [3, 4]}, on("0.5.22"))
 
 
 def test_the_oldest_worker_says_which_release_it_is() -> None:

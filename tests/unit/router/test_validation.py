@@ -385,9 +385,7 @@ def test_the_documents_table_has_every_field() -> None:
         "| field | of | what becomes of it | values | since | first token | goes on | one token |"
     )
     assert columns in rows
-    assert (
-        "| `watermark` | chat, text, generate | passed |  | 0.5.22 | decode | no | decode |" in rows
-    )
+    assert "| `watermark` | chat, text | passed |  | 0.5.22 | decode | no | decode |" in rows
     assert "| `thinking` | chat | passed |  | 0.5.23, dropped before | prefill | yes |" in rows
     assert "| `mm_data_mooncake` | generate | dropped |  | to 0.5.17 |  |" in rows
     assert "| `bootstrap_host` | messages | dropped |  | 0.5.22 |  |" in rows

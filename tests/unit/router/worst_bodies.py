@@ -236,6 +236,8 @@ ROWS: dict[str, Worst] = {
     "odd flag": Worst(NATIVE, "rules._flag", lambda n: _native(ignore_eos={"a": "b" * n})),
     "custom": Worst(NATIVE, "sampling._custom", lambda n: _native(
         custom_params={f"tool{at}": [{"toolkit": 1}] for at in range(n // 32)})),
+    "odd objects": Worst(NATIVE, "sampling._objects", lambda n: {
+        "text": "a", "watermark": [{"a": 1}] * (n // 10)}),
     "odd object": Worst(NATIVE, "sampling._object", lambda n: _native(
         watermark=[{"a": 1}] * (n // 10))),
     # Messages, parts, media, templates

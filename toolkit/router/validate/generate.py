@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
-from toolkit.router.validate import content, reasons, rules
+from toolkit.router.validate import content, reasons, rules, sampling
 from toolkit.router.validate.field import Field, table
 from toolkit.router.validate.handover import (
     ALIKE,
     BUDGET,
     INSIDE_MODEL,
     LOGPROBS,
+    MARKED,
     NO_TEXT,
     OF_LOGPROBS,
     TEXT,
@@ -25,7 +26,6 @@ from toolkit.router.validate.shared import (
     INSIDE,
     PROCESSING,
     REFUSE,
-    WATERMARK,
     logit_processor,
     off,
 )
@@ -75,7 +75,8 @@ GENERATE = table(
     Field("return_flat_raw_top_logprobs", bool, reasons.ANSWER, handover=OF_LOGPROBS),
     Field("return_flat_raw_top_logprobs_b64", bool, reasons.ANSWER, handover=OF_LOGPROBS),
     Field("return_flat_raw_output_top_logprobs", bool, reasons.ANSWER, handover=OF_LOGPROBS),
-    WATERMARK,
+    Field("watermark", Any, reasons.MARK, rule=sampling.OBJECTS,
+          handover=MARKED),
     Field("stream", bool, reasons.STREAM, handover=TEXT),
     Field("log_metrics", Any, "would keep a request out of the deployment's figures", DROP),
     off("return_hidden_states", list[bool | Literal["last"]] | bool | Literal["last"],

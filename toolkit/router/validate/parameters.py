@@ -17,7 +17,7 @@ MOST_BY_DEFAULT = 128
 PER_PROMPT = (
     "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
     "return_sampling_mask", "sampling_logprobs_mode", "extra_key", "cache_salt", "lora_path",
-    "custom_logit_processor", "return_hidden_states",
+    "custom_logit_processor", "return_hidden_states", "watermark",
 )  # fmt: skip
 """Fields that may hold one value for each prompt of a batch."""
 

@@ -60,7 +60,15 @@ def _object(name: str, value: Any, limits: Limits) -> str | None:
     return None if isinstance(value, dict) else f"{name} must be an object, got {shown(value)}."
 
 
+def _objects(name: str, value: Any, limits: Limits) -> str | None:
+    each = value if isinstance(value, list) else [value]
+    return next(
+        (why for one in each if one is not None and (why := _object(name, one, limits))), None
+    )
+
+
 OBJECT = Rule("object", _object)
+OBJECTS = Rule("object, or a list with one for each prompt", _objects)
 
 _SENT = "set by SGLang from others; a client's own would pass by its checks"
 
@@ -102,7 +110,7 @@ SAMPLING = table(
     Field("sampling_seed", int | None, reasons.DRAWN, rule=SEED, handover=SEEDED),
     Field("custom_params", dict[str, Any] | None, reasons.PARAMETERS,
           rule=CUSTOM, handover=PARAMETERS),
-    Field("watermark", dict[str, Any] | None, "workers check it, and mark where they can",
+    Field("watermark", dict[str, Any] | None, reasons.MARK,
           rule=OBJECT, handover=MARKED),
     Field("stop_strs", Any, _SENT, Fate.REFUSE),
     Field("stop_regex_strs", Any, _SENT, Fate.REFUSE),

@@ -55,7 +55,7 @@ CACHE: tuple[Field, ...] = (
 )  # fmt: skip
 
 
-WATERMARK = Field("watermark", dict[str, Any] | None, "workers check it, and mark where they can",
+WATERMARK = Field("watermark", dict[str, Any] | None, reasons.MARK,
                   handover=MARKED)  # fmt: skip
 PROCESSING = Field("mm_processor_kwargs", dict[Any, Any] | None, reasons.MEDIA, REFUSE,
                    allow="media", handover=NO_TEXT)  # fmt: skip
