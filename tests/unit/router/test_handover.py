@@ -130,6 +130,16 @@ def test_tools_that_cannot_be_called_ask_for_nothing() -> None:
     assert one_token.is_one(one) and resumable.why_not(one) is None
 
 
+def test_a_name_that_only_another_endpoint_knows_counts_as_there() -> None:
+    def names(endpoint: str, **body: Any) -> list[str]:
+        return [row.name for row in asked(endpoint, body)]
+
+    assert names("completions", tools=[{}]) == ["tools"]
+    assert names("chat", return_logprob=True, beam_width=2) == ["return_logprob", "beam_width"]
+    assert names("messages", logprobs=3, stop_regex="a") == ["logprobs", "stop_regex"]
+    assert names("generate", input=["a"], documents=["b"], text="c") == []
+
+
 def test_sampling_parameters_are_those_of_generate_only() -> None:
     params = {"sampling_params": {"beam_width": 2, "stop_regex": "a"}}
     assert [row.name for row in asked("generate", params)] == ["beam_width", "stop_regex"]

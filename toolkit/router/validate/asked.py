@@ -7,6 +7,7 @@ from typing import Any
 
 from toolkit.router.validate.endpoints import ENDPOINTS
 from toolkit.router.validate.field import Field
+from toolkit.router.validate.handover import UNJUDGED
 from toolkit.router.validate.sampling import SAMPLING
 
 
@@ -14,8 +15,19 @@ def _careful(rows: dict[str, Field]) -> dict[str, Field]:
     return {name: row for name, row in rows.items() if not row.handover.alike}
 
 
-_CAREFUL = {endpoint: _careful(rows) for endpoint, rows in ENDPOINTS.items()}
 _SAMPLING = _careful(SAMPLING)
+_ANYWHERE = _SAMPLING | {
+    name: row
+    for rows in ENDPOINTS.values()
+    for name, row in _careful(rows).items()
+    if row.handover is not UNJUDGED
+}
+"""SGLang passes over a field that only another endpoint knows. Nobody has to rely on that: its name
+counts as it does there."""
+_CAREFUL = {
+    endpoint: {name: row for name, row in _ANYWHERE.items() if name not in rows} | _careful(rows)
+    for endpoint, rows in ENDPOINTS.items()
+}
 _NONE: dict[str, Any] = {}
 
 
