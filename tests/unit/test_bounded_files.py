@@ -204,6 +204,7 @@ FREE = {
     "toolkit/embedded": "a file of the project",
     "toolkit/bounded_files.py": "the bounds",
     "toolkit/router/splitting.py": "a client's body, within the bounds of its validation",
+    "toolkit/router/validate/declared.py": "a file of the project",
     "toolkit/router/eldr/refit_job.py": "from the router to its own child, by a pipe",
     "toolkit/router/eldr/drift_refits.py": "from that child",
 }

@@ -173,7 +173,10 @@ def test_each_policy_has_a_knee_of_its_own_and_the_router_gets_its_own_back() ->
     assert {tuple(sorted(plays[n : n + 2])) for n in (0, 2)} == {("quick", "slow")}
     assert plays[0] == plays[3]
     lines = sweep_lines(report.swept)
-    assert len(lines) == 3 and lines[0].startswith("quick: ") and "quick / slow" in lines[2]
+    # On a busy machine a curve may have a doubt, which has a line of its own.
+    doubts = [f"{curve.name}: {curve.doubt}" for curve in (quick, slow) if curve.doubt]
+    first, second, last = [line for line in lines if line not in doubts]
+    assert first.startswith("quick: ") and second.startswith("slow: ") and "quick / slow" in last
 
 
 def test_the_refused_are_beyond_the_slo_and_no_error() -> None:

@@ -48,5 +48,7 @@ def test_the_editor_s_configuration_is_that_of_ruff() -> None:
 
 def test_a_commit_is_checked_by_what_the_lint_step_runs() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    names = {hook["name"] for hook in hooks}
-    assert {name for name, _ in lint_steps(layout.here())} <= names
+    assert [hook["entry"] for hook in hooks] == ["python3 -m toolkit.setup lint"]
+    assert hooks[0]["always_run"] and not hooks[0]["pass_filenames"]
+    for step in ("ruff check", "ruff format", "spelling", "import contracts", "documents", "mypy"):
+        assert step in {name for name, _ in lint_steps(layout.here())}
