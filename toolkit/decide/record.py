@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 from toolkit.policies.base import Decision, Group, Policy, RequestView, WorkerView
 from toolkit.policies.following import Following, Key
@@ -41,13 +41,17 @@ COUNTS_EVERY_S = 1.0
 (`toolkit.decide.what_if`) wants to know how long requests are by now."""
 
 
-def recorded(
-    policy: Policy, sink: TextIO | Path, seed: int = 0, tau: float | None = None
-) -> Policy:
-    """The policy, with what happens to it written to a text file, open or to be appended to, and
-    flushed at each line. `seed`, `tau`: those that it was made with."""
+class Sink(Protocol):
+    """Where lines go: an open text file, or what is written to like one."""
+
+    def write(self, line: str, /) -> object: ...
+
+
+def recorded(policy: Policy, sink: Sink | Path, seed: int = 0, tau: float | None = None) -> Policy:
+    """The policy, with what happens to it written to `sink`, a line at a time; a path is appended
+    to. `seed`, `tau`: those that the policy was made with."""
     if isinstance(sink, Path):
-        sink = sink.open("a", encoding="utf-8")  # as long as the policy lives
+        sink = sink.open("a", encoding="utf-8", buffering=1)  # as long as the policy lives
     kind = RecordedRounds if isinstance(policy, Assigner) else Recorded
     return kind(policy, sink, seed, tau)
 
@@ -57,7 +61,7 @@ class Recorded(Policy):
 
     on_record = True
 
-    def __init__(self, policy: Policy, sink: TextIO, seed: int, tau: float | None) -> None:
+    def __init__(self, policy: Policy, sink: Sink, seed: int, tau: float | None) -> None:
         self._following: _RecordedFollowing | None = None
         self._policy = policy
         self._sink = sink
@@ -94,7 +98,6 @@ class Recorded(Policy):
     def write(self, line: dict[str, Any]) -> None:
         """Put one line on record."""
         self._sink.write(json.dumps(line, separators=(",", ":")) + "\n")
-        self._sink.flush()
 
     def _changed(self) -> None:
         assert self.locality is not None

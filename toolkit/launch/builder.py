@@ -31,7 +31,8 @@ from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.section import Router
 
 SHARED = (Router.model_fields.keys() & RouterConfig.model_fields) - {
-    "host", "port", "admin_port", "open", "dispatch", "seed", "profile", "record", "api_keys_file",
+    "host", "port", "admin_port", "open", "dispatch", "seed", "profile", "record",
+    "record_decisions", "api_keys_file",
     "admin_key_file", "classes", "rebalance", "allow",
 }  # fmt: skip
 """Keys that the router's file has as the deployment file says them. Paths become absolute; the
@@ -221,9 +222,7 @@ class PlanBuilder:
             optional["allow"] = allow
         if self.deployment.insecure:
             optional["insecure"] = True
-        if router.record is not None:
-            optional["record"] = str(self.deployment.path_of(router.record))
-        for key in ("api_keys_file", "admin_key_file"):
+        for key in ("record", "record_decisions", "api_keys_file", "admin_key_file"):
             if getattr(router, key) is not None:
                 optional[key] = str(self.deployment.path_of(getattr(router, key)))
         if not (router.admin_key_env or router.admin_key_file):

@@ -120,6 +120,7 @@ class Router:
             await self.locality.stop()
         if self.recording is not None:
             self.recording.close()
+        self.dispatcher.record.close()
 
     async def drain(self) -> None:
         """Refuse new requests for good and wait, bounded, for those that run."""

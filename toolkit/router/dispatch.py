@@ -22,7 +22,7 @@ from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.support.stoppable import all_full
 from toolkit.router import resumable
 from toolkit.router.balance import Balance
-from toolkit.router.decisions import on_record
+from toolkit.router.decisions import DecisionRecord
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
@@ -83,13 +83,14 @@ class Dispatcher:
         self.pool = self._make_pool() if config.disaggregated else None
         for rank in known_workers.side("decode") if config.disaggregated else ():
             rank.worker.on_reading = self.read
+        self.record = DecisionRecord(config)
         self.set_policy("prefill", config.prefill_policy)
         self.set_policy("decode", config.decode_policy)
 
     def set_policy(self, side: str, name: str) -> None:
         """A fresh policy for `side`. ValueError names the known ones."""
         seed, tau = self.config.seed, self.config.tau
-        policy = on_record(make_policy(name, seed, side, tau), side, seed, tau)
+        policy = self.record.of(make_policy(name, seed, side, tau), side)
         self.policies[side] = policy
         needs = Needs()
         for each in self.policies.values():

@@ -51,6 +51,12 @@ class Choosing(Section):
         "file to which times and lengths of all requests go, for plan and simulate",
         Rule(("toolkit",), "only our router records: use kind: toolkit, or remove it"),
     )
+    record_decisions: str | None = key(
+        None,
+        "where every decision goes, for `toolkit replay`: `FILE.decode.jsonl` and "
+        "`FILE.prefill.jsonl`, 1 GiB each at most",
+        OURS,
+    )
     seed: int = key(0, "seed of policies that draw by chance", OURS)
     classes: Classes | None = key(
         None,

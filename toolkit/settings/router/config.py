@@ -85,7 +85,7 @@ class RouterConfig(Stuck, Bodies, Waits, Choosing, Access):
             Layout.of((stage.upto, stage.replicas) for stage in stages)
         return stages
 
-    @field_validator("profile", "record", "api_keys_file", "admin_key_file")
+    @field_validator("profile", "record", "record_decisions", "api_keys_file", "admin_key_file")
     @classmethod
     def _absolute(cls, path: str | None, info: ValidationInfo) -> str | None:
         if path is not None and not Path(path).is_absolute():
