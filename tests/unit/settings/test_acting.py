@@ -37,7 +37,8 @@ def problems_of(tmp_path: Path, text: str) -> list[str]:
 
 ONLY_OURS = {
     "first_token": "prefill",
-    "tau": "0.1", "refit_on_drift": "true", "seed": "0", "record": "a.jsonl", "record_decisions": "d",
+    "tau": "0.1", "refit_on_drift": "true", "seed": "0", "record": "a.jsonl",
+    "record_decisions": "d",
     "allow": "[]",
     "api_keys_file": "a", "admin_key_env": "A", "admin_key_file": "a", "admin_port": "4321",
     "parked_per_prefill": "4", "park_timeout_s": "9", "silent_s": "2", "hung_s": "9",
