@@ -35,7 +35,7 @@ from toolkit.signatures import (
 )
 from toolkit.signatures.nearness import nearness
 from toolkit.signatures.variants import variant_space
-from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.experts import Mixture, SimulatedExperts
 
 Places = dict[str, Callable[[], list[Any]]]
 
@@ -162,7 +162,7 @@ def policies() -> Places:
 
 def simulated() -> Places:
     data = calibration()
-    mixture = Mixture(Experts(data.decode, data.tokens))
+    mixture = Mixture(SimulatedExperts(data.decode, data.tokens))
 
     def distinct() -> list[Any]:
         found = []

@@ -34,7 +34,7 @@ from tests.benchmarks.shared.simulated import cost
 from toolkit.bench.stats import paired_ratio
 from toolkit.resources import profiles_dir
 from toolkit.simulate.costs.linear import Linear
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.recorder import Recorder
 from toolkit.simulate.request import Request
@@ -68,7 +68,9 @@ WARM_S = 30.0
 """Before that the fleet fills."""
 
 
-def requests(experts: Experts, rate: float, seconds: float, seed: int) -> Iterator[Request]:
+def requests(
+    experts: SimulatedExperts, rate: float, seconds: float, seed: int
+) -> Iterator[Request]:
     """An equal share of each domain in each language that the profile has."""
     labels = sorted({labels[-1] for labels in experts.labels})
     kinds = mixed(dict.fromkeys(labels, 1.0), BASE)
@@ -90,7 +92,12 @@ def fleet(policy: str, setting: str) -> Fleet:
 
 
 def full(
-    policy: str, setting: str, step: Linear, experts: Experts, made: Iterator[Request], seed: int
+    policy: str,
+    setting: str,
+    step: Linear,
+    experts: SimulatedExperts,
+    made: Iterator[Request],
+    seed: int,
 ) -> Recorder:
     """A closed loop that fills all slots."""
     window = Window(full=True)
@@ -99,7 +106,12 @@ def full(
 
 
 def played(
-    policy: str, setting: str, step: Linear, experts: Experts, made: Iterator[Request], seed: int
+    policy: str,
+    setting: str,
+    step: Linear,
+    experts: SimulatedExperts,
+    made: Iterator[Request],
+    seed: int,
 ) -> dict[str, float]:
     """One run's figures."""
     window = Window(since=WARM_S)
@@ -113,7 +125,7 @@ def played(
     return found
 
 
-def compared(setting: str, experts: Experts, options: Any) -> dict[str, Any]:
+def compared(setting: str, experts: SimulatedExperts, options: Any) -> dict[str, Any]:
     """All arms of a setting on the same requests."""
     step = cost(SETTINGS[setting][1], experts.layers * experts.experts)
     seconds = options.seconds
@@ -158,7 +170,7 @@ def main() -> None:
     if options.quick:
         options.seeds, options.seconds = 2, 15.0
     result = Result()
-    experts = Experts.of_profile(profiles_dir() / "embedded")
+    experts = SimulatedExperts.of_profile(profiles_dir() / "embedded")
     result.keys = {setting: compared(setting, experts, options) for setting in SETTINGS}
     result.emit(options.seeds * len(ARMS) * len(SETTINGS))
 

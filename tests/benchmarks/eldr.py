@@ -61,7 +61,7 @@ from tests.benchmarks.shared.eldr_rounds import (
 )
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.hosted import hosted
-from toolkit.bench.runner import Load, new_session
+from toolkit.bench.runner import BenchLoad, new_session
 from toolkit.bench.stats import paired_ratio
 from toolkit.bench.target import discover, get_json
 
@@ -82,7 +82,7 @@ async def measure(url: str, options: Any) -> tuple[Comparison, list[Moments], di
     of ELDR."""
     arms, domains, languages = SETS[options.set]
     whole = Comparison([Arm.parse(arm) for arm in arms], [[] for _ in arms])
-    load = Load(concurrency=options.concurrency, label="language")
+    load = BenchLoad(concurrency=options.concurrency, label="language")
     samples = 0
     recorded: list[Moments] = []
     async with new_session(300.0) as session:

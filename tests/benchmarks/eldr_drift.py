@@ -50,7 +50,7 @@ from tests.benchmarks.shared.eldr_profiles import of_languages, shipped
 from tests.benchmarks.shared.eldr_rounds import DOMAINS, Draw, say, warm_up
 from tests.benchmarks.shared.eldr_workers import workers
 from toolkit.bench.errors import BenchError
-from toolkit.bench.runner import Load, Outcome, check, new_session, play
+from toolkit.bench.runner import BenchLoad, RunOutcome, check, new_session, play
 from toolkit.bench.stats import orders, paired_ratio
 from toolkit.bench.target import Target, discover, flush_caches, get_json, set_policy
 from toolkit.bench.workload import Workload
@@ -80,7 +80,7 @@ def traffic(seed: int, options: Any) -> Workload:
 async def measure(url: str, seed: int, order: list[str], options: Any) -> Run:
     """Both plays of one seed through a fresh router."""
     workload = traffic(seed, options)
-    load = Load(concurrency=options.concurrency)
+    load = BenchLoad(concurrency=options.concurrency)
     outcomes = {}
     async with new_session(300.0) as session:
         target = await discover(session, url)
@@ -102,7 +102,9 @@ async def measure(url: str, seed: int, order: list[str], options: Any) -> Run:
     return Run(options.policy, outcomes, refits, options.before)
 
 
-async def one(session: Any, target: Target, workload: Workload, load: Load, policy: str) -> Outcome:
+async def one(
+    session: Any, target: Target, workload: Workload, load: BenchLoad, policy: str
+) -> RunOutcome:
     """One play. BenchError: requests or workers were lost, or a worker was not heard."""
     await set_policy(session, target.url, {"decode": policy})
     state = await get_json(session, target.url + "/workers")
@@ -114,7 +116,7 @@ async def one(session: Any, target: Target, workload: Workload, load: Load, poli
     return outcome
 
 
-def report(seed: int, policy: str, outcome: Outcome, switch: int) -> None:
+def report(seed: int, policy: str, outcome: RunOutcome, switch: int) -> None:
     """A line on standard error."""
     cut = outcome.samples[switch].start_time
     assert outcome.decode is not None

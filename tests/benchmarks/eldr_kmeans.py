@@ -50,7 +50,7 @@ from tests.benchmarks.shared.eldr_rounds import (
 )
 from tests.benchmarks.shared.eldr_workers import Workers, check_centroids, workers
 from toolkit.bench.compare import Arm, Comparison, compare
-from toolkit.bench.runner import Load, new_session
+from toolkit.bench.runner import BenchLoad, new_session
 from toolkit.bench.stats import Ratio, orders, paired_ratio
 from toolkit.bench.target import discover, get_json
 from toolkit.signatures import Clusters, balanced_kmeans, vanilla_kmeans
@@ -99,7 +99,7 @@ async def measure(
 
     BenchError also when a router's centroids changed meanwhile.
     """
-    load = Load(concurrency=options.concurrency)
+    load = BenchLoad(concurrency=options.concurrency)
     rounds = workload(seed, options.rounds, options.requests, options.tokens, DOMAINS, SKEW)
     whole = Comparison(ARMS, [[] for _ in ARMS])
     record = Record(rounds, len(ARMS), options.moments)

@@ -48,7 +48,7 @@ from tests.benchmarks.shared.eldr_rows import LEAST, MOST, Rows, of_file, of_pro
 from tests.benchmarks.shared.eldr_tables import show_artifact, show_pools
 from tests.benchmarks.shared.simulated import BASE, MI300X, MODELS, QWEN3_30B, Model, cost, told
 from toolkit.bench.stats import Ratio
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
@@ -87,7 +87,12 @@ def enough(prompts: int, decoders: int) -> str:
 
 
 def played(
-    policy: str, decoders: int, experts: Experts, made: Iterator[Request], seed: int, model: Model
+    policy: str,
+    decoders: int,
+    experts: SimulatedExperts,
+    made: Iterator[Request],
+    seed: int,
+    model: Model,
 ) -> Figures:
     """One run's figures; `share`: of a decode step that loading experts takes."""
     fleet = Fleet(
@@ -113,7 +118,7 @@ def runs(
     arms: Sequence[str],
     rates: Sequence[float],
     decoders: int,
-    experts: Experts,
+    experts: SimulatedExperts,
     kinds: tuple[Kind, ...],
     seeds: int,
     seconds: float,
@@ -150,7 +155,7 @@ def best_of(found: Runs) -> str:
 
 
 def pool(
-    workload: str, decoders: int, blend: Blend, experts: Experts, given: Any
+    workload: str, decoders: int, blend: Blend, experts: SimulatedExperts, given: Any
 ) -> dict[str, Any]:
     """One line of the first table; `refused` with the reason where there are too few prompts."""
     paper = PAPER.get((workload, decoders))
@@ -171,7 +176,9 @@ def pool(
     return keys | {"paper": paper}
 
 
-def beside(experts: Experts, workload: str, measured: Measured, model: Model, given: Any) -> Any:
+def beside(
+    experts: SimulatedExperts, workload: str, measured: Measured, model: Model, given: Any
+) -> Any:
     """One row of the artifact's table."""
     base = BASE.model_copy(update={"answer": (float(ANSWER), 0.0)})
     kinds = mixed(WORKLOADS[workload], base)

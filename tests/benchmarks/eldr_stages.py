@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.bench.runner import FEW_STEPS, Outcome
+from toolkit.bench.runner import FEW_STEPS, RunOutcome
 
 STAGES = ("before", "switched", "refitted", "refitted_again")
 
@@ -28,7 +28,7 @@ class Run:
     """One seed: what came of the workload by policy, and the drift refits of `ours`."""
 
     ours: str
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, RunOutcome]
     refits: tuple[Refit, ...]
     switch: int
     """The number of the first request of the new traffic."""

@@ -29,7 +29,7 @@ from pathlib import Path
 from tests.benchmarks.shared.common import RECIPE, Result, arguments, cpu_seconds, family, pss_gib
 from toolkit.bench.build import Source
 from toolkit.bench.metrics import Slo
-from toolkit.bench.runner import Load
+from toolkit.bench.runner import BenchLoad
 from toolkit.bench.session import Settings, measure
 from toolkit.launch.command import CPU_ENV
 from toolkit.launch.resolve import resolve
@@ -64,7 +64,7 @@ def main() -> None:
             result.keys["startup_s"] = time.perf_counter() - start
             started = [pid for pid in family([os.getpid()]) if pid != os.getpid()]
             result.keys["startup_cpu_s"] = cpu_seconds(started)
-            warm = Settings(Source(num_requests=16, max_tokens=16), Load(), Slo())
+            warm = Settings(Source(num_requests=16, max_tokens=16), BenchLoad(), Slo())
             asyncio.run(measure(deployment.router_url, warm))
             roots = {worker.name: worker.pid for worker in deployment.workers if worker.pid}
             if deployment.router_pid:

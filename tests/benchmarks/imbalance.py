@@ -66,7 +66,7 @@ from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.ending import FLAG
 from toolkit.bench.errors import BenchError
 from toolkit.bench.hosted import hosted
-from toolkit.bench.runner import Load, new_session
+from toolkit.bench.runner import BenchLoad, new_session
 from toolkit.bench.target import Target, discover
 from toolkit.bench.traces import load
 from toolkit.bench.workload import Item, Workload
@@ -106,7 +106,7 @@ KEPT = (
 
 async def saturated(session: Any, target: Target, drawn: Workload, in_flight: int) -> float:
     """Requests a second that shortest queue carries in a closed loop."""
-    full = Load(concurrency=in_flight, hidden=True)
+    full = BenchLoad(concurrency=in_flight, hidden=True)
     played = await compare(
         session, target, drawn.rounds(1), full, [Arm.parse("shortest_queue")], 0, report=say
     )
@@ -139,13 +139,13 @@ async def measure(url: str, options: Any) -> tuple[Comparison, dict[str, float],
         means = (options.prompt, options.answer)
         first = workload(rows, pool, 1000, options.requests, means)
         hidden = not options.told
-        await warm_up(session, target, first, Load(concurrency=in_flight, hidden=hidden))
+        await warm_up(session, target, first, BenchLoad(concurrency=in_flight, hidden=hidden))
         if options.load:
             rate = options.load * await saturated(session, target, first, in_flight)
             say(f"load {options.load:g}: {rate:.3g} requests/s")
-        played = Load(concurrency=in_flight, hidden=hidden)
+        played = BenchLoad(concurrency=in_flight, hidden=hidden)
         if options.load:
-            played = Load(open_loop=True, concurrency=None, hidden=hidden)
+            played = BenchLoad(open_loop=True, concurrency=None, hidden=hidden)
         told = replace(played, hidden=False)
         loads = {arm.text: told for arm in arms if "oracle" in arm.text}
         for seed in range(options.seeds):

@@ -26,7 +26,7 @@ from toolkit.bench.stats import paired_ratio
 from toolkit.profile.placing import traffic
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir
-from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.experts import Mixture, SimulatedExperts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
@@ -40,12 +40,12 @@ SLOTS = 16
 PAPER = 0.87
 
 
-def requests(experts: Experts, count: int, seed: int) -> Iterator[Request]:
+def requests(experts: SimulatedExperts, count: int, seed: int) -> Iterator[Request]:
     made = Traffic(rate=100.0, seconds=count / 100, kinds=(BASE,), longest=(8_000, 2_000))
     return with_rows(generate(made, seed), experts, seed)
 
 
-def played(experts: Experts, gpus: int, count: int, seed: int) -> float:
+def played(experts: SimulatedExperts, gpus: int, count: int, seed: int) -> float:
     """Mean TPOT, s."""
     fleet = Fleet(
         prefill=PrefillFleet(replicas=8),
@@ -64,7 +64,7 @@ def played(experts: Experts, gpus: int, count: int, seed: int) -> float:
     return float(run.run().result()["tpot_mean"])
 
 
-def busiest(experts: Experts, gpus: int) -> float:
+def busiest(experts: SimulatedExperts, gpus: int) -> float:
     """The busiest GPU's experts over an equal share, in batches that fill the server."""
     mixture = Mixture(experts)
     for number in range(gpus * SLOTS):
@@ -75,7 +75,7 @@ def busiest(experts: Experts, gpus: int) -> float:
 def compared(gpus: int, seeds: int, count: int) -> dict[str, Any]:
     """All placements on as many GPUs, on the same requests."""
     folder = profiles_dir() / "embedded"
-    experts, seen = Experts.of_profile(folder), traffic(*store.read(folder))
+    experts, seen = SimulatedExperts.of_profile(folder), traffic(*store.read(folder))
     topology = placement.Topology(gpus)
     found: dict[str, list[float]] = {}
     shares: dict[str, float] = {}

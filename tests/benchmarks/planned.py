@@ -34,7 +34,7 @@ from tests.dp_recipe import SLOTS, recipe
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.errors import BenchError
 from toolkit.bench.hosted import hosted
-from toolkit.bench.runner import Load, Outcome, check, new_session, play
+from toolkit.bench.runner import BenchLoad, RunOutcome, check, new_session, play
 from toolkit.bench.stats import paired_ratio
 from toolkit.bench.target import discover
 from toolkit.plan.plain_data import normal
@@ -61,7 +61,7 @@ async def learn(up: Any, recording: Path, options: Any) -> tuple[dict[str, Any],
         target = await discover(session, up.router_url)
         pool = token_pool(load_tokenizer(target.model_path))
         cal = calibration(pool, options.calibration)
-        await warm_up(session, target, cal[1].items, Load(concurrency=16, hidden=True))
+        await warm_up(session, target, cal[1].items, BenchLoad(concurrency=16, hidden=True))
         found = await calibrate(session, target, up, cal)
         before = len(recording.read_text().splitlines())
         items = timed(workload(None, pool, 11, options.requests, MEANS), options.rate, 11)
@@ -97,7 +97,7 @@ async def served(up: Any, number: int, options: Any) -> dict[str, float]:
         target = await discover(session, up.router_url)
         pool = token_pool(load_tokenizer(target.model_path))
         first = workload(None, pool, 5, 40, MEANS)
-        await warm_up(session, target, first, Load(concurrency=16, hidden=True))
+        await warm_up(session, target, first, BenchLoad(concurrency=16, hidden=True))
         drawn = workload(None, pool, 100 + number, options.requests, MEANS)
         case = Case("unseen", timed(drawn, options.rate, 20 + number), None)
         outcome = await play(session, target, case.items, case.load)
@@ -105,7 +105,7 @@ async def served(up: Any, number: int, options: Any) -> dict[str, float]:
     return figures(outcome)
 
 
-def figures(outcome: Outcome) -> dict[str, float]:
+def figures(outcome: RunOutcome) -> dict[str, float]:
     e2e = statistics.fmean(sample.latency for sample in outcome.samples)
     return client(outcome) | {"e2e": e2e}
 

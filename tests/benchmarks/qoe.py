@@ -32,7 +32,7 @@ from tests.benchmarks.shared.eldr_rounds import say
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.client import Sample
 from toolkit.bench.hosted import hosted
-from toolkit.bench.runner import Load, check, new_session, play
+from toolkit.bench.runner import BenchLoad, check, new_session, play
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import discover, flush_caches
 from toolkit.bench.workload import Item, Workload
@@ -115,12 +115,12 @@ async def measure(
     async with new_session(600.0) as session:
         target = await discover(session, url)
         pool = token_pool(load_tokenizer(target.model_path))
-        await play(session, target, workload((64, 16, 24), pool, -1), Load(concurrency=16))
+        await play(session, target, workload((64, 16, 24), pool, -1), BenchLoad(concurrency=16))
         for number, setting in enumerate(order):
             await flush_caches(session, [worker])
             items = workload(setting, pool, seed)
             async with Tap(session, [worker], events=False) as tap:
-                outcome = await play(session, target, items, Load(concurrency=setting[1]))
+                outcome = await play(session, target, items, BenchLoad(concurrency=setting[1]))
                 await asyncio.sleep(0.5)
             check(outcome, len(items))
             rows = loads(list(outcome.samples), tap.heard)

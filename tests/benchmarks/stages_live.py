@@ -39,7 +39,7 @@ from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.compare import Arm, compare
 from toolkit.bench.ending import FLAG
 from toolkit.bench.errors import BenchError
-from toolkit.bench.runner import Load, new_session
+from toolkit.bench.runner import BenchLoad, new_session
 from toolkit.bench.target import discover, get_json
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
@@ -114,7 +114,7 @@ async def measure(
 ) -> dict[str, list[dict[str, Any]]]:
     """Every arm's metrics, a round each."""
     found: Rounds = {arm: [] for arm in urls}
-    load = Load(concurrency=options.in_flight, hidden=options.hidden)
+    load = BenchLoad(concurrency=options.in_flight, hidden=options.hidden)
     async with new_session(600.0) as session:
         targets = {arm: await discover(session, url) for arm, url in urls.items()}
         for number, one in enumerate(drawn.rounds(options.rounds)):

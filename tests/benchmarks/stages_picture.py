@@ -21,7 +21,7 @@ from tests.benchmarks.shared.lengths import workload
 from tests.benchmarks.shared.own_router import own_router
 from tests.benchmarks.stages_live import DECODES, changes, described, planned
 from toolkit.bench.build import load_tokenizer, token_pool
-from toolkit.bench.runner import Load, new_session, play
+from toolkit.bench.runner import BenchLoad, new_session, play
 from toolkit.bench.target import discover, get_json
 from toolkit.bench.workload import Workload
 from toolkit.launch.resolve import resolve
@@ -39,7 +39,9 @@ async def watch(url: str, drawn: Workload, in_flight: int, every_s: float) -> di
     found: dict[int, Seen] = defaultdict(list)
     async with new_session(600.0) as session:
         target = await discover(session, url)
-        playing = asyncio.ensure_future(play(session, target, drawn, Load(concurrency=in_flight)))
+        playing = asyncio.ensure_future(
+            play(session, target, drawn, BenchLoad(concurrency=in_flight))
+        )
         began = monotonic()
         while not playing.done():
             told = await get_json(session, url + "/workers?lengths=1")

@@ -61,7 +61,7 @@ from tests.benchmarks.shared.eldr_rounds import say, warm_up
 from tests.benchmarks.shared.lengths import workload
 from toolkit.bench.build import load_tokenizer, token_pool
 from toolkit.bench.hosted import hosted
-from toolkit.bench.runner import Load, Outcome, new_session
+from toolkit.bench.runner import BenchLoad, RunOutcome, new_session
 from toolkit.bench.stats import orders
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import discover
@@ -140,7 +140,7 @@ def simulated(case: Case, policy: str, path: Path, found: Fitted) -> dict[str, f
     } | ttfts([request.ttft for request in requests])
 
 
-def measured(outcome: Outcome) -> dict[str, float]:
+def measured(outcome: RunOutcome) -> dict[str, float]:
     assert outcome.decode is not None, outcome.note
     return client(outcome) | {"kv_spread": outcome.decode.metrics()["kv_spread"]}
 
@@ -174,7 +174,9 @@ async def measure(up: Any, path: Path, workers: Workers, options: Any) -> tuple[
         pool = token_pool(load_tokenizer(target.model_path))
         urls = [worker.url for worker in up.workers]
         cal = calibration(pool, options.calibration, workers.hidden)
-        await warm_up(session, target, cal[1].items, Load(concurrency=16, hidden=workers.hidden))
+        await warm_up(
+            session, target, cal[1].items, BenchLoad(concurrency=16, hidden=workers.hidden)
+        )
         found = await calibrate(session, target, up, cal, workers)
         say(f"fitted: {found}")
         for case in cases(pool, options.requests, options.rate, workers.hidden):

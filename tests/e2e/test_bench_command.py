@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import calls
 from tests.e2e.commands import bench
 from tests.unit.html_page import Page
-from toolkit.bench.runner import Load, Outcome, check, new_session, play
+from toolkit.bench.runner import BenchLoad, RunOutcome, check, new_session, play
 from toolkit.bench.target import discover
 from toolkit.bench.workload import Item, Workload
 from toolkit.embedded import load_prompts
@@ -215,10 +215,10 @@ def test_the_steps_and_times_of_the_workers_are_those_of_the_requests(
     workload = Workload("inside", items)
     sent = sum(item.output_tokens for item in items)
 
-    async def main() -> list[Outcome]:
+    async def main() -> list[RunOutcome]:
         async with new_session() as session:
             target = await discover(session, deployment.router_url)
-            loads = [Load(concurrency=concurrency) for concurrency in (1, 12)]
+            loads = [BenchLoad(concurrency=concurrency) for concurrency in (1, 12)]
             return [await play(session, target, workload, load) for load in loads]
 
     alone, together = calls.run(main())

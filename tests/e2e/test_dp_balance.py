@@ -13,7 +13,7 @@ import pytest
 from patches.cpu.background import NICE
 from tests.e2e import calls
 from tests.e2e.commands import bench
-from toolkit.bench.runner import Load, Outcome, check, new_session, play
+from toolkit.bench.runner import BenchLoad, RunOutcome, check, new_session, play
 from toolkit.bench.target import discover, set_policy
 from toolkit.bench.workload import Item, Workload
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
@@ -28,8 +28,8 @@ ITEMS = tuple(
 )
 
 
-def played(url: str, policy: str, load: Load) -> Outcome:
-    async def run() -> Outcome:
+def played(url: str, policy: str, load: BenchLoad) -> RunOutcome:
+    async def run() -> RunOutcome:
         async with new_session(120.0) as session:
             await set_policy(session, url, {"decode": policy})
             return await play(session, await discover(session, url), Workload("w", ITEMS), load)
@@ -39,7 +39,7 @@ def played(url: str, policy: str, load: Load) -> Outcome:
 
 @pytest.mark.parametrize("policy", ["composed", "brh@learned:0", "br0@0", "round_robin"])
 def test_answers_end_where_only_the_client_knew(cpu_dp: Running, policy: str) -> None:
-    outcome = played(cpu_dp.router_url, policy, Load(concurrency=5, hidden=True))
+    outcome = played(cpu_dp.router_url, policy, BenchLoad(concurrency=5, hidden=True))
     check(outcome, len(ITEMS))
     made = {sample.prompt_len: sample.output_len for sample in outcome.samples}
     assert made == {len(item.prompt): item.output_tokens for item in ITEMS}
@@ -58,9 +58,9 @@ def test_one_request_alone_leaves_a_rank_empty(cpu_dp: Running) -> None:
     for half of all time that two ranks spend."""
     one = Workload("one", (Item(tuple(calls.prompt("balance-alone", 300)), 40),))
 
-    async def run() -> Outcome:
+    async def run() -> RunOutcome:
         async with new_session(120.0) as session:
-            return await play(session, await discover(session, cpu_dp.router_url), one, Load())
+            return await play(session, await discover(session, cpu_dp.router_url), one, BenchLoad())
 
     outcome = asyncio.run(run())
     check(outcome, 1)

@@ -31,7 +31,7 @@ from toolkit.setup.kernels import ASKED, Kernels, available, cpu_flags
 from toolkit.signatures import nearest
 from toolkit.signatures.nearness import nearness
 from toolkit.signatures.pairs import PairSample
-from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.experts import Mixture, SimulatedExperts
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = st.integers(0, 2**32)
@@ -193,7 +193,7 @@ def test_synthetic_experts_come_in_ascending_order() -> None:
 
 def test_distinct_experts_do_not_carry_the_last_bits_of_exp() -> None:
     counts = np.random.default_rng(0).integers(0, 9, (4, 3, 16))
-    mixture = Mixture(Experts(counts, np.full(4, 9)))
+    mixture = Mixture(SimulatedExperts(counts, np.full(4, 9)))
     for row in range(4):
         mixture.add(row)
     before = mixture.distinct(), mixture.busiest()

@@ -11,7 +11,7 @@ from toolkit.bench import arrivals, mix, own, traces
 from toolkit.bench.classes import check_share, drawn
 from toolkit.bench.conversations import Turns
 from toolkit.bench.errors import BenchError
-from toolkit.bench.phases import Phase
+from toolkit.bench.phases import TrafficPhase
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import PROMPT_TOKENS, SPARE, Target
 from toolkit.bench.workload import Item, Workload
@@ -48,7 +48,7 @@ class Source:
     speedup: float = 1.0
     tokenizer: Path | None = None
     chat: bool = False
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[TrafficPhase, ...] = ()
     turns: Turns = "one"
     think_s: float = 0.0
     ls_share: float | None = None
@@ -147,9 +147,9 @@ def _times(source: Source, stamps: list[float] | None, items: Sequence[Item]) ->
     return times
 
 
-def _phases(source: Source) -> tuple[Phase, ...]:
+def _phases(source: Source) -> tuple[TrafficPhase, ...]:
     """The phases, or all of an even run as one."""
-    even = Phase(source.requests, source.domains, source.languages)
+    even = TrafficPhase(source.requests, source.domains, source.languages)
     return source.phases or (even,)
 
 

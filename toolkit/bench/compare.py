@@ -13,7 +13,7 @@ from toolkit.bench.errors import BenchError
 from toolkit.bench.groups import TURN_SERIES, by_class, turn_metrics
 from toolkit.bench.metrics import LATENCIES, Slo, summarise
 from toolkit.bench.progress import Progress
-from toolkit.bench.runner import Load, Outcome, check, play
+from toolkit.bench.runner import BenchLoad, RunOutcome, check, play
 from toolkit.bench.stats import Ratio, orders, paired_ratio
 from toolkit.bench.target import Target, flush_caches, get_json, set_policy, worker_urls
 from toolkit.bench.workload import Workload
@@ -142,13 +142,13 @@ async def compare(
     session: aiohttp.ClientSession,
     target: Target,
     rounds: Sequence[Workload],
-    load: Load,
+    load: BenchLoad,
     arms: list[Arm],
     seed: int,
     slo: Slo | None = None,
     report: Callable[[str], None] = lambda line: None,
-    keep: Callable[[int, int, Outcome], None] = lambda arm, number, outcome: None,
-    loads: Mapping[str, Load] | None = None,
+    keep: Callable[[int, int, RunOutcome], None] = lambda arm, number, outcome: None,
+    loads: Mapping[str, BenchLoad] | None = None,
 ) -> Comparison:
     """Play every round once an arm, prefix caches emptied before each, in balanced random order.
 
@@ -188,7 +188,7 @@ async def compare(
 
 
 def _judge(
-    outcome: Outcome, workload: Workload, load: Load, arm: Arm, number: int, slo: Slo | None
+    outcome: RunOutcome, workload: Workload, load: BenchLoad, arm: Arm, number: int, slo: Slo | None
 ) -> dict[str, Any]:
     try:
         check(outcome, len(workload))

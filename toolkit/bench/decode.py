@@ -36,7 +36,7 @@ class RankSteps:
 
 
 @dataclass(frozen=True)
-class Decode:
+class DecodeSteps:
     """The step rows of every decode worker. `columns` name F, `finished_columns` name C.
 
     `own_clock` is "cpu" when every worker computes on CPU, else "wall". `window` and `uncut` are of
@@ -50,7 +50,7 @@ class Decode:
     window: tuple[float, float] | None = None
     uncut: tuple[RankSteps, ...] = ()
 
-    def between(self, since: float, until: float) -> Decode:
+    def between(self, since: float, until: float) -> DecodeSteps:
         """What ended in [since, until), seconds of `time.monotonic`."""
 
         def kept(rows: NDArray[Any], columns: tuple[str, ...]) -> NDArray[Any]:
@@ -123,7 +123,7 @@ class Decode:
             for rank in self.ranks
         }
 
-    def _alone(self, rank: RankSteps) -> Decode:
+    def _alone(self, rank: RankSteps) -> DecodeSteps:
         return replace(self, ranks=(rank,), window=None, uncut=())
 
     def by_batch(self) -> dict[int, dict[str, float]]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from toolkit.bench.decode import Decode, RankSteps
+from toolkit.bench.decode import DecodeSteps, RankSteps
 from toolkit.bench.watch import key
 from toolkit.profile_folder.errors import ProfileError
 
@@ -72,7 +72,7 @@ class DecodeWatch:
         if self._session is not None:
             await self._session.close()
 
-    async def take(self, requests: int) -> Decode | None:
+    async def take(self, requests: int) -> DecodeSteps | None:
         """What was heard; `requests` of more than one token have finished, and so many rows are
         waited for, LAST_ROWS_S at most."""
         tap = self._tap
@@ -89,7 +89,7 @@ class DecodeWatch:
         return heard(tap, self._names)
 
 
-def heard(tap: Tap, names: Mapping[tuple[str, int], str]) -> Decode:
+def heard(tap: Tap, names: Mapping[tuple[str, int], str]) -> DecodeSteps:
     """The decode steps and finished requests of every worker in `names` (url, DP rank)."""
     import numpy as np
 
@@ -111,4 +111,4 @@ def heard(tap: Tap, names: Mapping[tuple[str, int], str]) -> Decode:
         ranks.append(RankSteps(name, steps, ours(rank, done, finished_columns)))
     cpu = all(hello.device == "cpu" for hello in tap.hellos.values())
     cpu = cpu and (not columns or "cpu_seconds" in columns)  # workers of an older toolkit have none
-    return Decode(tuple(ranks), columns, finished_columns, "cpu" if cpu else "wall")
+    return DecodeSteps(tuple(ranks), columns, finished_columns, "cpu" if cpu else "wall")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.bench.balance import Track
 
 if TYPE_CHECKING:
-    from toolkit.bench.decode import Decode
+    from toolkit.bench.decode import DecodeSteps
 
 PIECES = 120
 SAMPLES = 10
@@ -15,7 +15,7 @@ SAMPLES = 10
 HELD = {"requests": "requests", "kv_tokens": "KV tokens"}
 
 
-def over_time(decode: Decode) -> dict[str, Any] | None:
+def over_time(decode: DecodeSteps) -> dict[str, Any] | None:
     """{"seconds": [T], "workers": {name: {"requests": [T], "kv_tokens": [T]}}}: means of PIECES
     equal parts of the time from the first step's start to the last one's end; `seconds` are the
     parts' middles. A worker between two steps holds nothing. None where no worker made a step."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.bench.page_parts import Section, table_of
 from toolkit.bench.ratios import class_tables, medians_table, ratio_tables
-from toolkit.bench.verdict import Finding, findings, shown
+from toolkit.bench.verdict import BenchFinding, findings, shown
 from toolkit.report import html, intervals, svg
 from toolkit.report.axes import Chart, around
 from toolkit.report.numbers import number, plural
@@ -28,7 +28,7 @@ def keys(comparison: Comparison) -> list[tuple[str, str, str]]:
     ]
 
 
-def _name(found: Finding) -> str:
+def _name(found: BenchFinding) -> str:
     return found.metric.title.removesuffix(", ms")
 
 
@@ -84,7 +84,7 @@ def _verdict(comparison: Comparison, other: int) -> str:
     )
 
 
-def _interval(found: Finding) -> intervals.Interval:
+def _interval(found: BenchFinding) -> intervals.Interval:
     looks = [words for words, _, _ in intervals.LOOKS]
     look = looks.index(found.word) if found.word in looks else 2
     ratio = found.ratio
@@ -95,7 +95,7 @@ def _interval(found: Finding) -> intervals.Interval:
     return intervals.Interval(_name(found), value, low, high, _minus(found.change), look)
 
 
-def _takeaway(ours: str, theirs: str, found: Sequence[Finding]) -> str:
+def _takeaway(ours: str, theirs: str, found: Sequence[BenchFinding]) -> str:
     words = Counter(each.word for each in found)
     counts = ", ".join(f"{word} in {plural(n, 'figure')}" for word, n in words.most_common())
     return f"{ours} against {theirs}: {counts}."

@@ -11,11 +11,11 @@ from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.workload import Workload
 
 if TYPE_CHECKING:
-    from toolkit.bench.runner import Outcome
+    from toolkit.bench.runner import RunOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class TrafficPhase:
     """So many requests of one mix, written `requests=200 languages=en:1,zh:1 domains=code`.
 
     `max_tokens` and `rate` (requests/s, open loop) are the run's own when None.
@@ -35,7 +35,7 @@ class Phase:
             raise BenchError(f"a phase needs a rate above 0, not {self.rate}")
 
     @classmethod
-    def parse(cls, text: str) -> Phase:
+    def parse(cls, text: str) -> TrafficPhase:
         """Raises BenchError for anything but `key=value` parts of known keys."""
         kinds: dict[str, Any] = {"requests": int, "max_tokens": int, "rate": float}
         known = ", ".join(each.name for each in fields(cls))
@@ -58,7 +58,7 @@ class Phase:
 
 
 def by_phase(
-    workload: Workload, outcome: Outcome, phases: Sequence[Phase], slo: Slo | None
+    workload: Workload, outcome: RunOutcome, phases: Sequence[TrafficPhase], slo: Slo | None
 ) -> list[dict[str, Any]]:
     """The metrics of each phase: of its own requests at the client, and of all decode steps that
     ended between its first request and the next phase's first.

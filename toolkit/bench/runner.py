@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.client import Endpoint, Sample, payload, send
 from toolkit.bench.conversations import served
-from toolkit.bench.decode import Decode
+from toolkit.bench.decode import DecodeSteps
 from toolkit.bench.ending import Ending, eos_ids
 from toolkit.bench.errors import BenchError
 from toolkit.bench.listen import DecodeWatch
@@ -32,7 +32,7 @@ FULL = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BenchLoad:
     """How a workload is played.
 
     `concurrency` alone: closed loop, so many in flight, arrivals ignored. `open_loop`: each item
@@ -55,7 +55,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """What came back. `late_ms` is how far the client fell behind the arrivals at worst.
 
     `decode` is what the decode workers logged meanwhile; None when they (or the router) cannot be
@@ -68,7 +68,7 @@ class Outcome:
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     faults: list[str]
-    decode: Decode | None = None
+    decode: DecodeSteps | None = None
     note: str = ""
     client_cpu: float = 0.0
 
@@ -79,7 +79,7 @@ class Outcome:
         since = min(sample.start_time + sample.latency for sample in self.samples)
         return since, max(sample.start_time for sample in self.samples)
 
-    def while_full(self) -> Decode | None:
+    def while_full(self) -> DecodeSteps | None:
         """`decode` of the time in which the load was whole (`full`). Filling and running dry have
         batches that no policy is about. All of it where that time has few steps.
         """
@@ -117,8 +117,8 @@ def new_session(timeout_s: float = 600.0, api_key: str | None = None) -> aiohttp
 
 
 async def play(
-    session: aiohttp.ClientSession, target: Target, workload: Workload, load: Load
-) -> Outcome:
+    session: aiohttp.ClientSession, target: Target, workload: Workload, load: BenchLoad
+) -> RunOutcome:
     """Run the workload once and listen to the decode workers. Does not judge the outcome: `check`
     does."""
     ending = None
@@ -189,7 +189,7 @@ async def play(
         done = [sample for sample in samples if sample is not None]
         # A request of one token is over with its prefill.
         decode = await listener.take(sum(s.success and s.output_len > 1 for s in done))
-    return Outcome(
+    return RunOutcome(
         done,
         duration,
         late * 1000,
@@ -235,7 +235,7 @@ async def _open(times: Sequence[float], whole: Whole, cap: int | None, start: fl
 
 
 def check(
-    outcome: Outcome, expected: int, tolerate_faults: bool = False, refusals: bool = False
+    outcome: RunOutcome, expected: int, tolerate_faults: bool = False, refusals: bool = False
 ) -> None:
     """Raise BenchError for a run that is no result: lost requests, no tokens, lost workers.
     `refusals`: what a server that says it is full did not take is part of the result."""

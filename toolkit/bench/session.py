@@ -14,7 +14,7 @@ from toolkit.bench.groups import CLASS_ALONE, NAMES, by_name, by_turn, turn_metr
 from toolkit.bench.loads import over_time
 from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.phases import by_phase
-from toolkit.bench.runner import Load, check, new_session, play
+from toolkit.bench.runner import BenchLoad, check, new_session, play
 from toolkit.bench.several import empty_caches, joined, joined_groups, over_runs, plain
 from toolkit.bench.sweep import sweep
 from toolkit.bench.swept import Range, Swept
@@ -45,7 +45,7 @@ class Settings:
     """Everything that decides a run, apart from where the router is."""
 
     source: Source
-    load: Load
+    load: BenchLoad
     slo: Slo
     warmup: int = 2
     arms: tuple[Arm, ...] = ()
@@ -150,7 +150,7 @@ async def _warm_up(
     if settings.warmup < 1:
         return
     part = Workload("warm-up", tuple(map(backwards, workload.items[: settings.warmup])))
-    load = Load(settings.load.endpoint, concurrency=2, timeout_s=settings.load.timeout_s)
+    load = BenchLoad(settings.load.endpoint, concurrency=2, timeout_s=settings.load.timeout_s)
     check(await play(session, target, part, load), len(part))
 
 

@@ -17,7 +17,7 @@ from toolkit.bench.errors import BenchError
 from toolkit.bench.groups import by_class, turn_metrics
 from toolkit.bench.knee import Search
 from toolkit.bench.metrics import Slo, summarise
-from toolkit.bench.runner import Load, check, play
+from toolkit.bench.runner import BenchLoad, check, play
 from toolkit.bench.several import empty_caches
 from toolkit.bench.stats import orders
 from toolkit.bench.swept import Curve, Point, Range, Swept
@@ -42,7 +42,7 @@ async def sweep(
     session: aiohttp.ClientSession,
     target: Target,
     runs: Sequence[Workload],
-    load: Load,
+    load: BenchLoad,
     slo: Slo,
     asked: Range,
     arms: Sequence[Arm],
@@ -94,7 +94,7 @@ async def _play(
     session: aiohttp.ClientSession,
     target: Target,
     workload: Workload,
-    load: Load,
+    load: BenchLoad,
     slo: Slo,
     name: str,
     found: Swept,

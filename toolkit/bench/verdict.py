@@ -63,7 +63,7 @@ SHOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BenchFinding:
     """What `ours` is to `other` in one metric; medians over the rounds, and the paired ratio."""
 
     metric: Metric
@@ -106,7 +106,7 @@ class Finding:
         return f"{_percent(abs(ratio - 1))} % {self.metric.less if ratio < 1 else 'more'}"
 
 
-def findings(comparison: Comparison, other: int = 1) -> list[Finding]:
+def findings(comparison: Comparison, other: int = 1) -> list[BenchFinding]:
     """The first arm against arm number `other`, in every metric that both have."""
     pair = f"{comparison.arms[0].text} / {comparison.arms[other].text}"
     ratios = comparison.ratios.get(pair, {})
@@ -114,11 +114,11 @@ def findings(comparison: Comparison, other: int = 1) -> list[Finding]:
     for metric in METRICS:
         ours, theirs = (comparison.median(arm, metric.key) for arm in (0, other))
         if metric.key in ratios and ours is not None and theirs is not None:
-            found.append(Finding(metric, ours, theirs, ratios[metric.key]))
+            found.append(BenchFinding(metric, ours, theirs, ratios[metric.key]))
     return found
 
 
-def shown(found: Sequence[Finding]) -> list[Finding]:
+def shown(found: Sequence[BenchFinding]) -> list[BenchFinding]:
     """The few of them that a screen has room for."""
     return [each for each in found if each.metric.key in SHOWN]
 

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from toolkit.placement import Placement
     from toolkit.settings.deployment import Deployment
-    from toolkit.simulate.experts import Experts
+    from toolkit.simulate.experts import SimulatedExperts
     from toolkit.simulate.request import Request
 
 
@@ -149,14 +149,14 @@ class Whose:
         profiled = read_locality(deployment)
         return None if profiled is None else profiled.folder
 
-    def experts(self, deployment: Deployment) -> Experts | None:
+    def experts(self, deployment: Deployment) -> SimulatedExperts | None:
         """Those of that profile, placed on GPUs if it is said how. ProfileError: it is none, or
         damaged; SimulateError, ValueError: a placement that does not fit."""
         from toolkit.simulate.errors import SimulateError
-        from toolkit.simulate.experts import Experts
+        from toolkit.simulate.experts import SimulatedExperts
 
         folder = self.folder(deployment)
-        known = None if folder is None else Experts.of_profile(folder)
+        known = None if folder is None else SimulatedExperts.of_profile(folder)
         if self.placement is None:
             return known
         if known is None:
@@ -194,12 +194,12 @@ class Judged:
     @property
     def limits(self) -> tuple[float, ...]:
         """In seconds, infinite where none is given; the order is that of
-        `toolkit.simulate.recorder.Limits`."""
+        `toolkit.simulate.recorder.LatencyLimits`."""
         given = (self.slo_ttft_ms, self.slo_tpot_ms, self.slo_ls_ttft_ms)
         return tuple(float("inf") if x is None else x / 1e3 for x in given)
 
 
-def _placement(text: str, known: Experts, gpus: int) -> Placement:
+def _placement(text: str, known: SimulatedExperts, gpus: int) -> Placement:
     from toolkit.placement import Topology, linear, load_placement
     from toolkit.simulate.errors import SimulateError
 

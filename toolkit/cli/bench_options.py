@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toolkit.bench.build import Source
     from toolkit.bench.compare import Arm
     from toolkit.bench.metrics import Slo
-    from toolkit.bench.runner import Load
+    from toolkit.bench.runner import BenchLoad
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Sent:
         from toolkit.bench.build import Source
         from toolkit.bench.conversations import TURNS
         from toolkit.bench.errors import BenchError
-        from toolkit.bench.phases import Phase
+        from toolkit.bench.phases import TrafficPhase
 
         if self.turns not in TURNS:
             raise BenchError(f"--turns is one, recorded or served, not {self.turns!r}")
@@ -168,7 +168,7 @@ class Sent:
             speedup=self.speedup,
             tokenizer=self.tokenizer,
             chat=endpoint == "chat",
-            phases=tuple(Phase.parse(text) for text in self.phase or ()),
+            phases=tuple(TrafficPhase.parse(text) for text in self.phase or ()),
             turns=self.turns,  # type: ignore[arg-type]  # checked above
             think_s=self.think_time,
             ls_share=self.ls_share,
@@ -195,10 +195,10 @@ class Played:
     ] = False
     warmup: Annotated[int, typer.Option(help="Requests sent first and not counted.")] = 2
 
-    def load(self, is_open: bool, served: bool = False) -> Load:
+    def load(self, is_open: bool, served: bool = False) -> BenchLoad:
         """BenchError: an endpoint, label or concurrency that is none."""
         from toolkit.bench.errors import BenchError
-        from toolkit.bench.runner import Load
+        from toolkit.bench.runner import BenchLoad
 
         if self.endpoint not in ("generate", "chat", "completions"):
             raise BenchError(f"--endpoint is generate, chat or completions, not {self.endpoint!r}")
@@ -206,7 +206,7 @@ class Played:
             raise BenchError(f"--label is domain, language, cell or class, not {self.label!r}")
         if self.concurrency is not None and self.concurrency < 1:
             raise BenchError("--concurrency must be at least 1")
-        return Load(
+        return BenchLoad(
             endpoint=self.endpoint,  # type: ignore[arg-type]  # checked above
             open_loop=is_open,
             concurrency=self.concurrency if is_open else self.concurrency or 4,

@@ -29,7 +29,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class StuckBounds:
     """Seconds without a round. `stuck_s`: the bound of what announces nothing, and the least of
     what says how long it takes; 0: nobody is ever stuck. `announced_s`: the bound of what is
     announced and has never been measured: a kernel's compilation, new weights, moved experts."""
@@ -53,7 +53,7 @@ class Watchdog:
     shows that a process goes on, not that its work has been taken away from it.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: StuckBounds) -> None:
         self._bounds = bounds
         self._last: Beat | None = None
         self._at = 0.0

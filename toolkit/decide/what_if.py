@@ -67,7 +67,7 @@ class Side:
 
 
 @dataclass
-class Compared:
+class WhatIf:
     """A record and a policy that was played beside it."""
 
     recorded: Side
@@ -99,7 +99,7 @@ class _Flight:
         return self.prompt + self.generated
 
 
-def what_if(lines: Iterable[str], policy_name: str, seed: int = 0) -> Compared:
+def what_if(lines: Iterable[str], policy_name: str, seed: int = 0) -> WhatIf:
     """Play a record (`toolkit.decide.record`) beside a policy of that name.
 
     ValueError: not a record, with the number of the line. CannotCompare: the record lacks what
@@ -156,8 +156,8 @@ def tokens_of(worker: WorkerView) -> int:
 class _Beside:
     """One life of the recorded process, and the other policy beside it."""
 
-    def __init__(self, policy: Policy, recorded: Policy, known: Compared | None) -> None:
-        self.found = known or Compared(Side(recorded.name), Side(policy.name))
+    def __init__(self, policy: Policy, recorded: Policy, known: WhatIf | None) -> None:
+        self.found = known or WhatIf(Side(recorded.name), Side(policy.name))
         self._policy = policy
         self._rounds = isinstance(policy, Assigner)
         self._player = Player(policy)

@@ -22,7 +22,7 @@ class DemoError(ToolkitError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class DemoAnswer:
     """`prefill`, `decode`: the workers that served it. Times in seconds."""
 
     text: str
@@ -35,7 +35,7 @@ class Answer:
 
 async def ask(
     session: aiohttp.ClientSession, url: str, prompt: str, tokens: int, show: Callable[[str], None]
-) -> Answer:
+) -> DemoAnswer:
     """Send `prompt` to the router at `url` and pass each piece of text to `show` as it comes.
 
     Nothing else may be in flight: who served it is read from the workers' counters.
@@ -76,7 +76,7 @@ async def ask(
     if not pieces or not made:
         raise DemoError("the answer has no tokens")
     served = await _served(session, url, before)
-    return Answer(
+    return DemoAnswer(
         text="".join(pieces),
         tokens=made,
         ttft=first - start,

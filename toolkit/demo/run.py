@@ -101,7 +101,7 @@ async def _compare(url: str, size: Size) -> Report:
     from toolkit.bench.build import Source
     from toolkit.bench.compare import Arm
     from toolkit.bench.metrics import Slo
-    from toolkit.bench.runner import Load
+    from toolkit.bench.runner import BenchLoad
     from toolkit.bench.session import Settings, measure
 
     settings = Settings(
@@ -110,7 +110,7 @@ async def _compare(url: str, size: Size) -> Report:
             max_tokens=BENCH_TOKENS,
             domains="code,math,medical,legal",
         ),
-        load=Load("generate", concurrency=size.concurrency),
+        load=BenchLoad("generate", concurrency=size.concurrency),
         slo=Slo(None, None),
         warmup=WARM_UP,
         arms=tuple(Arm.parse(name) for name in ARMS),

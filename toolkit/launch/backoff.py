@@ -8,14 +8,14 @@ from typing import NamedTuple
 from toolkit.settings.processes import Restart
 
 
-class Next(NamedTuple):
+class NextStart(NamedTuple):
     """`delay` s until the next start. `rests`: it has died too often to be tried soon."""
 
     delay: float
     rests: bool
 
 
-def next_start(policy: Restart, deaths: Sequence[float], now: float, rests: int = 0) -> Next:
+def next_start(policy: Restart, deaths: Sequence[float], now: float, rests: int = 0) -> NextStart:
     """When a process that died at `now` is to be started again.
 
     `deaths` are the times (s, any clock) of those of its deaths that count, including the one at
@@ -25,8 +25,8 @@ def next_start(policy: Restart, deaths: Sequence[float], now: float, rests: int 
     """
     recent = sum(1 for death in deaths if now - death < policy.window)
     if rests or recent > policy.max_restarts:
-        return Next(_grown(policy.rest_first, rests, policy.rest_max), True)
-    return Next(_grown(policy.first_delay, recent - 1, policy.max_delay), False)
+        return NextStart(_grown(policy.rest_first, rests, policy.rest_max), True)
+    return NextStart(_grown(policy.first_delay, recent - 1, policy.max_delay), False)
 
 
 def without(deaths: Sequence[float], count: int) -> list[float]:

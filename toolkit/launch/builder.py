@@ -20,7 +20,7 @@ from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.expert_maps import PLACED, file_of
 from toolkit.launch.model import ModelFacts
 from toolkit.launch.permissions import permissions
-from toolkit.launch.placement import Place
+from toolkit.launch.placement import NodePlace
 from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
 from toolkit.launch.profile_needs import ProfileNeeds, usable_qoe
@@ -76,7 +76,7 @@ class PlanBuilder:
             else FreePorts(fixed | claims.claimed())
         )
 
-    def workers(self, places: Mapping[str, tuple[Place, ...]]) -> tuple[WorkerPlan, ...]:
+    def workers(self, places: Mapping[str, tuple[NodePlace, ...]]) -> tuple[WorkerPlan, ...]:
         workers: list[WorkerPlan] = []
         for role_name, role in self.deployment.roles.items():
             for replica in range(role.replicas):
@@ -89,7 +89,7 @@ class PlanBuilder:
         role_name: str,
         role: Role,
         replica: int,
-        nodes: tuple[Place, ...],
+        nodes: tuple[NodePlace, ...],
         before: list[WorkerPlan],
     ) -> list[WorkerPlan]:
         port = role.port + replica if role.port else self.ports.take()

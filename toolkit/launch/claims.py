@@ -47,7 +47,7 @@ class Holder:
         return f"run {self.folder} (deployment {self.name}, launcher pid {self.pid})"
 
 
-class Held(Exception):
+class ClaimHeld(Exception):
     """Somebody else has it; `holder` is None where it has not said who it is."""
 
     def __init__(self, holder: Holder | None) -> None:
@@ -69,7 +69,7 @@ def hold(plan: Plan, run_dir: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(_locked(run_dir / LOCK, mine))
-        except Held as error:
+        except ClaimHeld as error:
             repair = f"stop it (toolkit stop --run {run_dir}), or give another --run-dir"
             problem = Problem(str(run_dir), f"is the folder of {error}", repair)
             raise LaunchError([problem]) from error
@@ -77,7 +77,7 @@ def hold(plan: Plan, run_dir: Path) -> Iterator[None]:
         for port, address, name in sorted(_ports(plan)):
             try:
                 held.enter_context(_locked(_port_file(address, port), mine))
-            except Held as error:
+            except ClaimHeld as error:
                 raise LaunchError([taken(name, port, error.holder)]) from error
         yield
 
@@ -100,7 +100,7 @@ def claimed() -> set[int]:
 
 def taken(name: str, port: int, by: Holder | None) -> Problem:
     """The problem of process `name`, whose port another launcher has."""
-    who = str(by or Held(None))
+    who = str(by or ClaimHeld(None))
     stop = f"stop it (toolkit stop --run {by.folder})" if by else "start again when that one is up"
     return Problem(name, f"port {port} is taken by {who}", f"{stop}, or set other ports")
 
@@ -174,7 +174,7 @@ def _lock(path: Path) -> int:
                 return fd
         except BlockingIOError:
             os.close(fd)
-            raise Held(_named(path)) from None
+            raise ClaimHeld(_named(path)) from None
         except OSError as error:
             os.close(fd)
             repair = "use a folder on a local file system"

@@ -13,7 +13,7 @@ from toolkit.launch.poison import Poison
 from toolkit.launch.process import Managed, Status
 
 
-class Deaths:
+class ProcessDeaths:
     """Counts the deaths of each process and says when it is started again. Used by one thread.
 
     Deaths that a poisonous request caused do not count against a worker: the router is asked.

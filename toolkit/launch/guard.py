@@ -37,7 +37,7 @@ def main() -> None:
     sys.exit(1 if left else 0)
 
 
-class Guard:
+class LauncherGuard:
     """The launcher's handle on its guard; starts another one if somebody kills it."""
 
     def __init__(self, run_id: str, scratch: Path) -> None:

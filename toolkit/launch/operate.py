@@ -15,7 +15,7 @@ from toolkit.bounded_files import parse_json
 from toolkit.contract.headers import RUN as HEADER
 from toolkit.launch import isolation, keys, orders, readiness
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.orders import Order
+from toolkit.launch.orders import LaunchOrder
 from toolkit.launch.runs import Run
 from toolkit.launch.state import read_state
 
@@ -131,7 +131,7 @@ class Operator:
         done: Callable[[dict[str, Any], dict[str, Any]], bool],
     ) -> None:
         before = {row["name"]: row for row in self._rows(worker)}
-        orders.give(self._run_id, Order(what, worker))
+        orders.give(self._run_id, LaunchOrder(what, worker))
         deadline = time.monotonic() + UP_S
         while not all(done(row, before[row["name"]]) for row in self._rows(worker)):
             self._wait(deadline, f"{worker} was told to {what}")

@@ -26,7 +26,7 @@ What = Literal["stop", "start", "restart"]
 WHATS: tuple[What, ...] = ("stop", "start", "restart")
 
 
-class Order(NamedTuple):
+class LaunchOrder(NamedTuple):
     """Do `what` with `worker`."""
 
     what: What
@@ -46,7 +46,7 @@ class Orders:
         """Readable when there are some."""
         return self._socket.fileno()
 
-    def read(self) -> list[Order]:
+    def read(self) -> list[LaunchOrder]:
         """All that have come. What is none, or of another user, is passed over."""
         found = []
         with contextlib.suppress(BlockingIOError):
@@ -63,7 +63,7 @@ class Orders:
         self._socket.close()
 
 
-def give(run_id: str, order: Order) -> None:
+def give(run_id: str, order: LaunchOrder) -> None:
     """Give an order to the launcher of a run. LaunchError: nobody takes it."""
     data = json.dumps({"do": order.what, "worker": order.worker}).encode()
     assert len(data) <= LONGEST
@@ -87,7 +87,7 @@ def _user(told: list[tuple[int, int, bytes]]) -> int | None:
     return None
 
 
-def _order(data: bytes) -> Order | None:
+def _order(data: bytes) -> LaunchOrder | None:
     try:
         told = parse_json(data)
     except ValueError:
@@ -95,4 +95,4 @@ def _order(data: bytes) -> Order | None:
     if not isinstance(told, dict) or told.get("do") not in WHATS:
         return None
     worker = told.get("worker")
-    return Order(told["do"], worker) if isinstance(worker, str) else None
+    return LaunchOrder(told["do"], worker) if isinstance(worker, str) else None

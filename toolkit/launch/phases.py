@@ -29,7 +29,7 @@ OVER = frozenset({Phase.STOPPED, Phase.FAILED})
 """Nothing follows."""
 
 
-class Move(NamedTuple):
+class PhaseMove(NamedTuple):
     """Go to `phase`, and tell `text`. `problems`: why the deployment has failed."""
 
     phase: Phase
@@ -59,18 +59,18 @@ def limit(phase: Phase, timeouts: Timeouts) -> float:
     return limits.get(phase, math.inf)
 
 
-def next_move(phase: Phase, seen: Seen) -> Move | None:
+def next_move(phase: Phase, seen: Seen) -> PhaseMove | None:
     """Where to go from `phase`; None: stay. Two more moves come with answers, see the supervisor:
     to READY when something was generated, to STOPPING when nothing is in flight any more."""
     if seen.at_once and phase in (Phase.STARTING, Phase.READY, Phase.DRAINING):
-        return Move(Phase.STOPPED, "stopping at once")
+        return PhaseMove(Phase.STOPPED, "stopping at once")
     leave = _LEAVE.get(phase)
     return leave(seen) if leave else None
 
 
-def _starting(seen: Seen) -> Move | None:
+def _starting(seen: Seen) -> PhaseMove | None:
     if seen.stop:
-        return Move(Phase.STOPPING)
+        return PhaseMove(Phase.STOPPING)
     dead = [m for m in seen.processes if m.status in FINAL]
     if dead:
         return _failed([_death(m) for m in dead])
@@ -78,11 +78,11 @@ def _starting(seen: Seen) -> Move | None:
         return _failed(_what_is_missing(seen))
     elsewhere = seen.plan.router is not None and not seen.plan.router.local
     if elsewhere and all(m.status is Status.READY for m in seen.processes):
-        return Move(Phase.READY, "own workers are ready (the router runs elsewhere)")
+        return PhaseMove(Phase.READY, "own workers are ready (the router runs elsewhere)")
     return None
 
 
-def _ready(seen: Seen) -> Move | None:
+def _ready(seen: Seen) -> PhaseMove | None:
     if seen.stop:
         return _stop_from_ready(seen.plan)
     # What died too often rests and is tried again; only a refusal cannot get better.
@@ -95,26 +95,26 @@ def _ready(seen: Seen) -> Move | None:
     return None
 
 
-def _stop_from_ready(plan: Plan) -> Move:
+def _stop_from_ready(plan: Plan) -> PhaseMove:
     """Only our own router, run from here, can be told to take nothing new."""
     if plan.router and plan.router.kind == "toolkit" and plan.router.local:
-        return Move(Phase.DRAINING, "draining: no new requests (again to stop at once)")
-    return Move(Phase.STOPPING)
+        return PhaseMove(Phase.DRAINING, "draining: no new requests (again to stop at once)")
+    return PhaseMove(Phase.STOPPING)
 
 
-def _draining(seen: Seen) -> Move | None:
+def _draining(seen: Seen) -> PhaseMove | None:
     if not seen.late:
         return None
     seconds = limit(Phase.DRAINING, seen.plan.timeouts)
-    return Move(Phase.STOPPING, f"requests still in flight after {seconds:.0f} s are dropped")
+    return PhaseMove(Phase.STOPPING, f"requests still in flight after {seconds:.0f} s are dropped")
 
 
-def _stopping(seen: Seen) -> Move | None:
+def _stopping(seen: Seen) -> PhaseMove | None:
     gone = all(m.popen is None for m in seen.processes)
-    return Move(Phase.STOPPED) if gone or seen.at_once or seen.late else None
+    return PhaseMove(Phase.STOPPED) if gone or seen.at_once or seen.late else None
 
 
-_LEAVE: dict[Phase, Callable[[Seen], Move | None]] = {
+_LEAVE: dict[Phase, Callable[[Seen], PhaseMove | None]] = {
     Phase.STARTING: _starting,
     Phase.READY: _ready,
     Phase.DRAINING: _draining,
@@ -122,8 +122,8 @@ _LEAVE: dict[Phase, Callable[[Seen], Move | None]] = {
 }
 
 
-def _failed(problems: Sequence[Problem]) -> Move:
-    return Move(Phase.FAILED, problems=problems)
+def _failed(problems: Sequence[Problem]) -> PhaseMove:
+    return PhaseMove(Phase.FAILED, problems=problems)
 
 
 def _death(m: Managed) -> Problem:

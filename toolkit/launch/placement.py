@@ -20,7 +20,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     """Node `node_rank` of a replica: a host and, on CUDA, the GPUs there."""
 
     host: str
@@ -30,7 +30,7 @@ class Place:
 
 def place(
     requests: Sequence[Request], host_gpus: Mapping[str, int], needs_gpus: bool
-) -> dict[str, tuple[Place, ...]]:
+) -> dict[str, tuple[NodePlace, ...]]:
     """Places for each request, by name, in the order given (first fit).
 
     Explicit hosts and GPUs are honoured, and two replicas may then share a GPU; GPUs that the
@@ -43,7 +43,7 @@ def place(
                 if gpu in free.get(host, ()):
                     free[host].remove(gpu)
     problems: list[Problem] = []
-    result: dict[str, tuple[Place, ...]] = {}
+    result: dict[str, tuple[NodePlace, ...]] = {}
     turn = 0
     for request in requests:
         hosts, problem = _hosts(request, free, needs_gpus, turn)
@@ -59,7 +59,7 @@ def place(
             elif needs_gpus:
                 gpus = tuple(free[host][: request.per_node])
                 del free[host][: request.per_node]
-            places.append(Place(host, rank, gpus))
+            places.append(NodePlace(host, rank, gpus))
         result[request.name] = tuple(places)
     if problems:
         raise LaunchError(problems)

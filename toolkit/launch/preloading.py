@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from toolkit.launch import trees
-from toolkit.launch.guard import Guard
+from toolkit.launch.guard import LauncherGuard
 from toolkit.launch.logpipes import LogPipes
 from toolkit.launch.process import Managed, start
 from toolkit.preloaded.client import Preloaded
@@ -23,7 +23,7 @@ MODULE = "patches.preloaded"
 def preloaded(
     workers: Sequence[Managed],
     logs: LogPipes,
-    guard: Guard,
+    guard: LauncherGuard,
     run_id: str,
     selector: selectors.BaseSelector,
     changed: Callable[[str], None],

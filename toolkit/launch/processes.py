@@ -17,10 +17,10 @@ from pathlib import Path
 
 from toolkit.launch import trees
 from toolkit.launch.background import Background
-from toolkit.launch.deaths import Deaths
-from toolkit.launch.guard import Guard
+from toolkit.launch.deaths import ProcessDeaths
+from toolkit.launch.guard import LauncherGuard
 from toolkit.launch.logpipes import LogPipes
-from toolkit.launch.orders import Order
+from toolkit.launch.orders import LaunchOrder
 from toolkit.launch.plan import Plan
 from toolkit.launch.preloading import PRELOADED, preloaded
 from toolkit.launch.probes import Probes
@@ -55,7 +55,7 @@ class Processes:
         self.logs = LogPipes(files, plan.logs, selector, changed)
         for m in self.processes.values():
             m.settle = self.logs.settle
-        self.guard = Guard(run_id, scratch)
+        self.guard = LauncherGuard(run_id, scratch)
         self.preloaded = preloaded(
             forkable, self.logs, self.guard, run_id, selector, changed, plan.timeouts.start
         )
@@ -63,7 +63,7 @@ class Processes:
         self.patient = False
         """Once the deployment was ready: a process that dies again and again rests, and is tried
         again for ever. Before, it fails the start."""
-        self._deaths = Deaths(plan, background, changed)
+        self._deaths = ProcessDeaths(plan, background, changed)
         self._probes = Probes(run_id, background, changed)
         self._reporter = ReturnReporter(plan, run_id, background)
         self._stalls = Stalls(bounds(plan.device, plan.restart), scratch)
@@ -120,7 +120,7 @@ class Processes:
         if self.patient:
             self._deaths.tick(self.processes.values(), now)
 
-    def order(self, order: Order) -> None:
+    def order(self, order: LaunchOrder) -> None:
         """End one worker, all its processes, or start it again. It does not count as a death.
 
         It is killed: whoever gives the order has emptied it, and told to end SGLang would first

@@ -62,7 +62,7 @@ class Quiet:
         """Nothing."""
 
 
-class Lines:
+class ProgressLines:
     """One plain line per event, with the seconds since the beginning."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Lines:
         """Nothing."""
 
 
-class Live:
+class LiveProgress:
     """A table that is redrawn in place, events above it."""
 
     def __init__(self) -> None:
@@ -126,4 +126,4 @@ class Live:
 def reporter_for(stream: Any = None) -> Reporter:
     """Live on a terminal, lines otherwise."""
     stream = stream or sys.stderr
-    return Live() if stream.isatty() else Lines()
+    return LiveProgress() if stream.isatty() else ProgressLines()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import HTTP, Beat
-from toolkit.decide.watchdog import Bounds, Health, Watchdog
+from toolkit.decide.watchdog import Health, StuckBounds, Watchdog
 from toolkit.launch.process import Managed, Status
 from toolkit.launch.scratch import heartbeats
 
@@ -32,7 +32,7 @@ ends, and it knows why."""
 class Stalls:
     """Reads the heartbeats of all workers that are ready. Used by one thread."""
 
-    def __init__(self, bounds: Bounds, scratch: Path) -> None:
+    def __init__(self, bounds: StuckBounds, scratch: Path) -> None:
         self._on = bounds.stuck_s > 0
         self._scheduler = replace(bounds, stuck_s=bounds.stuck_s + LATER_S)
         # The process that serves HTTP tokenizes what clients send, which may hold Python's lock: a

@@ -23,7 +23,7 @@ from toolkit.launch.announcer import Announcer
 from toolkit.launch.background import Background
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.orders import Orders
-from toolkit.launch.phases import OVER, Move, Phase, Seen, limit, next_move
+from toolkit.launch.phases import OVER, Phase, PhaseMove, Seen, limit, next_move
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import Status
 from toolkit.launch.processes import Processes
@@ -184,25 +184,27 @@ class Supervisor:
         if isinstance(result, list):
             times = f"{len(result)} generation(s) through the whole path, slowest"
             worst = max(result) * 1000
-            self._go(Move(Phase.READY, f"ready: {times} {worst:.0f} ms; {self.plan.entry_url}"))
+            self._go(
+                PhaseMove(Phase.READY, f"ready: {times} {worst:.0f} ms; {self.plan.entry_url}")
+            )
             return
         self._tries += 1
         self._event(f"generation try {self._tries}: {result}")
         if self._tries >= GENERATION_TRIES:
             what = f"all processes are up but nothing can be generated: {result}"
             problem = Problem("generation", what, f"see the logs in {self.run_dir}")
-            self._go(Move(Phase.FAILED, problems=[problem]))
+            self._go(PhaseMove(Phase.FAILED, problems=[problem]))
 
     def _drained(self, left: Any) -> None:
         self._asking = False
         if self.phase is not Phase.DRAINING:
             return
         if isinstance(left, Exception):
-            self._go(Move(Phase.STOPPING, f"cannot drain: {left}"))
+            self._go(PhaseMove(Phase.STOPPING, f"cannot drain: {left}"))
         elif left == 0:
-            self._go(Move(Phase.STOPPING, "drained"))
+            self._go(PhaseMove(Phase.STOPPING, "drained"))
 
-    def _go(self, move: Move) -> None:
+    def _go(self, move: PhaseMove) -> None:
         """Do what entering a phase takes, and report it."""
         if move.problems:
             self.failure = LaunchError(move.problems)

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from toolkit.decide.watchdog import Bounds
+from toolkit.decide.watchdog import StuckBounds
 from toolkit.settings.devices import CUDA
 from toolkit.settings.processes import Restart
 from toolkit.settings.router.config import RouterConfig
@@ -44,17 +44,17 @@ WAIT_LIMITS: dict[str, dict[str, float]] = {
 }
 """Seconds. Those of `cpu` are the router's own defaults, where nobody tells it the device."""
 
-STUCK: dict[str, Bounds] = {
-    device: Bounds(own["stuck_s"], own["announced_s"]) for device, own in _DEFAULTS.items()
+STUCK: dict[str, StuckBounds] = {
+    device: StuckBounds(own["stuck_s"], own["announced_s"]) for device, own in _DEFAULTS.items()
 }
 """When a rank that holds work is stuck, beside work that it has announced and in it. Those of `cpu`
 are the router's own defaults."""
 
 
-def bounds(device: str, restart: Restart) -> Bounds:
+def bounds(device: str, restart: Restart) -> StuckBounds:
     """When a rank is stuck, by the deployment or by its device."""
     own = STUCK.get(device, STUCK["cpu"])
-    return Bounds(
+    return StuckBounds(
         restart.stuck_s if restart.says("stuck_s") else own.stuck_s,
         restart.announced_s if restart.says("announced_s") else own.announced_s,
     )

@@ -94,7 +94,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PlacementDecision:
     """What to do, and the figures that say so. `target` is arranged for the present map.
 
     balance, crossing: busiest GPU over mean, share of hops across nodes, on the judging requests,
@@ -179,7 +179,9 @@ class Online:
         self._requests, self._tokens = latest, tokens
         return True
 
-    def decide(self, current: Placement, step_s: float, cost: Cost, cause: Cause) -> Decision:
+    def decide(
+        self, current: Placement, step_s: float, cost: Cost, cause: Cause
+    ) -> PlacementDecision:
         """Whether to move, and where to. Begins anew: what was seen is not looked at again.
 
         step_s: seconds of a decode step. Raises ValueError where there are too few requests, or
@@ -233,7 +235,7 @@ class Online:
                 f"{saved_s:.3g} s saved in {settings.every} steps "
                 f"{'exceed' if move else 'do not exceed'} {cost_s:.3g} s to move {written} slots"
             )
-        return Decision(
+        return PlacementDecision(
             move,
             cause,
             why,

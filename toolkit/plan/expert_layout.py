@@ -25,7 +25,7 @@ from toolkit.placement.online import Cost
 from toolkit.plan.errors import PlanError
 from toolkit.plan.plain_data import Document, arg_key, get, put
 from toolkit.relocate.pace import MOST, ORDER_S
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 
 if TYPE_CHECKING:
     from toolkit.placement import Placement, Topology
@@ -104,7 +104,7 @@ class Layouts:
     """A profile's requests on `topology`. `near`: the nearest replica is picked, and an all-to-all
     joins the ranks; `expert_bytes`: of one expert of one layer, None where nobody knows."""
 
-    experts: Experts
+    experts: SimulatedExperts
     profile: Profile
     arrays: Arrays
     topology: Topology
@@ -113,9 +113,9 @@ class Layouts:
     memory: Memory | None = None
     expert_bytes: float | None = None
     _placements: dict[tuple[str, int], Placement] = field(default_factory=dict)
-    _laid: dict[Lay, Experts] = field(default_factory=dict)
+    _laid: dict[Lay, SimulatedExperts] = field(default_factory=dict)
 
-    def of(self, lay: Lay) -> Experts:
+    def of(self, lay: Lay) -> SimulatedExperts:
         """The profile's requests with experts that lie so. ValueError: sizes that do not divide,
         requests that are too few."""
         if lay not in self._laid:
@@ -160,7 +160,7 @@ class Layouts:
             made = put(made, arg_key(made, "decode", "ep-dispatch-algorithm"), "static")
         return made
 
-    def _placed(self, lay: Lay) -> Experts:
+    def _placed(self, lay: Lay) -> SimulatedExperts:
         return self.experts.placed(self.placement(lay))
 
     def _step_s(self, lay: Lay) -> float:

@@ -43,7 +43,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Needs:
+class PlanNeeds:
     """`rate`: the share of the traffic's rate, in a closed loop of the number in flight, that the
     best plan serves within the objectives, 0 where none above `SLOWEST` is; `workers`: the fewest
     replicas that serve all of it, and `split` theirs. None: not found, within `LARGEST` times the
@@ -66,17 +66,17 @@ class Needs:
         }
 
 
-def needs(search: Search, plan: Candidate, seeds: Sequence[int]) -> Needs:
+def needs(search: Search, plan: Candidate, seeds: Sequence[int]) -> PlanNeeds:
     """What the best plan lacks. Every number was simulated on all requests of the seeds."""
     found = bounds(search, plan)
     if found:
-        return Needs(bounds=found)
+        return PlanNeeds(bounds=found)
     rate, spent = _rate(search, plan, seeds)
     try:
         split = _workers(search, plan, seeds)
     except Spent:
         split, spent = None, True
-    return Needs(rate, None if split is None else sum(split), split, spent=spent)
+    return PlanNeeds(rate, None if split is None else sum(split), split, spent=spent)
 
 
 def bounds(search: Search, plan: Candidate) -> tuple[Bound, ...]:

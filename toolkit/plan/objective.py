@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.plan.errors import PlanError
-from toolkit.simulate.recorder import URGENT, Limits
+from toolkit.simulate.recorder import URGENT, LatencyLimits
 
 Figures = Sequence[dict[str, Any]]
 """`Recorder.result()` of each seed."""
@@ -52,8 +52,8 @@ class Slo:
         return math.isfinite(self.urgent_ttft)
 
     @property
-    def limits(self) -> Limits:
-        return Limits(self.ttft, self.tpot, self.urgent_ttft)
+    def limits(self) -> LatencyLimits:
+        return LatencyLimits(self.ttft, self.tpot, self.urgent_ttft)
 
     @property
     def goodput(self) -> str:

@@ -27,7 +27,7 @@ from toolkit.policies import follows_experts
 from toolkit.settings.deployment import Deployment
 from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 
 OFF = "off"
 LOCAL = "eldr"
@@ -67,7 +67,7 @@ def layouts_of(
     memory, weight = _weights(deployment)
     scattered = str(_arg(decode.args, "moe-a2a-backend") or "none") != "none"
     near = scattered and links is not None and links.replicas == "nearest"
-    experts = Experts.of_profile(folder)
+    experts = SimulatedExperts.of_profile(folder)
     return Layouts(experts, profile, arrays, topology, near, moving, memory, weight)
 
 

@@ -14,7 +14,7 @@ from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.errors import PlanError, Spent
 from toolkit.plan.expert_layout import Layouts
 from toolkit.plan.matter import Effect, effects, improvement
-from toolkit.plan.needs import Needs, needs
+from toolkit.plan.needs import PlanNeeds, needs
 from toolkit.plan.objective import Figures, Slo
 from toolkit.plan.placing import remarks as about_experts
 from toolkit.plan.plain_data import Document, get, normal, put
@@ -27,7 +27,7 @@ from toolkit.plan.stages import why_not as why_no_stages
 from toolkit.plan.trials import Trials
 from toolkit.settings.router.bounds import Waits
 from toolkit.simulate.costs.base import CostModel
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.recorder import CLASSES
 from toolkit.simulate.session import Requests
 
@@ -64,7 +64,7 @@ class Task:
     requests: Requests
     slo: Slo = field(default_factory=Slo)
     seeds: int = 3
-    experts: Experts | None = None
+    experts: SimulatedExperts | None = None
     workers: int | None = None
     budget: int = 200
     first: int = 2000
@@ -94,7 +94,7 @@ class Planned:
     met: bool = True
     effects: list[Effect] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
-    needs: Needs | None = None
+    needs: PlanNeeds | None = None
     remarks: list[str] = field(default_factory=list)
     simulations: int = 0
 
@@ -228,7 +228,7 @@ def _refine(made: Planned, search: Search, knobs: Any, seeds: range) -> None:
         made.plan = found
 
 
-def _locality(own: Candidate, experts: Experts | None) -> str:
+def _locality(own: Candidate, experts: SimulatedExperts | None) -> str:
     """Why policies that follow experts cannot be searched; empty where they can."""
     router = own.fleet.router
     if own.deployment.router.profile is None:

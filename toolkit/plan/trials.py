@@ -12,7 +12,7 @@ from toolkit.plan.errors import PlanError, Spent
 from toolkit.plan.expert_layout import Lay, Layouts
 from toolkit.plan.objective import Slo, rank
 from toolkit.simulate.costs.base import CostModel
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import Fleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.session import Requests
@@ -34,7 +34,7 @@ class Trials:
     requests: Requests
     slo: Slo
     budget: int
-    experts: Experts | None = None
+    experts: SimulatedExperts | None = None
     report: Callable[[str], None] = lambda text: None
     in_flight: int | None = None
     layouts: Layouts | None = None

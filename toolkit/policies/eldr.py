@@ -77,7 +77,7 @@ class Band(NamedTuple):
 
 
 @dataclass
-class Counters:
+class EldrCounters:
     """What the decisions were. `band` sums the band's width, in workers with experts of their own,
     over `located` decisions. `moved` are those for another worker than that of the nearest
     centroid, though this one was in the band; `crowded` those where it was not, being full or too
@@ -161,7 +161,7 @@ class EldrPolicy(Policy):
         self._centroids = centroids
         self._inflight_signatures: InflightSignatures | None = None
         self._maps: Mapping[str, ExpertMap] = {}
-        self.counters = Counters()
+        self.counters = EldrCounters()
         self.locality = self
         self._rotation = Rotation()
 

@@ -51,7 +51,7 @@ class Thresholds:
 
 
 @dataclass
-class Counters:
+class GimbalCounters:
     """`decisions` counts by branch (see `GimbalPolicy`), one for each choice; `readings` by what
     was wrong with them, one for each healthy worker at each choice."""
 
@@ -109,7 +109,7 @@ class GimbalPolicy(Policy):
     ) -> None:
         self.thresholds = thresholds or Thresholds()
         self.users = UserMap(capacity, expiry)
-        self.counters = Counters()
+        self.counters = GimbalCounters()
         self._rotation = Rotation()
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:

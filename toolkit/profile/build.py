@@ -20,12 +20,12 @@ from toolkit.profile_folder.errors import ProfileError
 from toolkit.profile_folder.schema import (
     Activations,
     Affinity,
-    Centroids,
+    CentroidRows,
     Correlation,
     Data,
     Distinct,
-    Model,
     Profile,
+    ProfiledModel,
     Request,
     Rho,
     Setting,
@@ -125,9 +125,9 @@ def refit(profile: Profile, arrays: Arrays, k: int, seed: int) -> tuple[Profile,
     return profile.model_copy(update={"centroids": centroids}), {**arrays, **changed}
 
 
-def _model(measured: Measured) -> Model:
+def _model(measured: Measured) -> ProfiledModel:
     first = measured.facts.first
-    return Model(
+    return ProfiledModel(
         name=str(first.model).rstrip("/").rsplit("/", 1)[-1],
         architecture=str(first.architecture),
         fingerprint=first.fingerprint,
@@ -249,7 +249,7 @@ def _centroids(
     judged: signatures.Calibration,
     rows: list[Any],
     seed: int,
-) -> Centroids:
+) -> CentroidRows:
     groups = {
         "clustered": [str(label) for label in fit.assign(judged.prefill)],
         "by_domain": [row.domain for row in rows],
@@ -257,7 +257,7 @@ def _centroids(
         "by_cell": [row.cell for row in rows],
     }
     vanilla = signatures.vanilla_kmeans(fit.space.signatures(fitted.prefill), fit.k, seed)
-    return Centroids(
+    return CentroidRows(
         k=fit.k,
         bound=-(-len(fit.labels) // fit.k),
         sizes=tuple(int(size) for size in fit.clusters.sizes),

@@ -1,8 +1,8 @@
 """`profile.json`: everything of a profile that a person can read. Arrays lie beside it.
 
 Shapes use N requests, L MoE layers, E experts, T sampled tokens, k experts a token. Layers are
-numbered by their place among the MoE layers; `Model.layers` gives their numbers in the model.
-Arrays of `arrays.safetensors`:
+numbered by their place among the MoE layers; `ProfiledModel.layers` gives their numbers in the
+model. Arrays of `arrays.safetensors`:
 
     prefill_counts, decode_counts  int32 [N, L, E]   tokens of request n whose top-k had e
     prompt_tokens, output_tokens   int32 [N]         rows counted above (decode: tokens that ran)
@@ -30,7 +30,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Model(_Strict):
+class ProfiledModel(_Strict):
     """The model that was measured. `fingerprint` is `toolkit.fingerprint`'s."""
 
     name: str
@@ -136,7 +136,7 @@ class Distinct(_Strict):
     by_cell: float | None
 
 
-class Centroids(_Strict):
+class CentroidRows(_Strict):
     """The fitted clusters: one for each of `k` decode workers, at most `bound` requests each."""
 
     k: int
@@ -218,7 +218,7 @@ class Profile(_Strict):
     """A whole profile.json."""
 
     schema_version: int = SCHEMA_VERSION
-    model: Model
+    model: ProfiledModel
     setting: Setting
     data: Data
     requests: tuple[Request, ...]
@@ -226,7 +226,7 @@ class Profile(_Strict):
     affinity: Affinity
     correlation: Correlation
     rho: Rho
-    centroids: Centroids
+    centroids: CentroidRows
     latency: Latency
     transfer: Transfer | None = None
     placements: tuple[Placed, ...] = ()

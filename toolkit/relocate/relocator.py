@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.placement.online import Decision, Ids, Online, Settings
+from toolkit.placement.online import Ids, Online, PlacementDecision, Settings
 from toolkit.placement.present import Present
 from toolkit.placement.relocation import steps
 from toolkit.profile.tap import Tap
@@ -207,7 +207,7 @@ class Relocator:
             if not future.done():
                 future.set_exception(error)
 
-    async def _move(self, decision: Decision) -> dict[str, Any]:
+    async def _move(self, decision: PlacementDecision) -> dict[str, Any]:
         """Order by order, until the target is there or the rest costs more than it saves."""
         assert decision.target is not None
         self.state = "moving"
@@ -259,7 +259,9 @@ class Relocator:
         figures.stall_s += seconds
         figures.longest_s = max(figures.longest_s, seconds)
 
-    def _too_dear(self, queue: Sequence[Step], present: Present, decision: Decision) -> bool:
+    def _too_dear(
+        self, queue: Sequence[Step], present: Present, decision: PlacementDecision
+    ) -> bool:
         if not decision.saved_s or self._settings.kind.endswith("@paper"):
             return False
         left = sum(step.copies.sent for step in queue)
@@ -269,7 +271,7 @@ class Relocator:
         return bool(written) and cost.seconds(left, written) > decision.saved_s * share
 
 
-def _said(decision: Decision) -> dict[str, Any]:
+def _said(decision: PlacementDecision) -> dict[str, Any]:
     told = asdict(decision)
     del told["target"], told["move"]
     return {

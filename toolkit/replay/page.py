@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from toolkit import __version__
-from toolkit.decide.what_if import Compared, Side
+from toolkit.decide.what_if import Side, WhatIf
 from toolkit.replay.tables import facts, figures
 from toolkit.report import bars, html, svg
 from toolkit.report.axes import Chart
@@ -21,7 +21,7 @@ NOTE = (
 )
 
 
-def render(found: Compared, title: str) -> str:
+def render(found: WhatIf, title: str) -> str:
     """The page: KV tokens above the mean over the record, requests by rank, all figures."""
     sections = [
         html.section("r-balance", "Balance", "", _balance(found)),
@@ -40,7 +40,7 @@ def render(found: Compared, title: str) -> str:
     return document(title, head, SECTIONS, sections, footer)
 
 
-def _keys(found: Compared) -> list[tuple[str, str, str]]:
+def _keys(found: WhatIf) -> list[tuple[str, str, str]]:
     keys = [("Decisions", count(found.decisions), "on record")]
     if found.decisions:
         keys.append(("Alike", percent(found.same / found.decisions), found.other.name))
@@ -54,7 +54,7 @@ def _mean(side: Side) -> float:
     return fmean(side.above_mean) if side.above_mean else 0.0
 
 
-def _balance(found: Compared) -> str:
+def _balance(found: WhatIf) -> str:
     lines = [_thinned(side.above_mean) for side in found.sides]
     most = max((max(line) for line in lines if line), default=0.0)
     chart = Chart(
@@ -87,7 +87,7 @@ def _thinned(values: list[float]) -> list[float]:
     return [fmean(values[at : at + width]) for at in range(0, len(values), width)]
 
 
-def _ranks(found: Compared) -> str:
+def _ranks(found: WhatIf) -> str:
     keys = sorted({*found.recorded.placed, *found.other.placed})
     panels = []
     for number_, side in enumerate(found.sides):

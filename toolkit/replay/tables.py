@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from toolkit.decide.what_if import Compared, Side
+from toolkit.decide.what_if import Side, WhatIf
 from toolkit.report.numbers import MISSING, count, number, percent
 
 Figures = list[tuple[str, str, str]]
@@ -19,7 +19,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def figures(found: Compared) -> Figures:
+def figures(found: WhatIf) -> Figures:
     """Rows of the table: the first cell says what the two others are."""
     ours, theirs = found.recorded, found.other
     rows = [
@@ -34,7 +34,7 @@ def figures(found: Compared) -> Figures:
     return rows
 
 
-def facts(found: Compared) -> str:
+def facts(found: WhatIf) -> str:
     """One sentence or more on what was compared."""
     share = found.same / found.decisions if found.decisions else 0.0
     said = (
@@ -53,7 +53,7 @@ def facts(found: Compared) -> str:
     return said
 
 
-def plain(found: Compared) -> dict[str, Any]:
+def plain(found: WhatIf) -> dict[str, Any]:
     """For a JSON file."""
     return {
         "decisions": found.decisions,
@@ -79,7 +79,7 @@ def _p99(values: Sequence[float]) -> float:
     return percentile(values, 0.99)
 
 
-def _each(found: Compared, name: str, of: Callable[[list[float]], float]) -> tuple[str, str]:
+def _each(found: WhatIf, name: str, of: Callable[[list[float]], float]) -> tuple[str, str]:
     recorded, other = (getattr(side, name) for side in found.sides)
     return _shown(recorded, of), _shown(other, of)
 

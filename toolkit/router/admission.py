@@ -69,7 +69,7 @@ class Admission:
                 retry_after=RETRY_AFTER_S,
             )
 
-    def enter(self, count: int, best_effort: bool = False) -> Entry:
+    def enter(self, count: int, best_effort: bool = False) -> AdmissionEntry:
         """Take the places of `count` parts; to be used as `with admission.enter(count) as entry`.
 
         Raises:
@@ -81,7 +81,7 @@ class Admission:
             self.batched += count
         if best_effort:
             self.best_effort += count
-        return Entry(self, count, best_effort)
+        return AdmissionEntry(self, count, best_effort)
 
     def _give_back(self, count: int, job: Queued) -> None:
         self.places += count
@@ -91,7 +91,7 @@ class Admission:
             self.best_effort -= count
 
 
-class Entry:
+class AdmissionEntry:
     """The places of one request; each part runs within `async with entry.slot():`."""
 
     def __init__(self, admission: Admission, count: int, best_effort: bool = False) -> None:
@@ -99,7 +99,7 @@ class Entry:
         self._left = count
         self._job = Queued(batch=count > 1, best_effort=best_effort)
 
-    def __enter__(self) -> Entry:
+    def __enter__(self) -> AdmissionEntry:
         return self
 
     def __exit__(
@@ -151,7 +151,7 @@ class Slot:
 
     __slots__ = ("_entry",)
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: AdmissionEntry) -> None:
         self._entry = entry
 
     async def __aenter__(self) -> None:

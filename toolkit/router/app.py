@@ -15,7 +15,7 @@ from aiohttp import web
 from toolkit.contract.headers import CAPTURE, CLASS, LABEL, REQUEST_ID, ROUTING_KEY, TO_WORKER
 from toolkit.keys import KeysError
 from toolkit.router import bodies, budget, identity, request_id, views
-from toolkit.router.admission import Admission, Entry
+from toolkit.router.admission import Admission, AdmissionEntry
 from toolkit.router.attempt.upstream_calls import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
@@ -27,15 +27,15 @@ from toolkit.router.errors import ApiError
 from toolkit.router.events import Watcher
 from toolkit.router.grammars import closing
 from toolkit.router.guard import CALLER, Guard
-from toolkit.router.known_requests import Known, KnownRequests
+from toolkit.router.known_requests import KnownRequest, KnownRequests
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
 from toolkit.router.metrics import Metrics
 from toolkit.router.neighbours import neighbours
 from toolkit.router.parsing import Parser
 from toolkit.router.quiet import where
-from toolkit.router.recording import Entry as Recorded
 from toolkit.router.recording import Recording
+from toolkit.router.recording import RecordingEntry as Recorded
 from toolkit.router.relay import Relay
 from toolkit.router.request import PATHS, WHOLE, Job
 from toolkit.router.silence import give_up_silent
@@ -210,7 +210,7 @@ class Router:
         )
 
     async def _serve(
-        self, request: web.Request, client: ClientStream, known: Known
+        self, request: web.Request, client: ClientStream, known: KnownRequest
     ) -> web.StreamResponse:
         if self.config.disaggregated and PATHS[request.path] in WHOLE:
             raise _apart(request.path)
@@ -225,7 +225,7 @@ class Router:
         self,
         request: web.Request,
         client: ClientStream,
-        known: Known,
+        known: KnownRequest,
         chunks: list[bytes],
         charge: Charge,
     ) -> web.StreamResponse:
@@ -262,7 +262,7 @@ class Router:
         job: Job,
         client: ClientStream,
         arrived: float,
-        entry: Entry,
+        entry: AdmissionEntry,
         charge: Charge,
     ) -> web.StreamResponse:
         task = asyncio.current_task()
@@ -284,7 +284,7 @@ class Router:
                 del self.jobs[mine]
 
     async def _stream(
-        self, job: Job, client: ClientStream, arrived: float, entry: Entry, charge: Charge
+        self, job: Job, client: ClientStream, arrived: float, entry: AdmissionEntry, charge: Charge
     ) -> web.StreamResponse:
         incremental = self.config.incremental_streaming
         if not job.merged:
@@ -309,7 +309,7 @@ class Router:
         relay: Relay,
         client: ClientStream,
         arrived: float,
-        places: Entry,
+        places: AdmissionEntry,
     ) -> None:
         entry = self._record(job, index, arrived)
         try:
@@ -323,7 +323,7 @@ class Router:
                 counted = job.sub_requests[index].prompt_tokens
                 self.recording.end(entry, relay.tokens, counted)
 
-    async def _collect(self, job: Job, arrived: float, entry: Entry) -> web.Response:
+    async def _collect(self, job: Job, arrived: float, entry: AdmissionEntry) -> web.Response:
         if not job.merged:
             answer = await self._run(job, 0, arrived, entry)
             return web.Response(
@@ -335,7 +335,7 @@ class Router:
         merged = merge_answers(job, [orjson.loads(answer.body) for answer in answers])
         return web.Response(body=orjson.dumps(merged), content_type="application/json")
 
-    async def _run(self, job: Job, index: int, arrived: float, places: Entry) -> Answer:
+    async def _run(self, job: Job, index: int, arrived: float, places: AdmissionEntry) -> Answer:
         entry, tokens = self._record(job, index, arrived), 0
         try:
             async with places.slot():

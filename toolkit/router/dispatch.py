@@ -32,7 +32,7 @@ from toolkit.router.rank import Rank
 from toolkit.router.request import NOTHING, SubRequest, Wanted
 from toolkit.router.reruns import Reruns
 from toolkit.router.stream_memory import FORGOTTEN
-from toolkit.router.wait_queue import Place
+from toolkit.router.wait_queue import QueuePlace
 from toolkit.settings.router.choosing import Dispatch, FirstTokenFrom
 from toolkit.settings.router.config import RouterConfig
 
@@ -259,7 +259,7 @@ class Dispatcher:
                 await self._stay(role, place, entered, wait_s, deadline)
 
     async def _stay(
-        self, role: str, place: Place, entered: float, wait_s: float, deadline: float
+        self, role: str, place: QueuePlace, entered: float, wait_s: float, deadline: float
     ) -> None:
         """Wait until something may have changed; ApiError 503 when the wait is over."""
         stay = self.known_workers.stay(role, entered, wait_s, deadline, monotonic())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from toolkit.router.known_workers import KnownWorkers
-    from toolkit.router.moves import Live, Moves, Outcome
+    from toolkit.router.moves import Live, MoveOutcome, Moves
     from toolkit.router.rank import Rank
 
 LOOK_S = 0.02
@@ -101,7 +101,7 @@ class _Emptying:
     def __init__(self, moves: Moves, ranks: Sequence[Rank]) -> None:
         self._moves = moves
         self._ranks = ranks
-        self._orders: dict[Live, asyncio.Task[Outcome]] = {}
+        self._orders: dict[Live, asyncio.Task[MoveOutcome]] = {}
         self._again: dict[Live, float] = {}
         self._refused: dict[Live, str] = {}
         self.outcomes: Counter[str] = Counter()

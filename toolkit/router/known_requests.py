@@ -22,7 +22,7 @@ PARTS = 8
 
 
 @dataclass(slots=True, eq=False)
-class Known:
+class KnownRequest:
     """One request. `caller`: the name of its client's key."""
 
     request_id: str
@@ -80,23 +80,23 @@ class KnownRequests:
 
     def __init__(self, ended: int = ENDED) -> None:
         self._most = ended
-        self._running: dict[int, Known] = {}
-        self._ended: OrderedDict[int, Known] = OrderedDict()
+        self._running: dict[int, KnownRequest] = {}
+        self._ended: OrderedDict[int, KnownRequest] = OrderedDict()
 
-    def begin(self, request_id: str, endpoint: str, caller: str) -> Known:
+    def begin(self, request_id: str, endpoint: str, caller: str) -> KnownRequest:
         """A request has come."""
-        known = Known(request_id, endpoint, caller)
+        known = KnownRequest(request_id, endpoint, caller)
         self._running[id(known)] = known
         return known
 
-    def end(self, known: Known, status: int) -> None:
+    def end(self, known: KnownRequest, status: int) -> None:
         """It has been answered, or its client has gone (499)."""
         known.status, known.ended = status, monotonic()
         self._ended[id(known)] = self._running.pop(id(known))
         while len(self._ended) > self._most:
             self._ended.popitem(last=False)
 
-    def find(self, name: str, caller: str | None) -> list[Known]:
+    def find(self, name: str, caller: str | None) -> list[KnownRequest]:
         """Those that go by this name, their `x-request-id` or the id of their answer, the newest
         first: a client may use one name twice. `caller`: only those of this key; None: all."""
         everyone = (*self._running.values(), *self._ended.values())

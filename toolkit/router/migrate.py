@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from toolkit.contract.events import Moving
     from toolkit.router.known_workers import KnownWorkers
-    from toolkit.router.moves import Live, Moves, Outcome
+    from toolkit.router.moves import Live, MoveOutcome, Moves
     from toolkit.router.rank import Rank
 
 SHAPE = (
@@ -26,7 +26,7 @@ MOST = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class MigrateOrder:
     """What the body asks for. `source`: empty where it names a request, `rid`. `target`: None where
     the policy is to choose."""
 
@@ -36,7 +36,7 @@ class Order:
     count: int
 
 
-def read(body: Any, known_workers: KnownWorkers) -> Order:
+def read(body: Any, known_workers: KnownWorkers) -> MigrateOrder:
     """The order in a body. ApiError 400 says what is wrong with it, and how to mend it."""
     if not isinstance(body, dict) or not set(body) <= {"rid", "from", "to", "count"}:
         raise ApiError(400, SHAPE)
@@ -53,7 +53,7 @@ def read(body: Any, known_workers: KnownWorkers) -> Order:
     target = None if to is None else _ranks(known_workers, to, "to")
     if target is not None and set(target) == set(ranks):
         raise ApiError(400, '"from" and "to" are the same: name another one, or leave "to" out')
-    return Order(rid or "", ranks, target, count or 1)
+    return MigrateOrder(rid or "", ranks, target, count or 1)
 
 
 def _ranks(known_workers: KnownWorkers, name: Any, field: str) -> list[Rank]:
@@ -72,7 +72,7 @@ def _ranks(known_workers: KnownWorkers, name: Any, field: str) -> list[Rank]:
     )
 
 
-async def migrate(moves: Moves, order: Order) -> dict[str, Any]:
+async def migrate(moves: Moves, order: MigrateOrder) -> dict[str, Any]:
     """Run it: what became of each request that it is about.
 
     Raises:
@@ -96,7 +96,7 @@ async def migrate(moves: Moves, order: Order) -> dict[str, Any]:
             "stays": dict(stays)}  # fmt: skip
 
 
-def _longest(moves: Moves, order: Order) -> tuple[list[Live], Counter[str]]:
+def _longest(moves: Moves, order: MigrateOrder) -> tuple[list[Live], Counter[str]]:
     """The longest requests that can move, and why others cannot: where the KV is."""
     movable: list[Live] = []
     stays: Counter[str] = Counter()
@@ -111,7 +111,7 @@ def _longest(moves: Moves, order: Order) -> tuple[list[Live], Counter[str]]:
     return movable[: order.count], stays
 
 
-def _told(live: Live, source: Rank | None, outcome: Outcome) -> dict[str, Any]:
+def _told(live: Live, source: Rank | None, outcome: MoveOutcome) -> dict[str, Any]:
     told: dict[str, Any] = {
         "rid": live.rid,
         "from": None if source is None else source.name,

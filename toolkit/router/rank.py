@@ -10,7 +10,7 @@ from toolkit.contract.events import Heartbeat, LoadReading, Steps
 from toolkit.contract.heartbeat import DOING_BYTES, Beat, sane_seconds
 from toolkit.decide.ledger import FIELDS, Ledger
 from toolkit.decide.waiting_work import waiting_tokens
-from toolkit.decide.watchdog import Bounds, Health, Watchdog
+from toolkit.decide.watchdog import Health, StuckBounds, Watchdog
 from toolkit.policies.base import Group, Load, WorkerView, group_of
 from toolkit.policies.support.stoppable import without_best_effort
 from toolkit.router.silence import Silence
@@ -57,7 +57,7 @@ class Rank:
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.steps: StepSums | None = None
         self.silence = Silence(config.first_token_timeout_s, config.idle_timeout_s)
-        self._bounds = Bounds(config.stuck_s, config.announced_s)
+        self._bounds = StuckBounds(config.stuck_s, config.announced_s)
         self.watchdog = Watchdog(self._bounds)
         self.health = Health.HEALTHY
         self._lost_s = config.lost_s

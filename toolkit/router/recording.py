@@ -38,7 +38,7 @@ HELD_BYTES = 16 * 2**20
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class RecordingEntry:
     """What the line of a request needs, which came `at` (ms since 1970): no part of its body.
 
     `tokens`: of its prompt, as the router guesses them. `blocks`: 256 hashes at most. `line`: once
@@ -71,18 +71,18 @@ class Recording:
             raise ConfigError(f"record: cannot write {path}: {error.strerror}") from error
         self._begun = time() - monotonic()
         self._last = _last_stamp(path)
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[RecordingEntry] = deque()
         self._held = 0
         """Bytes of lines that wait."""
         self.written = 0
         self.given_up = 0
         self._told = Tally(f"requests that run too long to be recorded in {path}")
 
-    def begin(self, sub_request: SubRequest, arrived: float) -> Entry:
+    def begin(self, sub_request: SubRequest, arrived: float) -> RecordingEntry:
         """A request has come, at this monotonic time."""
         self._last = max(self._last, round((self._begun + arrived) * 1000))
         view = sub_request.view
-        entry = Entry(
+        entry = RecordingEntry(
             self._last,
             view.prompt_tokens,
             view.blocks,
@@ -93,7 +93,7 @@ class Recording:
         self._entries.append(entry)
         return entry
 
-    def end(self, entry: Entry, output_tokens: int, prompt_tokens: int = 0) -> None:
+    def end(self, entry: RecordingEntry, output_tokens: int, prompt_tokens: int = 0) -> None:
         """It is over. `prompt_tokens`: as a prefill worker has counted them, 0 where none has."""
         if entry.line is not None:
             return  # it ran too long and was given up
@@ -140,7 +140,7 @@ class Recording:
         self.written += 1
 
 
-def _line(entry: Entry, output_tokens: int, prompt_tokens: int) -> bytes:
+def _line(entry: RecordingEntry, output_tokens: int, prompt_tokens: int) -> bytes:
     tokens = prompt_tokens or entry.tokens
     row = {
         "timestamp": entry.at,

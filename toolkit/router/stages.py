@@ -17,7 +17,7 @@ from toolkit.router.quiet import where
 
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
-    from toolkit.router.moves import Live, Outcome
+    from toolkit.router.moves import Live, MoveOutcome
     from toolkit.router.rank import Rank
     from toolkit.settings.router.rebalance import Rebalance
 
@@ -183,7 +183,7 @@ class Rebalancer:
             if not self._ended.done():
                 self._ended.set_result(None)
 
-    def _over(self, live: Live, outcome: Outcome, took_s: float) -> None:
+    def _over(self, live: Live, outcome: MoveOutcome, took_s: float) -> None:
         if outcome.how != "moved":
             self.refused[outcome.how] += 1
             self._rests[live] = monotonic() + AGAIN_S

@@ -76,7 +76,7 @@ class Call:
         self.headers: dict[str, str] = {}
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
-        self.connection: Connection | None = None
+        self.connection: UpstreamConnection | None = None
         self.retriable = False
 
     @property
@@ -126,7 +126,7 @@ def _what(error: Exception) -> str:
     return type(error).__name__
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """One keep-alive connection; at most one call at a time."""
 
     __slots__ = (
@@ -332,7 +332,7 @@ class Upstream:
         self._host = host
         self._port = port
         self._connect_timeout_s = connect_timeout_s
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[UpstreamConnection] = deque()
         _POOLS.add(self)
         self._connecting: set[asyncio.Task[None]] = set()
         self.on_lost = on_lost
@@ -401,14 +401,14 @@ class Upstream:
             return
         connection.send(call)
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> UpstreamConnection:
         """A new connection; when descriptors are short, idle ones are closed for it."""
         loop = asyncio.get_running_loop()
         for last in (False, True):
             try:
                 async with asyncio.timeout(self._connect_timeout_s):
                     _, connection = await loop.create_connection(
-                        lambda: Connection(self), self._host, self._port
+                        lambda: UpstreamConnection(self), self._host, self._port
                     )
                 return connection
             except OSError as error:
@@ -419,14 +419,14 @@ class Upstream:
             await asyncio.sleep(0)  # until they are closed
         raise AssertionError
 
-    def put(self, connection: Connection) -> None:
+    def put(self, connection: UpstreamConnection) -> None:
         connection.idle_since = monotonic()
         if len(self._idle) >= IDLE_MAX:
             connection.drop()
         else:
             self._idle.append(connection)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: UpstreamConnection) -> None:
         try:
             self._idle.remove(connection)
         except ValueError:

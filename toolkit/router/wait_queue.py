@@ -8,7 +8,7 @@ from types import TracebackType
 WAIT_LIMIT = 64
 
 
-class Place:
+class QueuePlace:
     """A request's place in the queue, from `enter` until it leaves it (`with`)."""
 
     __slots__ = ("_queue", "_woken", "best_effort")
@@ -35,7 +35,7 @@ class Place:
     def wake(self) -> None:
         self._woken.set()
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> QueuePlace:
         return self
 
     def __exit__(
@@ -55,17 +55,17 @@ class WaitQueue:
     them, it is the first of all."""
 
     def __init__(self) -> None:
-        self._places: dict[Place, None] = {}
-        self._behind: dict[Place, None] = {}
+        self._places: dict[QueuePlace, None] = {}
+        self._behind: dict[QueuePlace, None] = {}
         self._passed = 0
 
     @property
     def waiting(self) -> int:
         return len(self._places) + len(self._behind)
 
-    def enter(self, best_effort: bool = False) -> Place:
+    def enter(self, best_effort: bool = False) -> QueuePlace:
         """A place behind all others of its kind."""
-        place = Place(self, best_effort)
+        place = QueuePlace(self, best_effort)
         (self._behind if best_effort else self._places)[place] = None
         return place
 
@@ -80,13 +80,13 @@ class WaitQueue:
         for place in (*self._places, *self._behind):
             place.wake()
 
-    def _head(self) -> Place | None:
+    def _head(self) -> QueuePlace | None:
         first, behind = next(iter(self._places), None), next(iter(self._behind), None)
         if first is None or (behind is not None and self._passed >= WAIT_LIMIT):
             return behind
         return first
 
-    def _leave(self, place: Place) -> None:
+    def _leave(self, place: QueuePlace) -> None:
         if place.best_effort:
             if next(iter(self._behind)) is place:
                 self._passed = 0

@@ -46,7 +46,7 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     return known
 
 
-def check(place: layout.Layout) -> int:
+def check(place: layout.SetupLayout) -> int:
     """Prints what stands between this machine and the demo. 0: nothing does."""
     filled = (place.site_packages / "torch").is_dir()
     problems = checks.machine_problems(place.root, installed=filled)
@@ -103,7 +103,7 @@ def main(arguments: List[str]) -> int:
     return 0
 
 
-def tell(place: layout.Layout, release: Path) -> None:
+def tell(place: layout.SetupLayout, release: Path) -> None:
     """How to use a release that was fetched."""
     say.line(f"SGLang {release.name} is at {release}. Any command runs with it so:")
     say.line(f"  PYTHONPATH={release} {place.venv}/bin/toolkit launch ...")

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Iterator
 
 from toolkit.setup import checks, installer, libraries, lockfile, say, stamp, torch_build, verify
-from toolkit.setup.layout import Layout, tool_environment
+from toolkit.setup.layout import SetupLayout, tool_environment
 
 
-def ready(layout: Layout) -> bool:
+def ready(layout: SetupLayout) -> bool:
     """Whether a finished set-up of exactly these packages is there, libraries included."""
     return stamp.read(layout) == stamp.wanted(layout) and not libraries.missing()
 
 
-def ensure(layout: Layout) -> None:
+def ensure(layout: SetupLayout) -> None:
     """Sets up `.venv`, or returns at once when it is as wanted.
 
     An interrupted run is taken up again where it stopped. Two at once wait for each other.
@@ -44,7 +44,7 @@ def ensure(layout: Layout) -> None:
         say.line(f"all set up in {time.monotonic() - start:.0f} s")
 
 
-def _check(layout: Layout) -> None:
+def _check(layout: SetupLayout) -> None:
     filled = (layout.site_packages / "torch").is_dir()
     problems = checks.machine_problems(layout.root, installed=filled)
     for problem in problems:
@@ -55,7 +55,7 @@ def _check(layout: Layout) -> None:
         raise say.SetupError("\n".join(fatal))
 
 
-def _make_venv(layout: Layout) -> None:
+def _make_venv(layout: SetupLayout) -> None:
     if _usable(layout):
         return
     if layout.venv.exists():
@@ -77,7 +77,7 @@ def _make_venv(layout: Layout) -> None:
             )
 
 
-def _usable(layout: Layout) -> bool:
+def _usable(layout: SetupLayout) -> bool:
     """Whether `.venv` runs, with this Python's version, and was made at this place."""
     probe = "import sys, pip; print('%d.%d' % sys.version_info[:2], sys.prefix)"
     try:
@@ -100,7 +100,7 @@ def _usable(layout: Layout) -> bool:
     return not script.exists() or str(layout.venv) in script.read_text().splitlines()[0]
 
 
-def _fill(layout: Layout) -> None:
+def _fill(layout: SetupLayout) -> None:
     pins = lockfile.parse(layout.requirements.read_text())
     unfinished = stamp.read(layout) is None
     stamp.remove(layout)
@@ -130,7 +130,7 @@ def _fill(layout: Layout) -> None:
     stamp.write(layout, stamp.wanted(layout))
 
 
-def _install_list(layout: Layout, requirements: str) -> None:
+def _install_list(layout: SetupLayout, requirements: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(requirements)
         file.flush()
@@ -138,7 +138,7 @@ def _install_list(layout: Layout, requirements: str) -> None:
 
 
 @contextmanager
-def _only_one(layout: Layout) -> Iterator[None]:
+def _only_one(layout: SetupLayout) -> Iterator[None]:
     """Holds the project's set-up lock; the kernel frees it however the holder ends."""
     with layout.lock.open("a+") as file:
         try:

@@ -9,7 +9,7 @@ import time
 from typing import List, Sequence, Tuple
 
 from toolkit.setup import say
-from toolkit.setup.layout import Layout, tool_environment
+from toolkit.setup.layout import SetupLayout, tool_environment
 
 HEARTBEAT_S = 20.0
 _SHOWN = 100  # characters of pip's own line in a sign of life
@@ -52,7 +52,7 @@ def explain(output: str) -> str:
     return "pip said:\n    " + "\n    ".join(output.strip().splitlines()[-6:])
 
 
-def pip(layout: Layout, arguments: Sequence[str]) -> Tuple[int, str]:
+def pip(layout: SetupLayout, arguments: Sequence[str]) -> Tuple[int, str]:
     """`pip install ARGUMENTS` in the environment. Returns its exit status and its output."""
     command = [
         str(layout.python), "-m", "pip", "install", "--no-input", "--progress-bar", "off",
@@ -61,7 +61,7 @@ def pip(layout: Layout, arguments: Sequence[str]) -> Tuple[int, str]:
     return logged(layout, command)
 
 
-def logged(layout: Layout, command: List[str]) -> Tuple[int, str]:
+def logged(layout: SetupLayout, command: List[str]) -> Tuple[int, str]:
     """Runs `command`; its output goes to the log, its latest line on screen now and then."""
     live = sys.stdout.isatty()
     lines: List[str] = []
@@ -97,7 +97,7 @@ def logged(layout: Layout, command: List[str]) -> Tuple[int, str]:
     return process.returncode, "".join(lines)
 
 
-def install(layout: Layout, arguments: Sequence[str]) -> None:
+def install(layout: SetupLayout, arguments: Sequence[str]) -> None:
     """`pip install ARGUMENTS`.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Dict
 
 
 @dataclass(frozen=True)
-class Layout:
+class SetupLayout:
     """The paths that the set-up reads and writes, all inside one checkout."""
 
     root: Path
@@ -51,9 +51,9 @@ class Layout:
         return self.root / "pyproject.toml"
 
 
-def here() -> Layout:
+def here() -> SetupLayout:
     """The checkout that this file belongs to."""
-    return Layout(Path(__file__).resolve().parents[2])
+    return SetupLayout(Path(__file__).resolve().parents[2])
 
 
 def tool_environment() -> Dict[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Dict, Optional
 
 from toolkit.setup import installer, lockfile, say
-from toolkit.setup.layout import Layout
+from toolkit.setup.layout import SetupLayout
 
 PROVEN = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
 """Releases that the patches are proven with, oldest first (docs/pages/releases.md says how far)."""
@@ -26,17 +26,17 @@ BESIDE = {"0.5.23": ("openai==2.8.0",)}
 _VERSION = re.compile(r"\d+\.\d+\.\d+(\.\w+)?")
 
 
-def pinned(layout: Layout) -> str:
+def pinned(layout: SetupLayout) -> str:
     """The release that the environment itself has."""
     return lockfile.parse(layout.requirements.read_text())["sglang"]
 
 
-def folder(layout: Layout, release: str) -> Path:
+def folder(layout: SetupLayout, release: str) -> Path:
     """Where a release lies."""
     return layout.venv / "sglang" / release
 
 
-def ensure(layout: Layout, release: str) -> Optional[Path]:
+def ensure(layout: SetupLayout, release: str) -> Optional[Path]:
     """The folder of a release, fetched if it is not there; None for the pinned one.
 
     Raises:

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Dict, Optional
 
-from toolkit.setup.layout import Layout
+from toolkit.setup.layout import SetupLayout
 
 FORMAT = 1  # raise it when the set-up does something new that old environments lack
 
 
-def wanted(layout: Layout) -> Dict[str, object]:
+def wanted(layout: SetupLayout) -> Dict[str, object]:
     """What an environment made now would be made from."""
     return {
         "format": FORMAT,
@@ -25,7 +25,7 @@ def wanted(layout: Layout) -> Dict[str, object]:
     }
 
 
-def read(layout: Layout) -> Optional[Dict[str, object]]:
+def read(layout: SetupLayout) -> Optional[Dict[str, object]]:
     """The stamp in .venv, or None when there is none to trust."""
     try:
         stamp = json.loads(layout.stamp.read_text())
@@ -34,14 +34,14 @@ def read(layout: Layout) -> Optional[Dict[str, object]]:
     return stamp if isinstance(stamp, dict) and os.access(layout.python, os.X_OK) else None
 
 
-def write(layout: Layout, stamp: Dict[str, object]) -> None:
+def write(layout: SetupLayout, stamp: Dict[str, object]) -> None:
     """At once or not at all: an interrupted set-up must not look finished."""
     temporary = layout.stamp.with_suffix(".new")
     temporary.write_text(json.dumps(stamp, indent=1) + "\n")
     temporary.replace(layout.stamp)
 
 
-def remove(layout: Layout) -> None:
+def remove(layout: SetupLayout) -> None:
     layout.stamp.unlink(missing_ok=True)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from toolkit.setup import libraries, say, timings, touched
-from toolkit.setup.layout import Layout, tool_environment
+from toolkit.setup.layout import SetupLayout, tool_environment
 
 _CODE = ("toolkit", "patches", "tests", "setup.py")
 
@@ -33,7 +33,7 @@ TWO = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
 Step = Tuple[str, List[str]]
 
 
-def lint_steps(layout: Layout) -> List[Step]:
+def lint_steps(layout: SetupLayout) -> List[Step]:
     """What is wrong whatever the tests say: the first that fails ends the run.
 
     A check of the whole checkout is one more line here, the quicker before the slower. CI runs this
@@ -54,7 +54,9 @@ def lint_steps(layout: Layout) -> List[Step]:
     ]
 
 
-def test_steps(layout: Layout, unit_only: bool, scope: str, extra: Sequence[str]) -> List[Step]:
+def test_steps(
+    layout: SetupLayout, unit_only: bool, scope: str, extra: Sequence[str]
+) -> List[Step]:
     """Every step runs, the later ones too when an earlier fails; the slowest tests last.
 
     `extra` goes to pytest as it is (`-k`, `-x`, paths ...). Unit tests run in three more processes
@@ -77,20 +79,20 @@ def test_steps(layout: Layout, unit_only: bool, scope: str, extra: Sequence[str]
     return steps
 
 
-def _includes(layout: Layout, part: str, scope: str, given: Sequence[str]) -> bool:
+def _includes(layout: SetupLayout, part: str, scope: str, given: Sequence[str]) -> bool:
     """Whether this run has that part of the tests (`toolkit.setup.touched`)."""
     if scope == FULL or given:
         return True
     return scope == DEFAULT and part in touched.touched(layout.root)
 
 
-def _paths(layout: Layout, extra: Sequence[str]) -> List[str]:
+def _paths(layout: SetupLayout, extra: Sequence[str]) -> List[str]:
     """The words that name tests by their files or folders."""
     return [word for word in extra if (layout.root / word.split("::")[0]).exists()]
 
 
 def _other_kernels(
-    layout: Layout, scope: str, extra: Sequence[str], given: Sequence[str]
+    layout: SetupLayout, scope: str, extra: Sequence[str], given: Sequence[str]
 ) -> List[Step]:
     """The step of `toolkit.setup.kernels`, with the user's own words.
 
@@ -112,7 +114,7 @@ def _other_kernels(
 
 
 def run(
-    layout: Layout,
+    layout: SetupLayout,
     unit_only: bool,
     extra: Sequence[str],
     scope: str = DEFAULT,
@@ -147,7 +149,7 @@ def run(
     return 1 if failed else 0
 
 
-def lint(layout: Layout) -> int:
+def lint(layout: SetupLayout) -> int:
     """Run the lint steps alone. Returns the exit status."""
     problem = _run_lint(layout, tool_environment(), [])
     if problem:
@@ -155,7 +157,9 @@ def lint(layout: Layout) -> int:
     return 1 if problem else 0
 
 
-def _run_lint(layout: Layout, environment: Dict[str, str], took: List[Tuple[str, float]]) -> str:
+def _run_lint(
+    layout: SetupLayout, environment: Dict[str, str], took: List[Tuple[str, float]]
+) -> str:
     """The first step that failed, in words; empty where all passed."""
     for name, command in lint_steps(layout):
         status = _run_one(layout, name, command, environment, took)
@@ -165,7 +169,7 @@ def _run_lint(layout: Layout, environment: Dict[str, str], took: List[Tuple[str,
 
 
 def _run_all(
-    layout: Layout,
+    layout: SetupLayout,
     unit_only: bool,
     extra: Sequence[str],
     scope: str,
@@ -190,7 +194,7 @@ def _run_all(
 
 
 def _run_one(
-    layout: Layout,
+    layout: SetupLayout,
     name: str,
     command: List[str],
     environment: Dict[str, str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List
 
 from toolkit.setup import installer, say, verify
-from toolkit.setup.layout import Layout
+from toolkit.setup.layout import SetupLayout
 
 UV = "uv==0.13.8"
 
@@ -24,7 +24,7 @@ def has_no_cpu_build(pip_output: str) -> bool:
     )
 
 
-def install(layout: Layout, version: str) -> None:
+def install(layout: SetupLayout, version: str) -> None:
     """Installs `torch==VERSION+cpu`, from what pip is configured with, else by uv.
 
     A torch of that version which is there already is taken as it is, whatever its build: that is
@@ -57,7 +57,7 @@ def install(layout: Layout, version: str) -> None:
             )
 
 
-def uv_command(layout: Layout, version: str) -> List[str]:
+def uv_command(layout: SetupLayout, version: str) -> List[str]:
     """The command that installs the CPU build where pip's own index has none."""
     return [
         str(layout.venv / "bin" / "uv"), "pip", "install", "--python", str(layout.python),

@@ -6,7 +6,7 @@ request's counts into the vector that is compared with them. Pure numpy: no torc
 
 from __future__ import annotations
 
-from toolkit.signatures.assignment import Assignment, balanced_assignment
+from toolkit.signatures.assignment import ClusterAssignment, balanced_assignment
 from toolkit.signatures.calibration import Calibration
 from toolkit.signatures.centroids import CentroidFit, fit, fit_space, match_fits, refit
 from toolkit.signatures.clusters import Clusters, balanced_kmeans, nearest, vanilla_kmeans
@@ -28,9 +28,9 @@ from toolkit.signatures.variants import VARIANTS, VariantRho, compare_variants
 
 __all__ = [
     "VARIANTS",
-    "Assignment",
     "Calibration",
     "CentroidFit",
+    "ClusterAssignment",
     "Clusters",
     "DistinctExperts",
     "DriftRules",

@@ -20,7 +20,7 @@ _SWEEPS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Assignment:
+class ClusterAssignment:
     """`labels` [N], total `cost`, and the `prices` [K] >= 0 that prove it optimal.
 
     Every point pays `cost[i, k] + price[k]` and none would pay less elsewhere; a cluster with
@@ -35,7 +35,7 @@ class Assignment:
 
 def balanced_assignment(
     costs: NDArray[Any], capacity: int | None = None, prices: Doubles | None = None
-) -> Assignment:
+) -> ClusterAssignment:
     """Least-cost assignment of N points to K clusters of at most `capacity` points each.
 
     `costs` [N, K], any finite numbers; `capacity` is ceil(N / K) unless given; `prices` [K] from
@@ -68,7 +68,7 @@ def balanced_assignment(
     bids = _raise_prices(steps, room, bids)
     labels, bids = _Repair(steps, room, bids).run()
     total = float(array[np.arange(points), labels].sum())
-    return Assignment(labels, total, bids / scale if scale > 0 else np.zeros(clusters))
+    return ClusterAssignment(labels, total, bids / scale if scale > 0 else np.zeros(clusters))
 
 
 def _raise_prices(steps: Integers, room: int, bids: Integers) -> Integers:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.simulate.costs.links import Links
 from toolkit.simulate.errors import SimulateError
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,13 +24,13 @@ class Crossing:
     """R ranks with DP attention on G GPUs of one server, whose experts are `placed` on these.
 
     A token of a request goes to GPU g for as many of its experts, on average, as lie there
-    (`Experts.pairs`; with `replicas: nearest` as many as are served there for its rank); a rank's
-    attention runs on its own G / R GPUs. Expected copies, one a (token,
-    expert) pair, dispatched and combined in every layer, each charged to its slowest GPU. In an
-    actual step chance makes the slowest one slower.
+    (`SimulatedExperts.pairs`; with `replicas: nearest` as many as are served there for its rank); a
+    rank's attention runs on its own G / R GPUs. Expected copies, one a (token, expert) pair,
+    dispatched and combined in every layer, each charged to its slowest GPU. In an actual step
+    chance makes the slowest one slower.
     """
 
-    def __init__(self, experts: Experts, links: Links, ranks: int) -> None:
+    def __init__(self, experts: SimulatedExperts, links: Links, ranks: int) -> None:
         """SimulateError: the GPUs do not divide by the ranks, or into nodes."""
         import numpy as np
 
@@ -99,7 +99,9 @@ def _nearest(placement: Placement, topology: Topology, ranks: int) -> list[np.nd
     return [np.mean([shares(rank * own + n) for n in range(own)], axis=0) for rank in range(ranks)]
 
 
-def crossing_of(experts: Experts | None, links: Links | None, ranks: int) -> Crossing | None:
+def crossing_of(
+    experts: SimulatedExperts | None, links: Links | None, ranks: int
+) -> Crossing | None:
     """Where the cost model has links, and the experts of several ranks lie on several GPUs."""
     if experts is None or links is None or experts.pairs is None or ranks < 2:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Events
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.movable import Movable
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.rank import SimulatedRank
@@ -23,7 +23,7 @@ class Group(Movable):
         cost: CostModel,
         ranks: Sequence[SimulatedRank],
         scheduling: Scheduling,
-        experts: Experts | None,
+        experts: SimulatedExperts | None,
         on_place: Callable[[SimulatedRank, Request], None],
         on_first: Callable[[SimulatedRank, Request], None],
         on_end: Callable[[SimulatedRank, Request], None],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.simulate.costs.links import Links
 from toolkit.simulate.crossing import crossing_of
-from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.experts import Mixture, SimulatedExperts
 
 
 class ExpertTime:
@@ -12,10 +12,10 @@ class ExpertTime:
     waits for; seconds of each step: `crossing_s` of its all-to-all, `moving_s` in which experts are
     moved.
 
-    Where placements age (`Experts.aged`), figures are means over the time.
+    Where placements age (`SimulatedExperts.aged`), figures are means over the time.
     """
 
-    def __init__(self, experts: Experts, links: Links | None, ranks: int) -> None:
+    def __init__(self, experts: SimulatedExperts, links: Links | None, ranks: int) -> None:
         aging = experts.aging
         self.distinct = self.busiest = self.crossing_s = 0.0
         self.moving_s = 0.0 if aging is None else aging.step_s

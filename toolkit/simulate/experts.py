@@ -21,7 +21,7 @@ SURE = 1 - 1e-6
 """An expert that every sampled token used is still not certain."""
 
 
-class Experts:
+class SimulatedExperts:
     """The requests of a profile, as patterns that simulated ones follow.
 
     A row's share p[l, e] of decode tokens that used expert e at layer l is the chance that its next
@@ -83,7 +83,7 @@ class Experts:
         self.labels = tuple(tuple(each) for each in labels)
 
     @classmethod
-    def of_profile(cls, folder: str | Path) -> Experts:
+    def of_profile(cls, folder: str | Path) -> SimulatedExperts:
         """Those of a profile: its held-out requests are traffic, the others calibration.
         ProfileError: it is none, or damaged."""
         from toolkit.profile_folder import store
@@ -100,7 +100,7 @@ class Experts:
         found.rows = tuple(profile.model.layers)
         return found
 
-    def placed(self, placement: Placement) -> Experts:
+    def placed(self, placement: Placement) -> SimulatedExperts:
         """The same requests, where the experts of those that take a step together lie on several
         GPUs. Of an expert's replicas each gets an equal part of its tokens, as with SGLang's random
         dispatch. ValueError: they lie somewhere already, or the placement is of another model."""
@@ -122,7 +122,7 @@ class Experts:
         found.gpus, found.placement = placement.gpus, placement
         return found
 
-    def aged(self, old: Experts, fresh: float, step_s: float) -> Experts:
+    def aged(self, old: SimulatedExperts, fresh: float, step_s: float) -> SimulatedExperts:
         """The same, in a share `fresh` of the time; else they lie as `old` ones do. `step_s`: what
         moving them takes of each step. ValueError: other sizes, no share."""
         one, two = self.absent.shape, old.absent.shape
@@ -146,9 +146,9 @@ class Experts:
 
 
 class Aging(NamedTuple):
-    """Traffic changes, and experts lie as earlier traffic had it (`Experts.aged`)."""
+    """Traffic changes, and experts lie as earlier traffic had it (`SimulatedExperts.aged`)."""
 
-    old: Experts
+    old: SimulatedExperts
     fresh: float
     step_s: float
 
@@ -156,7 +156,7 @@ class Aging(NamedTuple):
 class Mixture:
     """The experts of the requests that take a step together, kept as they come and go."""
 
-    def __init__(self, experts: Experts) -> None:
+    def __init__(self, experts: SimulatedExperts) -> None:
         import numpy as np
 
         self._absent = experts.absent

@@ -142,7 +142,7 @@ class RouterFleet(_Strict):
     loads are read, 0 after every step. `classes`: best-effort requests wait behind all others.
     `first_token`: whose token a stream begins with, where `dispatch` is late. `rebalance`: requests
     move between decode ranks; None: only where there are stages. `moves`: how
-    (`toolkit.simulate.moves.Moves`)."""
+    (`toolkit.simulate.moves.SimulatedMoves`)."""
 
     dispatch: Literal["late", "concurrent"] = "late"
     prefill_policy: str = "round_robin"

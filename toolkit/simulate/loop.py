@@ -12,7 +12,7 @@ from toolkit.simulate.costs import links_of, minds_lengths
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.expert_time import ExpertTime
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.hops import seconds_of, steps_in
 from toolkit.simulate.longest import Longest
 from toolkit.simulate.neighbours import Neighbours
@@ -44,7 +44,7 @@ class Loop(ABC):
         cost: CostModel,
         ranks: Sequence[SimulatedRank],
         scheduling: Scheduling,
-        experts: Experts | None,
+        experts: SimulatedExperts | None,
         on_first: Callable[[SimulatedRank, Request], None],
         on_end: Callable[[SimulatedRank, Request], None],
         neighbours: Neighbours | None = None,

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from toolkit.simulate.costs.links import Links
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 
 if TYPE_CHECKING:
     from toolkit.policies.support.expert_map import ExpertMap
 
 
 def maps_of(
-    experts: Experts, links: Links | None, servers: Iterable[str], ranks: int
+    experts: SimulatedExperts, links: Links | None, servers: Iterable[str], ranks: int
 ) -> dict[str, ExpertMap]:
     """By server of so many DP ranks that share their experts; all have the same placement.
 

@@ -73,7 +73,7 @@ class Notified(Protocol):
         """It stays where it is, or has ended."""
 
 
-class Moves:
+class SimulatedMoves:
     """Makes moves, as `toolkit migrate` does.
 
     `direct`: the source decodes on while its KV is sent, one request after the other from each

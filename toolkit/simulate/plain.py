@@ -10,7 +10,7 @@ from typing import cast
 
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Events
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.movable import Movable
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.prompt_order import Wanted, everybody
@@ -55,7 +55,7 @@ class PlainGroup(Movable):
         cost: CostModel,
         ranks: Sequence[PlainRank],
         scheduling: Scheduling,
-        experts: Experts | None,
+        experts: SimulatedExperts | None,
         on_first: Callable[[SimulatedRank, Request], None],
         on_end: Callable[[SimulatedRank, Request], None],
         neighbours: Neighbours | None = None,

@@ -23,7 +23,7 @@ CLASSES = (URGENT, EFFORT)
 """Those that have figures of their own, as `CLASS.FIGURE`."""
 
 
-class Limits(NamedTuple):
+class LatencyLimits(NamedTuple):
     """What a good request keeps, in seconds; `urgent_ttft`: latency-sensitive ones, too."""
 
     ttft: float = math.inf
@@ -84,7 +84,8 @@ class Recorder:
 
     Counted are requests that arrive between `since` and `until`, and samples of the ranks then.
     `full`: of a closed loop, from the first answer's end to the last request's start; filling and
-    running dry have batches that no policy is about. `slo`: as `Limits` has them, for goodput.
+    running dry have batches that no policy is about. `slo`: as `LatencyLimits` has them, for
+    goodput.
     """
 
     def __init__(
@@ -92,13 +93,13 @@ class Recorder:
         ranks: Sequence[SimulatedRank],
         since: float = 0.0,
         until: float = math.inf,
-        slo: tuple[float, ...] = Limits(),
+        slo: tuple[float, ...] = LatencyLimits(),
         full: bool = False,
     ) -> None:
         self.ranks = list(ranks)
         self.full = full
         self.since, self.until = since, until
-        self.slo = Limits(*slo)
+        self.slo = LatencyLimits(*slo)
         self.all = Latencies()
         self.classes: dict[str, Latencies] = {}
         self.series = Series()

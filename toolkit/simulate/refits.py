@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class ClockRefits:
+class SimulatedRefits:
     """Moves the centroids of a policy, as `toolkit.router.eldr.clock_refits` does.
 
     A refit begins with a request that was bound and takes no simulated time: the next request finds
@@ -26,7 +26,7 @@ class ClockRefits:
         self.made = 0
 
     @classmethod
-    def of(cls, policy: Policy) -> ClockRefits | None:
+    def of(cls, policy: Policy) -> SimulatedRefits | None:
         """None for a policy that asks for none."""
         locality = policy.locality
         if locality is None or locality.refits is None:

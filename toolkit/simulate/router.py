@@ -14,12 +14,12 @@ from toolkit.policies.rounds.due import Rounds
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.simulate.events import Event, Events
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.lengths import Followed
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.rank_view import RankView
-from toolkit.simulate.refits import ClockRefits
+from toolkit.simulate.refits import SimulatedRefits
 from toolkit.simulate.request import Request
 
 
@@ -57,7 +57,7 @@ class Router:
         decode_policy: Policy,
         times: RouterTimes,
         dispatch: Literal["late", "concurrent"] = "late",
-        experts: Experts | None = None,
+        experts: SimulatedExperts | None = None,
         classes: bool = False,
         stops: bool = False,
         layout: Layout | None = None,
@@ -85,7 +85,7 @@ class Router:
         self._at: dict[Request, PrefillWorker] = {}
         needs = decode_policy.needs
         self.followed = Followed(decode_policy.follow()) if needs.following else None
-        self.refits = ClockRefits.of(decode_policy)
+        self.refits = SimulatedRefits.of(decode_policy)
         self._assigner = decode_policy if isinstance(decode_policy, Assigner) else None
         self._signatures = None if experts is None else experts.signatures
         self._rounds = Rounds()

@@ -13,9 +13,9 @@ from toolkit.bench.compare import Arm
 from toolkit.bench.stats import Ratio, paired_ratio
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.errors import SimulateError
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import Fleet
-from toolkit.simulate.recorder import CLASSES, Limits, Recorder
+from toolkit.simulate.recorder import CLASSES, LatencyLimits, Recorder
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
@@ -33,10 +33,10 @@ class Setting:
     requests: Requests
     arms: Sequence[str]
     seeds: int = 3
-    experts: Experts | None = None
+    experts: SimulatedExperts | None = None
     in_flight: int | None = None
     window: Window = field(default_factory=Window)
-    slo: tuple[float, ...] = Limits()
+    slo: tuple[float, ...] = LatencyLimits()
 
 
 @dataclass

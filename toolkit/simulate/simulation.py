@@ -18,17 +18,17 @@ from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
 from toolkit.simulate.events import Events
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import Fleet, Machine
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.maps import maps_of
-from toolkit.simulate.moves import Moves
+from toolkit.simulate.moves import SimulatedMoves
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainRank
 from toolkit.simulate.preemption import stops
 from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.rank import SimulatedRank
-from toolkit.simulate.recorder import Limits, Recorder
+from toolkit.simulate.recorder import LatencyLimits, Recorder
 from toolkit.simulate.request import Request
 from toolkit.simulate.router import Router, RouterTimes
 from toolkit.simulate.staged import Staged
@@ -61,11 +61,11 @@ class Simulation:
         fleet: Fleet,
         cost: CostModel,
         requests: Iterable[Request],
-        experts: Experts | None = None,
+        experts: SimulatedExperts | None = None,
         seed: int = 0,
         in_flight: int | None = None,
         window: Window | None = None,
-        slo: tuple[float, ...] = Limits(),
+        slo: tuple[float, ...] = LatencyLimits(),
         sample_s: float = 0.1,
     ) -> None:
         self.fleet = fleet
@@ -121,7 +121,7 @@ class Simulation:
             fleet.worker is not None and stops(fleet.worker.preempt),
             layout,
         )
-        self.moves: Moves | None = None
+        self.moves: SimulatedMoves | None = None
         """None where nothing moves."""
         self._redone: dict[Request, tuple[PrefillWorker, Callable[[], None]]] = {}
         """What is computed again for those that move, and what to do when its KV has been sent."""
@@ -172,7 +172,7 @@ class Simulation:
             rebalance,
         )
         again = self._again if self.prefills else None
-        self.moves = Moves(self.events, cost, router.moves, router.hop_s, staged, again)
+        self.moves = SimulatedMoves(self.events, cost, router.moves, router.hop_s, staged, again)
         staged.run(self.moves)
         if self.router.stages is not None and qoe is not None and rebalance.refine_s:
             refiner = Refiner(self.router.stages.layout, qoe, rebalance.refine_weight)

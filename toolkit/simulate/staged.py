@@ -10,7 +10,7 @@ from toolkit.policies.stages.refining import Batch, Refiner
 from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.lengths import Followed
-from toolkit.simulate.moves import Moves, Moving
+from toolkit.simulate.moves import Moving, SimulatedMoves
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.rank_view import RankView
 from toolkit.simulate.request import Request
@@ -49,10 +49,10 @@ class Staged:
         }
         self._coming: dict[SimulatedRank, dict[Request, Moving]] = {r: {} for r in self._of}
         self._going: dict[SimulatedRank, int] = dict.fromkeys(self._of, 0)
-        self._moves: Moves | None = None
+        self._moves: SimulatedMoves | None = None
         self._soon: Event | None = None
 
-    def run(self, moves: Moves) -> None:
+    def run(self, moves: SimulatedMoves) -> None:
         """Look from now on."""
         self._moves = moves
         self.events.after(self._rebalance.every_s, self._tick)

@@ -11,7 +11,7 @@ from toolkit.policies.sjf import ShortestFirst, theta_tokens
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
 from toolkit.simulate.events import Events
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, WorkerFleet
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainGroup, PlainRank
@@ -37,7 +37,7 @@ class WorkerBuilder:
     cost: CostModel
     fleet: Fleet
     neighbours: Neighbours | None
-    experts: Experts | None
+    experts: SimulatedExperts | None
 
     def prefills(self, on_done: Callable[[Request], None]) -> list[PrefillWorker]:
         """Those of prefill and decode apart."""

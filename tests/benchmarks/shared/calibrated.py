@@ -17,7 +17,7 @@ from tests.benchmarks.shared.common import percentile
 from tests.benchmarks.shared.cost_fit import Fitted, fitted, fitted_plain
 from tests.dp_recipe import recipe
 from toolkit.bench.arrivals import poisson
-from toolkit.bench.runner import Load, Outcome, check, play
+from toolkit.bench.runner import BenchLoad, RunOutcome, check, play
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import Target, flush_caches, set_policy
 from toolkit.bench.workload import Item, Workload
@@ -42,9 +42,9 @@ class Case:
     """Nobody tells the workers how long answers get."""
 
     @property
-    def load(self) -> Load:
+    def load(self) -> BenchLoad:
         in_flight = self.in_flight
-        return Load(open_loop=in_flight is None, concurrency=in_flight, hidden=self.hidden)
+        return BenchLoad(open_loop=in_flight is None, concurrency=in_flight, hidden=self.hidden)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,9 @@ async def calibrate(
     return workers.fit(runs)
 
 
-async def played(session: Any, target: Target, urls: list[str], case: Case, policy: str) -> Outcome:
+async def played(
+    session: Any, target: Target, urls: list[str], case: Case, policy: str
+) -> RunOutcome:
     """A case on the workers, whose prefix caches are empty. BenchError: it is no result."""
     await set_policy(session, target.url, {"decode": policy})
     await flush_caches(session, urls)
@@ -141,7 +143,7 @@ async def played(session: Any, target: Target, urls: list[str], case: Case, poli
     return outcome
 
 
-def client(outcome: Outcome) -> dict[str, float]:
+def client(outcome: RunOutcome) -> dict[str, float]:
     """What the client saw."""
     samples = outcome.samples
     tpots = [(s.latency - s.ttft) / (s.output_len - 1) for s in samples if s.output_len > 1]

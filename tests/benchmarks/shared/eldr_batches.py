@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.bench.client import Sample
 from toolkit.bench.errors import BenchError
-from toolkit.bench.runner import Outcome
+from toolkit.bench.runner import RunOutcome
 from toolkit.bench.workload import Workload
 
 APART_S = 3.0
@@ -57,7 +57,7 @@ class Record:
         self._moments = moments
         self._found: list[list[list[list[Batch]]]] = [[[] for _ in range(arms)] for _ in rounds]
 
-    def keep(self, arm: int, number: int, outcome: Outcome) -> None:
+    def keep(self, arm: int, number: int, outcome: RunOutcome) -> None:
         """Take down what an arm did in a round. Errors as `batches`."""
         if self._moments:
             self._found[number][arm] = batches(outcome, self._prompts[number], self._moments)
@@ -68,7 +68,7 @@ class Record:
 
 
 def batches(
-    outcome: Outcome, prompts: Sequence[tuple[int, ...]], moments: int
+    outcome: RunOutcome, prompts: Sequence[tuple[int, ...]], moments: int
 ) -> list[list[Batch]]:
     """The batch of every decode worker at `moments` moments, evenly spread over the time in which
     the closed loop was full; `prompts` are the ids of the samples' prompts. A list a moment.
@@ -89,7 +89,7 @@ def batches(
     return found
 
 
-def _stays(outcome: Outcome, prompts: Sequence[tuple[int, ...]]) -> dict[str, list[_Stay]]:
+def _stays(outcome: RunOutcome, prompts: Sequence[tuple[int, ...]]) -> dict[str, list[_Stay]]:
     decode = outcome.decode
     if decode is None:
         raise BenchError(f"the decode workers were not heard: {outcome.note}")

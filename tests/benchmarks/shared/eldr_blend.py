@@ -10,7 +10,7 @@ import numpy as np
 from tests.benchmarks.shared.eldr_rows import Rows
 from toolkit.signatures.calibration import Calibration
 from toolkit.signatures.centroids import fit_space
-from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.experts import Mixture, SimulatedExperts
 
 BATCH, BATCHES = 24, 200
 PROMPT = 300
@@ -48,13 +48,13 @@ class Blend:
         mixed: np.ndarray = ((1 - share) * chances + share * mean).clip(0, 1)
         return mixed
 
-    def chances(self, share: float) -> Experts:
+    def chances(self, share: float) -> SimulatedExperts:
         """Without signatures."""
         counts = np.rint(self._mixed(self._decode, share) * FINE)
         tokens = np.full(len(counts), FINE)
-        return Experts(counts, tokens, labels=self._labels, held_out=self._held)
+        return SimulatedExperts(counts, tokens, labels=self._labels, held_out=self._held)
 
-    def experts(self, share: float, seed: int = 0) -> Experts:
+    def experts(self, share: float, seed: int = 0) -> SimulatedExperts:
         """With signatures, as a prefill of the same model gives them."""
         source = np.random.default_rng(seed)
         counts = source.binomial(PROMPT, self._mixed(self._prefill, share))
@@ -62,7 +62,7 @@ class Blend:
         tokens = np.full(len(decode), FINE)
         fit = ~self._held
         space, _, _ = fit_space(Calibration(counts[fit], decode[fit], tokens[fit]), seed)
-        return Experts(decode, tokens, counts, space, self._labels, self._held)
+        return SimulatedExperts(decode, tokens, counts, space, self._labels, self._held)
 
     def fewer(self, share: float) -> float:
         """How many fewer experts a batch of one kind activates than a mixed one."""
@@ -78,7 +78,7 @@ class Blend:
         return high
 
 
-def activated(experts: Experts, kinds: Mapping[str, float], alike: bool) -> float:
+def activated(experts: SimulatedExperts, kinds: Mapping[str, float], alike: bool) -> float:
     """Mean distinct experts of batches of what is served: of one kind, or of all mixed."""
     source = random.Random(0)
     rows = {kind: [row for row in experts.traffic if kind in experts.labels[row]] for kind in kinds}

@@ -13,7 +13,7 @@ from typing import Any
 
 from toolkit.bench.compare import Comparison
 from toolkit.bench.mix import Deck, parse_mix
-from toolkit.bench.runner import Load, check, play
+from toolkit.bench.runner import BenchLoad, check, play
 from toolkit.bench.stats import Ratio, paired_ratio
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
@@ -112,7 +112,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-async def warm_up(session: Any, target: Target, first: Workload, load: Load) -> None:
+async def warm_up(session: Any, target: Target, first: Workload, load: BenchLoad) -> None:
     """Connections, and first-call costs of every worker."""
     part = Workload("warm-up", first.items[:WARM_UP])
     check(await play(session, target, part, load), len(part))

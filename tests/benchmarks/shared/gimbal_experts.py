@@ -19,7 +19,7 @@ from toolkit.placement import Placement, Topology, Traffic, count, from_gpus, pl
 from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.costs.links import Links, deepep
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 
 GPUS = Topology(2, 2)
 LAYERS, EXPERTS, TOP, HIDDEN = 48, 128, 8, 2048
@@ -42,7 +42,7 @@ class Laid(NamedTuple):
     """Experts where they lie, and costs. `pairs`: (token, expert) pairs of the busiest GPU / mean,
     mean of layers; `across`: the share of pairs that leaves the token's own GPU."""
 
-    experts: Experts
+    experts: SimulatedExperts
     cost: Linear
     pairs: float
     across: float
@@ -61,7 +61,7 @@ def laid(seed: int, zipf: float = 0.6) -> dict[str, Laid]:
     ids = token_ids(2 * REQUESTS * TOKENS, recipe, seed)
     seen, unseen = np.split(ids, 2)
     owner = np.repeat(np.arange(REQUESTS), TOKENS)
-    experts = Experts(counted(unseen, owner, REQUESTS, EXPERTS), np.full(REQUESTS, TOKENS))
+    experts = SimulatedExperts(counted(unseen, owner, REQUESTS, EXPERTS), np.full(REQUESTS, TOKENS))
     traffic = count(seen, EXPERTS, windows=1)
     placements = {kind: place(kind, traffic, GPUS) for kind in FITTED} | {WORST: worst(traffic)}
     found = {kind: _of(each, experts, unseen) for kind, each in placements.items()}
@@ -76,7 +76,7 @@ def worst(traffic: Traffic) -> Placement:
     return from_gpus(np.tile(gpu, (traffic.layers, 1)), order, traffic.experts, GPUS.gpus)
 
 
-def _of(placement: Placement, experts: Experts, unseen: np.ndarray) -> Laid:
+def _of(placement: Placement, experts: SimulatedExperts, unseen: np.ndarray) -> Laid:
     """Tokens lie on both ranks in turn: requests are not sent by their experts."""
     found = sent(placement, GPUS, unseen, np.arange(len(unseen)) % GPUS.gpus, dispatch="random")
     pairs = float((found.load.max(axis=1) / found.load.mean(axis=1)).mean())

@@ -24,7 +24,7 @@ from toolkit.signatures.idf import idf_weights
 from toolkit.signatures.space import SignatureSpace
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
 from toolkit.simulate.costs.links import Link, Links, Work, deepep
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 
 LAYERS, WHOLE, EXPERTS, REDUNDANT = 15, 58, 256, 32
 REQUESTS, PROMPT, DECODE = 1152, 12, 16
@@ -35,7 +35,7 @@ SPECIALISED = 0.785
 class Wide(NamedTuple):
     """Experts by placement (`eplb`, `lay`); rows are the requests that nothing was fitted to."""
 
-    experts: dict[str, Experts]
+    experts: dict[str, SimulatedExperts]
 
 
 def wide(nodes: int, seed: int) -> Wide:
@@ -57,7 +57,7 @@ def wide(nodes: int, seed: int) -> Wide:
         "eplb": eplb(Traffic(load.sum(axis=0), none), topology, REDUNDANT),
         "lay": lay(load, topology, REDUNDANT, seed).placement,
     }
-    unplaced = Experts(decode[1], np.full(REQUESTS, DECODE), prefill[1], space)
+    unplaced = SimulatedExperts(decode[1], np.full(REQUESTS, DECODE), prefill[1], space)
     return Wide({name: unplaced.placed(each) for name, each in placements.items()})
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from patches.steps import request_times
 from patches.steps.step_log import FIELDS
-from toolkit.bench.decode import Decode, RankSteps
+from toolkit.bench.decode import DecodeSteps, RankSteps
 
 
 def step(batch: int, *distinct: float, **more: float) -> list[float]:
@@ -29,5 +29,5 @@ def rank(name: str, steps: list[list[float]], finished: list[list[float]]) -> Ra
     )
 
 
-def decode(*ranks: RankSteps, clock: str = "cpu") -> Decode:
-    return Decode(ranks, FIELDS, request_times.FIELDS, clock)
+def decode(*ranks: RankSteps, clock: str = "cpu") -> DecodeSteps:
+    return DecodeSteps(ranks, FIELDS, request_times.FIELDS, clock)

@@ -10,7 +10,7 @@ from tests.unit.bench.steps import decode, rank
 from toolkit.bench.client import Sample
 from toolkit.bench.decode import RankSteps
 from toolkit.bench.errors import BenchError
-from toolkit.bench.runner import Outcome
+from toolkit.bench.runner import RunOutcome
 
 PROMPTS = [(1, 2, 3), (4, 5, 6), (7, 8)]
 
@@ -36,8 +36,8 @@ def worker(name: str, *rows: list[float]) -> RankSteps:
     return rank(name, [], list(rows))
 
 
-def outcome(samples: list[Sample], *ranks: RankSteps) -> Outcome:
-    return Outcome(samples, 100.0, 0.0, None, None, [], decode(*ranks))
+def outcome(samples: list[Sample], *ranks: RankSteps) -> RunOutcome:
+    return RunOutcome(samples, 100.0, 0.0, None, None, [], decode(*ranks))
 
 
 TEN = tuple(range(100, 112))
@@ -89,6 +89,6 @@ def test_a_prompt_that_the_workers_read_otherwise_is_an_error() -> None:
 
 
 def test_without_the_workers_records_there_is_nothing() -> None:
-    alone = Outcome(PLAYED, 1.0, 0.0, None, None, [], None, note="nobody there")
+    alone = RunOutcome(PLAYED, 1.0, 0.0, None, None, [], None, note="nobody there")
     with pytest.raises(BenchError, match="nobody there"):
         batches(alone, PROMPTS, 1)

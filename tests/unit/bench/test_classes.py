@@ -31,10 +31,10 @@ from toolkit.bench.errors import BenchError
 from toolkit.bench.groups import by_class, by_name
 from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.page import render
-from toolkit.bench.phases import Phase
+from toolkit.bench.phases import TrafficPhase
 from toolkit.bench.ratios import class_tables
 from toolkit.bench.report import group_tables
-from toolkit.bench.runner import Load
+from toolkit.bench.runner import BenchLoad
 from toolkit.bench.session import Settings
 from toolkit.bench.several import joined_groups
 from toolkit.bench.swept import Range
@@ -85,7 +85,10 @@ def test_over_many_seeds_the_share_is_what_was_asked_for(share: float) -> None:
 TALK = [spoken(*(f"{n}.{part}" for part in range(2 * (n % 3) + 1))) for n in range(30)]
 SOURCES: dict[str, dict[str, Any]] = {
     "prompts": {"num_requests": 40, "rate": 3.0},
-    "phases": {"phases": (Phase(9, languages="en"), Phase(8, domains="code")), "rate": 2.0},
+    "phases": {
+        "phases": (TrafficPhase(9, languages="en"), TrafficPhase(8, domains="code")),
+        "rate": 2.0,
+    },
     "trace": {"trace": "lengths.csv", "num_requests": 40, "rate": 5.0},
     "file": {"prompts": "talk.jsonl", "chat": True, "rate": 5.0},
     "talk": {"prompts": "talk.jsonl", "chat": True, "turns": "recorded", "think_s": 1.0,
@@ -186,7 +189,7 @@ class LatencySensitive(OneByOne):
 def options(requests: int = 24, **more: Any) -> Settings:
     source = Source(num_requests=requests, max_tokens=1, ls_share=0.4, **more.pop("source", {}))
     slo = Slo(ttft_ms=1e3 * SLO_S)
-    return Settings(source, Load(concurrency=8), slo, **({"warmup": 0} | more))
+    return Settings(source, BenchLoad(concurrency=8), slo, **({"warmup": 0} | more))
 
 
 def test_a_server_is_told_the_class_of_every_request_and_the_report_too() -> None:
@@ -208,7 +211,7 @@ def test_only_words_that_a_router_knows_are_sent(tmp_path: Path, kind: str) -> N
     row = {"prompt": "a"} | ({"class": kind} if kind else {})
     server = LatencySensitive()
     path = saved(tmp_path, "a.jsonl", row)
-    run(server, Settings(Source(prompts=path), Load(), Slo(), warmup=1))
+    run(server, Settings(Source(prompts=path), BenchLoad(), Slo(), warmup=1))
     assert server.classes == [kind if kind in (URGENT, "standard", OTHER) else None] * 2
 
 
@@ -233,7 +236,9 @@ def test_a_comparison_has_ratios_by_class() -> None:
 
 def test_each_run_of_a_sweep_has_its_classes() -> None:
     asked = Range(200.0, 400.0, runs=2, within=1.0)
-    report = run(LatencySensitive(), replace(options(), load=Load(open_loop=True), sweep=asked))
+    report = run(
+        LatencySensitive(), replace(options(), load=BenchLoad(open_loop=True), sweep=asked)
+    )
     assert report.swept is not None
     for point in report.swept.curves[0].points:
         for seed, each in enumerate(point.runs):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit.bench.client import Sample, StreamTimer, _finish, payload
 from toolkit.bench.errors import BenchError
-from toolkit.bench.runner import Outcome, check
+from toolkit.bench.runner import RunOutcome, check
 from toolkit.bench.watch import lost_between, requests_per_worker, unhealthy
 from toolkit.bench.workload import Item
 
@@ -109,8 +109,8 @@ def test_bodies_carry_ids_where_they_can() -> None:
     assert (chat["max_tokens"], chat["ignore_eos"]) == (3, False)
 
 
-def outcome(samples: list[Sample], faults: list[str] | None = None) -> Outcome:
-    return Outcome(samples, 1.0, 0.0, None, None, faults or [])
+def outcome(samples: list[Sample], faults: list[str] | None = None) -> RunOutcome:
+    return RunOutcome(samples, 1.0, 0.0, None, None, faults or [])
 
 
 GOOD = Sample(success=True, output_len=4)
@@ -129,7 +129,7 @@ def test_a_whole_run_passes() -> None:
         (outcome([GOOD, GOOD], ["worker decode-0 failed 2 request(s)"]), "decode-0 failed 2"),
     ],
 )
-def test_lost_work_is_an_error(result: Outcome, says: str) -> None:
+def test_lost_work_is_an_error(result: RunOutcome, says: str) -> None:
     with pytest.raises(BenchError, match=says):
         check(result, expected=2)
 

@@ -16,7 +16,7 @@ from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.errors import BenchError
 from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.ratios import arms_table, ratio_tables
-from toolkit.bench.runner import Load
+from toolkit.bench.runner import BenchLoad
 from toolkit.bench.session import Settings, _rounds
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
@@ -61,14 +61,14 @@ def test_the_oracle_needs_labels() -> None:
     async def main() -> Comparison:
         target = Target("http://127.0.0.1:9", "m", None, None)
         rounds = [Workload("w", (Item("a", 1),))]
-        return await compare(None, target, rounds, Load(), arms, 0)  # type: ignore[arg-type]
+        return await compare(None, target, rounds, BenchLoad(), arms, 0)  # type: ignore[arg-type]
 
     with pytest.raises(BenchError, match="--label domain, language, cell or class"):
         asyncio.run(main())
 
 
 def test_rounds_that_cannot_be_filled_are_an_error_in_plain_words() -> None:
-    settings = Settings(Source(), Load(), Slo(), rounds=3)
+    settings = Settings(Source(), BenchLoad(), Slo(), rounds=3)
     with pytest.raises(BenchError, match="2 requests cannot fill 3 rounds; ask for more"):
         _rounds(Workload("w", (Item("a", 1), Item("b", 1))), settings)
 

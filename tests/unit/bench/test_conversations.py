@@ -20,7 +20,7 @@ from toolkit.bench.conversations import served, turns
 from toolkit.bench.errors import BenchError
 from toolkit.bench.groups import MOST, by_name, by_turn, turn_metrics
 from toolkit.bench.prompts import UserPrompt, parse
-from toolkit.bench.runner import Load, Outcome, check, new_session, play
+from toolkit.bench.runner import BenchLoad, RunOutcome, check, new_session, play
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
 
@@ -181,8 +181,8 @@ class Chats:
         return answer
 
 
-def talk(server: Chats, workload: Workload, load: Load) -> Outcome:
-    async def main() -> Outcome:
+def talk(server: Chats, workload: Workload, load: BenchLoad) -> RunOutcome:
+    async def main() -> RunOutcome:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", server.answer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -220,7 +220,7 @@ def test_turns_are_played_in_order_with_the_history_asked_for(
 ) -> None:
     work = made(tmp_path, *ROWS, turns=kind, **({"rate": 300.0} if open_loop else {}))  # type: ignore[arg-type]
     server = Chats()
-    load = Load("chat", open_loop, concurrency=4, served=kind == "served")
+    load = BenchLoad("chat", open_loop, concurrency=4, served=kind == "served")
     outcome = talk(server, work, load)
     check(outcome, len(work))
     assert len(server.bodies) == len(work) == 18
@@ -245,7 +245,7 @@ def test_turns_are_played_in_order_with_the_history_asked_for(
 
 def test_somebody_thinks_between_two_turns(tmp_path: Path) -> None:
     work = made(tmp_path, spoken("a", "b", "c", "d", "e"), think_s=0.1)
-    outcome = talk(Chats(), work, Load("chat"))
+    outcome = talk(Chats(), work, BenchLoad("chat"))
     gaps = [
         after.start_time - before.start_time - before.latency
         for before, after in pairwise(outcome.samples)
@@ -256,7 +256,7 @@ def test_somebody_thinks_between_two_turns(tmp_path: Path) -> None:
 def test_turns_after_a_refused_one_are_lost_and_counted(tmp_path: Path) -> None:
     work = made(tmp_path, spoken("a", "b", "no", "d", "e"), spoken("f", "g", "h"))
     server = Chats(refuse="no")
-    outcome = talk(server, work, Load("chat"))
+    outcome = talk(server, work, BenchLoad("chat"))
     assert [sample.success for sample in outcome.samples] == [True, False, False, True, True]
     assert [sample.status for sample in outcome.samples] == [200, 429, 429, 200, 200]
     assert len(server.bodies) == 4
@@ -267,7 +267,7 @@ def test_turns_after_a_refused_one_are_lost_and_counted(tmp_path: Path) -> None:
 def test_figures_by_class_and_without_conversations() -> None:
     items = [Item("a", 1, kind=kind, domain="law") for kind in ("batch", "", "batch")]
     work = Workload("w", tuple(items))
-    outcome = talk(Chats(), work, Load("chat"))
+    outcome = talk(Chats(), work, BenchLoad("chat"))
     found = by_name(work, outcome.samples, 2.0)
     assert list(found) == ["class"], "one domain tells nothing apart"
     assert {name: each["completed"] for name, each in found["class"].items()} == {"batch": 2, "": 1}
@@ -279,7 +279,7 @@ def test_figures_by_class_and_without_conversations() -> None:
 def test_turns_beyond_the_last_that_is_told_alone_are_together() -> None:
     items = [Item("a", 1, conversation=0, turn=n) for n in range(MOST + 3)]
     work = Workload("w", tuple(items))
-    outcome = talk(Chats(), work, Load("chat"))
+    outcome = talk(Chats(), work, BenchLoad("chat"))
     found = by_turn(work, outcome.samples, 1.0)
     assert found is not None
     assert [each["completed"] for each in found] == [1] * (MOST - 1) + [4]

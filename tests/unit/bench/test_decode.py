@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from patches.steps.step_log import FIELDS
 from tests.unit.bench.steps import decode, done, rank, step
-from toolkit.bench.decode import Decode
+from toolkit.bench.decode import DecodeSteps
 
 
 def test_every_step_counts_once_and_dense_layers_not_at_all() -> None:
@@ -43,7 +43,7 @@ def test_on_an_accelerator_the_wall_is_its_own_clock() -> None:
 def test_what_was_not_measured_has_no_key() -> None:
     nothing = decode(rank("a", [], []), rank("b", [], [])).metrics()
     assert nothing == {"worker_clock": "cpu", "decode_steps": 0}
-    never = Decode((rank("a", [], []),), (), (), "cpu")
+    never = DecodeSteps((rank("a", [], []),), (), (), "cpu")
     assert never.metrics()["decode_steps"] == 0
     assert never.between(0, 1).by_batch() == {}
     without = decode(rank("a", [step(8)], [done(2, 0.0, 0.0)])).metrics()

@@ -23,7 +23,7 @@ from patches.streams.expert_stream import ExpertHub
 from tests.unit.bench.steps import done, step
 from toolkit.bench import listen
 from toolkit.bench.listen import DecodeWatch
-from toolkit.bench.runner import Load, Outcome, check, new_session, play
+from toolkit.bench.runner import BenchLoad, RunOutcome, check, new_session, play
 from toolkit.bench.session import Settings, measure
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
@@ -123,11 +123,11 @@ class FakeServer:
 ITEMS = tuple(Item(f"p{n}", 4 + n % 3, domain="code", language="en") for n in range(12))
 
 
-def played(server: FakeServer, load: Load | None = None) -> Outcome:
-    async def main() -> Outcome:
+def played(server: FakeServer, load: BenchLoad | None = None) -> RunOutcome:
+    async def main() -> RunOutcome:
         async with server.up(), new_session() as session:
             target = Target(server.url, "m", None, None)
-            return await play(session, target, Workload("w", ITEMS), load or Load())
+            return await play(session, target, Workload("w", ITEMS), load or BenchLoad())
 
     return asyncio.run(main())
 
@@ -184,7 +184,7 @@ def test_a_worker_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mon
 def test_a_stream_that_breaks_in_mid_run_costs_only_its_numbers() -> None:
     server = FakeServer()
     server.before_answer = lambda: server.cut.set() if len(server.tokens) == 7 else None
-    outcome = played(server, Load(concurrency=1))
+    outcome = played(server, BenchLoad(concurrency=1))
     check(outcome, len(ITEMS))
     assert "went away" in outcome.remarks()[0]
     assert outcome.decode is not None
@@ -213,7 +213,7 @@ def test_rows_that_never_come_are_waited_for_only_so_long(monkeypatch: pytest.Mo
 )
 def test_the_router_is_told_the_label(label: Any, sent: str | None) -> None:
     server = FakeServer()
-    played(server, Load(label=label))
+    played(server, BenchLoad(label=label))
     assert set(server.labels) == {sent}
 
 
@@ -222,11 +222,11 @@ def test_a_report_has_the_decode_workers_by_name(tmp_path: Path) -> None:
 
     from toolkit.bench.build import Source
     from toolkit.bench.metrics import Slo
-    from toolkit.bench.phases import Phase
+    from toolkit.bench.phases import TrafficPhase
     from toolkit.bench.report import decode_table, metrics_table, phase_table, write_json
 
-    phases = (Phase(6, languages="en"), Phase(4, domains="code", max_tokens=5))
-    settings = Settings(Source(phases=phases, max_tokens=3), Load(label="cell"), Slo())
+    phases = (TrafficPhase(6, languages="en"), TrafficPhase(4, domains="code", max_tokens=5))
+    settings = Settings(Source(phases=phases, max_tokens=3), BenchLoad(label="cell"), Slo())
 
     async def main() -> Any:
         async with FakeServer().up() as server:

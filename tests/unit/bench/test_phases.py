@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolkit.bench.build import Source, build
 from toolkit.bench.errors import BenchError
-from toolkit.bench.phases import Phase
+from toolkit.bench.phases import TrafficPhase
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
 
@@ -21,8 +21,8 @@ TARGET = Target("http://x", "m", 4096, None)
 
 def test_a_phase_is_written_as_keys_and_values() -> None:
     text = "requests=200  languages=en:1,zh:1 max_tokens=16 rate=2.5"
-    assert Phase.parse(text) == Phase(200, "all", "en:1,zh:1", 16, 2.5)
-    assert Phase.parse("domains=code requests=3").mix == "domains=code languages=all"
+    assert TrafficPhase.parse(text) == TrafficPhase(200, "all", "en:1,zh:1", 16, 2.5)
+    assert TrafficPhase.parse("domains=code requests=3").mix == "domains=code languages=all"
 
 
 @pytest.mark.parametrize(
@@ -40,15 +40,15 @@ def test_a_phase_is_written_as_keys_and_values() -> None:
 )
 def test_a_wrong_phase_is_refused_in_plain_words(text: str, says: str) -> None:
     with pytest.raises(BenchError, match=says):
-        Phase.parse(text)
+        TrafficPhase.parse(text)
 
 
 DRIFT = Source(
     max_tokens=8,
     phases=(
-        Phase(60, languages="en:1,zh:1"),
-        Phase(80, domains="code,legal:3", max_tokens=5),
-        Phase(60, languages="en:1,zh:1"),
+        TrafficPhase(60, languages="en:1,zh:1"),
+        TrafficPhase(80, domains="code,legal:3", max_tokens=5),
+        TrafficPhase(60, languages="en:1,zh:1"),
     ),
 )
 
@@ -71,25 +71,27 @@ def test_the_mix_switches_and_no_prompt_returns_before_its_cell_is_used_up() -> 
 
 def test_without_phases_nothing_has_changed() -> None:
     whole = build(Source(num_requests=40, seed=3), TARGET, open_loop=False)
-    phased = build(Source(seed=3, phases=(Phase(40),)), TARGET, open_loop=False)
+    phased = build(Source(seed=3, phases=(TrafficPhase(40),)), TARGET, open_loop=False)
     assert whole.digest == phased.digest
     assert {item.phase for item in whole} == {0}
 
 
 def test_phases_arrive_one_after_the_other_each_at_its_rate() -> None:
-    source = Source(rate=5.0, phases=(Phase(400), Phase(800, domains="code", rate=50.0)))
+    source = Source(
+        rate=5.0, phases=(TrafficPhase(400), TrafficPhase(800, domains="code", rate=50.0))
+    )
     times = [item.arrival_s for item in build(source, TARGET, open_loop=True)]
     assert times == sorted(times)
     assert times[0] == 0.0
     assert times[400] == pytest.approx(80, rel=0.2)
     assert times[-1] - times[400] == pytest.approx(16, rel=0.2)
     with pytest.raises(BenchError, match="rate= in every --phase"):
-        build(Source(phases=(Phase(4), Phase(4, rate=1.0))), TARGET, open_loop=True)
+        build(Source(phases=(TrafficPhase(4), TrafficPhase(4, rate=1.0))), TARGET, open_loop=True)
 
 
 def test_a_trace_has_no_phases(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no domains"):
-        build(Source(trace=tmp_path / "t.csv", phases=(Phase(4),)), TARGET, open_loop=False)
+        build(Source(trace=tmp_path / "t.csv", phases=(TrafficPhase(4),)), TARGET, open_loop=False)
 
 
 @settings(deadline=None)

@@ -8,10 +8,10 @@ import pytest
 from patches.steps.step_log import FIELDS
 from tests.unit.bench.steps import decode, done, rank, step
 from toolkit.bench.client import Sample
-from toolkit.bench.decode import Decode, RankSteps
-from toolkit.bench.runner import FEW_STEPS, Load, Outcome
+from toolkit.bench.decode import DecodeSteps, RankSteps
+from toolkit.bench.runner import FEW_STEPS, BenchLoad, RunOutcome
 
-CLOSED = Load(concurrency=2)
+CLOSED = BenchLoad(concurrency=2)
 STEPS = 100
 
 
@@ -32,8 +32,8 @@ def worker(name: str, ends: list[float]) -> RankSteps:
     )
 
 
-def outcome(found: Decode | None, played: list[Sample]) -> Outcome:
-    return Outcome(played, 100.0, 0.0, None, None, [], found)
+def outcome(found: DecodeSteps | None, played: list[Sample]) -> RunOutcome:
+    return RunOutcome(played, 100.0, 0.0, None, None, [], found)
 
 
 def ends(rows: np.ndarray) -> list[float]:

@@ -22,7 +22,7 @@ from toolkit.bench.knee import Search
 from toolkit.bench.metrics import Slo
 from toolkit.bench.page import render
 from toolkit.bench.repeats import runs_table, sweep_lines, sweep_table
-from toolkit.bench.runner import Load
+from toolkit.bench.runner import BenchLoad
 from toolkit.bench.session import Report, Settings, measure
 from toolkit.bench.several import joined, over_runs
 from toolkit.bench.sweep import at_rate
@@ -115,7 +115,7 @@ def settings(low: float, high: float, requests: int = 40, **more: Any) -> Settin
     asked = Range(low, high, **{"runs": 2, "within": 1.0} | more.pop("range", {}))
     return Settings(
         Source(num_requests=requests, max_tokens=1),
-        Load(open_loop=True, concurrency=None),
+        BenchLoad(open_loop=True, concurrency=None),
         Slo(ttft_ms=250.0),
         warmup=0,
         sweep=asked,
@@ -205,7 +205,7 @@ def test_a_sweep_that_starts_beyond_the_knee_or_ends_before_it_says_so() -> None
 def test_several_runs_have_intervals() -> None:
     server, said = OneByOne(), []  # type: ignore[var-annotated]
     chosen = Settings(
-        Source(num_requests=6, max_tokens=1), Load(concurrency=2), Slo(1e6), warmup=0, runs=3
+        Source(num_requests=6, max_tokens=1), BenchLoad(concurrency=2), Slo(1e6), warmup=0, runs=3
     )
     report = run(server, chosen, said.append)
     assert server.flushes == 3 and server.played == 18
@@ -224,7 +224,7 @@ def test_several_runs_have_intervals() -> None:
 
 def test_what_warms_up_is_in_no_cache_of_what_is_counted() -> None:
     server = OneByOne()
-    load = Load(concurrency=2)
+    load = BenchLoad(concurrency=2)
     run(server, Settings(Source(num_requests=6, max_tokens=1), load, Slo(), warmup=4))
     warm, counted = server.texts[:4], server.texts[4:]
     assert len(counted) == 6

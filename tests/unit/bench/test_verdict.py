@@ -19,15 +19,15 @@ from toolkit.bench.page import ready, render, write
 from toolkit.bench.progress import Progress
 from toolkit.bench.ratios import verdict_table
 from toolkit.bench.stats import Ratio, paired_ratio
-from toolkit.bench.verdict import METRICS, Finding, findings, shown
+from toolkit.bench.verdict import METRICS, BenchFinding, findings, shown
 from toolkit.report.terminal import show
 
 BY_KEY = {metric.key: metric for metric in METRICS}
 
 
-def finding(key: str, low: float, high: float) -> Finding:
+def finding(key: str, low: float, high: float) -> BenchFinding:
     middle = (low * high) ** 0.5
-    return Finding(BY_KEY[key], 1.0, 1.0, Ratio(middle, low, high, 8))
+    return BenchFinding(BY_KEY[key], 1.0, 1.0, Ratio(middle, low, high, 8))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_no_difference_is_called_one_in_no_more_than_a_twentieth_of_cases() -> N
     for _ in range(1000):
         ours, other = ([source.lognormvariate(0, 0.2) for _ in range(8)] for _ in range(2))
         ratio = paired_ratio(ours, other)
-        called += Finding(BY_KEY["median_ttft_ms"], 1, 1, ratio).word != "no difference seen"
+        called += BenchFinding(BY_KEY["median_ttft_ms"], 1, 1, ratio).word != "no difference seen"
     assert 25 <= called <= 75
 
 

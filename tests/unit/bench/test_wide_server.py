@@ -12,7 +12,7 @@ from tests.benchmarks.shared.wide_server import cost, wide
 from tests.present import present
 from toolkit.placement import Topology, linear
 from toolkit.simulate.crossing import Crossing
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 
 
 def test_a_step_is_that_of_locality_nodes() -> None:
@@ -25,7 +25,7 @@ def test_a_step_is_that_of_locality_nodes() -> None:
     placement = linear(layers, 256, topology, 32)
     model = cost(gpus)
     crossing = Crossing(
-        Experts(counts, np.full(1, 10)).placed(placement), present(model.links), gpus
+        SimulatedExperts(counts, np.full(1, 10)).placed(placement), present(model.links), gpus
     )
     per_rank = 16
     for rank in range(gpus):

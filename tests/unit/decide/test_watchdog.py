@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import DOING_BYTES, LONGEST_S, Beat, Heartbeat
-from toolkit.decide.watchdog import FACTOR, GAP_S, Bounds, Health, Watchdog
+from toolkit.decide.watchdog import FACTOR, GAP_S, Health, StuckBounds, Watchdog
 
-BOUNDS = Bounds(stuck_s=5.0, announced_s=120.0)
+BOUNDS = StuckBounds(stuck_s=5.0, announced_s=120.0)
 GAPS = st.lists(st.floats(0.05, GAP_S), min_size=1, max_size=300)
 DOING = st.sampled_from([("", 0.0), ("", 0.02), ("decode step", 2.0), ("first prefill", 0.0)])
 
@@ -123,7 +123,7 @@ def test_who_waits_for_another_has_that_one_s_time() -> None:
 
 
 def test_a_bound_of_0_never_judges() -> None:
-    dog = Watchdog(Bounds(0.0, 120.0))
+    dog = Watchdog(StuckBounds(0.0, 120.0))
     stand(dog, Beat(1, True), 1000.0, 0.0)
     assert dog.health is Health.HEALTHY
 

@@ -21,7 +21,7 @@ from tests.unit.bench.pages import compared
 from toolkit.bench.compare import Arm
 from toolkit.bench.verdict import findings
 from toolkit.cli.demo import demo as command
-from toolkit.demo.ask import Answer, DemoError, ask
+from toolkit.demo.ask import DemoAnswer, DemoError, ask
 from toolkit.demo.chosen import SHOWN, choose, shortened
 from toolkit.demo.run import ARMS, Size, last_lines
 from toolkit.embedded import load_prompts
@@ -74,8 +74,8 @@ class Stub:
         return response
 
 
-def _ask(stub: Stub, shown: list[str]) -> Answer:
-    async def go() -> Answer:
+def _ask(stub: Stub, shown: list[str]) -> DemoAnswer:
+    async def go() -> DemoAnswer:
         app = web.Application()
         app.router.add_get("/workers", stub.workers)
         app.router.add_get("/v1/models", stub.models)

@@ -263,7 +263,7 @@ def test_who_has_just_locked_a_file_gets_a_moment_to_say_who_it_is(tmp_path: Pat
     late = threading.Timer(0.1, os.pwrite, (fd, json.dumps(asdict(winner)).encode(), 0))
     late.start()
     try:
-        with pytest.raises(claims.Held) as held:
+        with pytest.raises(claims.ClaimHeld) as held:
             claims._lock(path)
     finally:
         late.join()

@@ -18,7 +18,7 @@ from toolkit.launch import orders
 from toolkit.launch.command import source_root
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.operate import Operator
-from toolkit.launch.orders import Order, Orders
+from toolkit.launch.orders import LaunchOrder, Orders
 from toolkit.launch.running import running
 from toolkit.launch.runs import Run
 from toolkit.launch.state import read_state
@@ -41,7 +41,7 @@ def test_a_worker_is_restarted_and_it_is_no_death(up: Any) -> None:
     name, other = (worker.name for worker in deployment.workers)
     for count in range(1, 6):  # far more often than it may die
         before = row(deployment, name)
-        orders.give(deployment.supervisor.run_id, Order("restart", name))
+        orders.give(deployment.supervisor.run_id, LaunchOrder("restart", name))
         deployment.wait_ready(name, before["restarts"] + 1, 30)
         after = row(deployment, name)
         assert after["pid"] != before["pid"] and after["restarts"] == before["restarts"] + 1
@@ -54,15 +54,15 @@ def test_a_worker_is_restarted_and_it_is_no_death(up: Any) -> None:
 def test_a_worker_that_is_stopped_stays_so_until_it_is_started(up: Any) -> None:
     deployment, events = up
     name = deployment.workers[1].name
-    orders.give(deployment.supervisor.run_id, Order("stop", name))
+    orders.give(deployment.supervisor.run_id, LaunchOrder("stop", name))
     until(lambda: row(deployment, name)["status"] == "stopped")
     assert row(deployment, name)["pid"] is None
     assert read_state(deployment.run_dir)["phase"] == "ready"
-    orders.give(deployment.supervisor.run_id, Order("start", name))
+    orders.give(deployment.supervisor.run_id, LaunchOrder("start", name))
     deployment.wait_ready(name)
     pid = row(deployment, name)["pid"]
-    orders.give(deployment.supervisor.run_id, Order("start", name))  # it runs: nothing to do
-    orders.give(deployment.supervisor.run_id, Order("stop", "nobody"))
+    orders.give(deployment.supervisor.run_id, LaunchOrder("start", name))  # it runs: nothing to do
+    orders.give(deployment.supervisor.run_id, LaunchOrder("stop", "nobody"))
     events.wait_for("order to stop nobody: there is no such worker now")
     assert row(deployment, name)["pid"] == pid
 
@@ -73,7 +73,7 @@ def test_what_is_no_order_is_passed_over(up: Any) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         for data in junk:
             out.sendto(data, f"\0toolkit.orders.{deployment.supervisor.run_id}")
-    orders.give(deployment.supervisor.run_id, Order("stop", "the last one"))
+    orders.give(deployment.supervisor.run_id, LaunchOrder("stop", "the last one"))
     events.wait_for("order to stop the last one: there is no such worker now")
 
 
@@ -94,7 +94,7 @@ def test_another_user_is_not_heard() -> None:
 def test_orders_need_a_launcher_and_a_router(up: Any) -> None:
     deployment, _ = up
     with pytest.raises(LaunchError, match="takes no orders"):
-        orders.give("none", Order("stop", "w"))
+        orders.give("none", LaunchOrder("stop", "w"))
     state = read_state(deployment.run_dir)
     with pytest.raises(LaunchError, match="no router that takes orders"):
         Operator(Run(deployment.run_dir, state, 0.0))
@@ -107,6 +107,6 @@ def test_orders_need_a_launcher_and_a_router(up: Any) -> None:
 def test_nobody_takes_orders_when_the_launcher_has_ended(tmp_path: Path) -> None:
     with running(two_workers(), tmp_path) as deployment:
         run_id = deployment.supervisor.run_id
-        orders.give(run_id, Order("start", deployment.workers[0].name))
+        orders.give(run_id, LaunchOrder("start", deployment.workers[0].name))
     with pytest.raises(LaunchError, match="takes no orders"):
-        orders.give(run_id, Order("stop", "w"))
+        orders.give(run_id, LaunchOrder("stop", "w"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launch.stand_ins import plan, worker
-from toolkit.launch.phases import Move, Phase, Seen, limit, next_move
+from toolkit.launch.phases import Phase, PhaseMove, Seen, limit, next_move
 from toolkit.launch.plan import Plan, RouterPlan
 from toolkit.launch.process import Managed, Status
 
@@ -107,9 +107,9 @@ def test_a_drain_ends_late_at_the_latest() -> None:
 def test_a_stop_waits_for_the_processes() -> None:
     seen = Seen(planned(), [process(READY, lives=True)], stop=True)
     assert next_move(Phase.STOPPING, seen) is None
-    assert next_move(Phase.STOPPING, replace(seen, late=True)) == Move(Phase.STOPPED)
+    assert next_move(Phase.STOPPING, replace(seen, late=True)) == PhaseMove(Phase.STOPPED)
     gone = replace(seen, processes=[process(Status.STOPPED)])
-    assert next_move(Phase.STOPPING, gone) == Move(Phase.STOPPED)
+    assert next_move(Phase.STOPPING, gone) == PhaseMove(Phase.STOPPED)
 
 
 def test_only_what_comes_to_an_end_has_a_limit() -> None:

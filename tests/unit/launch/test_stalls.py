@@ -15,7 +15,7 @@ from tests.unit.launch.runs import Events
 from tests.unit.launch.stand_ins import plan, worker
 from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import HTTP, Beat, Heartbeat
-from toolkit.decide.watchdog import Bounds
+from toolkit.decide.watchdog import StuckBounds
 from toolkit.launch.command import python_env
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import Managed, Status
@@ -82,7 +82,7 @@ def test_a_stopped_worker_is_killed_and_started_again(tmp_path: Path) -> None:
 @pytest.fixture
 def looked(tmp_path: Path) -> Callable[[dict[str, Beat], float], list[str]]:
     """Judge a worker that has written this and then nothing for so many seconds."""
-    stalls = Stalls(Bounds(5.0, 120.0), tmp_path)
+    stalls = Stalls(StuckBounds(5.0, 120.0), tmp_path)
     m = Managed("decode-0", "decode", "", "", (), {}, tmp_path)
     m.status = Status.READY
     now = 0.0
@@ -140,7 +140,7 @@ def test_what_a_former_life_wrote_does_not_count(
 
 
 def test_bounds_are_the_devices_unless_the_deployment_says_its_own() -> None:
-    assert bounds("cuda", Restart()) == STUCK["cuda"] == Bounds(20.0, 300.0)
-    assert bounds("cpu", Restart()) == Bounds(5.0, 120.0)
+    assert bounds("cuda", Restart()) == STUCK["cuda"] == StuckBounds(20.0, 300.0)
+    assert bounds("cpu", Restart()) == StuckBounds(5.0, 120.0)
     assert bounds("cuda", Restart(stuck_s=0)).stuck_s == 0
-    assert bounds("cpu", Restart(announced_s=7)) == Bounds(5.0, 7.0)
+    assert bounds("cpu", Restart(announced_s=7)) == StuckBounds(5.0, 7.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.decide.watchdog import Bounds
+from toolkit.decide.watchdog import StuckBounds
 from toolkit.launch.resolve import resolve
 from toolkit.launch.wait_limits import STUCK, WAIT_LIMITS, wait_limits
 from toolkit.resources import recipes_dir
@@ -39,7 +39,7 @@ def test_a_plan_shows_when_a_rank_is_stuck_on_its_device() -> None:
     for device in ("cpu", "cuda"):
         deployment = load_deployment(recipes_dir() / "cpu-demo.yaml").on_device(device)
         shown = resolve(deployment).to_json()["restart"]
-        assert Bounds(shown["stuck_s"], shown["announced_s"]) == STUCK[device]
+        assert StuckBounds(shown["stuck_s"], shown["announced_s"]) == STUCK[device]
 
 
 def test_the_routers_own_defaults_are_those_of_a_cpu() -> None:

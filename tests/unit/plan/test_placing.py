@@ -31,7 +31,7 @@ from toolkit.settings.deployment import Deployment
 from toolkit.signatures.space import SignatureSpace
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.costs.links import Link, Links
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.workloads.traffic import azure_like, generate
 
 PROFILE, ARRAYS = sample.build(sample.Size(requests=90, layers=3, experts=16, top_k=2, gpus=4))
@@ -46,8 +46,8 @@ LINKED = Linear(
 """Nothing but what crosses nodes takes time."""
 
 
-def experts() -> Experts:
-    return Experts(
+def experts() -> SimulatedExperts:
+    return SimulatedExperts(
         ARRAYS["decode_counts"],
         ARRAYS["output_tokens"],
         ARRAYS["prefill_counts"],

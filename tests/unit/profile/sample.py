@@ -68,7 +68,7 @@ def build(size: Size = TINY, seed: int = 0) -> tuple[schema.Profile, Arrays]:
     labels = [(DOMAINS[d], LANGUAGES[g]) for d, g in zip(domain, language, strict=True)]
     sizes = np.bincount(cluster[cluster >= 0], minlength=size.workers)
     profile = schema.Profile(
-        model=schema.Model(
+        model=schema.ProfiledModel(
             name="sample-moe",
             architecture="Qwen3MoeForCausalLM",
             fingerprint="sha256:" + "ab" * 32,
@@ -95,7 +95,7 @@ def build(size: Size = TINY, seed: int = 0) -> tuple[schema.Profile, Arrays]:
         affinity=fits.affinity(arrays),
         correlation=fits.correlation(arrays),
         rho=_rho(rng, mask),
-        centroids=schema.Centroids(
+        centroids=schema.CentroidRows(
             k=size.workers,
             bound=bound,
             sizes=tuple(int(x) for x in sizes),

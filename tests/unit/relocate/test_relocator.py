@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from toolkit.contract.paths import PLACEMENT
 from toolkit.placement import Placement, Topology
-from toolkit.placement.online import Cost, Decision, Online, Settings
+from toolkit.placement.online import Cost, Online, PlacementDecision, Settings
 from toolkit.profile.tap import Heard, Rows
 from toolkit.relocate.app import make
 from toolkit.relocate.errors import RelocationError
@@ -74,8 +74,8 @@ def with_worker(check: Callable[[Any], Awaitable[None]]) -> Callable[[], None]:
     return test
 
 
-def decision(target: np.ndarray) -> Decision:
-    return Decision(True, "asked", "", Placement(target, 8, 4), saved_s=1e9, written=16)
+def decision(target: np.ndarray) -> PlacementDecision:
+    return PlacementDecision(True, "asked", "", Placement(target, 8, 4), saved_s=1e9, written=16)
 
 
 @with_worker

@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from tests.kernels import examples
 from toolkit.decide.slots import WAIT_LIMIT, Queued, Slots
-from toolkit.router.admission import Admission, Entry
+from toolkit.router.admission import Admission, AdmissionEntry
 from toolkit.router.errors import ApiError
 
 MOST = 4
@@ -184,7 +184,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     def arrive(self, parts: int, turn: bool) -> tuple[asyncio.Event, list[asyncio.Task[None]]]:
         go = asyncio.Event()
 
-        async def part(entry: Entry, before: list[Queued]) -> None:
+        async def part(entry: AdmissionEntry, before: list[Queued]) -> None:
             async with entry.slot():
                 # Not who runs first: one that has been given its slot may wake up after another.
                 self.overtaken += parts == 1 and any(each.grants for each in before)

@@ -12,7 +12,7 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
 from toolkit.router.drains import LOOK_S, Drains
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.moves import Outcome
+from toolkit.router.moves import MoveOutcome
 from toolkit.settings.router.config import RouterConfig
 
 CHAT = "/v1/chat/completions"
@@ -176,11 +176,11 @@ def test_a_move_that_ends_after_its_request_has_left_is_counted() -> None:
         def why_not(self, live: Any) -> None:
             return None
 
-        async def move(self, live: Any, target: Any, why: str) -> Outcome:
+        async def move(self, live: Any, target: Any, why: str) -> MoveOutcome:
             await asyncio.sleep(0.01)
             rank.inflight = 0
             await asyncio.sleep(3 * LOOK_S)
-            return Outcome("moved")
+            return MoveOutcome("moved")
 
     class Known:
         def hold(self, ranks: Any) -> None:

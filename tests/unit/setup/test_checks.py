@@ -11,7 +11,7 @@ import pytest
 
 from toolkit.setup import __main__ as command
 from toolkit.setup import checks, installer, libraries, torch_build
-from toolkit.setup.layout import Layout
+from toolkit.setup.layout import SetupLayout
 
 ROOT = Path(__file__).resolve().parents[3]
 GIB = checks.GIB
@@ -102,7 +102,7 @@ def test_no_cpu_build_is_told_from_no_network() -> None:
 def test_a_torch_of_the_version_that_is_there_is_taken(
     there: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Layout(tmp_path)
+    place = SetupLayout(tmp_path)
     info = place.site_packages / f"torch-{there}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {there}\n")
@@ -119,7 +119,7 @@ def test_a_torch_of_the_version_that_is_there_is_taken(
 
 
 def test_uv_is_told_which_build_and_which_environment(tmp_path: Path) -> None:
-    place = Layout(tmp_path)
+    place = SetupLayout(tmp_path)
     words = torch_build.uv_command(place, "2.13.0")
     assert words[words.index("--torch-backend") + 1] == "cpu"
     assert words[words.index("--python") + 1] == str(place.python)

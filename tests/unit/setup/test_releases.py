@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 
 from toolkit.setup import installer, releases, say
-from toolkit.setup.layout import Layout, here
+from toolkit.setup.layout import SetupLayout, here
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Layout:
+def place(tmp_path: Path) -> SetupLayout:
     """A checkout of its own."""
-    made = Layout(tmp_path)
+    made = SetupLayout(tmp_path)
     made.requirements.parent.mkdir(parents=True)
     made.requirements.write_text("sglang==0.5.21\n")
     made.venv.mkdir()
     return made
 
 
-def fetched(place: Layout, monkeypatch: pytest.MonkeyPatch, fails: bool = False) -> list[str]:
+def fetched(place: SetupLayout, monkeypatch: pytest.MonkeyPatch, fails: bool = False) -> list[str]:
     """pip stands aside: what it was asked for, by the names of packages."""
     asked: list[str] = []
 
-    def install(layout: Layout, arguments: Sequence[str]) -> None:
+    def install(layout: SetupLayout, arguments: Sequence[str]) -> None:
         place = arguments.index("--target") + 1
         asked.extend(arguments[place + 1 :])
         target = Path(arguments[place])
@@ -38,18 +38,18 @@ def fetched(place: Layout, monkeypatch: pytest.MonkeyPatch, fails: bool = False)
     return asked
 
 
-def test_the_pinned_release_is_there_already(place: Layout) -> None:
+def test_the_pinned_release_is_there_already(place: SetupLayout) -> None:
     assert releases.ensure(place, "0.5.21") is None
     assert releases.environment(None) == {}
 
 
 @pytest.mark.parametrize("wrong", ["newest", "0.5", "../0.5.22", "0.5.22 --index-url=x", ""])
-def test_what_is_no_version_is_refused(place: Layout, wrong: str) -> None:
+def test_what_is_no_version_is_refused(place: SetupLayout, wrong: str) -> None:
     with pytest.raises(say.SetupError, match="give a release's version"):
         releases.ensure(place, wrong)
 
 
-def test_another_one_is_fetched_once(place: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_one_is_fetched_once(place: SetupLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = fetched(place, monkeypatch)
     found = releases.ensure(place, "0.5.22")
     assert found == releases.ensure(place, "0.5.22") == place.venv / "sglang" / "0.5.22"
@@ -62,7 +62,7 @@ def test_another_one_is_fetched_once(place: Layout, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_download_that_breaks_off_leaves_nothing(
-    place: Layout, monkeypatch: pytest.MonkeyPatch
+    place: SetupLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched(place, monkeypatch, fails=True)
     with pytest.raises(say.SetupError, match="broke off"):
@@ -71,7 +71,7 @@ def test_a_download_that_breaks_off_leaves_nothing(
 
 
 def test_a_release_that_nobody_has_tried_is_said(
-    place: Layout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: SetupLayout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetched(place, monkeypatch)
     releases.ensure(place, "0.9.9")

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from toolkit.setup import __main__ as command
 from toolkit.setup import environment, kernels, lockfile, say, stamp, testing, touched, verify
-from toolkit.setup.layout import Layout, here
+from toolkit.setup.layout import SetupLayout, here
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,5})?", fullmatch=True)
 PINS = st.dictionaries(NAMES, st.from_regex(r"[0-9]\.[0-9]{1,2}(\+cpu)?", fullmatch=True))
@@ -63,9 +63,9 @@ def test_what_the_pinned_packages_need_is_pinned_too() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Layout:
+def place(tmp_path: Path) -> SetupLayout:
     """A checkout with a lock and a project file, and an environment with a Python in it."""
-    made = Layout(tmp_path)
+    made = SetupLayout(tmp_path)
     for file in (made.requirements, made.pyproject, made.python):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
@@ -73,7 +73,7 @@ def place(tmp_path: Path) -> Layout:
     return made
 
 
-def test_a_stamp_holds_until_something_changes(place: Layout) -> None:
+def test_a_stamp_holds_until_something_changes(place: SetupLayout) -> None:
     assert stamp.read(place) is None
     stamp.write(place, stamp.wanted(place))
     assert stamp.read(place) == stamp.wanted(place)
@@ -81,23 +81,23 @@ def test_a_stamp_holds_until_something_changes(place: Layout) -> None:
     assert stamp.read(place) != stamp.wanted(place)
 
 
-def test_a_stamp_is_not_trusted_without_its_python(place: Layout) -> None:
+def test_a_stamp_is_not_trusted_without_its_python(place: SetupLayout) -> None:
     stamp.write(place, stamp.wanted(place))
     place.python.unlink()
     assert stamp.read(place) is None
 
 
-def test_a_stamp_does_not_travel_to_another_folder(place: Layout, tmp_path: Path) -> None:
+def test_a_stamp_does_not_travel_to_another_folder(place: SetupLayout, tmp_path: Path) -> None:
     before = stamp.wanted(place)
     moved = tmp_path / "moved"
     moved.mkdir()
     for name in ("toolkit", "pyproject.toml"):
         (place.root / name).rename(moved / name)
-    assert stamp.wanted(Layout(moved)) != before
+    assert stamp.wanted(SetupLayout(moved)) != before
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null"])
-def test_a_torn_stamp_counts_as_none(place: Layout, text: str) -> None:
+def test_a_torn_stamp_counts_as_none(place: SetupLayout, text: str) -> None:
     place.stamp.write_text(text)
     assert stamp.read(place) is None
 
@@ -129,7 +129,9 @@ def test_a_half_installed_package_is_found(tmp_path: Path) -> None:
     assert verify.damaged(tmp_path, pins) == ["torn", "listless"]
 
 
-def test_two_set_ups_do_not_run_at_once(place: Layout, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_set_ups_do_not_run_at_once(
+    place: SetupLayout, capfd: pytest.CaptureFixture[str]
+) -> None:
     code = (
         "import sys; from pathlib import Path; from toolkit.setup import environment\n"
         "from toolkit.setup.layout import Layout\n"
@@ -156,7 +158,7 @@ def test_two_set_ups_do_not_run_at_once(place: Layout, capfd: pytest.CaptureFixt
 
 
 def test_missing_libraries_stop_the_set_up_before_any_download(
-    place: Layout, monkeypatch: pytest.MonkeyPatch
+    place: SetupLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolkit.setup.libraries.missing", lambda: ["libibverbs1"])
     monkeypatch.setattr("os.geteuid", lambda: 1000)
@@ -165,7 +167,7 @@ def test_missing_libraries_stop_the_set_up_before_any_download(
         environment.ensure(place)
 
 
-def test_all_problems_are_told_at_once(place: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_problems_are_told_at_once(place: SetupLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     monkeypatch.setattr("toolkit.setup.checks.INSTALL_GIB", 1e9)
     with pytest.raises(say.SetupError, match=r"riscv64(.|\n)*GiB are free"):
@@ -212,7 +214,7 @@ def test_pre_commit_runs_the_lint_steps_and_has_no_list_of_its_own(
     for statuses, expected in (([0, 0], 0), ([0, 3], 1)):
         steps = [(str(code), [sys.executable, "-c", f"exit({code})"]) for code in statuses]
 
-        def found(_: Layout, steps: list[testing.Step] = steps) -> list[testing.Step]:
+        def found(_: SetupLayout, steps: list[testing.Step] = steps) -> list[testing.Step]:
             return steps
 
         monkeypatch.setattr(testing, "lint_steps", found)

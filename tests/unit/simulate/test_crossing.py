@@ -13,7 +13,7 @@ from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.costs.links import Link, Links, Work, deepep
 from toolkit.simulate.crossing import Crossing, crossing_of
 from toolkit.simulate.errors import SimulateError
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.maps import maps_of
 from toolkit.simulate.request import Request
@@ -23,12 +23,12 @@ LINK = Link(base=1.0, per_node_byte=1.0, per_byte=10.0, element_bytes=1.0)
 LINKS = Links(hidden=1, gpus_per_node=2, dispatch=LINK, combine=LINK)
 
 
-def certain(experts: list[list[int]], count: int = 8) -> Experts:
+def certain(experts: list[list[int]], count: int = 8) -> SimulatedExperts:
     """Rows whose tokens always use the same experts, one layer."""
     counts = np.zeros((len(experts), 1, count))
     for row, used in enumerate(experts):
         counts[row, 0, used] = 10
-    return Experts(counts, np.full(len(experts), 10))
+    return SimulatedExperts(counts, np.full(len(experts), 10))
 
 
 def test_it_is_what_the_placement_sends() -> None:
@@ -84,7 +84,7 @@ def test_work_waits_for_the_busiest_gpu() -> None:
 
 
 def test_who_leaves_takes_everything_along() -> None:
-    experts = Experts(np.random.default_rng(0).integers(0, 9, (5, 3, 8)), np.full(5, 10))
+    experts = SimulatedExperts(np.random.default_rng(0).integers(0, 9, (5, 3, 8)), np.full(5, 10))
     crossing = Crossing(experts.placed(linear(3, 8, Topology(4))), LINKS, 2)
     idle = crossing.seconds()
     assert idle == 6.0  # three layers, both directions: the base alone
@@ -129,7 +129,7 @@ def test_costs_name_their_links() -> None:
         cost(links="infiniband")
 
 
-def tpot(experts: Experts, **more: object) -> float:
+def tpot(experts: SimulatedExperts, **more: object) -> float:
     """Mean, of four requests at a time on four ranks."""
     fleet = Fleet(
         prefill=PrefillFleet(replicas=4),
@@ -157,7 +157,9 @@ def located(policy: str, links: Links | None) -> tuple[set[tuple[int, int]], int
     for row, each in enumerate(used):
         counts[row, 0, each] = 10
     space = SignatureSpace(np.ones((1, 8), np.float32), (0,))
-    experts = Experts(counts, np.full(2, 10), counts, space).placed(linear(1, 8, Topology(4)))
+    experts = SimulatedExperts(counts, np.full(2, 10), counts, space).placed(
+        linear(1, 8, Topology(4))
+    )
     fleet = Fleet(
         prefill=PrefillFleet(replicas=4),
         decode=DecodeFleet(dp=4, dp_attention=True, slots=8, kv_tokens=100_000),
@@ -187,7 +189,7 @@ def test_the_router_has_the_map_where_crossing_costs(policy: str) -> None:
 def test_no_map_where_a_rank_lies_on_two_nodes_or_nothing_crosses() -> None:
     counts = np.ones((2, 1, 8))
     space = SignatureSpace(np.ones((1, 8), np.float32), (0,))
-    unplaced = Experts(counts, np.full(2, 10), counts, space)
+    unplaced = SimulatedExperts(counts, np.full(2, 10), counts, space)
     placed = unplaced.placed(linear(1, 8, Topology(4)))
     assert list(maps_of(placed, LINKS, ["a", "b"], 4)) == ["a", "b"]
     assert list(maps_of(placed, LINKS, ["a"], 2)) == ["a"]

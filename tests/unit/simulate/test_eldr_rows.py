@@ -19,7 +19,7 @@ from tests.benchmarks.shared.eldr_blend import Blend
 from tests.benchmarks.shared.eldr_rows import Prompt, Rows, chosen, of_profile, read
 from tests.training.corpus import ALLOWED, is_held_out
 from toolkit.resources import profiles_dir
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.request import Request
 from toolkit.simulate.workloads.patterns import with_rows
 
@@ -39,7 +39,7 @@ def rows(each: int = 12) -> Rows:
     return Rows(use, use, tuple((kind,) for kind in labels), served)
 
 
-def played(experts: Experts, label: str = "") -> set[int]:
+def played(experts: SimulatedExperts, label: str = "") -> set[int]:
     requests = (Request(n, float(n), 9, 9, label=label) for n in range(400))
     return {request.row for request in with_rows(requests, experts)}
 
@@ -61,7 +61,7 @@ def test_what_is_served_moves_no_centroid_no_weight_and_no_layer() -> None:
 
 
 def test_a_profiles_held_out_requests_are_the_traffic() -> None:
-    experts = Experts.of_profile(profiles_dir() / "embedded")
+    experts = SimulatedExperts.of_profile(profiles_dir() / "embedded")
     held = of_profile().served
     assert [int(row) for row in np.flatnonzero(held)] == list(experts.traffic)
     assert [int(row) for row in np.flatnonzero(~held)] == list(experts.calibration)
@@ -69,11 +69,11 @@ def test_a_profiles_held_out_requests_are_the_traffic() -> None:
 
 @pytest.mark.parametrize("held", [(), (False,) * 3, (True,) * 3])
 def test_without_a_split_every_row_is_both(held: tuple[bool, ...]) -> None:
-    experts = Experts(np.ones((3, 1, 4)), np.full(3, 9), held_out=held)
+    experts = SimulatedExperts(np.ones((3, 1, 4)), np.full(3, 9), held_out=held)
     assert experts.calibration == experts.traffic == (0, 1, 2)
 
 
-def alike(experts: Experts) -> tuple[float, float]:
+def alike(experts: SimulatedExperts) -> tuple[float, float]:
     """Mean cosine of signatures of one kind, and of two."""
     assert experts.signatures is not None
     cosines = experts.signatures @ experts.signatures.T

@@ -8,14 +8,14 @@ import pytest
 from toolkit.placement import Placement, Topology, linear
 from toolkit.simulate.costs.links import Link, Links
 from toolkit.simulate.expert_time import ExpertTime
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 
 TOPOLOGY = Topology(4, 2)
 COUNTS = np.random.default_rng(0).integers(0, 9, (5, 2, 6))
 PLACEMENT = Placement(np.array([[0, 1, 2, 3, 0, 1, 4, 5]] * 2), 6, 4)
 LINK = Link(per_node_byte=1e-9, per_byte=1e-8, element_bytes=1)
 LINKS = Links(hidden=10, gpus_per_node=2, dispatch=LINK, combine=LINK, replicas="nearest")
-PLAIN = Experts(COUNTS, np.full(5, 10))
+PLAIN = SimulatedExperts(COUNTS, np.full(5, 10))
 NEW, OLD = PLAIN.placed(PLACEMENT), PLAIN.placed(linear(2, 6, TOPOLOGY, 2))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolkit.simulate.costs.links import COPIES, DEEPEP, Link, Links, Measured, deepep, fitted
+from toolkit.simulate.costs.links import COPIES, DEEPEP, Link, Links, MeasuredLinks, deepep, fitted
 from toolkit.simulate.errors import SimulateError
 
 
@@ -22,7 +22,7 @@ def even(gpus: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("row", DEEPEP)
-def test_what_was_measured_comes_out(row: Measured) -> None:
+def test_what_was_measured_comes_out(row: MeasuredLinks) -> None:
     links, copies = deepep(), even(row.gpus)
     found = links.seconds(copies, copies)[0]
     assert found == pytest.approx(row.dispatch_s + row.combine_s, rel=0.1)

@@ -22,7 +22,7 @@ from toolkit.cli.main import app
 from toolkit.resources import profiles_dir
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.router.rebalance import Rebalance
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, RouterFleet, WorkerFleet
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.of_deployment import fleet_of
@@ -33,7 +33,7 @@ from toolkit.simulate.workloads.patterns import with_rows
 
 STAGES = ({"upto": 250, "replicas": 1}, {"upto": 600, "replicas": 1}, {"replicas": 1})
 POLICIES = ("round_robin", "br0@0", "brh@learned", "level", "eldr")
-EXPERTS = Experts.of_profile(profiles_dir() / "embedded")
+EXPERTS = SimulatedExperts.of_profile(profiles_dir() / "embedded")
 LONG = {"prompt": 150, "output": 250}
 
 

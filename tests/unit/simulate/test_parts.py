@@ -14,7 +14,7 @@ from tests.unit.simulate.fleets import COST
 from toolkit.placement import Placement, Topology, linear
 from toolkit.policies.sjf import ShortestFirst
 from toolkit.simulate.events import Events
-from toolkit.simulate.experts import Experts, Mixture
+from toolkit.simulate.experts import Mixture, SimulatedExperts
 from toolkit.simulate.fleet import Machine
 from toolkit.simulate.histogram import Histogram
 from toolkit.simulate.hops import seconds_of, steps_in
@@ -146,7 +146,7 @@ def test_kv_is_sent_between_passes() -> None:
 def test_expected_distinct_experts_are_those_of_drawn_batches() -> None:
     source = np.random.default_rng(0)
     counts = source.binomial(50, source.random((6, 3, 8)) ** 3)
-    experts = Experts(counts, np.full(6, 50))
+    experts = SimulatedExperts(counts, np.full(6, 50))
     mixture = Mixture(experts)
     batch = [0, 1, 1, 4]
     for row in (5, *batch):
@@ -164,7 +164,7 @@ def test_experts_of_the_busiest_gpu_are_those_of_drawn_batches() -> None:
     source = np.random.default_rng(1)
     counts = source.binomial(50, source.random((5, 2, 6)) ** 2)
     table = np.array([[0, 1, 2, 0, 3, 1, 4, 5, 2], [3, 4, 5, 0, 0, 1, 1, 2, 2]])
-    placed = Experts(counts, np.full(5, 50)).placed(Placement(table, 6, 3))
+    placed = SimulatedExperts(counts, np.full(5, 50)).placed(Placement(table, 6, 3))
     mixture, batch = Mixture(placed), [0, 2, 2, 3]
     for row in batch:
         mixture.add(row)
@@ -183,14 +183,14 @@ def test_experts_of_the_busiest_gpu_are_those_of_drawn_batches() -> None:
 
 
 def test_on_one_gpu_the_busiest_has_all_experts() -> None:
-    experts = Experts(np.full((2, 3, 4), 5), np.full(2, 50))
+    experts = SimulatedExperts(np.full((2, 3, 4), 5), np.full(2, 50))
     mixture = Mixture(experts.placed(linear(3, 4, Topology(1))))
     mixture.add(0)
     assert mixture.busiest() == pytest.approx(mixture.distinct()) == pytest.approx(3 * 4 * 0.1)
 
 
 def test_a_placement_of_another_model_is_refused() -> None:
-    experts = Experts(np.full((2, 3, 4), 5), np.full(2, 50))
+    experts = SimulatedExperts(np.full((2, 3, 4), 5), np.full(2, 50))
     with pytest.raises(ValueError, match="2 layers of 4 experts, the profile 3 of 4"):
         experts.placed(linear(2, 4, Topology(2)))
     with pytest.raises(ValueError, match="have a placement already"):

@@ -18,7 +18,7 @@ from toolkit.cli.main import app
 from toolkit.resources import profiles_dir
 from toolkit.settings.deployment import Deployment
 from toolkit.simulate import loop as loops
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.plain import PlainGroup, PlainRank
 from toolkit.simulate.request import Request
@@ -326,7 +326,7 @@ def test_a_plain_deployment_is_a_fleet() -> None:
 
 
 def test_locality_has_no_signature_to_go_by() -> None:
-    experts = Experts.of_profile(profiles_dir() / "embedded")
+    experts = SimulatedExperts.of_profile(profiles_dir() / "embedded")
     with pytest.raises(ValueError, match="eldr needs prefill workers"):
         Simulation(plain("eldr"), COST, iter(()), experts)
 

@@ -18,8 +18,8 @@ from toolkit.policies.base import Refits
 from toolkit.policies.eldr import Centroids, EldrPolicy
 from toolkit.resources import profiles_dir
 from toolkit.signatures import nearest
-from toolkit.simulate.experts import Experts
-from toolkit.simulate.refits import ClockRefits
+from toolkit.simulate.experts import SimulatedExperts
+from toolkit.simulate.refits import SimulatedRefits
 from toolkit.simulate.request import Request
 from toolkit.simulate.router import Router
 from toolkit.simulate.simulation import Simulation
@@ -29,14 +29,14 @@ WORKERS = 4
 
 
 @pytest.fixture(scope="module")
-def experts() -> Experts:
-    return Experts.of_profile(profiles_dir() / "embedded")
+def experts() -> SimulatedExperts:
+    return SimulatedExperts.of_profile(profiles_dir() / "embedded")
 
 
 class Watched:
     """A run over `WORKERS` decode workers, and the centroids that its policy had, with the time."""
 
-    def __init__(self, experts: Experts, policy: str, given: Iterator[Request]) -> None:
+    def __init__(self, experts: SimulatedExperts, policy: str, given: Iterator[Request]) -> None:
         sizes = {"replicas": WORKERS, "slots": 32, "kv_tokens": 60_000}
         made = fleet(sizes, {"decode_policy": policy}, {"replicas": 2})
         self.run = Simulation(made, COST, given, experts)
@@ -56,16 +56,16 @@ class Watched:
         return self.run.router
 
 
-def patterned(experts: Experts, count: int = 600, rate: float = 30.0) -> Iterator[Request]:
+def patterned(experts: SimulatedExperts, count: int = 600, rate: float = 30.0) -> Iterator[Request]:
     return with_rows(requests(count, rate), experts, 0)
 
 
-def of_one_kind(experts: Experts, rows: list[int]) -> Iterator[Request]:
+def of_one_kind(experts: SimulatedExperts, rows: list[int]) -> Iterator[Request]:
     """The same requests, all like one of these rows."""
     return (replace(each, row=rows[each.number % len(rows)]) for each in patterned(experts))
 
 
-def test_every_second_on_the_last_five(experts: Experts) -> None:
+def test_every_second_on_the_last_five(experts: SimulatedExperts) -> None:
     watched = Watched(experts, "eldr@artifact", patterned(experts))
     watched.run.run()
     assert watched.run.recorder.ended == 600
@@ -77,7 +77,7 @@ def test_every_second_on_the_last_five(experts: Experts) -> None:
     assert all(1.0 <= b - a < 1.7 for a, b in pairwise(times))
 
 
-def test_no_worker_loses_its_centroid(experts: Experts) -> None:
+def test_no_worker_loses_its_centroid(experts: SimulatedExperts) -> None:
     """Traffic of few kinds, fewer than workers, and few requests: always one to each, of length 1,
     the same owners."""
     watched = Watched(experts, "eldr@artifact", of_one_kind(experts, list(experts.traffic[:2])))
@@ -89,7 +89,7 @@ def test_no_worker_loses_its_centroid(experts: Experts) -> None:
         assert np.linalg.norm(centroids.rows, axis=1) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_centroids_come_nearer_to_traffic_that_moved(experts: Experts) -> None:
+def test_centroids_come_nearer_to_traffic_that_moved(experts: SimulatedExperts) -> None:
     """All requests are like those that one centroid is nearest to; then each worker takes some."""
     assert experts.signatures is not None
     rows = np.array(experts.traffic)
@@ -109,7 +109,7 @@ def test_centroids_come_nearer_to_traffic_that_moved(experts: Experts) -> None:
     assert found["eldr@artifact"][0] > found["eldr@paper"][0] + 0.01
 
 
-def test_too_few_requests_for_the_centroids_are_left_out(experts: Experts) -> None:
+def test_too_few_requests_for_the_centroids_are_left_out(experts: SimulatedExperts) -> None:
     watched = Watched(experts, "eldr@artifact", patterned(experts, 30, rate=0.4))
     watched.run.run()
     assert watched.run.recorder.ended == 30
@@ -117,7 +117,7 @@ def test_too_few_requests_for_the_centroids_are_left_out(experts: Experts) -> No
     assert len(watched.seen) < 15, "two in five seconds, and four are wanted: now and then only"
 
 
-def test_the_same_again(experts: Experts) -> None:
+def test_the_same_again(experts: SimulatedExperts) -> None:
     made = [Watched(experts, "eldr@artifact", patterned(experts)) for _ in range(2)]
     first, again = (watched.run.run().result() for watched in made)
     assert first == again
@@ -127,12 +127,12 @@ def test_the_same_again(experts: Experts) -> None:
     )
 
 
-def test_a_recording_with_refits_plays_again(experts: Experts) -> None:
+def test_a_recording_with_refits_plays_again(experts: SimulatedExperts) -> None:
     """Each refit is a line of it; without these lines it would decide otherwise."""
     watched, sink = Watched(experts, "eldr@artifact", patterned(experts)), io.StringIO()
     policy = recorded(watched.router.decode_policy, sink)
     watched.router.decode_policy = policy
-    watched.router.refits = ClockRefits.of(policy)
+    watched.router.refits = SimulatedRefits.of(policy)
     watched.locality.centroids = watched.first
     watched.run.run()
     lines = sink.getvalue().splitlines()
@@ -144,18 +144,18 @@ def test_a_recording_with_refits_plays_again(experts: Experts) -> None:
     assert any(each.differs for each in replay(kept))
 
 
-def test_a_policy_without_signatures_is_not_refitted(experts: Experts) -> None:
+def test_a_policy_without_signatures_is_not_refitted(experts: SimulatedExperts) -> None:
     simulation = Simulation(fleet(), COST, patterned(experts, 20), experts)
     assert simulation.router.refits is None
     policy = EldrPolicy()
-    assert ClockRefits.of(policy) is None
+    assert SimulatedRefits.of(policy) is None
 
 
 @pytest.mark.parametrize("signature", [None, "lost"])
 def test_requests_without_a_signature_count_for_nothing(signature: Any) -> None:
     policy = EldrPolicy(centroids=Centroids(np.eye(2, dtype=np.float32), {("a", 0): 0}))
     policy.refits = Refits(every_s=1.0, window_s=5.0)
-    refits = ClockRefits.of(policy)
+    refits = SimulatedRefits.of(policy)
     assert refits is not None
     for now in range(12):
         refits.observe(signature, float(now))

@@ -17,7 +17,7 @@ from toolkit.settings.deployment import Deployment
 from toolkit.settings.load import load_deployment
 from toolkit.simulate import costs
 from toolkit.simulate.errors import SimulateError
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.session import Setting, run, with_policies
 from toolkit.simulate.simulation import Simulation, Window
@@ -67,7 +67,7 @@ def test_requests_with_the_same_experts_go_together() -> None:
         lambda seed: requests(400, 30.0, seed),
         ["eldr", "round_robin"],
         seeds=1,
-        experts=Experts.of_profile(EMBEDDED),
+        experts=SimulatedExperts.of_profile(EMBEDDED),
     )
     outcome = run(setting)
     each = [
@@ -80,7 +80,7 @@ def test_requests_with_the_same_experts_go_together() -> None:
 def test_published_rules_are_simulated() -> None:
     arms = ["eldr@paper", "eldr@artifact", "br0@paper", "gimbal@paper+brh@paper:survival"]
     made = fleet({"replicas": 4, "slots": 16, "kv_tokens": 20_000})
-    experts = Experts.of_profile(EMBEDDED)
+    experts = SimulatedExperts.of_profile(EMBEDDED)
     outcome = run(
         Setting(made, COST, lambda s: requests(60, 30.0, s), arms, seeds=1, experts=experts)
     )

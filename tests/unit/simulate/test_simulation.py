@@ -17,7 +17,7 @@ from toolkit.policies.support.readings import possible
 from toolkit.resources import profiles_dir
 from toolkit.simulate import loop as loops
 from toolkit.simulate.costs.linear import Decode, Linear
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import Machine
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.request import Request
@@ -138,7 +138,7 @@ def test_equal_seeds_give_equal_results(policy: Any) -> None:
     assert first == again
 
 
-EXPERTS = Experts.of_profile(profiles_dir() / "embedded")
+EXPERTS = SimulatedExperts.of_profile(profiles_dir() / "embedded")
 
 
 def by_experts(policy: str, seed: int = 0, **decode: object) -> tuple[list[Request], Simulation]:

@@ -23,7 +23,7 @@ ONE = "one"
 
 
 @dataclass
-class Counters:
+class ComposedCounters:
     """`decided` counts every decision once, by the part after which one worker was left where there
     had been several: "one" if there never were, "turn" if there still were at the end (the
     barrier's own order or the rotation chose). `changed` counts a part's decisions in which it left
@@ -114,7 +114,7 @@ class ComposedPolicy(Assigner):
         for part in (self.locality, self.barrier):
             self.needs |= Needs() if part is None else part.needs
         self.inflight = None if self.barrier is None else self.barrier.inflight
-        self.counters = Counters()
+        self.counters = ComposedCounters()
         self._rotation = Rotation()
         steps: list[tuple[str, bool, Part]] = [
             ("filter", parts.filter, _candidates),

@@ -9,7 +9,14 @@ from functools import cached_property
 
 from toolkit.policies.base import Decision, Needs, RequestView, WorkerView
 from toolkit.policies.rounds.assign import Assigner, Assignment
-from toolkit.policies.rounds.two_stage import R_MAX, WAIT_LIMIT, Counters, Envelope, Near, TwoStage
+from toolkit.policies.rounds.two_stage import (
+    R_MAX,
+    WAIT_LIMIT,
+    Envelope,
+    Near,
+    RoundCounters,
+    TwoStage,
+)
 from toolkit.policies.support.readings import Ranks, kv_sizes, kv_tokens, read_ranks
 
 
@@ -52,7 +59,7 @@ class BalanceRoute(Assigner):
     ) -> None:
         """`seed` as every policy takes it; nothing is drawn here. The others: `TwoStage`."""
         self._stages = TwoStage(s_greedy, r_max, wait_limit, self.by_slots)
-        self.counters: Counters = self._stages.counters
+        self.counters: RoundCounters = self._stages.counters
 
     @abstractmethod
     def _envelope(self, ranks: Ranks) -> Envelope:

@@ -42,7 +42,7 @@ class Envelope(Protocol):
 
 
 @dataclass
-class Counters:
+class RoundCounters:
     """What the rounds did. `placed` counts requests, of which `bypassed` came alone and chose the
     rank, `greedy` were placed by stage 1; `forced` sets had no F above 0, `overdue` requests had
     waited at the head while `wait_limit` others passed; `oversized` fit in no pool."""
@@ -96,7 +96,7 @@ class TwoStage:
         self.r_max = r_max
         self.wait_limit = wait_limit
         self.by_slots = by_slots
-        self.counters = Counters()
+        self.counters = RoundCounters()
         self._passed = 0
         self._turn = 0
 

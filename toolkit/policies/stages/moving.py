@@ -12,7 +12,7 @@ from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.levelling import offers, uneven
 from toolkit.policies.stages.running import Instance, Move, Running, Why
 
-__all__ = ["Counters", "Instance", "Knobs", "Layout", "Move", "Mover", "Running", "Why"]
+__all__ = ["Instance", "Knobs", "Layout", "Move", "MoveCounters", "Mover", "Running", "Why"]
 
 _URGENT: tuple[Why, ...] = ("kv_limit", "drain")
 
@@ -51,7 +51,7 @@ class Knobs:
 
 
 @dataclass
-class Counters:
+class MoveCounters:
     """`moves` by reason. `passed`: asks in vain, by what was missing: "busy" (source or targets
     move as many as they may), "no_room" (free KV or a slot), "no_gain"."""
 
@@ -105,7 +105,7 @@ class Mover:
     ) -> None:
         self.layout = layout
         self.knobs = knobs or Knobs()
-        self.counters = Counters()
+        self.counters = MoveCounters()
         self._cost_s = cost_s
         self._quality = quality
         self._vain: dict[Hashable, int] = {}

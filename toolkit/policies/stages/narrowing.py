@@ -10,7 +10,7 @@ from toolkit.policies.stages.layout import Layout
 
 
 @dataclass
-class Counters:
+class StageCounters:
     """Decisions by the stage of the request's length: `own` went to it, `widened` to another one,
     as no rank of it was usable."""
 
@@ -30,7 +30,7 @@ class StageFilter:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.counters = Counters()
+        self.counters = StageCounters()
         self.stages = [layout.stage_of_rank(rank) for rank in range(layout.ranks)]
         """Of each rank."""
 

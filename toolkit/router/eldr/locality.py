@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.contract.events import PrefillDone
 from toolkit.policies.base import Policy
-from toolkit.policies.eldr import Centroids, Counters, EldrPolicy
+from toolkit.policies.eldr import Centroids, EldrCounters, EldrPolicy
 from toolkit.policies.support.expert_map import ExpertMap
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.profile_folder.errors import ProfileError
@@ -50,7 +50,7 @@ class Locality:
         ranks = known_workers.side("decode")
         groups = groups_of(ranks)
         near = nearness(known.requests.judged, known.centroids)
-        self.counters = Counters()
+        self.counters = EldrCounters()
         self.inflight_signatures = InflightSignatures(known.space.dimensions)
         self.history = RefitHistory()
         self._maps: dict[str, ExpertMap] = {}

@@ -23,7 +23,7 @@ WHYS: tuple[Why, ...] = ("outgrown", "overload", "level", "drain", "asked", "kv_
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MoveOutcome:
     """How a move ended.
 
     - `moved`: the stream goes on at `to`
@@ -67,7 +67,7 @@ class Move:
     kind: Kind
     tokens: int
     reservation: Reservation | None
-    done: asyncio.Future[Outcome] = field(
+    done: asyncio.Future[MoveOutcome] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     begun: float = field(default_factory=monotonic)
@@ -101,7 +101,7 @@ class Move:
             tokens = self.tokens if how == "moved" else 0
             name, copied = self.kind.name, self.copied
             self.done.set_result(
-                Outcome(how, reason, to, stall_s, tokens, name, other_kind, cause, copied)
+                MoveOutcome(how, reason, to, stall_s, tokens, name, other_kind, cause, copied)
             )
 
     def take_reservation(self) -> Reservation | None:
@@ -141,4 +141,4 @@ class Kind(Protocol):
     async def run(self, move: Move) -> None: ...
 
 
-Tell = Callable[[Move, Outcome], None]
+Tell = Callable[[Move, MoveOutcome], None]

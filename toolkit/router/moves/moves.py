@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolkit.router.moves.base import Kind, Move, Outcome, Why
+from toolkit.router.moves.base import Kind, Move, MoveOutcome, Why
 from toolkit.router.moves.direct import Direct
 from toolkit.router.moves.live import Live
 from toolkit.router.moves.replay import Replay
@@ -29,7 +29,7 @@ section 5)."""
 RING = 4096
 
 
-class Counted(NamedTuple):
+class MoveCount(NamedTuple):
     """What moves are counted by."""
 
     why: str
@@ -64,14 +64,14 @@ class Moves:
         self.kinds: Sequence[Kind] = ()
         """Those that this router may use, the best one first."""
         self.use(dispatcher.config.moves)
-        self.counts: Counter[Counted] = Counter()
+        self.counts: Counter[MoveCount] = Counter()
         self.kept: Counter[Kept] = Counter()
         self.tokens = 0
         """KV tokens of all that was moved."""
         self.under_way: Counter[Rank] = Counter()
         """By source, the moves that were begun and are not over."""
         self._stalls: deque[float] = deque(maxlen=RING)
-        self.on_end: Callable[[Move, Outcome], None] = lambda move, outcome: None
+        self.on_end: Callable[[Move, MoveOutcome], None] = lambda move, outcome: None
         """Told of every move that was begun."""
 
     def use(self, kind: MovesBy) -> None:
@@ -126,7 +126,7 @@ class Moves:
             )
         return live.why_not()
 
-    async def move(self, live: Live, target: Rank | Sequence[Rank] | None, why: Why) -> Outcome:
+    async def move(self, live: Live, target: Rank | Sequence[Rank] | None, why: Why) -> MoveOutcome:
         """Move a request to `target`, of several to the one that has the most KV free, or (None) to
         whom the decode policy takes among all others.
 
@@ -137,12 +137,12 @@ class Moves:
         reason = self.why_not(live)
         targets = [target] if isinstance(target, Rank) else target
         if source is None or reason is not None:
-            return self._not_begun(why, Outcome("kept", reason or "it runs nowhere now"))
+            return self._not_begun(why, MoveOutcome("kept", reason or "it runs nowhere now"))
         move: Move | None = None
         reasons: list[str] = []
         async with _leased(self._leaving[source], lambda: move):
             chosen = self._chosen(live, source, targets)
-            if isinstance(chosen, Outcome):
+            if isinstance(chosen, MoveOutcome):
                 return self._not_begun(why, chosen)
             async with _leased(self._coming[chosen], lambda: move):
                 for kind in self.kinds:
@@ -158,10 +158,12 @@ class Moves:
                             return outcome
                         reason = outcome.reason
                     reasons.append(reason)
-        kept = Outcome("kept", "; ".join(reasons))
+        kept = MoveOutcome("kept", "; ".join(reasons))
         return kept if move is not None else self._not_begun(why, kept)
 
-    def _chosen(self, live: Live, source: Rank, targets: Sequence[Rank] | None) -> Rank | Outcome:
+    def _chosen(
+        self, live: Live, source: Rank, targets: Sequence[Rank] | None
+    ) -> Rank | MoveOutcome:
         gone = self._gone(live, source)
         if gone is not None:
             return gone
@@ -169,20 +171,20 @@ class Moves:
             chosen = self.targets.choose(live)
         else:
             chosen = self.targets.best(live, targets)
-        return Outcome("kept", chosen) if isinstance(chosen, str) else chosen
+        return MoveOutcome("kept", chosen) if isinstance(chosen, str) else chosen
 
-    def _refused(self, live: Live, source: Rank, target: Rank) -> Outcome | None:
+    def _refused(self, live: Live, source: Rank, target: Rank) -> MoveOutcome | None:
         gone = self._gone(live, source)
         if gone is not None:
             return gone
         reason = self.targets.why_not(live, target) or self.why_not(live)
-        return None if reason is None else Outcome("kept", reason)
+        return None if reason is None else MoveOutcome("kept", reason)
 
-    def _gone(self, live: Live, source: Rank) -> Outcome | None:
+    def _gone(self, live: Live, source: Rank) -> MoveOutcome | None:
         if live not in self._live:
-            return Outcome("ended", "it came to its end first")
+            return MoveOutcome("ended", "it came to its end first")
         if live.rank is not source:
-            return Outcome("kept", f"it is not on {source.name} any more")
+            return MoveOutcome("kept", f"it is not on {source.name} any more")
         return None
 
     def _begin(self, live: Live, source: Rank, target: Rank, why: Why, kind: Kind) -> Move:
@@ -195,7 +197,7 @@ class Moves:
         live.order(move)
         return move
 
-    def _ended(self, move: Move, outcome: Outcome) -> None:
+    def _ended(self, move: Move, outcome: MoveOutcome) -> None:
         self.under_way[move.source] -= 1
         self._count(move.why, outcome)
         if outcome.how == "kept":
@@ -210,12 +212,12 @@ class Moves:
             self._d.metrics.moved(outcome.stall_s, outcome.tokens)
         self.on_end(move, outcome)
 
-    def _not_begun(self, why: Why, outcome: Outcome) -> Outcome:
+    def _not_begun(self, why: Why, outcome: MoveOutcome) -> MoveOutcome:
         self._count(why, outcome)
         return outcome
 
-    def _count(self, why: Why, outcome: Outcome) -> None:
-        counted = Counted(why, outcome.kind, outcome.how)
+    def _count(self, why: Why, outcome: MoveOutcome) -> None:
+        counted = MoveCount(why, outcome.kind, outcome.how)
         self.counts[counted] += 1
         self._d.metrics.moves.labels(*counted).inc()
 

@@ -26,17 +26,17 @@ class Row(NamedTuple):
     kinds: frozenset[type]
 
 
-class Known(NamedTuple):
+class PassedFields(NamedTuple):
     """The fields of an endpoint that a deployment lets pass and its workers know."""
 
     rows: dict[str, Row]
     required: frozenset[str]
 
 
-_KNOWN: dict[tuple[str, frozenset[str], str], Known] = {}
+_KNOWN: dict[tuple[str, frozenset[str], str], PassedFields] = {}
 
 
-def known(endpoint: str, allow: frozenset[str], release: str = "") -> Known:
+def known(endpoint: str, allow: frozenset[str], release: str = "") -> PassedFields:
     """Made once for each set of permissions and each release of the workers."""
     made = _KNOWN.get((endpoint, allow, release))
     if made is None:
@@ -45,7 +45,7 @@ def known(endpoint: str, allow: frozenset[str], release: str = "") -> Known:
             for name, field in ENDPOINTS[endpoint].items()
             if field.passes(allow) and not lacks(endpoint, name, release)
         ]
-        made = _KNOWN[endpoint, allow, release] = Known(
+        made = _KNOWN[endpoint, allow, release] = PassedFields(
             {field.name: Row(field, _kinds(field.type)) for field in fields},
             frozenset(field.name for field in fields if field.required),
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Measured(NamedTuple):
+class MeasuredLinks(NamedTuple):
     """One kernel on so many GPUs, 8 a node: seconds for dispatch and for combine."""
 
     gpus: int
@@ -23,12 +23,12 @@ class Measured(NamedTuple):
 
 
 DEEPEP = (
-    Measured(8, 77e-6, 114e-6),
-    Measured(16, 118e-6, 195e-6),
-    Measured(32, 155e-6, 273e-6),
-    Measured(64, 173e-6, 314e-6),
-    Measured(128, 192e-6, 369e-6),
-    Measured(256, 194e-6, 360e-6),
+    MeasuredLinks(8, 77e-6, 114e-6),
+    MeasuredLinks(16, 118e-6, 195e-6),
+    MeasuredLinks(32, 155e-6, 273e-6),
+    MeasuredLinks(64, 173e-6, 314e-6),
+    MeasuredLinks(128, 192e-6, 369e-6),
+    MeasuredLinks(256, 194e-6, 360e-6),
 )
 """DeepEP's low-latency kernels on H800 with one 400 Gb/s CX7 a GPU: 128 tokens a rank, top 8 of
 experts that lie evenly, 7,168 values, FP8 out, BF16 back; every (token, expert) pair is a copy.
@@ -102,7 +102,7 @@ class Links(BaseModel):
         return moved if self.work is None else moved + self.work.seconds(received.sum(axis=2))
 
 
-def fitted(table: Sequence[Measured], element_bytes: tuple[float, float]) -> Links:
+def fitted(table: Sequence[MeasuredLinks], element_bytes: tuple[float, float]) -> Links:
     """From a table measured like DEEPEP: base and the network by least squares over what is larger
     than a node, each row by its relative error, NVLink by the row of one node.
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
-from toolkit.simulate.experts import Experts
+from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.request import Request
 
 
-def with_rows(requests: Iterable[Request], experts: Experts, seed: int = 0) -> Iterator[Request]:
-    """The same requests, each with a row of the profile's traffic (`Experts.traffic`): one whose
-    labels have the request's `label` among them (`Experts.labels`: domain, language,
+def with_rows(
+    requests: Iterable[Request], experts: SimulatedExperts, seed: int = 0
+) -> Iterator[Request]:
+    """The same requests, each with a row of the profile's traffic (`SimulatedExperts.traffic`): one
+    whose labels have the request's `label` among them (`SimulatedExperts.labels`: domain, language,
     domain/language), drawn at random; any row for a request without a label, or with one that no
     row of the traffic has."""
     source = random.Random(f"rows-{seed}")
