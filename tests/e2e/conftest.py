@@ -57,7 +57,7 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, Any, Any
 def cpu_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """launch/cpu-demo.yaml, for `deployment`."""
     recipe, folder = recipes_dir() / "cpu-demo.yaml", tmp_path_factory.mktemp("cpu-demo")
-    with deployed(recipe, folder, own_imports=True) as up:
+    with deployed(recipe, folder) as up:
         yield Shared(up)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests import record
-from tests.e2e import calls, lending
+from tests.e2e import calls
 from toolkit.launch import readiness
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
@@ -23,22 +23,15 @@ that is back."""
 
 
 @contextmanager
-def deployed(
-    source: Deployment | Path | dict[str, Any], folder: Path, own_imports: bool = False
-) -> Iterator[Running]:
-    """Start a deployment: a file, the contents of one, or what was read from one.
-
-    `own_imports`: its launcher imports SGLang itself, as a user's does (`lending`).
-    """
+def deployed(source: Deployment | Path | dict[str, Any], folder: Path) -> Iterator[Running]:
+    """Start a deployment: a file, the contents of one, or what was read from one."""
     if isinstance(source, dict):
         file = folder / "deployment.yaml"
         file.write_text(json.dumps(source))  # JSON is YAML
         source = file
     plan = resolve(load_deployment(source) if isinstance(source, Path) else source)
     begin = time.monotonic()
-    with ExitStack() as ends:
-        with nullcontext() if own_imports else lending.lent():
-            up = ends.enter_context(running(plan, folder))
+    with running(plan, folder) as up:
         workers = ", ".join(worker.name for worker in up.workers)
         record.start(f"{plan.name}: {workers}", time.monotonic() - begin)
         yield up

@@ -1,10 +1,9 @@
 """Which end-to-end tests run in one process, and in which order.
 
 Two processes run side by side (`--dist loadgroup`), each one group after the other. Tests that
-share a deployment or a worker are one group, so that it is started once. Those that kill workers of
-launch/cpu-demo.yaml are a second group, with a deployment of its own: together they would take one
-process most of the run, and a start takes less. In other groups they come last: the supervisor
-mends the deployment, but that takes time. A test that shares nothing is a group by itself.
+share a deployment or a worker are one group, so that it is started once. In a group those that
+kill workers come last: the supervisor mends the deployment, but that takes time. A test that
+shares nothing is a group by itself.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ VARIABLE = "TOOLKIT_TEST_GROUPS"
 puts the group behind a test's id instead, which pytest 9.2 no longer lets it do."""
 SHARED = ("deployment", "cpu_dp", "plain_server")
 """Session fixtures (`conftest.py`). Tests that use the same are one group: the first one's."""
-KILLING = "deployment-kills"
-FIRST = ("deployment", KILLING, "cpu_dp", "plain_server")
 KILLS = ("test_faults", "test_kill_features")
 """Files that kill workers of the shared deployment; elsewhere such tests say so in their names."""
 
@@ -33,7 +30,7 @@ def name(item: pytest.Function) -> str | None:
     """The test's group; None where it shares nothing."""
     for fixture in SHARED:
         if fixture in item.fixturenames:
-            return KILLING if fixture == "deployment" and kills(item) else fixture
+            return fixture
     # pytest has no public way to ask for the scope of a test's fixtures.
     found = item._fixtureinfo.name2fixturedefs
     shared = [each for each, definitions in found.items() if definitions[-1].scope == "module"]
@@ -49,13 +46,13 @@ def kills(item: pytest.Item) -> bool:
 
 
 def order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The largest shared groups first, one for each process; the small ones last, so that both end
-    at about the same time."""
+    """The largest shared group first, so that the other process has something to do beside it;
+    the small ones last, so that both end at about the same time."""
     names = [name(item) if isinstance(item, pytest.Function) else None for item in items]
 
     def place(at: int) -> tuple[int, int, bool]:
         of = names[at]
-        rank = FIRST.index(of) if of in FIRST else len(FIRST) + (of is None)
+        rank = SHARED.index(of) if of in SHARED else len(SHARED) + (of is None)
         first = names.index(of) if of is not None else at
         return rank, first, kills(items[at])
 
