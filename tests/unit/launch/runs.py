@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 from tests.unit.launch.stand_ins import two_workers
 from toolkit.cli.launch import _stop_on_signals
-from toolkit.launch.progress import Lines
+from toolkit.launch.progress import ProgressLines
 from toolkit.launch.supervisor import Supervisor
-class Report(Lines):
+class Report(ProgressLines):
     def event(self, text):
         print(text, flush=True)
 supervisor = Supervisor(two_workers(), Path(sys.argv[1]), Report())

@@ -44,9 +44,9 @@ from pathlib import Path
 from tests.unit.launch.stand_ins import two_workers
 from tests.unit.launch.test_disk import TALKER
 from toolkit.cli.launch import _stop_on_signals
-from toolkit.launch.progress import Lines
+from toolkit.launch.progress import ProgressLines
 from toolkit.launch.supervisor import Supervisor
-class Report(Lines):
+class Report(ProgressLines):
     def event(self, text):
         print(text, flush=True)
 supervisor = Supervisor(two_workers(TALKER), Path(sys.argv[1]), Report())

@@ -82,8 +82,8 @@ def test_another_user_is_not_heard() -> None:
     own = Orders("a-run-of-root")
     code = (
         "import os, sys; sys.path.insert(0, sys.argv[1]);"
-        "from toolkit.launch.orders import Order, give;"
-        "os.setuid(65534); give('a-run-of-root', Order('stop', 'w'))"
+        "from toolkit.launch.orders import LaunchOrder, give;"
+        "os.setuid(65534); give('a-run-of-root', LaunchOrder('stop', 'w'))"
     )
     for switch, heard in ((code, []), (code.replace("os.setuid(65534);", ""), ["w"])):
         subprocess.run([sys.executable, "-c", switch, str(source_root())], check=True)

@@ -134,8 +134,8 @@ def test_two_set_ups_do_not_run_at_once(
 ) -> None:
     code = (
         "import sys; from pathlib import Path; from toolkit.setup import environment\n"
-        "from toolkit.setup.layout import Layout\n"
-        f"with environment._only_one(Layout(Path({str(place.root)!r}))):\n"
+        "from toolkit.setup.layout import SetupLayout\n"
+        f"with environment._only_one(SetupLayout(Path({str(place.root)!r}))):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )
     holder = subprocess.Popen(
