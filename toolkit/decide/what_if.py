@@ -110,7 +110,8 @@ def what_if(lines: Iterable[str], policy_name: str, seed: int = 0) -> WhatIf:
         try:
             line = parse_json(text)
             if "policy" in line:
-                # Another life of the recorded process: nothing of the one before is in flight.
+                # Another policy, or another life of the process. What ran at that moment stays
+                # where the record has it: it is not known whether it still runs.
                 made = make_policy(policy_name, seed, tau=line.get("tau"))
                 recorded = make_policy(line["policy"], line["seed"], tau=line.get("tau"))
                 check_needs(made, recorded)
@@ -158,6 +159,8 @@ class _Beside:
 
     def __init__(self, policy: Policy, recorded: Policy, known: WhatIf | None) -> None:
         self.found = known or WhatIf(Side(recorded.name), Side(policy.name))
+        if recorded.name not in self.found.recorded.name.split(", "):
+            self.found.recorded.name += f", {recorded.name}"
         self._policy = policy
         self._rounds = isinstance(policy, Assigner)
         self._player = Player(policy)

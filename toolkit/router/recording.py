@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.bounded_files import parse_json
 from toolkit.contract.request_class import RequestClass
+from toolkit.router.line_file import LineFile
 from toolkit.router.quiet import Tally
 from toolkit.router.request_view import BLOCK_BYTES, anonymous
 from toolkit.settings.router.config import ConfigError
@@ -65,10 +66,7 @@ class Recording:
     def __init__(self, path: str) -> None:
         """Raises ConfigError: the file cannot be written."""
         self.path = path
-        try:
-            self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise ConfigError(f"record: cannot write {path}: {error.strerror}") from error
+        self._file = LineFile(path, "record")
         self._begun = time() - monotonic()
         self._last = _last_stamp(path)
         self._entries: deque[RecordingEntry] = deque()
@@ -112,9 +110,7 @@ class Recording:
         for entry in self._entries:
             entry.line = entry.line or b""
         self._write_ended()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        self._file.close()
 
     def _write_ended(self) -> None:
         """As far as no request that still runs stands before them."""
@@ -124,20 +120,8 @@ class Recording:
             self._write(line)
 
     def _write(self, line: bytes) -> None:
-        if self._file is None or not line:
-            return
-        try:
-            done = os.write(self._file, line)
-            if done < len(line):
-                os.ftruncate(self._file, os.fstat(self._file).st_size - done)
-                raise OSError(f"{done} of {len(line)} bytes")
-        except OSError as error:
-            # Serving goes on, and what was recorded stays readable: no part of a line is left.
-            log.error("traffic is no longer recorded in %s: %s", self.path, error)
-            os.close(self._file)
-            self._file = None
-            return
-        self.written += 1
+        if line and self._file.write(line):
+            self.written += 1
 
 
 def _line(entry: RecordingEntry, output_tokens: int, prompt_tokens: int) -> bytes:

@@ -151,6 +151,12 @@ def test_a_policy_that_needs_what_the_record_lacks_is_refused_with_what_it_needs
         what_if(lines, "gimbal")
 
 
+def test_a_record_in_which_the_policy_changed_names_both_and_is_compared_as_a_whole() -> None:
+    first, second = (play(name, 1, requests=20)[1] for name in ("round_robin", "shortest_queue"))
+    found = what_if([*first, *second], "round_robin")
+    assert found.recorded.name == "round_robin, shortest_queue" and found.decisions == 40
+
+
 def test_likeness_is_the_cosine_with_what_runs_where_it_was_sent() -> None:
     """Two kinds of requests in turn: round robin over two ranks keeps them apart."""
     axes = np.eye(2, dtype=np.float32)

@@ -127,7 +127,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     recording = Recording(str(path))
     recording.end(recording.begin(sub_request("a"), 1.0), 4)
     full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, present(recording._file))
+    os.dup2(full, present(recording._file._file))
     os.close(full)
     for name in ("b", "c"):
         recording.end(recording.begin(sub_request(name), 2.0), 4)
