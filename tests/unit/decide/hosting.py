@@ -1,0 +1,186 @@
+"""A host of a decider without workers: it carries out orders at once, and says what it is told to.
+
+Time is a number. What workers would do is the test's to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolkit.decide import messages as m
+from toolkit.decide.decider import Decider, DeciderBounds
+from toolkit.decide.ranks import Ranks, WorkerSpec, WorkerState
+from toolkit.decide.reservation import Reservation
+from toolkit.decide.watchdog import StuckBounds
+from toolkit.policies import make_policy
+from toolkit.policies.base import RequestView
+
+BOUNDS = DeciderBounds(
+    late=True,
+    park_timeout_s=5.0,
+    prefill_wait_s=60.0,
+    no_worker_wait_s=3.0,
+    rerun_wait_s=5.0,
+    max_retries=3,
+    max_inflight=64,
+    eject_share=0.5,
+    kept_back=0,
+)
+KV_TOKENS = 10_000
+
+
+@dataclass(eq=False)
+class Running:
+    """A request as its host knows it."""
+
+    number: int
+    view: RequestView
+    prefill: Reservation | None = None
+    decode: Reservation | None = None
+    waits: bool = True
+    """For an order."""
+
+    @property
+    def calls(self) -> list[Reservation]:
+        return [call for call in (self.prefill, self.decode) if call is not None]
+
+
+class DeciderHost:
+    """`ended`: how often each request was. `orders`: all, in words that can be compared."""
+
+    def __init__(
+        self,
+        prefills: int = 1,
+        decodes: int = 2,
+        slots: int = 4,
+        parked: int = 4,
+        policy: str = "shortest_queue",
+        bounds: DeciderBounds = BOUNDS,
+        reserve: int = 0,
+        plain: bool = False,
+    ) -> None:
+        roles = [("plain", decodes)] if plain else [("prefill", prefills), ("decode", decodes)]
+        specs = [
+            WorkerSpec(f"{role}-{i}", role, parked=parked) for role, n in roles for i in range(n)
+        ]
+        stuck = StuckBounds(stuck_s=10.0, announced_s=60.0)
+        self.now = 100.0
+        self.ranks = Ranks((WorkerState(spec, stuck) for spec in specs), self.now)
+        self.decider = Decider(self.ranks, bounds, None)
+        for side in ("prefill", "decode"):
+            name = policy if side == "decode" else "shortest_queue"
+            self.decider.use(side, make_policy(name, 1, side), self.now)
+        self.plain = plain
+        self.running: dict[int, Running] = {}
+        self.ended: dict[int, list[str]] = {}
+        self.orders: list[str] = []
+        self.count = 0
+        for spec in specs:
+            self.tell(m.Greeted(spec.name, slots, reserve))
+            self.tell(m.Up(spec.name))
+
+    def tell(self, message: m.Message) -> None:
+        """Say it, and carry out what follows."""
+        todo = self.decider.on(message, self.now)
+        while todo:
+            order, *todo = todo
+            self.orders.append(_words(order))
+            for answer in self._carry_out(order):
+                todo += self.decider.on(answer, self.now)
+
+    def _carry_out(self, order: m.Order) -> list[m.Message]:
+        match order:
+            case m.Prefill():
+                self.running[order.request].prefill = order.reservation
+            case m.Decode():
+                running = self.running[order.request]
+                running.decode, running.waits = order.reservation, False
+            case m.Refuse():
+                running = self.running[order.request]
+                calls = [m.Released(call, "unknown", False) for call in running.calls]
+                return [*calls, self._over(running, order.why)]
+            case m.Again():
+                running = self.running[order.request]
+                running.waits = True
+                return [m.GoOn(order.request, running.view)]
+            case _:
+                pass
+        return []
+
+    def arrive(self, tokens: int = 100, streams: bool = True, one_token: bool = False) -> Running:
+        self.count += 1
+        view = RequestView(prompt_tokens=tokens, now=self.now)
+        running = self.running[self.count] = Running(self.count, view)
+        shape: m.Shape = "plain" if self.plain else "one_token" if one_token else "split"
+        self.tell(m.Arrive(self.count, view, shape, streams, self.now, self.now + 600.0))
+        return running
+
+    def prefilled(self, running: Running) -> None:
+        self.tell(m.Prefilled(running.number, replace(running.view, cached_tokens=1)))
+
+    def serve(self, running: Running) -> None:
+        """To its end."""
+        for call in running.calls:
+            self.tell(m.Released(call, "served", True, 5, True))
+        self.tell(self._over(running, "served"))
+
+    def leave(self, running: Running) -> None:
+        """Its client goes away."""
+        for call in running.calls:
+            self.tell(m.Released(call, "unknown", False))
+        self.tell(self._over(running, "left"))
+
+    def fail(
+        self,
+        running: Running,
+        call: Reservation,
+        kind: m.FailureKind = "lost",
+        proven: bool = False,
+    ) -> None:
+        """An attempt fails on the worker of one of its calls."""
+        for each in running.calls:
+            outcome: m.Outcome = "failed" if each is call else "unknown"
+            self.tell(m.Released(each, outcome, False))
+        running.prefill = running.decode = None
+        worker = call.rank.worker.name
+        digest = str(running.number).encode()
+        self.tell(
+            m.Failed(running.number, worker, kind, call.begun, proven, frozenset({worker}), digest)
+        )
+
+    def _over(self, running: Running, how: str) -> m.Ended:
+        del self.running[running.number]
+        self.ended.setdefault(running.number, []).append(how)
+        return m.Ended(running.number, served=how == "served")
+
+    def pass_time(self, seconds: float) -> None:
+        """With every tick that is due meanwhile."""
+        until = self.now + seconds
+        while (due := self.decider.due) is not None and due <= until:
+            self.now = max(self.now, due)
+            self.tell(m.Tick())
+        self.now = until
+
+    def settle(self) -> None:
+        """All that is due at once."""
+        self.pass_time(0.0)
+
+    def read(self, worker: str) -> None:
+        """A worker publishes its load: what the host has there."""
+        for rank in self.ranks.workers[worker].ranks:
+            used = rank.inflight_tokens
+            reading = {"running": rank.inflight, "waiting": 0, "used_tokens": used,
+                       "total_tokens": KV_TOKENS, "waiting_tokens": 0}  # fmt: skip
+            rank.worker.last_event = self.now
+            self.tell(m.LoadRead(rank.key, reading))
+
+
+def _words(order: m.Order) -> str:
+    match order:
+        case m.Prefill() | m.Decode():
+            return f"{type(order).__name__} {order.request} {order.rank.name}"
+        case m.Refuse():
+            return f"Refuse {order.request} {order.why} {order.role} {order.retry_after}"
+        case m.Stuck() | m.HealthChanged():
+            return f"{type(order).__name__} {order.worker}"
+        case _:
+            return str(order)

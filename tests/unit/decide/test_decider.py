@@ -1,0 +1,196 @@
+"""The decider over random sequences of messages, faults included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kernels import examples
+from tests.unit.decide.hosting import BOUNDS, DeciderHost
+from toolkit.decide import messages as m
+
+POLICIES = ["shortest_queue", "round_robin", "br0", "brh@survival", "pooled@shortest_queue"]
+ACTIONS = [
+    "arrive", "arrive", "arrive", "one_token", "prefilled", "prefilled", "serve", "leave", "fail",
+    "busy", "answer", "died", "down", "up", "held_up", "read", "time", "hold", "unhold", "prove",
+    "restart",
+]  # fmt: skip
+STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 31)), max_size=120)
+
+
+def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
+    """Let it all happen, as far as it can."""
+    workers = sorted(host.ranks.workers)
+    for what, which in actions:
+        worker = workers[which % len(workers)]
+        running = list(host.running.values())
+        one = running[which % len(running)] if running else None
+        if what in ("arrive", "one_token"):
+            host.arrive(50 * which + 1, streams=which % 3 > 0, one_token=what == "one_token")
+        elif what == "prefilled" and one is not None and one.waits and one.prefill is not None:
+            host.prefilled(one)
+        elif what == "serve" and one is not None and one.decode is not None:
+            host.serve(one)
+        elif what == "leave" and one is not None:
+            host.leave(one)
+        elif what in ("fail", "busy", "answer") and one is not None and one.calls:
+            kinds: dict[str, m.FailureKind] = {"fail": "lost", "busy": "busy", "answer": "answer"}
+            host.fail(one, one.calls[which % len(one.calls)], kinds[what])
+        elif what == "prove" and one is not None and one.decode is not None:
+            host.tell(m.Proven(one.number, one.decode, decode=True))
+        elif what == "died":
+            host.tell(m.Died(worker, crashed=which % 2 == 0))
+            host.tell(m.Down(worker))
+        elif what == "down":
+            host.tell(m.Down(worker))
+        elif what == "up":
+            host.tell(m.Up(worker))
+        elif what == "restart":
+            host.tell(m.Greeted(worker, slots=4))
+            host.tell(m.Up(worker))
+        elif what == "held_up":
+            host.tell(m.HeldUp(worker))
+        elif what == "read":
+            host.read(worker)
+        elif what in ("hold", "unhold"):
+            host.tell(m.Hold(((worker, 0),), on=what == "hold"))
+        elif what == "time":
+            host.pass_time((0.0, 0.005, 0.3, 2.0)[which % 4])
+        bounded(host)
+
+
+def bounded(host: DeciderHost) -> None:
+    """What holds at all times."""
+    for worker in host.ranks.workers.values():
+        for rank in worker.ranks:
+            assert 0 <= rank.credit <= rank.worker.spec.parked
+            assert rank.inflight >= 0
+            assert rank.best_effort_requests == rank.best_effort_tokens == 0
+    assert 0 <= host.decider.parked <= len(host.running)
+
+
+def finish(host: DeciderHost) -> None:
+    """All workers come back, and whatever runs is served."""
+    for name in host.ranks.workers:
+        host.tell(m.Hold(((name, 0),), on=False))
+        host.tell(m.Greeted(name, slots=4))
+        host.tell(m.Up(name))
+    for _ in range(400):
+        for name in host.ranks.workers:
+            host.read(name)
+        host.pass_time(0.5)
+        for running in list(host.running.values()):
+            if running.number not in host.running:
+                continue
+            if running.decode is not None:
+                host.serve(running)
+            elif running.waits and running.prefill is not None:
+                host.prefilled(running)
+        if not host.running:
+            return
+    raise AssertionError(f"these wait for ever: {sorted(host.running)}")
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(STEPS, st.sampled_from(POLICIES), st.integers(1, 2), st.integers(1, 3), st.integers(1, 3))
+def test_every_request_ends_once_and_every_count_returns_to_zero(
+    actions: list[tuple[str, int]], policy: str, prefills: int, decodes: int, parked: int
+) -> None:
+    host = DeciderHost(prefills, decodes, slots=4, parked=parked, policy=policy)
+    play(host, actions)
+    finish(host)
+    assert all(len(how) == 1 for how in host.ended.values())
+    assert sorted(host.ended) == list(range(1, host.count + 1))
+    for worker in host.ranks.workers.values():
+        for rank in worker.ranks:
+            assert (rank.inflight, rank.inflight_tokens) == (0, 0)
+            assert rank.credit == parked
+            assert rank.unstreamed == {}
+    assert host.decider.parked == 0
+    assert host.decider.requests == {}
+    assert host.decider.pool is None or len(host.decider.pool) == 0
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(STEPS, st.sampled_from(POLICIES))
+def test_the_same_messages_give_the_same_orders(
+    actions: list[tuple[str, int]], policy: str
+) -> None:
+    one, other = (DeciderHost(policy=policy) for _ in range(2))
+    play(one, actions)
+    play(other, actions)
+    assert one.orders == other.orders
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(STEPS, st.integers(1, 3))
+def test_a_plain_worker_does_all(actions: list[tuple[str, int]], workers: int) -> None:
+    host = DeciderHost(decodes=workers, plain=True)
+    play(host, [(what, which) for what, which in actions if what != "one_token"])
+    finish(host)
+    assert all(len(how) == 1 for how in host.ended.values())
+
+
+@pytest.mark.parametrize("policy", ["br0", "pooled@shortest_queue"])
+def test_no_rank_gets_more_than_it_has_slots(policy: str) -> None:
+    host = DeciderHost(decodes=2, slots=2, parked=8, policy=policy)
+    requests = [host.arrive() for _ in range(6)]
+    for request in requests:
+        host.prefilled(request)
+    host.settle()
+    assert [rank.inflight for rank in host.ranks.of("decode")] == [2, 2]
+    host.serve(requests[0])
+    host.settle()
+    assert [rank.inflight for rank in host.ranks.of("decode")] == [2, 2]
+
+
+def test_a_prefill_waits_for_a_credit_in_order_of_arrival() -> None:
+    host = DeciderHost(parked=1)
+    first, second, third = (host.arrive() for _ in range(3))
+    assert (first.prefill, second.prefill) == (first.prefill, None)
+    host.leave(second)
+    host.prefilled(first)  # its KV goes to a decode worker: the credit is back
+    assert third.prefill is not None
+
+
+def test_without_a_decode_worker_nothing_is_prefilled_and_the_client_hears_when_to_come() -> None:
+    host = DeciderHost(decodes=1)
+    host.tell(m.Down("decode-0"))
+    waiting = host.arrive()
+    assert waiting.prefill is None
+    host.pass_time(BOUNDS.no_worker_wait_s + 0.1)
+    assert host.ended[waiting.number] == ["nobody"]
+    late = host.arrive()
+    host.tell(m.Up("decode-0"))
+    assert late.prefill is not None
+
+
+def test_a_request_that_kills_two_workers_is_not_run_again() -> None:
+    host = DeciderHost(decodes=3)
+    request = host.arrive()
+    for _ in range(2):
+        host.prefilled(request)
+        assert request.decode is not None
+        call = request.decode
+        host.tell(m.Died(call.rank.worker.name, crashed=True))
+        host.tell(m.Down(call.rank.worker.name))
+        host.fail(request, call)
+        host.pass_time(1.0)
+    assert host.ended[request.number] == ["poisonous"]
+    assert host.decider.quarantines
+
+
+def test_a_prefill_whose_worker_goes_away_is_given_a_moment_to_say_that_it_is_lost() -> None:
+    host = DeciderHost(prefills=2)
+    request = host.arrive()
+    call = request.prefill
+    assert call is not None
+    host.tell(m.Down(call.rank.worker.name))
+    assert request.decode is None
+    host.fail(request, call)
+    host.pass_time(1.0)
+    assert request.prefill is not None
+    assert request.prefill.rank.worker.name != call.rank.worker.name

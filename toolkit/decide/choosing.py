@@ -1,0 +1,143 @@
+"""Which ranks a request may go to, and which of them its policy takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
+
+from toolkit.decide.ejection import usable as ejected_left_out
+from toolkit.decide.poison import Probation
+from toolkit.decide.reservation import Reservation
+from toolkit.policies.support.stoppable import all_full
+
+if TYPE_CHECKING:
+    from toolkit.decide.ranks import Ranks, RankState
+    from toolkit.decide.requests import RequestState
+    from toolkit.policies.base import Policy, RequestView
+    from toolkit.policies.following import Following
+    from toolkit.policies.stages.narrowing import StageFilter
+
+
+class PolicyFailed(Exception):
+    """A policy raised (`cause`; its own text may hold anything), or chose what it may not."""
+
+    def __init__(self, text: str, cause: Exception | None = None) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+class Choosing:
+    """Asks policies. `eject_share`: of the healthy ranks that may be left alone at a time;
+    `kept_back`: credits of a prefill rank that best-effort requests leave for others."""
+
+    def __init__(
+        self, ranks: Ranks, eject_share: float, kept_back: int, stages: StageFilter | None
+    ) -> None:
+        self.ranks = ranks
+        self.probation = Probation()
+        self.policies: dict[str, Policy] = {}
+        """By side, prefill and decode."""
+        self.following: Following | None = None
+        """Whom the decode policy has told of what is in flight; None where it needs nobody."""
+        self.stages = stages
+        """Which decode ranks are for which lengths; None where all are for all."""
+        self._eject_share = eject_share
+        self._kept_back = kept_back
+
+    def use(self, side: str, policy: Policy) -> None:
+        """From now on."""
+        self.policies[side] = policy
+        if side == "decode":
+            follows = policy.needs.following or policy.on_record
+            self.following = policy.follow() if follows else None
+
+    def policy(self, role: str) -> Policy:
+        # A plain worker does both; the decode policy balances it.
+        return self.policies["decode" if role == "plain" else role]
+
+    def usable(
+        self, role: str, request: RequestState, now: float, credit: bool = False, left: int = 0
+    ) -> list[bool]:
+        """Which ranks of the role this request may go to now, in their order.
+
+        Those that are up, without the ejected ones, those without more than `left` credits, and
+        those that it failed on, as long as there are others; for a suspect, those that begin no
+        other one. But it waits for such a one rather than going back to a worker that itself failed
+        it: one that answers 500 to everything would put it in quarantine.
+        """
+        ranks = self.ranks.of(role)
+        records = [rank.worker.record for rank in ranks]
+        usable = ejected_left_out([rank.open for rank in ranks], records, now, self._eject_share)
+        suspect = request.record.suspect
+        if suspect:
+            usable = _others(usable, ranks, request.record.failed_by)
+        if credit:
+            usable = [ok and rank.credit > left for ok, rank in zip(usable, ranks, strict=True)]
+        if suspect:
+            usable = [
+                ok and self.probation.free(rank.worker.name)
+                for ok, rank in zip(usable, ranks, strict=True)
+            ]
+        return _others(usable, ranks, request.avoid) if request.avoid else usable
+
+    def choose(
+        self, role: str, request: RequestState, now: float, credit: bool = False
+    ) -> RankState | None:
+        """The policy's choice now; takes the credit, and a suspect's probation. None when nothing
+        is usable.
+
+        Raises:
+            PolicyFailed: the policy raised, chose a rank that is not usable, or none.
+        """
+        ranks, view = self.ranks.of(role), request.view
+        left = self._kept_back if view.best_effort else 0
+        usable = self.usable(role, request, now, credit, left)
+        if not any(usable):
+            return None
+        stages = self.stages if role == "decode" else None
+        if stages is not None:
+            usable = stages.narrow(view.prompt_tokens, usable)
+        stops = view.urgent and role != "decode"
+        views = [rank.view(now, ok, stops) for rank, ok in zip(ranks, usable, strict=True)]
+        if view.urgent and not stops and all_full(views):
+            views = [rank.view(now, ok, True) for rank, ok in zip(ranks, usable, strict=True)]
+        policy = self.policy(role)
+        try:
+            decision = policy.choose(views, view)
+        except Exception as error:
+            raise PolicyFailed(f"policy {policy.name} failed", error) from error
+        if decision is None or not usable[decision.index]:
+            raise PolicyFailed(f"policy {policy.name} chose no usable {role} worker")
+        rank = ranks[decision.index]
+        if stages is not None:
+            stages.note(view.prompt_tokens, decision.index)
+        if request.record.suspect:
+            self.probation.take(rank.worker.name, request)
+        if credit:
+            rank.credit -= 1
+        return rank
+
+    def reserve(
+        self,
+        rank: RankState,
+        view: RequestView,
+        now: float,
+        *,
+        generates: bool = True,
+        streams: bool = False,
+        generated: int = 0,
+    ) -> Reservation:
+        """The request's place on a rank. `generates`: the rank computes output tokens, `generated`
+        of which the request has already."""
+        following = self.following if generates else None
+        reservation = Reservation(rank, view, now, following, streams, generated)
+        reservation.probe = rank.worker.record.posted(now)
+        return reservation
+
+
+def _others(usable: list[bool], ranks: Sequence[RankState], failed: AbstractSet[str]) -> list[bool]:
+    """Without those that it failed on. They are the last resort, not forbidden: a worker may be
+    back."""
+    fresh = [ok and rank.worker.name not in failed for ok, rank in zip(usable, ranks, strict=True)]
+    return fresh if any(fresh) else usable

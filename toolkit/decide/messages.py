@@ -1,0 +1,301 @@
+"""What a host and the decider say to each other.
+
+A host is whoever has the clock, the sockets and the workers: the router, the simulator, a test. It
+tells the decider what has happened, and carries out what the decider answers. A request is a number
+of the host's choice; a rank is its key, (worker's name, DP rank). Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from toolkit.contract.heartbeat import Beat
+    from toolkit.decide.ranks import RankState
+    from toolkit.decide.reservation import Reservation
+    from toolkit.policies.base import RequestView
+
+Key = tuple[str, int]
+Shape = Literal["split", "one_token", "prefill", "plain"]
+"""How a request runs: prefilled on one worker and decoded on another; the same, but one whose
+prefill worker may answer it all; on a prefill worker alone; on a plain worker."""
+FailureKind = Literal[
+    "lost", "stuck", "silent", "unreached", "answer", "transfer", "busy", "early", "closed"
+]
+"""Why an attempt failed: its connection broke or the worker was given up; a rank of the worker was
+stuck; the worker fell silent; it could not be connected to; it answered 500; it answered that KV
+did not get across; it answered that it is full (429, 503); its stream ended before its end; the
+host closed it."""
+Outcome = Literal["served", "moved", "failed", "unknown", "unsent"]
+"""How a call to a worker ended: the client has its whole answer; it went on elsewhere; the worker
+failed; nothing is known of the worker (its client went away, say); it was not sent after all."""
+
+
+# Of requests, to the decider.
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """A request is to run. `deadline`: when its client gives up. `digest` of what it asks for:
+    needed while requests are in quarantine (`Decider.quarantines`)."""
+
+    request: int
+    view: RequestView
+    shape: Shape
+    streams: bool
+    arrived: float
+    deadline: float
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """The next attempt of a request that the decider lets run again (`Again`), or that was moved.
+    `view`: with the `generated` tokens as part of the prompt. `place`: kept for it on a rank."""
+
+    request: int
+    view: RequestView
+    generated: int = 0
+    moved: bool = False
+    place: Reservation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The prefill is done. `view`: with what it found out; None: it may be done, and nobody will
+    say so."""
+
+    request: int
+    view: RequestView | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A worker has computed something of the request. `decode`: its answer is the client's."""
+
+    request: int
+    reservation: Reservation
+    decode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A call is over. `answered`: below 500. `finished`: by itself or by its limit."""
+
+    reservation: Reservation
+    outcome: Outcome
+    answered: bool
+    generated: int = 0
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An attempt failed on `worker`'s side; its calls were released. `begun`: when that worker got
+    the request; `proven`: it had given a token of it. `suspects`: workers that the next attempt had
+    better do without."""
+
+    request: int
+    worker: str
+    kind: FailureKind
+    begun: float
+    proven: bool
+    suspects: frozenset[str]
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request is over; its calls were released. `served`: its client has the whole answer."""
+
+    request: int
+    served: bool
+
+
+# Of workers, to the decider.
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """A worker says what it is. `slots`, `reserve`: see `WorkerState`."""
+
+    worker: str
+    slots: int = 0
+    reserve: int = 0
+    dp_attention: bool | None = None
+    prefill_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A worker takes requests."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """A worker takes no requests for the moment, and goes on with those that it has."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """A worker takes no requests, and what it says of prefills may be missed."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A worker's processes are gone, or may as well be; `crashed`: it said so itself."""
+
+    worker: str
+    crashed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRead:
+    """A rank has published its load, the fields of `toolkit.decide.ledger`; None: nonsense."""
+
+    rank: Key
+    reading: dict[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A rank did so many decode steps."""
+
+    rank: Key
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    """A rank's heartbeat."""
+
+    rank: Key
+    beat: Beat
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An operator's order: these ranks get no new requests, or (`on` False) get some again."""
+
+    ranks: tuple[Key, ...]
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The launcher's word on a worker's return, as `Returns.told` takes it."""
+
+    worker: str
+    usual_s: float | None
+    back_in_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: `Decider.due` has come."""
+
+
+# From the decider.
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Prefill the request there. `whole`: that worker answers all of it. `late`: its decode worker
+    is chosen when it has run."""
+
+    request: int
+    rank: RankState
+    reservation: Reservation
+    whole: bool = False
+    late: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Decode the request there (a plain worker does all of it)."""
+
+    request: int
+    rank: RankState
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Run the request again: answer with `GoOn`, or with `Ended`."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Give the request up, and answer with `Ended`. `why`:
+
+    - `failure`: its client gets what the failed attempt says
+    - `quarantined`: workers that ran this very request failed a while ago
+    - `poisonous`: `strikes` workers failed it one after the other
+    - `budget`: too many others wait to be run again
+    - `nobody`: no worker of the `role` is there; try again in `retry_after` seconds
+    - `policy`: the policy of the `role` failed
+    """
+
+    request: int
+    why: Literal["failure", "quarantined", "poisonous", "budget", "nobody", "policy"]
+    role: str = ""
+    retry_after: int = 0
+    strikes: int = 0
+    text: str = ""
+    cause: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """The request is in quarantine; what it saw: (worker, what happened)."""
+
+    request: int
+    strikes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ejected:
+    """The worker is left alone for a while: it failed requests."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A rank of the worker is stuck: its requests are to be given up."""
+
+    worker: str
+    rank: RankState
+
+
+@dataclass(frozen=True, slots=True)
+class HealthChanged:
+    """Some worker's health, or a rank's, is not what it was. `goes_on`: it was stuck."""
+
+    worker: str
+    rank: RankState | None = None
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """A finished prefill was assigned after so long in the pool."""
+
+    seconds: float
+
+
+Message = (
+    Arrive | GoOn | Prefilled | Proven | Released | Failed | Ended | Greeted | Up | HeldUp | Down
+    | Died | LoadRead | Stepped | Beaten | Hold | Expected | Tick
+)  # fmt: skip
+RequestOrder = Prefill | Decode | Again | Refuse
+Order = RequestOrder | Quarantined | Ejected | Stuck | HealthChanged | Waited

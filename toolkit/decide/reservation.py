@@ -1,0 +1,108 @@
+"""A request on a rank: counted in the rank's load, and its length followed, from first to last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from toolkit.policies.base import RequestView
+
+if TYPE_CHECKING:
+    from toolkit.decide.ranks import RankState
+    from toolkit.policies.following import Following
+
+
+class Reservation:
+    """From the moment that a request is bound to a rank until it is gone from there.
+
+    `following`, where the policy needs one, is told when it goes, of tokens as they come (`count`),
+    and how it ended. An answer that does not stream is counted by the steps that the rank says it
+    did (`stepped`; nothing where it does not), and set right by its usage at the end. `generated`:
+    tokens that it had before, as part of the prompt.
+    """
+
+    __slots__ = ("_best_effort", "_counted", "_following", "_key", "_lease", "begun", "count",
+                 "over", "probe", "proven", "rank", "tokens")  # fmt: skip
+
+    def __init__(
+        self,
+        rank: RankState,
+        view: RequestView,
+        now: float,
+        following: Following | None = None,
+        streams: bool = False,
+        generated: int = 0,
+    ) -> None:
+        self.rank = rank
+        self.tokens = view.prompt_tokens
+        self.begun = now
+        self.over = False
+        self.probe = False
+        """Whether it is to show that its worker is well again."""
+        self.proven = False
+        """The worker has computed something of it."""
+        self.count: Callable[[int], None] | None = None
+        """To be called with the number of tokens that came; None where nobody wants to know."""
+        self._lease = rank.ledger.begin(self.tokens, now)
+        self._best_effort = view.best_effort
+        self._weigh(1)
+        self._counted = 0
+        self._following = following
+        if following is None:
+            return
+        # Not the rid: a client may use one twice at a time.
+        self._key = f"{rank.worker.name}/{rank.dp_rank}/{self._lease}"
+        following.sent(self._key, rank.key, rank.group, view, generated)
+        if streams:
+            self.count = following.counter(self._key)
+        elif following.lengths:
+            rank.unstreamed[self._lease] = self
+
+    @property
+    def followed(self) -> bool:
+        """Whether `end` wants to know of the tokens of an answer that did not stream."""
+        return self._following is not None and self._following.lengths and self.count is None
+
+    def stepped(self, steps: int) -> None:
+        """The rank did so many decode steps."""
+        assert self._following is not None
+        self._counted += steps
+        self._following.counted(self._key, steps)
+
+    def end(self, ok: bool | None, now: float, generated: int = 0, finished: bool = False) -> None:
+        """It is gone. `ok`: None when it went on elsewhere. `generated` here, 0 where that is not
+        known; `finished` by itself or by its limit, not aborted or lost."""
+        rank = self.rank
+        self._gone()
+        rank.ledger.end(self._lease, self.tokens, now, generated)
+        if ok is None:
+            rank.moved_out += 1
+        elif ok:
+            rank.completed += 1
+        else:
+            rank.failed += 1
+        if self._following is None:
+            return
+        if self.followed and generated:
+            self._following.counted(self._key, generated - self._counted)
+        self._following.ended(self._key, finished and generated > 0)
+
+    def cancel(self) -> None:
+        """It was not sent after all, or nothing is known of how it ended."""
+        self._gone()
+        if self.probe:
+            self.rank.worker.record.unknown()
+        self.rank.ledger.cancel(self._lease, self.tokens)
+        if self._following is not None:
+            self._following.ended(self._key, finished=False)
+
+    def _gone(self) -> None:
+        assert not self.over, "a reservation ends once"
+        self.over = True
+        self._weigh(-1)
+        self.rank.unstreamed.pop(self._lease, None)
+
+    def _weigh(self, sign: int) -> None:
+        if self._best_effort:
+            self.rank.best_effort_requests += sign
+            self.rank.best_effort_tokens += sign * self.tokens

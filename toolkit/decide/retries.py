@@ -1,0 +1,80 @@
+"""Whether a request that failed on a worker is run again, and whose fault that was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from toolkit.decide.poison import Quarantine, RetryBudget, Strike
+
+if TYPE_CHECKING:
+    from toolkit.decide.messages import Failed
+    from toolkit.decide.ranks import Ranks
+    from toolkit.decide.requests import RequestState
+
+Judgement = Literal["again", "failure", "poisonous", "budget"]
+
+
+class Retries:
+    """Judges failed attempts. Workers are blamed only for what the request did not do elsewhere
+    (`blame`), requests only for what they saw happen to several workers (`judge`)."""
+
+    def __init__(self, ranks: Ranks, max_retries: int, max_inflight: int) -> None:
+        self._ranks = ranks
+        self._max_retries = max_retries
+        self.quarantine = Quarantine()
+        self.budget = RetryBudget(2 * max_inflight)
+        self.poisoned: Counter[str] = Counter()
+        """By worker: its deaths for which a request was put in quarantine."""
+
+    def died(self, failure: Failed) -> bool:
+        """Whether the worker has gone since it got the request: its health tells, and nobody needs
+        to be warned of it."""
+        return self._ranks.workers[failure.worker].died_since(failure.begun)
+
+    def judge(self, request: RequestState, failure: Failed, now: float) -> Judgement:
+        """What becomes of the request. A poisonous one is in quarantine then."""
+        if failure.kind == "busy":
+            return "failure" if request.busy > len(self._ranks.workers) else "again"
+        record, strike = request.record, self._strike(request, failure)
+        if strike is not None:
+            record.strikes.append((strike, failure.worker))
+            if record.poisonous(self._ranks.deaths.lately(now)):
+                self.quarantine.add(failure.digest, now)
+                self.poisoned.update(record.deaths)
+                return "poisonous"
+        elif not self.died(failure):
+            request.faults.append(failure.worker)
+        if request.attempts - request.busy > self._max_retries:
+            return "failure"
+        return "again" if self.budget.take(now) else "budget"
+
+    def _strike(self, request: RequestState, failure: Failed) -> Strike | None:
+        worker, record = self._ranks.workers[failure.worker], request.record
+        if failure.kind == "stuck" and failure.begun > worker.stood_from:
+            return None  # the rank stood already when it came
+        if failure.kind == "stuck" and (record.lingering or failure.proven):
+            return None if record.suspect and failure.proven else "stood"
+        if failure.proven:
+            return None
+        if failure.kind in ("answer", "transfer"):
+            return "answer" if failure.kind == "answer" else "transfer"
+        if failure.kind in ("lost", "early", "stuck") and self.died(failure):
+            return "crash" if worker.crashed_at >= failure.begun else "gone"
+        return None
+
+    def blame(self, request: RequestState, now: float) -> Iterator[str]:
+        """It runs well on another worker: those that failed it are to blame for that. Those that
+        are left alone for a while now."""
+        record = request.record
+        if not record.strikes and not request.faults:
+            return
+        faults, request.faults = request.faults, []
+        answered = [name for what, name in record.strikes if what in ("answer", "transfer")]
+        for name in faults + answered:
+            if self._ranks.workers[name].record.failed(now):
+                yield name
+        record.strikes = [
+            (what, name) for what, name in record.strikes if what in ("crash", "gone", "stood")
+        ]
