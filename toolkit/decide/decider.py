@@ -280,7 +280,9 @@ class Decider:
         self._notify_pool(now)
 
     def _up(self, message: m.Up, now: float) -> None:
-        if self.ranks.workers[message.worker].up():
+        worker = self.ranks.workers[message.worker]
+        worker.tells_prefills = message.tells_prefills
+        if worker.up():
             self._health_changed(message.worker, now)
 
     def _held_up(self, message: m.HeldUp, now: float) -> None:
@@ -309,6 +311,7 @@ class Decider:
         if message.reading is None:
             rank.ledger.reading = None
             return
+        rank.worker.last_event = now
         rank.ledger.read(message.reading, now)
         if self.pool is not None and rank.worker.spec.role == "decode":
             self.pool.reading(now)

@@ -129,9 +129,10 @@ class Greeted:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """A worker takes requests."""
+    """A worker takes requests. `tells_prefills`: it says when a prefill is done."""
 
     worker: str
+    tells_prefills: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ class WorkerState:
         self.shares_experts = spec.dp_attention
         """Whether its ranks do (DP attention)."""
         self.tells_prefills = True
-        """Whether it says when a prefill is done. A plain SGLang does not."""
+        """Whether it says when a prefill is done; a plain SGLang does not."""
         self.prefill_only = False
         """Whether it can answer a request of one token without a decode worker."""
         self.record = Ejection()

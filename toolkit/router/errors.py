@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
 from toolkit.contract.headers import RETRY_AFTER
+from toolkit.decide.messages import FailureKind
 from toolkit.router.places import without_places, without_places_in
 
 MESSAGES = ("messages", "count_tokens")
@@ -171,14 +172,8 @@ class UpstreamError(Exception):
         self.kind: Reason = kind
 
 
-Reason = Literal[
-    "lost", "stuck", "silent", "unreached", "answer", "transfer", "busy", "early", "closed"
-]
-"""Why an attempt failed: its connection broke or the worker was given up; a rank of the worker was
-stuck; the worker fell silent;
-it could not be connected to; it answered 500; it answered that KV did not get across; it answered
-that it is full (429, 503); its stream ended before its end;
-we closed it ourselves."""
+Reason = FailureKind
+"""Why an attempt failed, as the decider sees it."""
 
 
 class OutOfResources(UpstreamError):

@@ -116,7 +116,7 @@ class Watcher:
             if call.done.done():
                 # Requests that run there are not given up: their own connections tell.
                 if self._hello:  # or it has said why
-                    self.worker.died(crashed=False)
+                    self.worker.mark_dead(crashed=False)
                 self.worker.mark_down()
                 return "its event stream broke"
             if now - before > 2 * TICK_S:
@@ -124,7 +124,7 @@ class Watcher:
                 continue
             silent = now - self.worker.last_event
             if silent > self._config.hung_s:
-                self.worker.died(crashed=False)
+                self.worker.mark_dead(crashed=False)
                 self.worker.mark_down(f"silent for {silent:.1f} s")
                 return f"silent for {silent:.1f} s"
             if silent > self._config.silent_s:
@@ -163,7 +163,7 @@ class Watcher:
                 if missed >= 3:
                     why = f"/health answers {status or 'nothing'}"
                     self._answered = bool(status)
-                    self.worker.died(crashed=False)
+                    self.worker.mark_dead(crashed=False)
                     self.worker.mark_down(why)
                     return why
             await asyncio.sleep(POLL_S)
@@ -222,14 +222,14 @@ class Watcher:
             case events.KvTransfer():
                 self.worker.on_transfer(event.seconds, event.bytes)
             case events.Steps():
-                self._told(event.dp_rank, lambda rank: rank.stepped(event))
+                self._told(event.dp_rank, lambda rank: rank.take_steps(event))
             case events.Heartbeat():
-                self._told(event.dp_rank, lambda rank: rank.beat(event, now))
+                self._told(event.dp_rank, lambda rank: rank.take_beat(event))
             case events.Placed():
                 self.worker.on_placed(event.serial)
             case events.Down():
                 self._hello = False  # nothing that it still says brings it back
-                self.worker.died(crashed=True)
+                self.worker.mark_dead(crashed=True)
                 self.worker.mark_down(event.reason or "it says that it is going down")
             case events.Ping():
                 self._pinged(event)
@@ -237,7 +237,7 @@ class Watcher:
                 self._hello = True
                 self._stranger = other_run(self.worker.config, event.run) or _unknown(event)
                 if self._stranger is None:
-                    self.worker.greeted(event)
+                    self.worker.take_hello(event)
 
     def _pinged(self, ping: events.Ping) -> None:
         before = self._is_held_up()

@@ -1,76 +1,52 @@
-"""All workers that the router knows, and who waits for one of them."""
+"""All workers that the router knows, and the decider that chooses among them."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
+from typing import cast
 
-from toolkit.decide.poison import Deaths, Probation
-from toolkit.decide.returns import Return, Returns, Stay, first, stay
-from toolkit.decide.watchdog import Health
+from toolkit.decide import messages as m
+from toolkit.decide.decider import Decider, DeciderBounds
+from toolkit.decide.ranks import Ranks
+from toolkit.policies.stages.narrowing import StageFilter
+from toolkit.router.channel import Channel
 from toolkit.router.rank import Rank
 from toolkit.router.validate.declared import oldest
-from toolkit.router.wait_queue import WaitQueue
 from toolkit.router.worker import Worker
 from toolkit.settings.router.config import RouterConfig
 
+KEPT_BACK = 8
+"""One in so many parked prefills of a worker is for others than best-effort requests."""
+
 
 class KnownWorkers:
-    """All workers, and per role the queue of requests that wait for one of them."""
+    """All workers by their names and roles."""
 
     def __init__(self, config: RouterConfig, api_key: str | None = None) -> None:
-        self.workers = [Worker(worker, config, api_key) for worker in config.workers]
+        self.channel = channel = Channel()
+        self.workers = [Worker(worker, config, channel, api_key) for worker in config.workers]
         self.worker_key = api_key
-        self.probation = Probation()
-        self.deaths = Deaths()
-        self.returns = Returns()
-        self.poisoned: Counter[str] = Counter()
-        """By worker: its deaths for which a request was put in quarantine
-        (`toolkit.decide.poison`)."""
-        self._queues: dict[str, WaitQueue] = {w.role: WaitQueue() for w in config.workers}
-        self._on_probation = WaitQueue()
-        self._gone_at: dict[str, float] = {}
-        """By role: when its last healthy worker went; absent while there is one."""
-        self._sides: dict[str, list[Rank]] = {}
+        self._named = {worker.name: worker for worker in self.workers}
+        layout = config.layout
+        stages = None if layout is None else StageFilter(layout)
+        ranks = Ranks(self.workers, monotonic())
+        self.decider = Decider(ranks, _bounds(config), stages)
+        channel.begin(self.decider)
+        channel.listen(self)
         self.on_change: Callable[[], None] = lambda: None
         """Some worker's health has changed."""
         for worker in self.workers:
-            self._sides.setdefault(worker.config.role, []).extend(worker.ranks)
-            worker.on_change = self._changed
-            worker.on_death = self._noted
             worker.judge = partial(self._judge, worker)
 
-        self._note_roles()
-        self._note_workers()
-
-    def _noted(self) -> None:
-        self.deaths.note(monotonic())
-
-    def _note_roles(self) -> None:
-        for role in self._queues:
-            if self.any_healthy(role):
-                self._gone_at.pop(role, None)
-            else:
-                self._gone_at.setdefault(role, monotonic())
-
-    def _note_workers(self) -> None:
-        now = monotonic()
-        for worker in self.workers:
-            note = self.returns.came if worker.healthy else self.returns.went
-            note(worker.name, now)
-
-    def _changed(self) -> None:
-        self._note_roles()
-        self._note_workers()
+    def news(self, order: m.Stuck | m.HealthChanged) -> None:
+        """The decider has something to say of a worker."""
+        self.named(order.worker).news(order)
         self.on_change()
-        self.wake_all()
 
-    def wake_all(self) -> None:
-        """Let everybody who waits for a worker look again."""
-        for queue in (*self._queues.values(), self._on_probation):
-            queue.wake_all()
+    def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None:
+        """For others to hear."""
 
     def _judge(self, worker: Worker, fingerprint: str) -> str | None:
         """KV of one model means nothing to another: all that serve at a time must be one."""
@@ -82,59 +58,20 @@ class KnownWorkers:
                 return f"it serves another model than {other.name} ({fingerprint} not {theirs})"
         return None
 
-    def queue(self, role: str, suspect: bool = False) -> WaitQueue:
-        """Where requests wait for a worker of the role. Suspects (`toolkit.decide.poison`) wait
-        apart, as a worker takes one of them at a time: they must hold up nobody else."""
-        return self._on_probation if suspect else self._queues[role]
-
-    def gone_at(self, role: str) -> float | None:
-        """When the role's last healthy worker went; None while there is one."""
-        return self._gone_at.get(role)
-
-    def back(self, role: str, now: float) -> Return | None:
-        """When some worker of a role that nobody serves is expected to serve it; None: nobody
-        knows. A rank that makes no step for the moment is about to go on, or to be started anew."""
-        found = []
-        for worker in self.workers:
-            if worker.config.role != role:
-                continue
-            found.append(self.returns.of(worker.name))
-            for rank in worker.ranks:
-                if worker.healthy and rank.health is Health.SUSPECT:
-                    found.append(Return(now + 1.0, rank.watchdog.bound_s))
-        return first(found)
-
     def back_in_s(self, worker: Worker, now: float) -> float | None:
         """Until a worker that is gone is expected back; None: it is here, or nobody knows."""
-        back = self.returns.of(worker.name)
+        back = self.decider.ranks.returns.of(worker.name)
         return None if back is None else round(max(0.0, back.at - now), 1)
 
-    def stay(self, role: str, entered: float, least_s: float, deadline: float, now: float) -> Stay:
-        """How long a request that came at `entered` waits for the role, which nobody serves."""
-        since = max(self._gone_at.get(role, entered), entered)
-        return stay(since, least_s, deadline, self.back(role, now), now)
-
     def named(self, name: str) -> Worker:
-        return next(worker for worker in self.workers if worker.name == name)
-
-    def leave_probation(self, suspect: object) -> None:
-        """The suspect has proven itself, or is gone: another one may have its worker."""
-        if self.probation.leave(suspect):
-            self._on_probation.wake_all()
+        return self._named[name]
 
     def side(self, role: str) -> list[Rank]:
-        return self._sides[role]
-
-    def any_healthy(self, role: str) -> bool:
-        """Whether some rank of the role takes new requests."""
-        return any(rank.open for rank in self._sides[role])
+        return cast(list[Rank], self.decider.ranks.of(role))
 
     def hold(self, ranks: Iterable[Rank], on: bool = True) -> None:
         """Let these ranks have no new requests, or (`on` False) let them have some again."""
-        for rank in ranks:
-            rank.held = on
-            rank.worker.on_event()
-        self._changed()
+        self.channel.send(m.Hold(tuple(rank.key for rank in ranks), on))
 
     def ranks_named(self, name: str) -> list[Rank]:
         """Of a worker by its name, or one of its DP ranks (`decode-0:1`). Empty: there is none."""
@@ -160,3 +97,17 @@ class KnownWorkers:
         """At least one healthy worker of each role."""
         roles = {worker.config.role for worker in self.workers}
         return roles == {worker.config.role for worker in self.workers if worker.healthy}
+
+
+def _bounds(config: RouterConfig) -> DeciderBounds:
+    return DeciderBounds(
+        late=config.dispatch == "late",
+        park_timeout_s=config.park_timeout_s,
+        prefill_wait_s=config.prefill_wait_s,
+        no_worker_wait_s=config.no_worker_wait_s,
+        rerun_wait_s=config.rerun_wait_s,
+        max_retries=config.max_retries,
+        max_inflight=config.max_inflight,
+        eject_share=config.eject_share,
+        kept_back=0 if config.classes is None else config.parked_per_prefill // KEPT_BACK,
+    )

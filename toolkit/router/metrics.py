@@ -145,10 +145,10 @@ class Metrics:
         from toolkit.router.policy_figures import PolicyCollector
 
         self.registry.register(PolicyCollector(dispatcher))
-        if dispatcher.stages is not None:
+        if dispatcher.decider.choosing.stages is not None:
             from toolkit.router.stage_figures import StageCollector
 
-            self.registry.register(StageCollector(dispatcher.stages))
+            self.registry.register(StageCollector(dispatcher.decider.choosing.stages))
 
     def watch_rebalancer(self, rebalancer: Rebalancer) -> None:
         """Export who asked to be moved in vain."""

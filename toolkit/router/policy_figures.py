@@ -103,11 +103,11 @@ class PolicyCollector(Collector):
         yield errors
 
     def _pool(self) -> Iterator[Metric]:
-        pool = self._dispatcher.pool
+        pool = self._dispatcher.decider.pool
         if pool is None:
             return
         yield GaugeMetricFamily(
-            PREFIX + "pool_waiting", "Finished prefills without a decode rank", value=pool.depth
+            PREFIX + "pool_waiting", "Finished prefills without a decode rank", value=len(pool)
         )
         yield CounterMetricFamily(
             PREFIX + "pool_expired",

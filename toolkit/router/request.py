@@ -15,7 +15,6 @@ import orjson
 from toolkit.contract.headers import CAPTURE
 from toolkit.contract.request_class import RequestClass
 from toolkit.contract.ticket import TICKET_KEY, sign
-from toolkit.decide.poison import Record
 from toolkit.policies.base import RequestView
 from toolkit.router.errors import ApiError
 from toolkit.router.retry_after import Refusals
@@ -76,10 +75,6 @@ class SubRequest:
     prompt_tokens: int = 0
     capture: bool = False
     resume_ids: list[int] = field(default_factory=list)
-    avoid: set[str] = field(default_factory=set)
-    record: Record = field(default_factory=Record)
-    faults: list[str] = field(default_factory=list)
-    """Workers that failed it in a way that is theirs."""
     job: str = ""
     """The id of the request that it is a part of."""
     request_id: str = ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def of_rank(dispatcher: Dispatcher, rank: Rank) -> dict[str, Any]:
     """The stage of a decode rank and its range in KV tokens; empty where there are no stages."""
-    stages = dispatcher.stages
+    stages = dispatcher.decider.choosing.stages
     if stages is None or rank.worker.config.role != "decode":
         return {}
     stage = stages.stages[dispatcher.known_workers.side("decode").index(rank)]

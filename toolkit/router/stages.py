@@ -49,7 +49,7 @@ class Rebalancer:
         self._d = dispatcher
         self._config = config
         self._ranks = dispatcher.known_workers.side("decode")
-        stages = dispatcher.stages
+        stages = dispatcher.decider.choosing.stages
         self._stage = [0] * len(self._ranks) if stages is None else stages.stages
         qoe = config.model
         layout = None if stages is None else stages.layout
@@ -194,7 +194,7 @@ class Rebalancer:
         self.tokens_per_s = speed if not before else before + SHARE * (speed - before)
 
     def _refine(self, instances: Sequence[Instance], now: float) -> None:
-        stages = self._d.stages
+        stages = self._d.decider.choosing.stages
         if self.refiner is None or stages is None:
             return
         if now - self._refined_at < self._config.refine_s:

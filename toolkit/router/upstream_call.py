@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolkit.decide.reservation import Reservation
 from toolkit.router.rank import Rank
-from toolkit.router.reservation import Reservation
 from toolkit.router.upstream import Call
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ class UpstreamCall:
     does it all."""
     begun: float
     """When it was posted."""
-    probe: bool = False
-    """Whether it is to show that its worker is well again."""
-    proven: bool = False
-    """The worker has computed something of it."""
     proving: bool = False
     """It has had a token, which is not enough for the request that it runs."""
     rid: str = ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
+from toolkit.decide.messages import Expected
 from toolkit.policies import check_policy
 from toolkit.router import (
     drains,
@@ -99,15 +100,15 @@ class Views:
             {
                 "workers": rows,
                 "dispatch": router.dispatcher.dispatch,
-                "first_token": router.dispatcher.first_token,
+                "first_token": router.dispatcher.serving.first_token,
                 "policies": {s: p.name for s, p in router.dispatcher.policies.items()},
                 "running": router.admission.running,
                 "queued": router.admission.queued,
-                "parked": router.dispatcher.parked,
+                "parked": router.known_workers.decider.parked,
                 "held_bytes": router.budget.held,
                 **_figures(router.dispatcher),
                 **({} if router.locality is None else {"eldr": router.locality.describe()}),
-                "poison": dict(router.known_workers.poisoned),
+                "poison": dict(router.known_workers.decider.retries.poisoned),
                 "resumed": router.metrics.resumed,
                 "retried": router.metrics.retried,
                 "moves": router.dispatcher.moves.describe(),
@@ -135,7 +136,7 @@ class Views:
         metrics, router = self._r.metrics, self._r
         metrics.running.set(router.admission.running)
         metrics.queued.set(router.admission.queued)
-        metrics.parked.set(router.dispatcher.parked)
+        metrics.parked.set(router.known_workers.decider.parked)
         for worker in router.known_workers.workers:
             metrics.healthy.labels(worker.name).set(worker.healthy)
             for rank in worker.ranks:
@@ -199,7 +200,7 @@ class Views:
         if not isinstance(body, dict) or not set(body) <= set(SWITCHES):
             return _error(400, f"the body must be an object of some of {', '.join(SWITCHES)}")
         dispatcher = self._r.dispatcher
-        first_token = body.get("first_token", dispatcher.first_token)
+        first_token = body.get("first_token", dispatcher.serving.first_token)
         if first_token not in ("prefill", "decode"):
             return _error(400, "first_token must be 'prefill' or 'decode'")
         dispatch = body.get("dispatch", dispatcher.dispatch)
@@ -220,7 +221,7 @@ class Views:
         for side in ("prefill", "decode"):
             if side in body:
                 dispatcher.set_policy(side, body[side])
-        dispatcher.dispatch, dispatcher.first_token = dispatch, first_token
+        dispatcher.switch(dispatch, first_token)
         dispatcher.moves.use(moves)
         # They then describe one setting.
         self._r.metrics.clear_rings()
@@ -283,12 +284,11 @@ class Views:
         told = return_reports.read(await _body(request))
         if isinstance(told, str):
             return _error(400, told)
-        known_workers, now = self._r.known_workers, monotonic()
+        known_workers = self._r.known_workers
         names = {worker.name for worker in known_workers.workers}
         for name, each in told.items():
             if name in names:
-                known_workers.returns.told(name, each.usual_s, each.back_in_s, now)
-        known_workers.wake_all()
+                known_workers.channel.send(Expected(name, each.usual_s, each.back_in_s))
         return _json({"taken": sorted(names & told.keys())})
 
     async def drain(self, request: web.Request) -> web.Response:
@@ -336,12 +336,12 @@ def _lengths(router: Router) -> list[tuple[int, int, str]]:
 def _figures(dispatcher: Dispatcher) -> dict[str, Any]:
     """Pool, balance, and what policies count; what a deployment does not have is left out."""
     shown: dict[str, Any] = {}
-    if dispatcher.pool is not None and dispatcher.balance is not None:
-        pool = dispatcher.pool
-        shown["pool"] = {"waiting": pool.depth, "bound": pool.bound, "expired": pool.expired}
+    pool, stages = dispatcher.decider.pool, dispatcher.decider.choosing.stages
+    if pool is not None and dispatcher.balance is not None:
+        shown["pool"] = {"waiting": len(pool), "bound": pool.bound, "expired": pool.expired}
         shown["balance"] = dispatcher.balance.describe()
-    if dispatcher.stages is not None:
-        shown["stages"] = stage_figures.describe(dispatcher.stages)
+    if stages is not None:
+        shown["stages"] = stage_figures.describe(stages)
     counted = {side: policy_figures.describe(p) for side, p in dispatcher.policies.items()}
     shown["decisions"] = {side: figures for side, figures in counted.items() if figures}
     return shown

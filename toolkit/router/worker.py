@@ -1,20 +1,21 @@
-"""What the router knows of its workers: health, load, requests in flight, credits."""
+"""A worker of the router: its connections, and what runs on them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from functools import partial
-from time import monotonic
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import orjson
 
+from toolkit.contract import prefill_only
 from toolkit.contract.events import Hello, Moving, PrefillDone
-from toolkit.decide.ejection import Ejection
-from toolkit.decide.watchdog import Health
+from toolkit.decide import messages as m
+from toolkit.decide.ranks import WorkerSpec, WorkerState
+from toolkit.decide.watchdog import Health, StuckBounds
+from toolkit.router.channel import Channel
 from toolkit.router.errors import Reason
 from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call, Upstream
@@ -24,39 +25,43 @@ from toolkit.settings.router.worker import WorkerConfig
 log = logging.getLogger("toolkit.router")
 
 
-class Worker:
-    """One server: its connections, its health and its DP ranks."""
+class TakesPrefill(Protocol):
+    """Who waits for a prefill to be done."""
+
+    def prefilled(self, event: PrefillDone) -> None: ...
+
+
+class Worker(WorkerState):
+    """What the decider knows of a server, and the router's connections to it. What happens to it is
+    told to the decider."""
+
+    ranks: Sequence[Rank]
 
     def __init__(
-        self, config: WorkerConfig, router: RouterConfig, api_key: str | None = None
+        self,
+        config: WorkerConfig,
+        router: RouterConfig,
+        channel: Channel,
+        api_key: str | None = None,
     ) -> None:
+        spec = WorkerSpec(
+            name=config.name,
+            role=config.role,
+            url=config.url,
+            dp_size=config.dp_size,
+            dp_attention=config.dp_attention,
+            preempts=config.preempts,
+            parked=router.parked_per_prefill,
+        )
+        bounds = StuckBounds(router.stuck_s, router.announced_s)
+        super().__init__(spec, bounds)
+        self.ranks = [Rank(self, rank, router, bounds) for rank in range(config.dp_size)]
         self.config = config
-        self.name = config.name
-        self.healthy = False
-        self.has_events = True
+        self.channel = channel
         self.hello = Hello()
-        self.slots = 0
-        """Requests that one rank runs at a time at most; 0 for a plain SGLang, which has no `hello`
-        to say it in."""
-        self.reserve = 0
-        """KV tokens that a rank keeps free for each of them."""
-        self.shares_experts = config.dp_attention
-        """Whether its ranks do (DP attention)."""
-        self.down_since = 0.0
+        self.has_events = True
         self.why_down = ""
         """Why it is not up, as it was last seen; what it was once it is."""
-        self.last_event = 0.0
-        self.record = Ejection()
-        self.crashed_at = 0.0
-        """When it last said that one of its processes had died."""
-        self.gone_at = 0.0
-        """When it last went away, or hung, without a word."""
-        self.stuck_since: float | None = None
-        """Since when a rank of it has been stuck: it gets nothing until its ranks go on, or another
-        process answers there."""
-        self.stood_from = 0.0
-        """When the rank that got stuck last was last seen to go on."""
-        self.times_stuck = 0
         self.pool = Upstream(
             config.name,
             config.host,
@@ -66,21 +71,17 @@ class Worker:
             on_lost=self._data_lost,
             prefix=config.prefix,
         )
-        self.ranks = [Rank(self, rank, router) for rank in range(config.dp_size)]
         self.calls: set[Call] = set()
-        self.on_change: Callable[[], None] = lambda: None
-        self.on_event: Callable[[], None] = lambda: None
-        """A request has ended here, or the worker came, went or changed."""
-        self.on_reading: Callable[[Rank], None] = lambda rank: None
         self.on_hello: Callable[[], None] = lambda: None
         self.on_placed: Callable[[int], None] = lambda serial: None
         """Its experts lie elsewhere: the number of the map."""
+        self.on_reading: Callable[[], None] = lambda: None
+        """A rank has published its load."""
         self.on_transfer: Callable[[float, int], None] = lambda seconds, size: None
         self.judge: Callable[[str], str | None] = lambda fingerprint: None
         """Why a worker with this model's fingerprint must not serve here; None when it may."""
-        self.on_death: Callable[[], None] = lambda: None
-        """It went away, or hung, without a word."""
-        self._prefills: dict[str, asyncio.Future[PrefillDone | None]] = {}
+        self.prefills: dict[str, TakesPrefill] = {}
+        """Who waits for a prefill to be done, by its rid here."""
         self.on_moving: dict[str, Callable[[Moving], None]] = {}
         """Who is told what becomes of an order to send a request elsewhere, by its rid here."""
         self._aborts: set[Call] = set()
@@ -103,63 +104,38 @@ class Worker:
         call.done.add_done_callback(lambda _: self._aborts.discard(call))
         asyncio.get_running_loop().call_later(5.0, call.close)
 
-    def expect_prefill(self, rid: str) -> asyncio.Future[PrefillDone | None]:
-        """Ends with the `prefill_done` event, or None when that event may have been missed."""
-        future: asyncio.Future[PrefillDone | None] = asyncio.get_running_loop().create_future()
-        self._prefills[rid] = future
-        future.add_done_callback(partial(self._expected, rid))
-        return future
-
-    def _expected(self, rid: str, future: asyncio.Future[PrefillDone | None]) -> None:
-        if self._prefills.get(rid) is future:
-            del self._prefills[rid]
-
-    def greeted(self, hello: Hello) -> None:
+    def take_hello(self, hello: Hello) -> None:
         """The worker says what it is; it may have changed with a restart."""
         self.hello = hello
-        self.slots = hello.max_running_requests
-        self.reserve = hello.reserved_tokens
-        says = hello.dp_attention
-        self.shares_experts = self.config.dp_attention if says is None else says
-        self.down_since = 0.0
-        self.stuck_since = None
         for rank in self.ranks:
-            rank.begin_anew()
             rank.silence.tells("step_log" in hello.patches)
         self.on_hello()
-        self.on_event()
+        one_token = prefill_only.PATCH in hello.patches
+        slots, reserve = hello.max_running_requests, hello.reserved_tokens
+        self.channel.send(m.Greeted(self.name, slots, reserve, hello.dp_attention, one_token))
 
     def prefill_done(self, event: PrefillDone) -> None:
-        future = self._prefills.get(event.rid)
-        if future is not None and not future.done():
-            future.set_result(event)
+        waits = self.prefills.pop(event.rid, None)
+        if waits is not None:
+            waits.prefilled(event)
 
     def moving(self, event: Moving) -> None:
         told = self.on_moving.get(event.rid)
         if told is not None:
             told(event)
 
-    def judged(self, rank: Rank) -> None:
-        """What is thought of a rank of it has changed. One that is stuck takes all with it: what
-        ends it ends the worker."""
-        if rank.health is Health.STUCK and self.stuck_since is None:
-            why = f"{rank.name} is stuck: {rank.watchdog.describe()}"
+    def news(self, order: m.Stuck | m.HealthChanged) -> None:
+        """The decider has judged one of its ranks."""
+        rank = order.rank
+        if isinstance(order, m.Stuck):
+            why = f"{order.rank.name} is stuck: {order.rank.watchdog.describe()}"
             log.error("worker %s: its requests go elsewhere, as %s", self.name, why)
-            self.died(crashed=False)  # what it ran is suspected as with a death
-            self.stuck_since = monotonic()
-            self.stood_from = rank.watchdog.moved_at
-            self.times_stuck += 1
-            self.mark_down(why, "stuck")
+            self._give_up(why, "stuck")
             return
-        if rank.health is Health.SUSPECT:
+        if rank is not None and rank.health is Health.SUSPECT:
             log.warning("%s gets nothing new: %s", rank.name, rank.watchdog.describe())
-        stuck = any(each.health is Health.STUCK for each in self.ranks)
-        if self.stuck_since is not None and not stuck:
-            self.stuck_since = None
+        if order.goes_on:
             log.warning("worker %s goes on by itself", self.name)
-            self.mark_up()
-        self.on_change()
-        self.on_event()
 
     def describe_stuck(self, rank: Rank) -> dict[str, Any] | None:
         """Of a rank that is not healthy, or whose worker has a stuck one: since when, in Unix time,
@@ -176,47 +152,33 @@ class Worker:
         }
 
     def mark_up(self) -> None:
-        if not self.healthy and self.stuck_since is None:
-            self.healthy = True
-            self.on_change()
-            self.on_event()
+        self.channel.send(m.Up(self.name, self.has_events))
 
     def mark_held_up(self) -> None:
-        """No new requests: its HTTP loop does not come round, its ranks may well compute. Nothing
-        is missed, so nothing is given up: what runs here, and what waits for a prefill, waits."""
-        if self.healthy:
-            self.healthy = False
-            self.down_since = monotonic()
-            self.on_change()
-            self.on_event()
+        """No new requests: its HTTP loop does not come round, its ranks may well compute."""
+        self.channel.send(m.HeldUp(self.name))
 
-    def died(self, crashed: bool) -> None:
-        """Its processes are gone, or may as well be: `crashed`: it said so itself. One that was
-        stuck has gone already: its end is no second death."""
-        if self.stuck_since is not None:
-            return
-        if crashed:
-            self.crashed_at = monotonic()
-        else:
-            self.gone_at = monotonic()
-            self.on_death()
+    def mark_dead(self, crashed: bool) -> None:
+        """Its processes are gone, or may as well be: `crashed`: it said so itself."""
+        self.channel.send(m.Died(self.name, crashed))
 
-    def mark_down(self, fail: str | None = None, kind: Reason = "lost") -> None:
+    def mark_down(self, fail: str | None = None) -> None:
         """No new requests. With `fail`, what runs here is given up as well, with that reason."""
         if self.healthy:
-            self.healthy = False
-            self.down_since = monotonic()
-            self.pool.close_idle()
-            for rank in self.ranks:
-                rank.forget_load()
-            self.on_change()
-            self.on_event()
-        for future in list(self._prefills.values()):
-            if not future.done():
-                future.set_result(None)
+            self._lose()
+        self.channel.send(m.Down(self.name))
         if fail is not None:
-            for call in list(self.calls):
-                call.close(fail, kind)
+            self._give_up(fail, "lost")
+
+    def _lose(self) -> None:
+        self.pool.close_idle()
+        for rank in self.ranks:
+            rank.forget_posted()
+
+    def _give_up(self, why: str, kind: Reason) -> None:
+        self._lose()
+        for call in list(self.calls):
+            call.close(why, kind)
 
     def _data_lost(self) -> None:
         # This says nothing of what else runs there: those connections tell their own story. The

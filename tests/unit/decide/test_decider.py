@@ -194,3 +194,42 @@ def test_a_prefill_whose_worker_goes_away_is_given_a_moment_to_say_that_it_is_lo
     host.pass_time(1.0)
     assert request.prefill is not None
     assert request.prefill.rank.worker.name != call.rank.worker.name
+
+
+def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed() -> None:
+    host = DeciderHost(decodes=2)
+    first, second = host.arrive(), host.arrive()
+    sick, well = "decode-0", "decode-1"
+    choosing, request = host.decider.choosing, host.decider.requests[first.number]
+    request.record.strikes.append(("answer", sick))
+    request.avoid.add(sick)
+    assert choosing.usable("decode", request, host.now) == [False, True]
+    other = host.decider.requests[second.number]
+    choosing.probation.take(well, other)
+    assert choosing.usable("decode", request, host.now) == [False, False]
+    request.record.strikes[0] = ("transfer", sick)  # may be the other side's doing
+    assert choosing.usable("decode", request, host.now) == [True, False]
+    request.record.strikes[0] = ("answer", sick)
+    choosing.probation.leave(other)
+    assert choosing.usable("decode", request, host.now) == [False, True]
+    host.tell(m.Down(well))
+    assert choosing.usable("decode", request, host.now) == [True, False], "the last resort"
+
+
+def test_a_suspect_that_waits_for_a_credit_gets_the_next_one() -> None:
+    """Those who wait as ordinary requests do not keep it from that, and they are not forgotten."""
+    host = DeciderHost(parked=1, decodes=3)
+    suspect = host.arrive()
+    host.prefilled(suspect)
+    runs, waits = host.arrive(), host.arrive()
+    assert suspect.decode is not None
+    call = suspect.decode
+    host.tell(m.Died(call.rank.worker.name, crashed=True))
+    host.tell(m.Down(call.rank.worker.name))
+    host.fail(suspect, call)
+    host.pass_time(1.0)
+    assert (suspect.prefill, waits.prefill) == (None, None)
+    host.prefilled(runs)
+    assert suspect.prefill is not None and waits.prefill is None
+    host.prefilled(suspect)
+    assert waits.prefill is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 
 import pytest
 
@@ -55,11 +54,11 @@ class Silent:
             await asyncio.sleep(0.01)
 
 
-def router(port: int, decodes: tuple[str, ...] = ("d",)) -> Router:
-    """With one prefill and some decode workers that are up, all on `port`."""
+def router(port: int) -> Router:
+    """With one prefill and one decode worker that are up, both on `port`."""
     url = {"url": f"http://127.0.0.1:{port}"}
     workers = [{"name": "p", "role": "prefill", "bootstrap_port": 1, **url}]
-    workers += [{"name": name, "role": "decode", **url} for name in decodes]
+    workers += [{"name": "d", "role": "decode", **url}]
     made = Router(RouterConfig.model_validate({"workers": workers, "max_retries": 0}))
     for worker in made.known_workers.workers:
         worker.mark_up()
@@ -77,54 +76,7 @@ async def nothing_is_left_of(request: SubRequest, of: Router) -> None:
         for rank in worker.ranks:
             assert (rank.inflight, rank.inflight_tokens) == (0, 0)
             assert rank.credit == of.config.parked_per_prefill
-        worker.expect_prefill(request.rid)  # nobody waits there under this rid
-
-
-def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed() -> None:
-    async def check() -> None:
-        made = router(free_port(), ("sick", "well"))
-        request, other, probation = sub_request(), object(), made.known_workers.probation
-        request.record.strikes.append(("answer", "sick"))
-        request.avoid.add("sick")
-        assert made.dispatcher.usable("decode", request) == [False, True]
-        probation.take("well", other)
-        assert made.dispatcher.usable("decode", request) == [False, False]
-        request.record.strikes[0] = ("transfer", "sick")  # may be the other side's doing
-        assert made.dispatcher.usable("decode", request) == [True, False]
-        request.record.strikes[0] = ("answer", "sick")
-        probation.leave(other)
-        assert made.dispatcher.usable("decode", request) == [False, True]
-        made.known_workers.workers[2].mark_down("as asked")
-        assert made.dispatcher.usable("decode", request) == [True, False], "the last resort"
-
-    run(check())
-
-
-def test_a_suspect_that_waits_for_a_credit_gets_the_next_one() -> None:
-    """Those who wait as ordinary requests do not keep it from that, and it is not forgotten when
-    there are none."""
-
-    async def check() -> None:
-        made = router(free_port())
-        dispatcher, (rank,) = made.dispatcher, made.known_workers.side("prefill")
-        rank.credit = 0
-
-        async def pick(request: SubRequest) -> SubRequest:
-            await dispatcher.pick("prefill", request, request.view, 30, math.inf, credit=True)
-            return request
-
-        ordinary, suspect = sub_request(), sub_request()
-        suspect.record.strikes.append(("transfer", "decode"))
-        waiting = [asyncio.create_task(pick(each)) for each in (ordinary, suspect)]
-        for wanted in (suspect, ordinary):
-            await asyncio.sleep(0)
-            assert not any(task.done() for task in waiting)
-            dispatcher.return_credit(rank)
-            done, left = await asyncio.wait(waiting, timeout=5, return_when="FIRST_COMPLETED")
-            assert [task.result() for task in done] == [wanted]
-            waiting = list(left)
-
-    run(check())
+        assert worker.prefills == {}
 
 
 def test_what_cannot_be_sent_is_not_counted() -> None:

@@ -15,15 +15,17 @@ from tests.unit.router.cluster_calls import bodies, idle, post, run
 from tests.unit.router.house import House, turns
 from toolkit.contract.headers import CLASS
 from toolkit.contract.request_class import RequestClass
+from toolkit.decide.choosing import Choosing
+from toolkit.decide.ranks import Ranks, WorkerSpec, WorkerState
+from toolkit.decide.requests import RequestState
+from toolkit.decide.reservation import Reservation
+from toolkit.decide.watchdog import StuckBounds
+from toolkit.policies import make_policy
 from toolkit.policies.base import RequestView
 from toolkit.router.app import Router
 from toolkit.router.classes import class_of
-from toolkit.router.dispatch import Dispatcher
 from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.metrics import Metrics
-from toolkit.router.request import SubRequest
-from toolkit.router.reservation import Reservation
 from toolkit.router.splitting import parse
 from toolkit.settings.router.classes import Classes
 from toolkit.settings.router.config import ConfigError, RouterConfig
@@ -199,65 +201,65 @@ async def _figures(cluster: Cluster) -> dict[tuple[str, str], int]:
     return {(name, kind): int(float(count)) for name, kind, count in found}
 
 
-def prefills(count: int, **config: Any) -> Dispatcher:
-    """A dispatcher over prefill workers that stop best-effort prompts; nobody serves them."""
-    workers: list[dict[str, Any]] = [
-        {"name": f"p{n}", "role": "prefill", "url": f"http://127.0.0.1:{n + 2}"}
-        | {"bootstrap_port": 1, "preempts": True}
-        for n in range(count)
-    ]
-    workers.append({"name": "d", "role": "decode", "url": "http://127.0.0.1:1"})
-    said = {"workers": workers, "prefill_policy": "shortest_queue", "classes": {}, **config}
-    full = RouterConfig.model_validate(said)
-    known = KnownWorkers(full)
-    for worker in known.workers:
-        worker.mark_up()
-    return Dispatcher(full, known, Metrics())
+def prefills(count: int, preempts: bool = True, kept_back: int = 0) -> Choosing:
+    """Prefill workers that stop best-effort prompts, or do not; with 8 credits each."""
+    bounds = StuckBounds(0.0, 0.0)
+    specs = [WorkerSpec(f"p{n}", "prefill", preempts=preempts, parked=8) for n in range(count)]
+    ranks = Ranks(WorkerState(spec, bounds) for spec in specs)
+    for worker in ranks.workers.values():
+        worker.up()
+    choosing = Choosing(ranks, eject_share=0.5, kept_back=kept_back, stages=None)
+    choosing.use("prefill", make_policy("shortest_queue", side="prefill"))
+    return choosing
 
 
-def asked(kind: RequestClass) -> SubRequest:
-    view = RequestView(prompt_tokens=100, request_class=kind)
-    return SubRequest("completions", "/v1/completions", {}, "r", 0, True, view)
+def asked(kind: RequestClass) -> RequestView:
+    return RequestView(prompt_tokens=100, request_class=kind)
 
 
-def chosen(dispatcher: Dispatcher, kind: RequestClass, credit: bool = False) -> str | None:
-    sub_request = asked(kind)
-    rank = dispatcher.choose("prefill", sub_request, sub_request.view, credit)
+def chosen(
+    choosing: Choosing, kind: RequestClass, credit: bool = False, role: str = "prefill"
+) -> str | None:
+    request = RequestState(0, asked(kind), "split", True, 0.0, 0.0)
+    rank = choosing.choose(role, request, 0.0, credit)
     return None if rank is None else rank.worker.name
 
 
 @pytest.mark.parametrize("preempts", [True, False])
 def test_those_latency_sensitive_go_where_only_best_effort_prompts_are(preempts: bool) -> None:
-    async def check() -> None:
-        dispatcher = prefills(2)
-        first, second = dispatcher.known_workers.side("prefill")
-        for rank in (first, second):
-            rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
-        best_effort = [Reservation(first, asked(BE).view) for _ in range(3)]
-        other = Reservation(second, asked(STANDARD).view)
-        assert chosen(dispatcher, STANDARD) == "p1"
-        assert chosen(dispatcher, LS) == ("p0" if preempts else "p1")
-        Reservation(first, asked(LS).view)
-        Reservation(first, asked(LS).view)
-        assert chosen(dispatcher, LS) == "p1"
-        other.end(True)
-        best_effort.pop().cancel()
-        for reservation in best_effort:
-            reservation.end(True)
-        assert (first.best_effort.requests, first.best_effort.tokens) == (0, 0)
-
-    run(check())
+    choosing = prefills(2, preempts)
+    first, second = choosing.ranks.of("prefill")
+    best_effort = [Reservation(first, asked(BE), 0.0) for _ in range(3)]
+    other = Reservation(second, asked(STANDARD), 0.0)
+    assert chosen(choosing, STANDARD) == "p1"
+    assert chosen(choosing, LS) == ("p0" if preempts else "p1")
+    Reservation(first, asked(LS), 0.0)
+    Reservation(first, asked(LS), 0.0)
+    assert chosen(choosing, LS) == "p1"
+    other.end(True, 1.0)
+    best_effort.pop().cancel()
+    for reservation in best_effort:
+        reservation.end(True, 1.0)
+    assert (first.best_effort_requests, first.best_effort_tokens) == (0, 0)
 
 
 def test_best_effort_prompts_leave_a_place_for_others() -> None:
-    async def check() -> None:
-        dispatcher = prefills(1, parked_per_prefill=8)
-        taken = [chosen(dispatcher, BE, credit=True) for _ in range(8)]
-        assert taken == ["p0"] * 7 + [None]
-        assert chosen(dispatcher, LS, credit=True) == "p0"
-        assert chosen(dispatcher, LS, credit=True) is None
+    choosing = prefills(1, kept_back=1)
+    taken = [chosen(choosing, BE, credit=True) for _ in range(8)]
+    assert taken == ["p0"] * 7 + [None]
+    assert chosen(choosing, LS, credit=True) == "p0"
+    assert chosen(choosing, LS, credit=True) is None
 
-    run(check())
+
+def test_with_classes_an_eighth_of_the_credits_is_kept_back() -> None:
+    workers = [
+        {"name": "p", "role": "prefill", "url": "http://127.0.0.1:2", "bootstrap_port": 1},
+        {"name": "d", "role": "decode", "url": "http://127.0.0.1:1"},
+    ]
+    cases: list[tuple[dict[str, Any], int]] = [({"classes": {}}, 2), ({}, 0)]
+    for said, kept in cases:
+        config = RouterConfig.model_validate({"workers": workers, "parked_per_prefill": 16, **said})
+        assert KnownWorkers(config).decider.bounds.kept_back == kept
 
 
 @pytest.mark.parametrize("preempts", [True, False])
@@ -265,9 +267,7 @@ def test_those_latency_sensitive_are_bound_to_full_workers_that_pause_answers(
     preempts: bool,
 ) -> None:
     async def check() -> None:
-        house = House(ranks=2, slots=2)
-        for rank in house.ranks:
-            rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
+        house = House(ranks=2, slots=2, preempts=preempts)
         for kind in (BE, STANDARD, BE, BE):
             house.enter(kind=kind)
             await turns()
@@ -287,20 +287,15 @@ def test_those_latency_sensitive_are_bound_to_full_workers_that_pause_answers(
 
 def test_where_there_is_a_free_slot_no_answer_is_paused() -> None:
     async def check() -> None:
-        house = House(ranks=2, slots=2)
+        house = House(ranks=2, slots=2, preempts=True)
         first, second = house.ranks
-        for rank in house.ranks:
-            rank.worker.config = rank.worker.config.model_copy(update={"preempts": True})
-        house.running += [(house.enter(), Reservation(first, asked(BE).view)) for _ in range(2)]
-        house.running.append((house.enter(), Reservation(second, asked(STANDARD).view)))
-        for waiter in list(house.waiters):
-            house.pool.leave(waiter)
+        for _ in range(2):
+            Reservation(first, asked(BE), 0.0)
+        Reservation(second, asked(STANDARD), 0.0)
         latency_sensitive = house.enter(kind=LS)
         await turns()
         assert latency_sensitive.bound.result().rank is second
-        latency_sensitive.take()
-        house.pool.leave(latency_sensitive)
-        sub_request = asked(LS)
-        assert house.dispatcher.choose("decode", sub_request, sub_request.view) is first
+        choosing = house.channel.decider.choosing
+        assert chosen(choosing, LS, role="decode") == first.worker.name
 
     run(check())

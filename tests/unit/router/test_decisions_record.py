@@ -38,7 +38,7 @@ def test_rounds_choices_and_tellings_of_both_sides(
     followed = [line for line in decode if line.startswith(('{"sent"', '{"ended"'))]
     assert len(followed) == 8  # whatever the policy needs: a what-if wants to know
     prefill = replay((tmp_path / "rec.prefill.jsonl").read_text().splitlines())
-    assert len(prefill) == 3 and not any(each.differs for each in prefill)
+    assert len(prefill) == 4 + 3 and not any(each.differs for each in prefill)
 
 
 def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,8 @@ def test_a_worker_that_was_down_is_asked_anew() -> None:
         clock = Clock()
         call = clock.post()
         clock.reading(0.1)
-        clock.rank.forget_load()
+        clock.rank.worker.mark_up()
+        clock.rank.worker.mark_down()
         clock.reading(LOST_S)
         assert not call.done.done()
 

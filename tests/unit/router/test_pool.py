@@ -13,11 +13,10 @@ from tests.kernels import examples
 from tests.present import present
 from tests.unit.router.house import POOL, House, run, turns
 from toolkit.contract.events import Steps
+from toolkit.decide import pool as pool_module
+from toolkit.decide.reservation import Reservation
 from toolkit.policies.base import Policy, RequestView
 from toolkit.policies.rounds.assign import Assigner
-from toolkit.router import pool as pool_module
-from toolkit.router.errors import ApiError
-from toolkit.router.reservation import Reservation
 
 
 @pytest.mark.parametrize("policy", ["br0", "brh@survival", "pooled@shortest_queue"])
@@ -29,13 +28,13 @@ def test_a_free_slot_is_used_at_once_and_a_full_house_waits(policy: str) -> None
         await turns()
         house.take()
         assert [rank.inflight for rank in house.ranks] == [2, 2]
-        assert house.pool.depth == 2
+        assert len(house.pool) == 2
         first, second = house.waiting()
         house.end(0)  # no reading says so yet
         await turns()
         assert first.bound.done()
         assert not second.bound.done()
-        house.pool.leave(second)
+        house.leave(second)
 
     run(check)
 
@@ -70,7 +69,7 @@ def test_who_would_wait_for_kv_on_the_worker_waits_in_the_pool() -> None:
         await turns()
         house.take()
         assert house.ranks[0].inflight == 3
-        assert house.pool.depth == 1
+        assert len(house.pool) == 1
 
     run(check)
 
@@ -81,8 +80,7 @@ def test_who_leaves_a_waiter_that_was_bound_gives_the_rank_back() -> None:
         waiter = house.enter()
         await turns()
         assert house.ranks[0].inflight == 1
-        house.pool.leave(waiter)  # its client went away in that very turn
-        house.pool.leave(waiter)  # once is enough
+        house.leave(waiter)  # its client went away in that very turn
         assert (house.ranks[0].inflight, house.ranks[0].failed) == (0, 0)
         other = house.enter()
         await turns()
@@ -116,7 +114,8 @@ def test_a_worker_that_failed_a_request_gets_it_only_when_no_other_is_up() -> No
         assert not waiter.bound.done()
         assert other.bound.result().rank is free
         house.ranks[0 if free is house.ranks[1] else 1].worker.mark_down()
-        other.bound.result().end(ok=True)
+        house.take()
+        house.end(-1)
         await turns()
         assert waiter.bound.result().rank is free
 
@@ -126,14 +125,13 @@ def test_a_worker_that_failed_a_request_gets_it_only_when_no_other_is_up() -> No
 def test_without_a_decode_worker_they_wait_for_one_and_then_get_503() -> None:
     async def check() -> None:
         house = House(ranks=1, slots=1, park_timeout_s=0.4)
-        house.ranks[0].worker.mark_down()
         waiter, patient = house.enter(), house.enter()
+        house.ranks[0].worker.mark_down()
         await asyncio.sleep(0.1)
         assert not waiter.bound.done()
-        house.pool.leave(patient)
-        with pytest.raises(ApiError) as error:
-            await asyncio.wait_for(waiter.bound, 5)
-        assert (error.value.status, error.value.retry_after) == (503, 2)
+        house.leave(patient)
+        await asyncio.wait([waiter.bound], timeout=5)
+        assert waiter.refused == "nobody 2 "
         back = house.enter()
         await turns()
         house.ranks[0].worker.mark_up()
@@ -207,10 +205,7 @@ def test_a_policy_that_fails_is_an_error_and_not_a_hang() -> None:
         house.dispatcher.policies["decode"] = policy
         waiter = house.enter()
         await turns()
-        with pytest.raises(ApiError, match="policy failing failed") as error:
-            waiter.take()
-        assert error.value.status == 500
-        assert "secret" not in str(error.value)
+        assert waiter.refused == "policy 0 policy failing failed"
 
     run(check)
 
@@ -238,13 +233,15 @@ def test_an_answer_that_does_not_stream_is_counted_by_the_rank_s_steps() -> None
     async def check() -> None:
         house = House(ranks=1, policy="brh@survival")
         policy, rank = house.dispatcher.policies["decode"], house.ranks[0]
-        reservation = Reservation(rank, RequestView(prompt_tokens=50), house.dispatcher.following)
+        reservation = Reservation(
+            rank, RequestView(prompt_tokens=50), 0.0, house.channel.decider.choosing.following
+        )
         lengths = policy.inflight
         steps: dict[str, Any] = {"requests": 1, "kv_tokens": 1, "seconds": 1.0, "distinct": 0.0}
-        rank.stepped(Steps(steps=4, **steps))
-        rank.stepped(Steps(steps=3, **steps))
+        rank.take_steps(Steps(steps=4, **steps))
+        rank.take_steps(Steps(steps=3, **steps))
         assert present(lengths).tokens(rank.key) == 57
-        reservation.end(ok=True, generated=6, finished=True)
+        reservation.end(True, 1.0, generated=6, finished=True)
         assert (len(present(lengths)), rank.unstreamed) == (0, {})
         ended = present(lengths).predictor.lengths  # type: ignore[attr-defined]
         assert ended._ended[0, 5] == 1  # of six tokens
@@ -284,7 +281,7 @@ def test_nothing_is_lost_bound_twice_or_held_while_a_slot_is_free(
             elif what == "leave" and house.waiters:
                 waiter = house.waiters.pop(which % len(house.waiters))
                 if not waiter.taken:
-                    house.pool.leave(waiter)
+                    house.leave(waiter)
                     left.append(waiter)
             elif what == "down":
                 rank.worker.mark_down()
@@ -320,7 +317,7 @@ def test_nothing_is_lost_bound_twice_or_held_while_a_slot_is_free(
         assert all(waiter.taken for waiter in house.waiters)
         for rank in house.ranks:
             assert (rank.inflight, rank.inflight_tokens) == (0, 0)
-        assert house.pool.depth == 0
+        assert len(house.pool) == 0
 
     run(check)
 

@@ -177,7 +177,7 @@ def test_bounds_are_refined_and_policies_see_them() -> None:
             stages=[{"upto": 100}, {}],
             rebalance={"refine_s": 1e-6, "qoe": [1e-3, 1e-5, 0, 0, 1e-6], "refine_weight": 1.0},
         )
-        stages = house.dispatcher.stages
+        stages = house.channel.decider.choosing.stages
         assert stages is not None and rebalancer.refiner is not None
         rebalancer.run_pass()
         assert stages.layout.bounds == (100,)  # nobody runs

@@ -122,8 +122,8 @@ def test_the_oldest_worker_says_which_release_it_is() -> None:
     known = KnownWorkers(RouterConfig.model_validate({"workers": [prefill, decode]}))
     assert known.release() == ""
     for release, stands_for in (("0.5.23", "0.5.23"), ("0.5.21", "0.5.21"), ("", "0.5.23")):
-        known.workers[1].greeted(Hello(sglang=release))
-        known.workers[0].greeted(Hello(sglang="0.5.23"))
+        known.workers[1].take_hello(Hello(sglang=release))
+        known.workers[0].take_hello(Hello(sglang="0.5.23"))
         assert known.release() == stands_for
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 from pydantic import ValidationError
 
+from tests.present import present
 from tests.unit.router.house import House, run, turns
+from toolkit.decide.requests import RequestState
 from toolkit.policies.base import RequestView
 from toolkit.router import stage_figures
 from toolkit.router.metrics import Metrics
-from toolkit.router.request import SubRequest
 from toolkit.settings.router.config import RouterConfig, why_not
 
 STAGES = [{"upto": 200, "replicas": 2}, {"upto": 600}, {}]
@@ -24,15 +26,17 @@ def _staged(policy: str, slots: int = 8) -> House:
 
 
 def _choose(house: House, tokens: int) -> int:
-    view = RequestView(prompt_tokens=tokens)
-    sub_request = SubRequest("completions", "/v1/completions", {}, "r", 0, True, view)
-    rank = house.dispatcher.choose("decode", sub_request, view)
-    assert rank is not None
-    return house.ranks.index(rank)
+    request = RequestState(0, RequestView(prompt_tokens=tokens), "split", True, 0.0, 0.0)
+    now = asyncio.get_running_loop().time()
+    rank = house.channel.decider.choosing.choose("decode", request, now)
+    return [each.key for each in house.ranks].index(present(rank).key)
 
 
 def _bound(house: House) -> list[int]:
-    return [house.ranks.index(waiter.bound.result().rank) for waiter in house.waiters]
+    return [
+        [each.key for each in house.ranks].index(waiter.bound.result().rank.key)
+        for waiter in house.waiters
+    ]
 
 
 @pytest.mark.parametrize("policy", POOLED)
@@ -71,9 +75,9 @@ def test_where_a_stage_is_down_the_nearest_takes_its_lengths(policy: str) -> Non
             assert _bound(house) == [3]
         else:
             assert _choose(house, 300) == 3
-        assert house.dispatcher.stages is not None
-        assert house.dispatcher.stages.counters.widened == {1: 1}
-        shown = stage_figures.describe(house.dispatcher.stages)
+        assert house.channel.decider.choosing.stages is not None
+        assert house.channel.decider.choosing.stages.counters.widened == {1: 1}
+        shown = stage_figures.describe(house.channel.decider.choosing.stages)
         assert shown[1] == {"range": "201-600", "upto": 600, "ranks": 1, "own": 0, "widened": 1}
 
     run(check)

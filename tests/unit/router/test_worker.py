@@ -38,12 +38,12 @@ def test_what_was_sent_after_a_reading_is_added_until_the_next_one() -> None:
         r = rank()
         assert r.load(0.0) is None
         r.read(READING, 10.0)
-        lease = r.begin(100, 10.1)
-        r.begin(50, 10.1)
+        lease = r.ledger.begin(100, 10.1)
+        r.ledger.begin(50, 10.1)
         assert (present(r.load(10.1)).sent_requests, present(r.load(10.1)).sent_tokens) == (2, 150)
         r.read(READING, 10.1 + GRACE_S / 2)  # may have been taken before they arrived
         assert present(r.load(10.12)).sent_tokens == 150
-        r.end(lease, 100, True)
+        r.ledger.end(lease, 100, 10.13)
         assert present(r.load(10.12)).sent_tokens == 50
         r.read(READING, 10.2)
         assert present(r.load(10.2)).sent_requests == 0
@@ -55,7 +55,7 @@ def test_an_idle_worker_has_nothing_sent_to_it_for_ever() -> None:
     def check() -> None:
         r = rank()
         r.read(READING, 10.0)
-        r.begin(100, 10.01)
+        r.ledger.begin(100, 10.01)
         assert present(r.load(10.02)).sent_requests == 1
         assert present(r.load(10.02 + SETTLED_S)).sent_requests == 0
 

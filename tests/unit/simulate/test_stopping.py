@@ -15,7 +15,7 @@ from tests.unit.simulate.fleets import COST, plain
 from tests.unit.simulate.test_plain import checked, finished, played
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.request_class import RequestClass
-from toolkit.router import dispatch
+from toolkit.router import known_workers
 from toolkit.simulate import prompt_order, router
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.fleet import Fleet, Stopping
@@ -54,7 +54,7 @@ def play(asked: Sequence[Asked], sizes: Fleet, cost: Linear = EVEN) -> list[Requ
 
 def test_constants_are_those_of_workers_and_router() -> None:
     assert prompt_order.WAIT_LIMIT == admission.WAIT_LIMIT
-    assert router.KEPT_BACK == dispatch.KEPT_BACK
+    assert router.KEPT_BACK == known_workers.KEPT_BACK
 
 
 def test_one_latency_sensitive_waits_for_a_slice() -> None:

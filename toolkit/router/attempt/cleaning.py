@@ -1,22 +1,21 @@
-"""However an attempt ends: workers drop what still runs, and every count goes back."""
+"""However an attempt ends: workers drop what still runs, and every reservation goes back."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING
 
+from toolkit.decide.messages import Outcome, Released
 from toolkit.router.attempt.outcomes import FULL
-from toolkit.router.attempt.upstream_calls import UpstreamCalls
 from toolkit.router.merge import completion_tokens
-from toolkit.router.request import SubRequest
-from toolkit.router.upstream_call import UpstreamCall
 
 if TYPE_CHECKING:
-    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.attempt.upstream_calls import UpstreamCalls
+    from toolkit.router.channel import Channel
     from toolkit.router.relay import Relay
+    from toolkit.router.upstream_call import UpstreamCall
 
 log = logging.getLogger("toolkit.router")
 
@@ -25,49 +24,46 @@ PREFILL_LINGER_S = 10.0
 
 
 def clean_up(
-    dispatcher: Dispatcher,
-    sub_request: SubRequest,
-    relay: Relay | None,
+    channel: Channel,
     upstream_calls: UpstreamCalls,
+    relay: Relay | None,
+    request_id: str,
     ok: bool,
-    moved: bool = False,
+    moved: bool,
 ) -> None:
     """`ok`: the client has its whole answer; `moved`: it goes on elsewhere."""
-    upstream_calls.return_credit()
-    dispatcher.known_workers.leave_probation(sub_request)
-    if upstream_calls.event is not None:
-        upstream_calls.event.cancel()
-    if upstream_calls.reservation is not None:
-        upstream_calls.reservation.cancel()
     for upstream_call in upstream_calls.all:
-        call = upstream_call.call
-        if ok:
-            upstream_call.rank.worker.record.answered(monotonic())
-        elif upstream_call.probe:
-            _unprobed(upstream_call)
+        call, reservation = upstream_call.call, upstream_call.reservation
         if ok and not call.done.done():
             # The prefill's answer may trail the decode's last byte.
             asyncio.get_running_loop().call_later(PREFILL_LINGER_S, call.close)
-            call.done.add_done_callback(partial(_end_later, upstream_call))
+            call.done.add_done_callback(partial(_end_later, channel, upstream_call))
             continue
         if not ok and not call.answered:
             try:
                 upstream_call.rank.worker.abort(upstream_call.rid)
             except Exception:  # best effort, as it is; the counts must go back
-                name, worker = sub_request.request_id, upstream_call.rank.worker.name
-                log.exception("request %s: %s could not be told to drop it", name, worker)
+                worker = upstream_call.rank.worker.name
+                log.exception("request %s: %s could not be told to drop it", request_id, worker)
             call.close()
-        _end(upstream_call, _generated(upstream_call, relay, ok), ok, moved)
+        outcome = _outcome(upstream_call, ok, moved)
+        generated = _generated(upstream_call, relay, ok)
+        channel.send(Released(reservation, outcome, _answered(upstream_call), generated, ok))
 
 
-def _unprobed(upstream_call: UpstreamCall) -> None:
-    """The probe of a worker ended without a good answer."""
-    record, call = upstream_call.rank.worker.record, upstream_call.call
+def _outcome(upstream_call: UpstreamCall, ok: bool, moved: bool) -> Outcome:
+    if ok:
+        return "served"
+    if moved and upstream_call.decode:
+        return "moved"
+    call = upstream_call.call
     refused = call.answered and upstream_call.status >= 500 and upstream_call.status not in FULL
-    if refused or (call.failed and call.kind != "closed"):
-        record.failed(monotonic())
-    else:
-        record.unknown()
+    lost = call.failed and call.kind != "closed"
+    return "failed" if refused or lost else "unknown"
+
+
+def _answered(upstream_call: UpstreamCall) -> bool:
+    return upstream_call.call.answered and upstream_call.status < 500
 
 
 def _generated(upstream_call: UpstreamCall, relay: Relay | None, ok: bool) -> int:
@@ -76,23 +72,10 @@ def _generated(upstream_call: UpstreamCall, relay: Relay | None, ok: bool) -> in
         return 0
     if relay is not None:
         return relay.tokens - upstream_call.brought
-    if (
-        not ok or not upstream_call.reservation.followed
-    ):  # reading an answer costs more than it tells
-        return 0
+    if not ok or not upstream_call.reservation.followed:
+        return 0  # reading an answer costs more than it tells
     return completion_tokens(bytes(upstream_call.call.body))
 
 
-def _end_later(upstream_call: UpstreamCall, _: asyncio.Future[bool]) -> None:
-    _end(upstream_call)
-
-
-def _end(
-    upstream_call: UpstreamCall, generated: int = 0, finished: bool = False, moved: bool = False
-) -> None:
-    ok = (
-        None
-        if moved and upstream_call.decode
-        else upstream_call.call.answered and upstream_call.status < 500
-    )
-    upstream_call.reservation.end(ok, generated, finished)
+def _end_later(channel: Channel, upstream_call: UpstreamCall, _: asyncio.Future[bool]) -> None:
+    channel.send(Released(upstream_call.reservation, "unknown", _answered(upstream_call)))

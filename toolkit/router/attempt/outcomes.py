@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from time import monotonic, time
+from time import time
 from typing import TYPE_CHECKING
 
 from toolkit.contract.headers import RETRY_AFTER
+from toolkit.decide.messages import Proven
 from toolkit.router.attempt.upstream_calls import UpstreamCalls
 from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
 from toolkit.router.failure import ABOUT_KV
@@ -16,11 +17,9 @@ from toolkit.router.retry_after import passed
 from toolkit.router.upstream_call import UpstreamCall
 
 if TYPE_CHECKING:
-    from toolkit.router.dispatch import Dispatcher
     from toolkit.router.failure import Failure
+    from toolkit.router.request_channel import RequestChannel
 
-PROBE_S = 10.0
-"""A worker on probation is well again when an answer has run for so long, or to its end."""
 LINGER_S = 1.0
 """Of a request in whose course workers got stuck: how long it has to go on beyond its first token
 to be proven."""
@@ -38,25 +37,22 @@ class Outcomes:
     """Judges the upstream calls of one attempt. Each method returns the exception that its caller
     raises."""
 
-    __slots__ = ("_d", "_sub_request", "_upstream_calls")
+    __slots__ = ("_channel", "_sub_request", "_upstream_calls")
 
     def __init__(
-        self, dispatcher: Dispatcher, sub_request: SubRequest, upstream_calls: UpstreamCalls
+        self, channel: RequestChannel, sub_request: SubRequest, upstream_calls: UpstreamCalls
     ) -> None:
-        self._d = dispatcher
+        self._channel = channel
         self._sub_request = sub_request
         self._upstream_calls = upstream_calls
 
     def prove(self, upstream_call: UpstreamCall) -> None:
         """The worker has computed something of the request: it does not die of it, nor is it the
         request's fault what other workers did."""
-        if upstream_call.proven or upstream_call.proving:
+        if upstream_call.reservation.proven or upstream_call.proving:
             return
-        if (
-            upstream_call.decode
-            and self._sub_request.record.lingering
-            and not upstream_call.call.done.done()
-        ):
+        lingers = upstream_call.decode and self._channel.record.lingering
+        if lingers and not upstream_call.call.done.done():
             upstream_call.proving = True
             self._prove_later(upstream_call, upstream_call.call.heard)
             return
@@ -77,12 +73,8 @@ class Outcomes:
         asyncio.get_running_loop().call_later(LINGER_S, look)
 
     def _proven(self, upstream_call: UpstreamCall) -> None:
-        upstream_call.proven = True
-        if upstream_call.probe:
-            asyncio.get_running_loop().call_later(PROBE_S, _well, upstream_call)
-        self._d.known_workers.leave_probation(self._sub_request)
-        if upstream_call.decode:
-            self._d.reruns.blame(self._sub_request)
+        number, decode = self._channel.number, upstream_call.decode
+        self._channel.channel.send(Proven(number, upstream_call.reservation, decode))
 
     def check_prefill(self, upstream_call: UpstreamCall) -> None:
         """Raise unless the prefill answered 200."""
@@ -154,7 +146,6 @@ class Outcomes:
     def failed(self, upstream_call: UpstreamCall, reason: str, error: ApiError) -> Retry:
         """A worker says that it failed, or that it is full."""
         if error.status in FULL:
-            upstream_call.rank.worker.record.full(monotonic())
             self._come_again(upstream_call, error)
             return self.retry(upstream_call, reason, "busy", error)
         said = error.message if error.raw is None else error.raw.decode(errors="replace")
@@ -183,11 +174,5 @@ class Outcomes:
             frozenset(both),
             kind=kind,
             begun=upstream_call.begun,
-            proven=upstream_call.proven,
+            proven=upstream_call.reservation.proven,
         )
-
-
-def _well(upstream_call: UpstreamCall) -> None:
-    """The probe has run for a while, and still does."""
-    if not upstream_call.call.done.done():
-        upstream_call.rank.worker.record.answered(monotonic())

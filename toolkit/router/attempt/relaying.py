@@ -23,12 +23,9 @@ from toolkit.router.upstream_call import UpstreamCall
 
 if TYPE_CHECKING:
     from toolkit.router.client import ClientStream
-    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.metrics import Metrics
     from toolkit.router.moves.live import Live
     from toolkit.router.relay import Relay
-
-PROBATION_S = 2.0
-"""So long a suspect has a worker to itself whose answer does not stream."""
 
 
 class Relaying:
@@ -37,9 +34,9 @@ class Relaying:
     __slots__ = (
         "_arrived",
         "_client",
-        "_d",
         "_first",
         "_live",
+        "_metrics",
         "_outcomes",
         "_relay",
         "_sub_request",
@@ -50,7 +47,7 @@ class Relaying:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        metrics: Metrics,
         sub_request: SubRequest,
         relay: Relay | None,
         client: ClientStream | None,
@@ -61,7 +58,7 @@ class Relaying:
         first: bool,
         live: Live,
     ) -> None:
-        self._d = dispatcher
+        self._metrics = metrics
         self._sub_request = sub_request
         self._relay = relay
         self._client = client
@@ -85,10 +82,6 @@ class Relaying:
         if relay is not None:
             ids = (self._upstream_calls.rid, sub_request.rid)
             relay.begin(call, hold=merge, count=upstream_call.reservation.count, ids=ids)
-        elif sub_request.record.suspect:
-            # Nothing is heard of it before its end; another suspect must not wait for that.
-            loop = asyncio.get_running_loop()
-            loop.call_later(PROBATION_S, self._d.known_workers.leave_probation, sub_request)
         waiting: set[asyncio.Future[Any]] = {call.done}
         if relay is not None:
             waiting.add(relay.first)
@@ -111,7 +104,7 @@ class Relaying:
             raise self._outcomes.refusal(upstream_call)
         self._outcomes.prove(upstream_call)
         if relay is None:
-            self._d.metrics.timing(self._timing, late)
+            self._metrics.timing(self._timing, late)
             return self._answer(call, prefill if merge else None)
         await self._stream_to_end(upstream_call, relay, late)
         return None
@@ -120,17 +113,17 @@ class Relaying:
         call = upstream_call.call
         if relay.first.done():
             if self._first:
-                self._d.metrics.timing(self._timing, late)
+                self._metrics.timing(self._timing, late)
                 if not self.begun:
                     kind = self._sub_request.view.request_class
-                    self._d.metrics.began(monotonic() - self._arrived, kind)
+                    self._metrics.began(monotonic() - self._arrived, kind)
             first_at, had = monotonic(), relay.tokens
             assert self._client is not None
             await self._client.start(passed(call.headers, time()))
             upstream_call = await self._to_its_end(upstream_call)
             call = upstream_call.call
             if relay.tokens > had:
-                self._d.metrics.tpot.observe((monotonic() - first_at) / (relay.tokens - had))
+                self._metrics.tpot.observe((monotonic() - first_at) / (relay.tokens - had))
         if relay.ended:
             return
         failure = relay.failure

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from toolkit.contract.events import Moving
+    from toolkit.decide.reservation import Reservation
     from toolkit.router.moves.live import Live
     from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
-    from toolkit.router.reservation import Reservation
 
 How = Literal["moved", "kept", "ended", "lost"]
 Why = Literal["outgrown", "overload", "level", "drain", "asked", "kv_limit"]
@@ -119,7 +119,7 @@ class Move:
     def drop_reservation(self) -> None:
         reservation, self.reservation = self.reservation, None
         if reservation is not None:
-            reservation.cancel()
+            self.live.channel.channel.give_back(reservation)
 
 
 class Kind(Protocol):

@@ -25,6 +25,7 @@ from toolkit.contract.events import Hello, Moving
 from toolkit.contract.move_orders import End, Ids, Send, encode_order
 from toolkit.contract.paths import MOVE
 from toolkit.contract.ticket import MAX_LATE
+from toolkit.decide.messages import Released
 from toolkit.policies.precopy import reserve_for
 from toolkit.router.failure import failure_of
 from toolkit.router.first import first_of
@@ -38,7 +39,7 @@ from toolkit.router.upstream_call import RID_BYTES, Apart, UpstreamCall, set_ran
 if TYPE_CHECKING:
     from typing import Any
 
-    from toolkit.router.dispatch import Dispatcher
+    from toolkit.decide.reservation import Reservation
     from toolkit.router.moves.base import Move
     from toolkit.router.moves.live import Live
     from toolkit.router.moves.replay_times import ReplayTimes
@@ -66,8 +67,9 @@ class Direct:
 
     name = "direct"
 
-    def __init__(self, dispatcher: Dispatcher, replays: ReplayTimes) -> None:
-        self._d = dispatcher
+    def __init__(self, key: str | None, replays: ReplayTimes) -> None:
+        """`key`: with which workers know the router."""
+        self._key = key
         self._replays = replays
         self._copied: dict[Rank, Moving] = {}
         """What each source measured last."""
@@ -116,7 +118,7 @@ class Direct:
         live, source = move.live, move.source
         assert live.relay is not None
         late = self._places(move)
-        transfer = _Transfer(self._d, move, late, self._replays.of(live.length))
+        transfer = _Transfer(self._key, move, late, self._replays.of(live.length))
         try:
             how = await transfer.run()
         finally:
@@ -153,8 +155,8 @@ class _Transfer:
     """One move. `late`: places that the target keeps. `state`: what the source said last; `cause`:
     why it is kept, in a word."""
 
-    def __init__(self, dispatcher: Dispatcher, move: Move, late: int, replay_s: float) -> None:
-        self._d = dispatcher
+    def __init__(self, key: str | None, move: Move, late: int, replay_s: float) -> None:
+        self._key = key
         self._move = move
         self._live = live = move.live
         assert (
@@ -190,24 +192,24 @@ class _Transfer:
         reservation = self._move.take_reservation()
         if reservation is None:
             return self._keep(f"{self._move.target.name} takes nothing now", "target")
-        self._upstream_calls.reservation = reservation
         try:
             ids = self._relay.known_ids()
         except ValueError as error:
+            self._live.channel.channel.give_back(reservation)
             return self._keep(str(error), "source")
-        self._post(ids)
+        self._post(ids, reservation)
         how = await self._until_taken()
         if how == "taken":
             self._take()
         return how
 
-    def _post(self, ids: list[int]) -> None:
+    def _post(self, ids: list[int], reservation: Reservation) -> None:
         live, target, source = self._live, self._move.target, self._from.rank
         sub_request, config = live.sub_request, source.worker.config
         self._rid = secrets.token_hex(RID_BYTES)
         self._room = room = new_room(config.dp_size, source.dp_rank)
         self._known = self._told = len(ids)
-        resume, key = [*ids, *[0] * self._late], self._d.known_workers.worker_key
+        resume, key = [*ids, *[0] * self._late], self._key
         body: dict[str, Any] = ticket_body(sub_request, self._rid, key, resume, self._late)
         body |= {
             "rid": self._rid,
@@ -221,9 +223,13 @@ class _Transfer:
         order = Send(self._from.rid, room, len(ids), self._late, self._replay_s)
         self._order = source.worker.post(MOVE, encode_order(order))
         apart = Apart(self._rid, len(ids), self._feed)
-        self._to = self._upstream_calls.post(
-            target, body, live.view(), decode=True, late=True, apart=apart
-        )
+        try:
+            self._to = self._upstream_calls.post(
+                target, body, reservation, decode=True, late=True, apart=apart
+            )
+        except Exception:
+            live.channel.channel.give_back(reservation)
+            raise
 
     def _tell(self) -> None:
         """The target needs to know what the client has got since.
@@ -343,7 +349,8 @@ class _Transfer:
         generated = relay.tokens - old.brought
         old.rank.worker.abort(old.rid)
         old.call.close()
-        old.reservation.end(None, generated)
+        released = Released(old.reservation, "moved", answered=True, generated=generated)
+        live.channel.channel.send(released)
         relay.take_over(
             upstream_call.call,
             upstream_call.reservation.count,
@@ -366,6 +373,4 @@ class _Transfer:
         if not upstream_call.call.done.done():
             upstream_call.rank.worker.abort(upstream_call.rid)
             upstream_call.call.close()
-        if upstream_call.probe:
-            upstream_call.rank.worker.record.unknown()
-        upstream_call.reservation.cancel()
+        self._live.channel.channel.give_back(upstream_call.reservation)

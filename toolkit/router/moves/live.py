@@ -12,12 +12,14 @@ from toolkit.router.errors import ApiError
 from toolkit.router.stream_memory import FORGOTTEN
 
 if TYPE_CHECKING:
+    from toolkit.decide.reservation import Reservation
     from toolkit.policies.base import RequestView
     from toolkit.router.attempt.upstream_calls import UpstreamCalls
     from toolkit.router.moves.base import Move
     from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
     from toolkit.router.request import SubRequest
+    from toolkit.router.request_channel import RequestChannel
     from toolkit.router.upstream_call import UpstreamCall
 
 
@@ -34,8 +36,8 @@ class Live:
     __slots__ = (
         "_view",
         "began",
+        "channel",
         "move",
-        "moves",
         "ordered",
         "relay",
         "sub_request",
@@ -43,15 +45,16 @@ class Live:
         "upstream_calls",
     )
 
-    def __init__(self, sub_request: SubRequest, relay: Relay | None) -> None:
+    def __init__(
+        self, sub_request: SubRequest, relay: Relay | None, channel: RequestChannel
+    ) -> None:
         self.sub_request = sub_request
+        self.channel = channel
         self.relay = relay
         self.upstream_call: UpstreamCall | None = None
         self.upstream_calls: UpstreamCalls | None = None
         self.move: Move | None = None
         """The one that is under way."""
-        self.moves = 0
-        """Attempts that were left for a move."""
         self.began = monotonic()
         self.ordered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when its attempt is to look at `move`."""
@@ -115,7 +118,7 @@ class Live:
         reason = resumable.why_not(sub_request)
         if reason is not None:
             return f"no other worker can go on with it: {reason}"
-        if sub_request.record.suspect:
+        if self.channel.record.suspect:
             return "it is suspected to fail workers"
         if upstream_call is None or not relay.caught_up:
             return "it has not begun on a decode worker"
@@ -157,6 +160,10 @@ class Live:
         else:
             rank.moved_in += 1
             move.end("moved", to=rank.name, stall_s=stall)
+
+    def take_place(self) -> Reservation | None:
+        """The place that its move keeps for the next attempt, which is the caller's from now on."""
+        return None if self.move is None else self.move.take_reservation()
 
     def failed(self, worker: str) -> None:
         """An attempt has failed, and another one follows. A place on another worker is kept."""

@@ -15,13 +15,15 @@ from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.replay_times import ReplayTimes
 from toolkit.router.moves.targets import Targets
 from toolkit.router.rank import Rank
-from toolkit.router.reservation import Reservation
 from toolkit.settings.router.choosing import MovesBy
 
 if TYPE_CHECKING:
-    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.known_workers import KnownWorkers
+    from toolkit.router.metrics import Metrics
     from toolkit.router.relay import Relay
     from toolkit.router.request import SubRequest
+    from toolkit.router.request_channel import RequestChannel
+    from toolkit.settings.router.config import RouterConfig
 
 AT_A_TIME = 3
 """Moves of one rank, those that leave it and those that come to it counted apart (CascadeInfer,
@@ -51,19 +53,20 @@ class Moves:
     the stream (`Kind.run`): whoever asked for it may go away, the move goes on.
     """
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._d = dispatcher
+    def __init__(self, known_workers: KnownWorkers, metrics: Metrics, config: RouterConfig) -> None:
+        self._known_workers = known_workers
+        self._metrics = metrics
         self._live: dict[Live, None] = {}
         self._named: defaultdict[str, dict[Live, None]] = defaultdict(dict)
         self._leaving: defaultdict[Rank, asyncio.Semaphore] = defaultdict(_three)
         self._coming: defaultdict[Rank, asyncio.Semaphore] = defaultdict(_three)
-        self.targets = Targets(dispatcher)
-        self.kind: MovesBy = dispatcher.config.moves
+        self.targets = Targets(known_workers, config.eject_share)
+        self.kind: MovesBy = config.moves
         """What was set."""
         self._replays = ReplayTimes()
         self.kinds: Sequence[Kind] = ()
         """Those that this router may use, the best one first."""
-        self.use(dispatcher.config.moves)
+        self.use(config.moves)
         self.counts: Counter[MoveCount] = Counter()
         self.kept: Counter[Kept] = Counter()
         self.tokens = 0
@@ -76,16 +79,18 @@ class Moves:
 
     def use(self, kind: MovesBy) -> None:
         """From now on."""
-        direct, replay = Direct(self._d, self._replays), Replay()
+        direct, replay = Direct(self._known_workers.worker_key, self._replays), Replay()
         chosen: dict[MovesBy, tuple[Kind, ...]] = {
             "auto": (direct, replay), "direct": (direct,), "replay": (replay,)
         }  # fmt: skip
         self.kinds, self.kind = chosen[kind], kind
 
     @contextmanager
-    def running(self, sub_request: SubRequest, relay: Relay | None) -> Iterator[Live]:
+    def running(
+        self, sub_request: SubRequest, relay: Relay | None, channel: RequestChannel
+    ) -> Iterator[Live]:
         """From its first attempt to its end."""
-        live = Live(sub_request, relay)
+        live = Live(sub_request, relay, channel)
         names = {sub_request.rid, sub_request.job} - {""}
         self._live[live] = None
         for name in names:
@@ -119,7 +124,7 @@ class Moves:
 
     def why_not(self, live: Live) -> str | None:
         """Why this request cannot be moved, wherever to; None when it can."""
-        if not self._d.known_workers.worker_key:
+        if not self._known_workers.worker_key:
             return (
                 "the workers have no key, without which they go on with no other one's request: "
                 "give the router worker_api_key_env"
@@ -189,8 +194,8 @@ class Moves:
 
     def _begin(self, live: Live, source: Rank, target: Rank, why: Why, kind: Kind) -> Move:
         assert live.relay is not None
-        following, generated = self._d.following, live.relay.tokens
-        reservation = Reservation(target, live.view(), following, streams=True, generated=generated)
+        channel = self._known_workers.channel
+        reservation = channel.reserve(target, live.view(), live.relay.tokens)
         move = Move(live, source, target, why, kind, live.length, reservation)
         move.done.add_done_callback(lambda done: self._ended(move, done.result()))
         self.under_way[source] += 1
@@ -203,13 +208,13 @@ class Moves:
         if outcome.how == "kept":
             kept = Kept(outcome.kind, outcome.cause or "target")
             self.kept[kept] += 1
-            self._d.metrics.moves_kept.labels(*kept).inc()
+            self._metrics.moves_kept.labels(*kept).inc()
         if outcome.how == "moved":
             if outcome.kind == Replay.name:
                 self._replays.add(outcome.stall_s, outcome.tokens)
             self.tokens += outcome.tokens
             self._stalls.append(outcome.stall_s)
-            self._d.metrics.moved(outcome.stall_s, outcome.tokens)
+            self._metrics.moved(outcome.stall_s, outcome.tokens)
         self.on_end(move, outcome)
 
     def _not_begun(self, why: Why, outcome: MoveOutcome) -> MoveOutcome:
@@ -219,7 +224,7 @@ class Moves:
     def _count(self, why: Why, outcome: MoveOutcome) -> None:
         counted = MoveCount(why, outcome.kind, outcome.how)
         self.counts[counted] += 1
-        self._d.metrics.moves.labels(*counted).inc()
+        self._metrics.moves.labels(*counted).inc()
 
     def describe(self) -> dict[str, Any]:
         """For GET /workers."""

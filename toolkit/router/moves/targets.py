@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from toolkit.policies.base import WorkerView
-    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.moves.live import Live
     from toolkit.router.rank import Rank
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class Targets:
     """Looks for room by the last readings and what was sent since."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._d = dispatcher
+    def __init__(self, known_workers: KnownWorkers, eject_share: float) -> None:
+        self._known_workers = known_workers
+        self._eject_share = eject_share
 
     def why_not(self, live: Live, target: Rank) -> str | None:
         """Why this rank cannot take the request now; None when it can."""
@@ -55,25 +56,27 @@ class Targets:
         source = live.rank
         assert source is not None
         role = source.worker.config.role
-        ranks = self._d.known_workers.side(role)
+        ranks = self._known_workers.side(role)
         now = monotonic()
         records = [rank.worker.record for rank in ranks]
         up = [rank.open and rank is not source for rank in ranks]
         if not any(up):
             return "there is no other worker that takes requests"
-        usable = ejected_left_out(up, records, now, self._d.config.eject_share)
+        usable = ejected_left_out(up, records, now, self._eject_share)
         length = live.length
         room = [
             ok and not _why_no_room(rank, length) for ok, rank in zip(usable, ranks, strict=True)
         ]
-        if self._d.stages is not None and role == "decode":
-            room = self._d.stages.narrow(length, room)
+        choosing = self._known_workers.decider.choosing
+        if choosing.stages is not None and role == "decode":
+            room = choosing.stages.narrow(length, room)
         if not any(room):
             return f"no other worker has a slot and {length} KV tokens free"
         views = [rank.view(now, ok) for rank, ok in zip(ranks, room, strict=True)]
-        decision = self._d.policy(role).choose(views, replace(live.view(), now=now))
+        policy = choosing.policy(role)
+        decision = policy.choose(views, replace(live.view(), now=now))
         if decision is None or not room[decision.index]:
-            return f"policy {self._d.policy(role).name} chose none of the others"
+            return f"policy {policy.name} chose none of the others"
         return ranks[decision.index]
 
 

@@ -23,7 +23,6 @@ from toolkit.decide.record import recorded
 from toolkit.decide.replay import replay
 from toolkit.policies import make_policy
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.rank import Rank
 from toolkit.settings.router.config import RouterConfig
 
 POOL = 4096
@@ -205,7 +204,7 @@ def test_router_and_controller_decide_alike(name: str) -> None:
         ranks, rng = 3, random.Random(name)
         worker = {"name": "w", "role": "plain", "url": "http://127.0.0.1:1", "dp_size": ranks}
         known_workers = KnownWorkers(RouterConfig.model_validate({"workers": [worker]}))
-        books: list[Rank] = known_workers.workers[0].ranks
+        books = known_workers.workers[0].ranks
         known_workers.workers[0].slots = 16
         routers = make_policy(name)
         inflight = routers.inflight
@@ -236,7 +235,7 @@ def test_router_and_controller_decide_alike(name: str) -> None:
                 decision = routers.choose([rank.view(at, True) for rank in books], view)
                 got = controller.choose(req, [True] * ranks, at)
                 assert decision is not None and decision.index == got, f"tick {tick}, request {n}"
-                books[got].begin(view.prompt_tokens, at)
+                books[got].ledger.begin(view.prompt_tokens, at)
                 if inflight is not None:
                     inflight.sent(req.rid, ("w", got), view)
                 generated[req.rid] = 0

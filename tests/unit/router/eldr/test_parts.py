@@ -30,6 +30,7 @@ from tests.unit.router.eldr.cluster import (
 from tests.unit.router.eldr.stand_ins import PREFILL, configured, decode
 from toolkit.contract.events import Hello, NotAnEvent, Records, Steps
 from toolkit.contract.events import decode as decode_event
+from toolkit.decide.reservation import Reservation
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.support.expert_map import ExpertMap
@@ -39,7 +40,6 @@ from toolkit.router.eldr.refits import Base, RefitError, fit_rows
 from toolkit.router.eldr.worker_set import START_GRACE_S, WorkerSet, names
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.request_view import MAX_LABEL
-from toolkit.router.reservation import Reservation
 from toolkit.router.splitting import parse
 from toolkit.router.steps import StepSums
 from toolkit.settings.router.config import ConfigError, RouterConfig
@@ -171,12 +171,12 @@ def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration() ->
     apart, together = (("d0", 0), ("d0", 1)), (("d0", None),)
     assert worker_set.present(0.0) == apart
     for hello, expected in ((Hello(dp_attention=True), together), (Hello(), apart)):
-        worker.greeted(hello)
+        worker.take_hello(hello)
         assert worker_set.present(0.0) == expected
     worker = KnownWorkers(sharing(2)).workers[1]
-    worker.greeted(Hello(dp_attention=False))
+    worker.take_hello(Hello(dp_attention=False))
     assert not worker.shares_experts
-    worker.greeted(Hello())
+    worker.take_hello(Hello())
     assert worker.shares_experts
 
 
@@ -189,10 +189,10 @@ def test_what_runs_on_one_rank_makes_all_that_share_its_experts_near(folder: Any
     policy = make_policy("eldr")
     locality.attach(policy)
     following, view = policy.follow(), RequestView(signature=vector)
-    reserved = [Reservation(rank, view, following) for rank in (first, second)]
+    reserved = [Reservation(rank, view, 0.0, following) for rank in (first, second)]
     assert locality.inflight_signatures.count(("d0", None)) == 2
     for reservation in reserved:
-        reservation.end(ok=True)
+        reservation.end(True, 1.0)
     assert locality.inflight_signatures.count(("d0", None)) == 0
     locality.assignment.close()
 

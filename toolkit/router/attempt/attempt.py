@@ -1,0 +1,254 @@
+"""One attempt of a sub-request: a prefill call and a decode call that share a room, each on the
+rank that the decider names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from toolkit.decide.messages import Message, Prefilled
+from toolkit.router.attempt.cleaning import clean_up
+from toolkit.router.attempt.early import Early
+from toolkit.router.attempt.outcomes import Outcomes
+from toolkit.router.attempt.relaying import Relaying
+from toolkit.router.attempt.upstream_calls import Answer, UpstreamCalls, prefill_body
+from toolkit.router.first_token import PATCH, why_decode
+from toolkit.router.metrics import Metrics, Timing
+from toolkit.router.moves.base import GoOn
+from toolkit.router.upstream_call import UpstreamCall, set_rank
+from toolkit.settings.router.choosing import FirstTokenFrom
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from toolkit.contract.events import PrefillDone
+    from toolkit.decide import messages as m
+    from toolkit.decide.ranks import RankState
+    from toolkit.policies.base import RequestView
+    from toolkit.router.client import ClientStream
+    from toolkit.router.eldr.locality import Locality
+    from toolkit.router.known_workers import KnownWorkers
+    from toolkit.router.moves.live import Live
+    from toolkit.router.rank import Rank
+    from toolkit.router.relay import Relay
+    from toolkit.router.request import SubRequest
+    from toolkit.router.request_channel import RequestChannel
+    from toolkit.signatures.reader import Sample
+
+
+@dataclass(slots=True)
+class Serving:
+    """What all attempts share. `first_token`: which worker tells it, as far as it can be had."""
+
+    known_workers: KnownWorkers
+    metrics: Metrics
+    locality: Locality | None
+    first_token: FirstTokenFrom
+
+
+class Attempt:
+    """`run` ends with an answer, with None (streamed), or with Retry, GoOn or ApiError.
+
+    However it ends, both workers are told to drop what still runs, and every reservation goes back.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        channel: RequestChannel,
+        sub_request: SubRequest,
+        relay: Relay | None,
+        client: ClientStream | None,
+        number: int,
+        arrived: float,
+        live: Live,
+        view: RequestView,
+    ) -> None:
+        self._serving = serving
+        self._channel = channel
+        self._live = live
+        self._sub_request = sub_request
+        self._number = number
+        self._relay = relay
+        self._client = client
+        self._upstream_calls = UpstreamCalls(
+            sub_request, relay, number, serving.known_workers.worker_key
+        )
+        self._outcomes = Outcomes(channel, sub_request, self._upstream_calls)
+        self._arrived = arrived
+        self._timing = Timing()
+        self._relaying = Relaying(
+            serving.metrics, sub_request, relay, client, self._upstream_calls, self._outcomes,
+            self._timing, arrived, first=number == 0, live=live,
+        )  # fmt: skip
+        self._late = True
+        """The decode rank is chosen when the prefill has run, if there is one."""
+        self._body: dict[str, Any] = {}
+        """What prefill and decode have in common."""
+        self._prefill: UpstreamCall | None = None
+        self._answers: UpstreamCall | None = None
+        """The call whose answer is the client's."""
+        self._posted_at = self._done_at = 0.0
+        self._sample: Sample | None = None
+        self._view = view
+
+    async def run(self, begin: Message) -> Answer | None:
+        """Ask the decider for workers (`begin`), and follow their answer to its end."""
+        ok = moved = False
+        try:
+            self._channel.attempt = self
+            await self._channel.send(begin)
+            assert self._answers is not None
+            late = self._late and self._prefill is not None
+            answer = await self._relaying.follow(self._answers, self._prefill, late)
+            ok = True
+            return answer
+        except GoOn:
+            moved = True
+            raise
+        finally:
+            self._channel.attempt = None
+            self._live.off()
+            if self._prefill is not None:
+                self._prefill.rank.worker.prefills.pop(self._upstream_calls.rid, None)
+            request_id = self._sub_request.request_id
+            clean_up(
+                self._channel.channel, self._upstream_calls, self._relay, request_id, ok, moved
+            )
+
+    def prefill(self, order: m.Prefill) -> None:
+        """The decider's order."""
+        rank, calls = self._rank(order.rank), self._upstream_calls
+        self._timing.queue = monotonic() - self._arrived
+        if order.whole:
+            body = calls.prefill_only_body(rank)
+            self._answers = self._post(rank, body, order, decode=True)
+            if self._answers is not None:
+                self._serving.metrics.prefill_only.inc()
+                self._channel.go_on()
+            return
+        self._late = order.late
+        self._body = calls.split_body(rank)
+        early = self._early(rank)
+        body = prefill_body(self._body, rank, early is not None)
+        posted = self._post(rank, body, order, decode=False, early=early)
+        if posted is None:
+            return
+        self._prefill, self._posted_at = posted, monotonic()
+        posted.call.done.add_done_callback(self._prefill_answered)
+        if order.late:
+            rank.worker.prefills[calls.rid] = self
+
+    def decode(self, order: m.Decode) -> None:
+        """The decider's order; of a plain worker, or one that only counts, all of the request."""
+        rank, calls = self._rank(order.rank), self._upstream_calls
+        if self._prefill is None:
+            self._body = calls.body()
+            self._timing.queue = monotonic() - self._arrived
+        elif self._late:
+            done_at = self._done_at or monotonic()
+            self._timing.prefill = done_at - self._posted_at
+            self._timing.decide = monotonic() - done_at
+        set_rank(self._body, rank)
+        posted = self._post(rank, self._body, order, decode=True)
+        if posted is None:
+            return
+        self._answers = posted
+        self._note_signature()
+        self._live.at(posted, calls, self._view)
+        self._channel.go_on()
+
+    def prefilled(self, event: PrefillDone) -> None:
+        """The prefill worker says that it is done."""
+        prefill = self._prefill
+        assert prefill is not None
+        self._done_at = monotonic()
+        self._outcomes.prove(prefill)
+        tokens = event.prompt_tokens or self._view.prompt_tokens
+        if self._number == 0:
+            self._sub_request.prompt_tokens = tokens
+        self._view = replace(
+            self._view,
+            prompt_tokens=tokens,
+            cached_tokens=event.cached_tokens,
+            signature=self._signature(prefill, event),
+        )
+        self._channel.channel.send(Prefilled(self._channel.number, self._view))
+
+    def _prefill_answered(self, _: object) -> None:
+        """The prefill's call has ended, perhaps without the event that says so."""
+        prefill = self._prefill
+        if prefill is None or self._answers is not None or self._channel.turn.done():
+            return
+        try:
+            self._outcomes.check_prefill(prefill)
+        except Exception as error:
+            # A decode that is posted to the room of a failed prefill would hang.
+            self._channel.fail(error)
+            return
+        self._done_at = self._done_at or monotonic()
+        self._channel.channel.send(Prefilled(self._channel.number, self._view))
+
+    def _post(
+        self,
+        rank: Rank,
+        body: dict[str, Any],
+        order: m.Prefill | m.Decode,
+        decode: bool,
+        early: Early | None = None,
+    ) -> UpstreamCall | None:
+        """The call; None: it could not be posted, and the attempt fails with that."""
+        calls, reservation = self._upstream_calls, order.reservation
+        try:
+            return calls.post(rank, body, reservation, decode=decode, late=self._late, early=early)
+        except Exception as error:
+            self._channel.channel.give_back(reservation)
+            self._channel.fail(error)
+            return None
+
+    def _rank(self, rank: RankState) -> Rank:
+        name, dp_rank = rank.key
+        return self._serving.known_workers.named(name).ranks[dp_rank]
+
+    def _early(self, prefill: Rank) -> Early | None:
+        """Who passes on the first token of this prefill; None where decode is to tell it."""
+        relay, serving, late = self._relay, self._serving, self._late
+        if relay is None or serving.first_token == "decode" or relay.sent.events:
+            return None
+        told = PATCH in prefill.worker.hello.patches
+        tickets = bool(serving.known_workers.worker_key)
+        if why_decode(self._sub_request, late=late, told=told, tickets=tickets):
+            return None
+        return Early(self._sub_request, relay, self._upstream_calls.rid, self._begin)
+
+    def _begin(self) -> None:
+        """The client has its first token."""
+        assert self._client is not None
+        self._client.begin()
+        self._relaying.begun = True
+        metrics = self._serving.metrics
+        metrics.early.inc()
+        if self._number == 0:
+            metrics.began(monotonic() - self._arrived, self._view.request_class)
+
+    def _signature(
+        self, upstream_call: UpstreamCall, event: PrefillDone
+    ) -> np.ndarray | str | None:
+        locality = self._serving.locality
+        if locality is None or not locality.active:
+            return None
+        read = locality.read(upstream_call.rank.worker.name, event)
+        if isinstance(read, str):
+            return read
+        self._sample = read
+        return read.vector
+
+    def _note_signature(self) -> None:
+        """Now that the decode is on its way."""
+        locality, sample = self._serving.locality, self._sample
+        if locality is None or sample is None:
+            return
+        # A prompt counts once, however often it is run, and however many samples are wanted.
+        if self._number == 0 and self._sub_request.first_sample:
+            locality.observe(sample)

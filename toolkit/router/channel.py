@@ -1,0 +1,130 @@
+"""What the router's parts and the decider say to each other, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import monotonic
+from typing import Protocol
+
+from toolkit.decide import messages as m
+from toolkit.decide.decider import Decider
+from toolkit.decide.ranks import RankState
+from toolkit.decide.reservation import Reservation
+from toolkit.policies.base import Policy, RequestView
+
+
+class TakesOrders(Protocol):
+    """A request of the router."""
+
+    def take(self, order: m.RequestOrder) -> None: ...
+
+
+class TakesNews(Protocol):
+    """Whoever is to hear of workers, and of what the decider notes."""
+
+    def news(self, order: m.Stuck | m.HealthChanged) -> None: ...
+
+    def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None: ...
+
+
+class Channel:
+    """Tells the decider messages, with the time, and carries its orders out at once: whoever sends
+    a message finds its orders carried out. Keeps the decider's clock."""
+
+    def __init__(self) -> None:
+        self._decider: Decider | None = None
+        self._numbers = 0
+        self._requests: dict[int, TakesOrders] = {}
+        self._listeners: list[TakesNews] = []
+        self._orders: deque[m.Order] = deque()
+        self._delivering = False
+        self._due: float | None = None
+        self._timer: asyncio.Handle | None = None
+
+    @property
+    def decider(self) -> Decider:
+        assert self._decider is not None
+        return self._decider
+
+    def begin(self, decider: Decider) -> None:
+        """The decider to talk to."""
+        self._decider = decider
+
+    def listen(self, listener: TakesNews) -> None:
+        """One more that hears of workers."""
+        self._listeners.append(listener)
+
+    def join(self, request: TakesOrders) -> int:
+        """A number for a request, under which it gets orders until `leave`."""
+        self._numbers += 1
+        self._requests[self._numbers] = request
+        return self._numbers
+
+    def leave(self, number: int) -> None:
+        """The request takes no orders any more."""
+        del self._requests[number]
+
+    def send(self, message: m.Message, now: float | None = None) -> None:
+        """Tell it, and carry out what follows. `now`: when it happened, if not just now."""
+        self._orders += self.decider.on(message, monotonic() if now is None else now)
+        self._deliver()
+
+    def use(self, side: str, policy: Policy) -> None:
+        """A policy for a side, from now on."""
+        self.decider.use(side, policy, monotonic())
+        self._arm()
+
+    def reserve(self, rank: RankState, view: RequestView, generated: int) -> Reservation:
+        """A place on a rank for a streaming request that is moved there."""
+        choosing = self.decider.choosing
+        return choosing.reserve(rank, view, monotonic(), streams=True, generated=generated)
+
+    def give_back(self, reservation: Reservation) -> None:
+        """It was not used."""
+        self.send(m.Released(reservation, "unsent", False))
+
+    def _deliver(self) -> None:
+        if self._delivering:  # of a message that was sent while orders are carried out
+            return
+        self._delivering = True
+        try:
+            while self._orders:
+                self._carry_out(self._orders.popleft())
+        finally:
+            self._delivering = False
+        self._arm()
+
+    def _carry_out(self, order: m.Order) -> None:
+        match order:
+            case m.Prefill() | m.Decode() | m.Again() | m.Refuse():
+                request = self._requests.get(order.request)
+                if request is not None:
+                    request.take(order)
+            case m.Stuck() | m.HealthChanged():
+                for listener in self._listeners:
+                    listener.news(order)
+            case _:
+                for listener in self._listeners:
+                    listener.note(order)
+
+    def _arm(self) -> None:
+        """Be called when the decider wants to hear the time."""
+        due = self.decider.due
+        if due == self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due = due
+        if due is None:
+            return
+        loop = asyncio.get_running_loop()
+        if due <= loop.time():
+            self._timer = loop.call_soon(self._tick)
+        else:
+            self._timer = loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._due = None
+        self.send(m.Tick())
