@@ -3,6 +3,7 @@ rank that the decider names."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from toolkit.router.request import SubRequest
     from toolkit.router.request_channel import RequestChannel
     from toolkit.signatures.reader import Sample
+
+
+EVENT_S = 0.05
+"""Between a prefill's answer and the event that says that it is done: they come on two
+connections."""
 
 
 @dataclass(slots=True)
@@ -177,7 +183,7 @@ class Attempt:
         self._channel.channel.send(Prefilled(self._channel.number, self._view))
 
     def _prefill_answered(self, _: object) -> None:
-        """The prefill's call has ended, perhaps without the event that says so."""
+        """The prefill's call has ended."""
         prefill = self._prefill
         if prefill is None or self._answers is not None or self._channel.turn.done():
             return
@@ -187,7 +193,13 @@ class Attempt:
             # A decode that is posted to the room of a failed prefill would hang.
             self._channel.fail(error)
             return
-        self._done_at = self._done_at or monotonic()
+        asyncio.get_running_loop().call_later(EVENT_S, self._without_event)
+
+    def _without_event(self) -> None:
+        """The event that says that the prefill is done has not come, though it is."""
+        if self._done_at or self._answers is not None or self._channel.turn.done():
+            return
+        self._done_at = monotonic()
         self._channel.channel.send(Prefilled(self._channel.number, self._view))
 
     def _post(
