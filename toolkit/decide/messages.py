@@ -243,7 +243,7 @@ class Refuse:
     - `poisonous`: `strikes` workers failed it one after the other
     - `budget`: too many others wait to be run again
     - `nobody`: no worker of the `role` is there; try again in `retry_after` seconds
-    - `policy`: the policy of the `role` failed
+    - `policy`: a policy failed, `text`; `cause` may hold anything
     """
 
     request: int

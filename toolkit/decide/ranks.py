@@ -249,6 +249,10 @@ class Ranks:
         """The ranks of a role, in a fixed order. KeyError: no worker has it."""
         return self._of[role]
 
+    def rank(self, key: tuple[str, int]) -> RankState:
+        """KeyError, IndexError: there is none of that name."""
+        return self.workers[key[0]].ranks[key[1]]
+
     def any_open(self, role: str) -> bool:
         """Whether some rank of the role takes new requests."""
         return any(rank.open for rank in self._of[role])

@@ -100,3 +100,10 @@ class RequestState:
         self.entered = 0.0
         """When it began to wait."""
         self.timer: Timer[Due] | None = None
+        """When it has waited for long enough."""
+
+    def still(self) -> None:
+        """It does not wait for a time any more."""
+        timer, self.timer = self.timer, None
+        if timer is not None:
+            timer.cancel()

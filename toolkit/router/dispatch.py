@@ -90,11 +90,11 @@ class Dispatcher:
     @property
     def dispatch(self) -> Dispatch:
         """When decode workers are chosen."""
-        return "late" if self.decider.late else "concurrent"
+        return "late" if self.decider.attempts.late else "concurrent"
 
     def switch(self, dispatch: Dispatch, first_token: FirstTokenFrom) -> None:
         """For attempts from now on."""
-        self.decider.late = dispatch == "late"
+        self.decider.attempts.late = dispatch == "late"
         self.serving.first_token = first_token
 
     def news(self, order: m.Stuck | m.HealthChanged) -> None:

@@ -8,7 +8,8 @@ from time import monotonic
 from typing import cast
 
 from toolkit.decide import messages as m
-from toolkit.decide.decider import Decider, DeciderBounds
+from toolkit.decide.bounds import DeciderBounds
+from toolkit.decide.decider import Decider
 from toolkit.decide.ranks import Ranks
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.router.channel import Channel

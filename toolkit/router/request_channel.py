@@ -36,7 +36,7 @@ class RequestChannel:
     @property
     def record(self) -> Record:
         """What the request has seen workers do."""
-        return self.channel.decider.requests[self.number].record
+        return self.channel.decider.attempts.requests[self.number].record
 
     def send(self, message: m.Message) -> asyncio.Future[None]:
         """Tell the decider; what its order lets the request's task go on with."""

@@ -104,11 +104,11 @@ class Views:
                 "policies": {s: p.name for s, p in router.dispatcher.policies.items()},
                 "running": router.admission.running,
                 "queued": router.admission.queued,
-                "parked": router.known_workers.decider.parked,
+                "parked": router.known_workers.decider.attempts.parked,
                 "held_bytes": router.budget.held,
                 **_figures(router.dispatcher),
                 **({} if router.locality is None else {"eldr": router.locality.describe()}),
-                "poison": dict(router.known_workers.decider.retries.poisoned),
+                "poison": dict(router.known_workers.decider.attempts.retries.poisoned),
                 "resumed": router.metrics.resumed,
                 "retried": router.metrics.retried,
                 "moves": router.dispatcher.moves.describe(),
@@ -136,7 +136,7 @@ class Views:
         metrics, router = self._r.metrics, self._r
         metrics.running.set(router.admission.running)
         metrics.queued.set(router.admission.queued)
-        metrics.parked.set(router.known_workers.decider.parked)
+        metrics.parked.set(router.known_workers.decider.attempts.parked)
         for worker in router.known_workers.workers:
             metrics.healthy.labels(worker.name).set(worker.healthy)
             for rank in worker.ranks:

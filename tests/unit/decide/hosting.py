@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from toolkit.decide import messages as m
-from toolkit.decide.decider import Decider, DeciderBounds
+from toolkit.decide.bounds import DeciderBounds
+from toolkit.decide.decider import Decider
 from toolkit.decide.ranks import Ranks, WorkerSpec, WorkerState
 from toolkit.decide.reservation import Reservation
 from toolkit.decide.watchdog import StuckBounds

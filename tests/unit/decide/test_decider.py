@@ -69,7 +69,7 @@ def bounded(host: DeciderHost) -> None:
             assert 0 <= rank.credit <= rank.worker.spec.parked
             assert rank.inflight >= 0
             assert rank.best_effort_requests == rank.best_effort_tokens == 0
-    assert 0 <= host.decider.parked <= len(host.running)
+    assert 0 <= host.decider.attempts.parked <= len(host.running)
 
 
 def finish(host: DeciderHost) -> None:
@@ -109,8 +109,8 @@ def test_every_request_ends_once_and_every_count_returns_to_zero(
             assert (rank.inflight, rank.inflight_tokens) == (0, 0)
             assert rank.credit == parked
             assert rank.unstreamed == {}
-    assert host.decider.parked == 0
-    assert host.decider.requests == {}
+    assert host.decider.attempts.parked == 0
+    assert host.decider.attempts.requests == {}
     assert host.decider.pool is None or len(host.decider.pool) == 0
 
 
@@ -200,11 +200,11 @@ def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed() 
     host = DeciderHost(decodes=2)
     first, second = host.arrive(), host.arrive()
     sick, well = "decode-0", "decode-1"
-    choosing, request = host.decider.choosing, host.decider.requests[first.number]
+    choosing, request = host.decider.choosing, host.decider.attempts.requests[first.number]
     request.record.strikes.append(("answer", sick))
     request.avoid.add(sick)
     assert choosing.usable("decode", request, host.now) == [False, True]
-    other = host.decider.requests[second.number]
+    other = host.decider.attempts.requests[second.number]
     choosing.probation.take(well, other)
     assert choosing.usable("decode", request, host.now) == [False, False]
     request.record.strikes[0] = ("transfer", sick)  # may be the other side's doing

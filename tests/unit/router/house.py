@@ -113,7 +113,7 @@ class House:
         view = RequestView(prompt_tokens=tokens, request_class=kind)
         waiter, now = Waiter(self, view), asyncio.get_running_loop().time()
         self.channel.send(m.Arrive(waiter.number, view, "split", True, now, now + 600))
-        self.channel.decider.requests[waiter.number].avoid.update(avoid)
+        self.channel.decider.attempts.requests[waiter.number].avoid.update(avoid)
         self.waiters.append(waiter)
         return waiter
 
