@@ -61,8 +61,7 @@ class Router:
         self.config = config
         self.metrics = Metrics()
         self.known_workers = KnownWorkers(config, config.secret(config.worker_api_key_env))
-        for worker in self.known_workers.workers:
-            worker.on_transfer = self.metrics.transferred
+        self.known_workers.listen(self.metrics)
         self.locality = load_locality(config, self.known_workers)
         self.metrics.watch(self.known_workers, self.locality)
         self.dispatcher = Dispatcher(config, self.known_workers, self.metrics, self.locality)
@@ -102,7 +101,7 @@ class Router:
         if self.locality is not None:
             self.locality.start()
         for worker in self.known_workers.workers:
-            task = asyncio.create_task(Watcher(worker, self.config).run())
+            task = asyncio.create_task(Watcher(worker, self.known_workers, self.config).run())
             self._watchers.append(task)
         ranks = [rank for worker in self.known_workers.workers for rank in worker.ranks]
         self._watchers.append(asyncio.create_task(give_up_silent(ranks, self.config)))

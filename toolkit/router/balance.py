@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.router.rank import Rank
+from toolkit.router.worker_listener import WorkerListener
 
 
 @dataclass(slots=True)
@@ -19,7 +20,7 @@ class Spread:
     mean: float = 0.0
 
 
-class Balance:
+class Balance(WorkerListener):
     """Looks at all ranks whenever one has published its load, which it does at every step.
 
     Only samples in which somebody holds KV count: idle ranks are level. A rank that is down or has
@@ -30,7 +31,9 @@ class Balance:
         self._ranks = ranks
         self.sums = Spread()
 
-    def read(self) -> None:
+    def load_read(self, rank: Rank) -> None:
+        if rank.worker.config.role != "decode":
+            return
         used = [
             tokens
             for rank in self._ranks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from time import monotonic
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from toolkit.decide.decider import Decider
 from toolkit.decide.ranks import RankState
 from toolkit.decide.reservation import Reservation
 from toolkit.policies.base import Policy, RequestView
+from toolkit.router.worker_listener import WorkerListener
 
 
 class TakesOrders(Protocol):
@@ -20,12 +22,10 @@ class TakesOrders(Protocol):
     def take(self, order: m.RequestOrder) -> None: ...
 
 
-class TakesNews(Protocol):
-    """Whoever is to hear of workers, and of what the decider notes."""
+class TakesVerdicts(Protocol):
+    """A worker of the router."""
 
-    def news(self, order: m.Stuck | m.HealthChanged) -> None: ...
-
-    def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None: ...
+    def judged(self, order: m.Stuck | m.HealthChanged) -> None: ...
 
 
 class Channel:
@@ -36,7 +36,9 @@ class Channel:
         self._decider: Decider | None = None
         self._numbers = 0
         self._requests: dict[int, TakesOrders] = {}
-        self._listeners: list[TakesNews] = []
+        self._workers: Mapping[str, TakesVerdicts] = {}
+        self.listeners: list[WorkerListener] = []
+        """Who hears of workers, in this order."""
         self._orders: deque[m.Order] = deque()
         self._delivering = False
         self._due: float | None = None
@@ -47,13 +49,9 @@ class Channel:
         assert self._decider is not None
         return self._decider
 
-    def begin(self, decider: Decider) -> None:
-        """The decider to talk to."""
-        self._decider = decider
-
-    def listen(self, listener: TakesNews) -> None:
-        """One more that hears of workers."""
-        self._listeners.append(listener)
+    def begin(self, decider: Decider, workers: Mapping[str, TakesVerdicts]) -> None:
+        """The decider to talk to, and the workers that it judges."""
+        self._decider, self._workers = decider, workers
 
     def join(self, request: TakesOrders) -> int:
         """A number for a request, under which it gets orders until `leave`."""
@@ -102,10 +100,11 @@ class Channel:
                 if request is not None:
                     request.take(order)
             case m.Stuck() | m.HealthChanged():
-                for listener in self._listeners:
-                    listener.news(order)
+                self._workers[order.worker].judged(order)
+                for listener in self.listeners:
+                    listener.health_changed()
             case _:
-                for listener in self._listeners:
+                for listener in self.listeners:
                     listener.note(order)
 
     def _arm(self) -> None:

@@ -27,6 +27,7 @@ from toolkit.router.packed import segments
 from toolkit.router.request import NOTHING, SubRequest, Wanted
 from toolkit.router.request_channel import RequestChannel
 from toolkit.router.stream_memory import FORGOTTEN
+from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.choosing import Dispatch, FirstTokenFrom
 from toolkit.settings.router.config import RouterConfig
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolkit.router")
 
 
-class Dispatcher:
+class Dispatcher(WorkerListener):
     """Runs sub-requests to the end, with the policies that are set."""
 
     def __init__(
@@ -58,10 +59,9 @@ class Dispatcher:
         self.wanted = NOTHING
         self.balance = Balance(known_workers.side("decode")) if config.disaggregated else None
         self.moves = Moves(known_workers, metrics, config)
-        known_workers.channel.listen(self)
         if self.balance is not None:
-            for rank in known_workers.side("decode"):
-                rank.worker.on_reading = self.balance.read
+            known_workers.listen(self.balance)
+        known_workers.listen(self)
         self.record = DecisionRecord(config)
         self.set_policy("prefill", config.prefill_policy)
         self.set_policy("decode", config.decode_policy)
@@ -96,9 +96,6 @@ class Dispatcher:
         """For attempts from now on."""
         self.decider.attempts.late = dispatch == "late"
         self.serving.first_token = first_token
-
-    def news(self, order: m.Stuck | m.HealthChanged) -> None:
-        """Of no interest here."""
 
     def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None:
         """What the decider wants to be counted."""

@@ -14,6 +14,7 @@ from toolkit.contract import events
 from toolkit.contract.paths import EVENTS
 from toolkit.router.errors import OutOfResources, UpstreamError
 from toolkit.router.identity import other_run
+from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.quiet import where
 from toolkit.router.rank import Rank
 from toolkit.router.retry_after import passed
@@ -35,8 +36,9 @@ LINE_MAX = 16 * 2**20
 class Watcher:
     """Keeps `worker.healthy`, its load and its `prefill_done` waiters up to date."""
 
-    def __init__(self, worker: Worker, config: RouterConfig) -> None:
+    def __init__(self, worker: Worker, known_workers: KnownWorkers, config: RouterConfig) -> None:
         self.worker = worker
+        self._known_workers = known_workers
         self._config = config
         self._buffer = bytearray()
         self._call: Call | None = None
@@ -103,7 +105,7 @@ class Watcher:
             return self._keep_out(self._stranger)
         if not await self._warm(call):
             return "not warm"
-        wrong = self.worker.judge(self.worker.hello.fingerprint)
+        wrong = self._known_workers.why_other_model(self.worker)
         if wrong is not None:
             return self._keep_out(wrong)
         self._refused = ""
@@ -220,13 +222,15 @@ class Watcher:
             case events.Moving():
                 self.worker.moving(event)
             case events.KvTransfer():
-                self.worker.on_transfer(event.seconds, event.bytes)
+                for listener in self._known_workers.listeners:
+                    listener.transferred(event.seconds, event.bytes)
             case events.Steps():
                 self._told(event.dp_rank, lambda rank: rank.take_steps(event))
             case events.Heartbeat():
                 self._told(event.dp_rank, lambda rank: rank.take_beat(event))
             case events.Placed():
-                self.worker.on_placed(event.serial)
+                for listener in self._known_workers.listeners:
+                    listener.placed(self.worker, event.serial)
             case events.Down():
                 self._hello = False  # nothing that it still says brings it back
                 self.worker.mark_dead(crashed=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import cast
 
@@ -16,6 +15,7 @@ from toolkit.router.channel import Channel
 from toolkit.router.rank import Rank
 from toolkit.router.validate.declared import oldest
 from toolkit.router.worker import Worker
+from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.config import RouterConfig
 
 KEPT_BACK = 8
@@ -34,23 +34,20 @@ class KnownWorkers:
         stages = None if layout is None else StageFilter(layout)
         ranks = Ranks(self.workers, monotonic())
         self.decider = Decider(ranks, _bounds(config), stages)
-        channel.begin(self.decider)
-        channel.listen(self)
-        self.on_change: Callable[[], None] = lambda: None
-        """Some worker's health has changed."""
-        for worker in self.workers:
-            worker.judge = partial(self._judge, worker)
+        channel.begin(self.decider, self._named)
 
-    def news(self, order: m.Stuck | m.HealthChanged) -> None:
-        """The decider has something to say of a worker."""
-        self.named(order.worker).news(order)
-        self.on_change()
+    @property
+    def listeners(self) -> Sequence[WorkerListener]:
+        return self.channel.listeners
 
-    def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None:
-        """For others to hear."""
+    def listen(self, listener: WorkerListener) -> None:
+        """One more that hears of workers."""
+        self.channel.listeners.append(listener)
 
-    def _judge(self, worker: Worker, fingerprint: str) -> str | None:
-        """KV of one model means nothing to another: all that serve at a time must be one."""
+    def why_other_model(self, worker: Worker) -> str | None:
+        """Why a worker must not serve here: KV of one model means nothing to another, and all that
+        serve at a time must be one. None when it may."""
+        fingerprint = worker.hello.fingerprint
         for other in self.workers:
             theirs = other.hello.fingerprint
             if other is worker or not other.healthy or not fingerprint or not theirs:

@@ -13,6 +13,7 @@ from toolkit.contract.request_class import RequestClass
 from toolkit.router.collectors import LocalityCollector, StepCollector, StuckCollector
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.renamed_metrics import Registry
+from toolkit.router.worker_listener import WorkerListener
 
 if TYPE_CHECKING:
     from toolkit.limited_logs import Limited
@@ -38,7 +39,7 @@ class Timing:
     first: float = 0.0
 
 
-class Metrics:
+class Metrics(WorkerListener):
     """One registry per router, so that tests can run several in one process."""
 
     def __init__(self) -> None:

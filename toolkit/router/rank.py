@@ -55,7 +55,8 @@ class Rank(RankState):
             reading["total_tokens"] = event.capacity_tokens
         self.worker.channel.send(m.LoadRead(self.key, reading), now)
         self._give_up_lost(empty=not reading["running"] and not reading["waiting"], now=now)
-        self.worker.on_reading()
+        for listener in self.worker.channel.listeners:
+            listener.load_read(self)
 
     def unreadable(self) -> None:
         """It published something that is no reading: there is none until the next one."""

@@ -72,14 +72,6 @@ class Worker(WorkerState):
             prefix=config.prefix,
         )
         self.calls: set[Call] = set()
-        self.on_hello: Callable[[], None] = lambda: None
-        self.on_placed: Callable[[int], None] = lambda serial: None
-        """Its experts lie elsewhere: the number of the map."""
-        self.on_reading: Callable[[], None] = lambda: None
-        """A rank has published its load."""
-        self.on_transfer: Callable[[float, int], None] = lambda seconds, size: None
-        self.judge: Callable[[str], str | None] = lambda fingerprint: None
-        """Why a worker with this model's fingerprint must not serve here; None when it may."""
         self.prefills: dict[str, TakesPrefill] = {}
         """Who waits for a prefill to be done, by its rid here."""
         self.on_moving: dict[str, Callable[[Moving], None]] = {}
@@ -109,7 +101,8 @@ class Worker(WorkerState):
         self.hello = hello
         for rank in self.ranks:
             rank.silence.tells("step_log" in hello.patches)
-        self.on_hello()
+        for listener in self.channel.listeners:
+            listener.greeted(self)
         one_token = prefill_only.PATCH in hello.patches
         slots, reserve = hello.max_running_requests, hello.reserved_tokens
         self.channel.send(m.Greeted(self.name, slots, reserve, hello.dp_attention, one_token))
@@ -124,7 +117,7 @@ class Worker(WorkerState):
         if told is not None:
             told(event)
 
-    def news(self, order: m.Stuck | m.HealthChanged) -> None:
+    def judged(self, order: m.Stuck | m.HealthChanged) -> None:
         """The decider has judged one of its ranks."""
         rank = order.rank
         if isinstance(order, m.Stuck):

@@ -155,13 +155,15 @@ def test_what_waits_for_its_kv_on_a_decode_rank_is_load() -> None:
 def test_a_reading_that_is_none_is_refused_and_the_old_one_forgotten(wrong: bytes) -> None:
     rank = decode_rank()
     rank.read(LoadReading(running=1, used_tokens=5), 1.0)
-    Watcher(rank.worker, CONFIG)._feed(b'{"type":"load","running":' + wrong + b"}\n")
+    Watcher(rank.worker, KnownWorkers(CONFIG), CONFIG)._feed(
+        b'{"type":"load","running":' + wrong + b"}\n"
+    )
     assert rank.load(2.0) is None
 
 
 def test_whatever_a_worker_says_its_stream_goes_on() -> None:
     rank = decode_rank()
-    watcher = Watcher(rank.worker, CONFIG)
+    watcher = Watcher(rank.worker, KnownWorkers(CONFIG), CONFIG)
     for line in (
         b'{"type":"load","running":1,"used_tokens":5}',
         b'{"type":"load","dp_rank":7,"running":1}',

@@ -237,7 +237,8 @@ def test_events_are_put_together_wherever_they_are_cut() -> None:
 def watcher() -> Watcher:
     worker = {"name": "a", "role": "plain", "url": f"http://127.0.0.1:{free_port()}"}
     config = RouterConfig.model_validate({"workers": [worker]})
-    return Watcher(KnownWorkers(config).workers[0], config)
+    known_workers = KnownWorkers(config)
+    return Watcher(known_workers.workers[0], known_workers, config)
 
 
 def test_a_worker_that_does_not_say_its_slots_gets_no_request() -> None:

@@ -81,7 +81,7 @@ def router() -> Router:
 
 def feed(made: Router, worker: int, said: list[bytes]) -> None:
     """As its event stream brings it."""
-    watcher = Watcher(made.known_workers.workers[worker], made.config)
+    watcher = Watcher(made.known_workers.workers[worker], made.known_workers, made.config)
     hello = {"type": "hello", "contract": VERSION, "max_running_requests": 8}
     watcher._feed(b"\n".join([json.dumps(hello).encode(), *said, b""]))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from toolkit.contract.events import PrefillDone
@@ -25,6 +24,7 @@ from toolkit.router.eldr.refits import Base
 from toolkit.router.eldr.worker_set import WorkerSet, groups_of, shown
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.worker import Worker
+from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.config import ConfigError, RouterConfig
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import nearness
@@ -34,7 +34,7 @@ from toolkit.signatures.space import SignatureSpace
 log = logging.getLogger("toolkit.router")
 
 
-class Locality:
+class Locality(WorkerListener):
     """One for a router with a profile. It outlives policies: its `counters`, its centroids and
     what it knows of drift go on when the decode policy is switched away and back.
 
@@ -88,13 +88,16 @@ class Locality:
                 "one locality decides nothing",
                 len(ranks),
             )
-        for worker in known_workers.workers:
-            worker.on_hello = partial(self._greet, worker)
-            worker.on_placed = partial(self.maps.placed, worker)
-        known_workers.on_change = self.assignment.health_changed
+        known_workers.listen(self)
 
     def start(self) -> None:
         self._queue.start()
+
+    def placed(self, worker: Worker, serial: int) -> None:
+        self.maps.placed(worker, serial)
+
+    def health_changed(self) -> None:
+        self.assignment.health_changed()
 
     async def stop(self) -> None:
         await self.maps.stop()
@@ -159,7 +162,7 @@ class Locality:
         """See `DriftRefits.refit_now`."""
         return await self.drift.refit_now(force)
 
-    def _greet(self, worker: Worker) -> None:
+    def greeted(self, worker: Worker) -> None:
         self.reader.greet(worker.name, worker.config.role, worker.hello)
         self.maps.greet(worker)
 

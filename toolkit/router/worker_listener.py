@@ -1,0 +1,32 @@
+"""Who hears what workers say, beside the decider."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toolkit.decide import messages as m
+    from toolkit.router.rank import Rank
+    from toolkit.router.worker import Worker
+
+
+class WorkerListener:
+    """Hears of nothing; a listener takes what it wants to know."""
+
+    def greeted(self, worker: Worker) -> None:
+        """The worker has said what it is."""
+
+    def placed(self, worker: Worker, serial: int) -> None:
+        """The worker's experts lie elsewhere: the number of the map."""
+
+    def load_read(self, rank: Rank) -> None:
+        """A rank has published its load."""
+
+    def transferred(self, seconds: float, size: int) -> None:
+        """A worker has sent so many bytes of KV."""
+
+    def health_changed(self) -> None:
+        """Some worker's health is not what it was."""
+
+    def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None:
+        """The decider has decided something that is to be counted."""
