@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 
 from docs import gpu_tables
@@ -17,6 +16,7 @@ from tests.gpu import record, run
 from tests.gpu.__main__ import chosen, main
 from tests.gpu.errors import GpuCheckError
 from tests.gpu.plan import STEPS, Step, table
+from tests.processes import lives
 
 RESULT = {
     "step": "a", "status": "ok", "seconds": 1.0, "device": {}, "versions": {}, "command": "x",
@@ -79,7 +79,7 @@ def test_a_step_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path
     told = record.read(mine.path("a"))
     assert told["status"] == "timed out" and "ended after 5 s" in told["error"]
     child = int((mine.scratch / "a.log").read_text().split()[0])
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+    assert not lives(child)
 
 
 MEASURES = """

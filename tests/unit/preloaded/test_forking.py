@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.present import present
+from tests.processes import lives
 from toolkit.launch.command import source_root
 from toolkit.preloaded.client import Different, Forked, Preloaded, State
 
@@ -325,10 +326,3 @@ def test_a_forked_process_may_change_its_title(launcher: Launcher) -> None:
     finally:
         forked.kill()
         forked.wait(10)
-
-
-def lives(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

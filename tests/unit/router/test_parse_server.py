@@ -6,6 +6,7 @@ import asyncio
 
 import psutil
 
+from tests.processes import lives
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, post, run, text_of
 from tests.unit.router.raw import PATH
@@ -27,7 +28,7 @@ def test_they_have_none_of_the_router_s_sockets_and_end_with_it() -> None:
             cluster.router.kill()
             cluster.router.wait()
             for each in (server, process):
-                while each.is_running() and each.status() != psutil.STATUS_ZOMBIE:
+                while lives(each):
                     await asyncio.sleep(0.005)
 
     run(check())

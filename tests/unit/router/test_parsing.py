@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.present import present
+from tests.processes import lives
 from toolkit.router import parse_server, parsing, splitting
 from toolkit.router.budget import Budget, values, weight
 from toolkit.router.errors import ApiError
@@ -127,7 +128,7 @@ SMALL = b'{"prompt": "a", "regex": "a"}'
 
 
 async def until_gone(pid: int) -> None:
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while lives(pid):
         await asyncio.sleep(0.005)
 
 

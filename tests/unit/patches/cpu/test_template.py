@@ -17,6 +17,7 @@ import pytest
 
 from patches.cpu import template
 from tests.present import present
+from tests.processes import lives
 from toolkit.launch.command import source_root
 
 # As SGLang does it: a server that chooses "spawn", starts processes, and ends on SIGQUIT.
@@ -79,16 +80,9 @@ class Server:
 
     def assert_all_end(self) -> None:
         deadline = time.monotonic() + 10
-        while any(map(_lives, [*self.children, self.template])):
+        while any(map(lives, [*self.children, self.template])):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture
