@@ -9,6 +9,6 @@ def lives(process: psutil.Process | int) -> bool:
     """A zombie does not: it has ended, and nobody has asked how."""
     try:
         found = psutil.Process(process) if isinstance(process, int) else process
-        return found.is_running() and found.status() != psutil.STATUS_ZOMBIE
+        return bool(found.is_running() and found.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
