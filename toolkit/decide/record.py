@@ -23,12 +23,12 @@ recording of ELDR began is not in it: let the home be idle then.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+
+import msgspec
 
 from toolkit.policies.base import Decision, Group, Policy, RequestView, WorkerView
 from toolkit.policies.following import Following, Key
@@ -80,7 +80,7 @@ class Recorded(Policy):
         self._count(request.now)
         self.write(
             {
-                "choose": {"workers": [asdict(w) for w in workers], "request": plain(request)},
+                "choose": {"workers": workers, "request": request},
                 "index": None if decision is None else decision.index,
                 "reason": "" if decision is None else decision.reason,
             }
@@ -97,7 +97,7 @@ class Recorded(Policy):
 
     def write(self, line: dict[str, Any]) -> None:
         """Put one line on record."""
-        self._sink.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._sink.write(msgspec.json.encode(line, enc_hook=_as_list).decode() + "\n")
 
     def _changed(self) -> None:
         assert self.locality is not None
@@ -122,7 +122,7 @@ class RecordedRounds(Recorded, Assigner):
         self, workers: Sequence[WorkerView], waiting: Sequence[RequestView]
     ) -> list[Assignment]:
         assert isinstance(self._policy, Assigner)
-        shown = {"workers": [asdict(w) for w in workers], "waiting": [plain(r) for r in waiting]}
+        shown = {"workers": workers, "waiting": waiting}
         made = self._policy.assign(workers, waiting)
         self._count(max((request.now for request in waiting), default=0.0))
         self.write({"assign": shown, "made": [list(each) for each in made]})
@@ -152,7 +152,7 @@ class _RecordedFollowing(Following):
     def sent(
         self, rid: str, key: Key, group: Group, request: RequestView, generated: int = 0
     ) -> None:
-        self._write({"sent": [rid, list(key), plain(request), generated, list(group)]})
+        self._write({"sent": [rid, key, request, generated, group]})
         super().sent(rid, key, group, request, generated)
 
     def counted(self, rid: str, tokens: int = 1) -> None:
@@ -180,10 +180,6 @@ class _RecordedFollowing(Following):
         return super().lost(key)
 
 
-def plain(request: RequestView) -> dict[str, Any]:
-    """A request as JSON; a signature becomes a list."""
-    data = asdict(request)
-    signature = request.signature
-    if signature is not None and not isinstance(signature, str):
-        data["signature"] = signature.tolist()
-    return data
+def _as_list(value: Any) -> Any:
+    """A signature, for JSON."""
+    return value.tolist()
