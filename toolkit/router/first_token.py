@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.router.validate.adapters import names_adapter
 from toolkit.router.validate.asked import asked
+from toolkit.router.validate.content import names_adapter
 from toolkit.router.validate.handover import UNTRIED
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from toolkit.router.request import (
 )
 from toolkit.router.request_view import view_of
 from toolkit.router.validate.check import check
-from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.limits import BodyLimits
 from toolkit.router.validate.refusal import invalid
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def split(
         )
     named = _named(endpoint, body)
     kind = RequestClass.STANDARD if classes is None else class_of(classes, named, said_class, key)
-    body = check(endpoint, body, Limits(vocabulary, allow, release))
+    body = check(endpoint, body, BodyLimits(vocabulary, allow, release))
     if lax:
         _check_text(body)
     n = _samples(endpoint, body)

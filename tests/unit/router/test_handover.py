@@ -10,10 +10,9 @@ from toolkit.policies.base import RequestView
 from toolkit.router import first_token, one_token, resumable
 from toolkit.router.request import WHOLE, Endpoint, SubRequest
 from toolkit.router.validate.asked import asked
-from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.endpoints import ENDPOINTS, SAMPLING
 from toolkit.router.validate.field import Fate, Field
 from toolkit.router.validate.handover import UNJUDGED, Handover
-from toolkit.router.validate.sampling import SAMPLING
 
 ENDINGS: dict[Endpoint, dict[str, Any]] = {
     "chat": {"max_tokens": 1},

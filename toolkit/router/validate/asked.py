@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.endpoints import ENDPOINTS, SAMPLING
 from toolkit.router.validate.field import Field
 from toolkit.router.validate.handover import UNJUDGED
-from toolkit.router.validate.sampling import SAMPLING
 
 
 def _careful(rows: dict[str, Field]) -> dict[str, Field]:
