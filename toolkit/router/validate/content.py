@@ -7,6 +7,7 @@ from typing import Any, get_args
 from toolkit.router.validate import media, rules
 from toolkit.router.validate.field import ValueRule
 from toolkit.router.validate.guided import wrong_schema, wrong_tag
+from toolkit.router.validate.handover import ALIKE, UNTRIED, Handover
 from toolkit.router.validate.limits import BodyLimits
 from toolkit.router.validate.meanings import meanings
 from toolkit.router.validate.refusal import shown
@@ -27,6 +28,11 @@ RENDERING = frozenset(
 def names_adapter(model: Any) -> bool:
     """As SGLang reads it (`_parse_model_parameter`): behind the first colon stands an adapter."""
     return isinstance(model, str) and ":" in model and bool(model.partition(":")[2].strip())
+
+
+def handover_of_model(model: Any) -> Handover:
+    """What a model means for a request that passes from worker to worker."""
+    return UNTRIED if names_adapter(model) else ALIKE
 
 
 def _model(name: str, value: Any, limits: BodyLimits) -> str | None:

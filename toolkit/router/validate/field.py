@@ -40,9 +40,9 @@ class Field:
     `why`: the reason for the policy, in a line. `rule` is asked when the type is right and the
     value not null. `allow` names what in the deployment makes an otherwise refused or dropped field
     pass. `default`: a value that asks for nothing; SGLang's own where the row says none.
-    `handover`: what the field means where more than one worker has a part in a request. `lacking`:
-    what becomes of a field that passes where a worker's release of SGLang does not have it
-    (`declared.lacks`).
+    `handover`: what the field means where more than one worker has a part in a request; `inside`:
+    what some of its values mean there, instead. `lacking`: what becomes of a field that passes
+    where a worker's release of SGLang does not have it (`declared.lacks`).
 
     Of types: `unread`, a worker checks it; `kept`, the client's own value goes on, not what
     pydantic made of it (messages and the like, which the router does not read); `null` is taken
@@ -59,6 +59,7 @@ class Field:
     allow: str | None = None
     default: Any = None
     handover: Handover = UNJUDGED
+    inside: Callable[[Any], Handover] | None = None
     lacking: Fate = Fate.REFUSE
     unread: bool = False
     kept: bool = False

@@ -1,4 +1,4 @@
-"""Media in requests: where they are, and which may pass.
+"""Media in requests: where they are, which may pass, and which requests are of nothing but text.
 
 What is no part of a known kind passes: a worker says what is wrong with it.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from toolkit.router.validate.field import ValueRule
+from toolkit.router.validate.handover import ALIKE, NO_TEXT, UNTRIED, Handover
 from toolkit.router.validate.limits import BodyLimits
 from toolkit.router.validate.refusal import shown
 from toolkit.settings.router.permissions import ALLOWABLE
@@ -66,6 +67,21 @@ def _in_documents(value: Any) -> Found:
     yield from _in_parts(value)
     for each in value if isinstance(value, list) else ():
         yield from _in_parts(each)
+
+
+def handover_of(messages: Any) -> Handover:
+    """What messages mean for a request that passes from worker to worker."""
+    for message in messages if isinstance(messages, list) else ():
+        whole = type(message) is dict and type(message.get("content")) is str
+        if not whole or "output" in message:
+            break
+    else:
+        return ALIKE
+    if any(True for _ in in_messages(messages)):
+        return NO_TEXT
+    parts = (part for content in _contents(messages) for part in content)
+    text = all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
+    return ALIKE if text else UNTRIED
 
 
 def wrong_source(name: str, value: Any, limits: BodyLimits) -> str | None:

@@ -33,10 +33,11 @@ def plain_messages(value: Any) -> bool:
 
 
 _ANTHROPIC = "messages count_tokens"
+_MEDIA = "A stream with media in it goes on nowhere else"
 
 PROMPT = (
     row("model", "chat completions messages count_tokens embeddings score classify", reasons.NAMED,
-        rule=content.MODEL, handover=ALIKE,
+        rule=content.MODEL, inside=content.handover_of_model, handover=ALIKE,
         quick=lambda value: type(value) is str and value.isascii() and value != ""),
     row("model", "responses", reasons.NAMED, rule=content.BASE_MODEL, handover=ALIKE),
     row("lora_path", "chat completions generate embeddings",
@@ -50,11 +51,13 @@ PROMPT = (
     row("input_embeds", "generate", reasons.EMBEDS, Fate.REFUSE, allow="input_embeds",
         handover=NO_TEXT),
     row("positional_embed_overrides", "generate", reasons.EMBEDS, Fate.REFUSE),
-    row("messages", "chat", "the prompt; media in it only where the deployment allows them",
-        kept=True, rule=content.MESSAGES, quick=plain_messages,
+    row("messages", "chat", f"the prompt. {_MEDIA}",
+        kept=True, rule=content.MESSAGES, quick=plain_messages, inside=media.handover_of,
         handover=ALIKE),
-    row("messages", _ANTHROPIC, reasons.NESTED, unread=True, rule=media.MESSAGES, handover=ALIKE),
-    row("input", "responses", reasons.NESTED, unread=True, rule=content.INPUT, handover=ALIKE),
+    row("messages", _ANTHROPIC, f"{reasons.NESTED}. {_MEDIA}", unread=True, rule=media.MESSAGES,
+        inside=media.handover_of, handover=ALIKE),
+    row("input", "responses", f"{reasons.NESTED}. {_MEDIA}", unread=True, rule=content.INPUT,
+        inside=media.handover_of, handover=ALIKE),
     row("system", _ANTHROPIC, reasons.NESTED, unread=True, handover=ALIKE),
     row("instructions", "responses", reasons.PROMPT, handover=ALIKE),
     row("suffix", "completions", "models that complete within a text read it", handover=ALIKE),
