@@ -115,6 +115,9 @@ def test_a_batch_of_generate_may_have_one_for_each_prompt() -> None:
     )
     assert "only one prompt" in message("generate", {**body, "text": "a"}, on("0.5.22"))
     assert "must be an object" in message("generate", {**body, "watermark": [3, 4]}, on("0.5.22"))
+    salted = {"text": ["a", "b"], "cache_salt": ["x", "y"]}
+    job = parse("/generate", json.dumps(salted).encode(), release="0.5.22")
+    assert [each.body["cache_salt"] for each in job.sub_requests] == ["x", "y"]
 
 
 def test_the_oldest_worker_says_which_release_it_is() -> None:
