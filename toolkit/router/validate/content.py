@@ -96,7 +96,7 @@ def _tools(name: str, value: Any, limits: BodyLimits) -> str | None:
             if not isinstance(holder, dict):
                 continue
             for key in ("input_schema", "parameters"):
-                if why := too_large(holder.get(key)):
+                if key in holder and (why := too_large(holder[key])):
                     return f"{name}[{index}]{place}.{key} {why}."
     return None
 

@@ -17,6 +17,7 @@ from toolkit.settings.router.permissions import ALLOWABLE
 Found = Iterator[tuple[str, Any]]
 """The kind of each part that holds media, and where the media are: a text as a rule."""
 _URL_PARTS = ("image_url", "video_url", "audio_url")
+_CONTENTS = ("content", "output")
 _URLS = ("http://", "https://")
 
 
@@ -30,18 +31,17 @@ def dicts(value: Any) -> Iterator[dict[str, Any]]:
 def in_messages(value: Any) -> Found:
     """Of chat's messages, of Anthropic's, and of what goes into /v1/responses (messages, and what
     tools gave)."""
-    for parts in _contents(value):
-        yield from _in_parts(parts)
-
-
-def _contents(value: Any) -> list[list[Any]]:
-    found = [item.get(name) for item in dicts(value) for name in ("content", "output")]
-    return [each for each in found if isinstance(each, list)]
+    for item in dicts(value):
+        for name in _CONTENTS:
+            if isinstance(item.get(name), list):
+                yield from _in_parts(item[name])
 
 
 def _in_parts(parts: Any) -> Found:
     for part in dicts(parts):
         kind = part.get("type")
+        if kind == "text":
+            continue
         if kind == "tool_result":
             yield from _in_parts(part.get("content"))
         elif kind == "image":
@@ -79,7 +79,8 @@ def handover_of(messages: Any) -> Handover:
         return ALIKE
     if any(True for _ in in_messages(messages)):
         return NO_TEXT
-    parts = (part for content in _contents(messages) for part in content)
+    found = [item.get(name) for item in dicts(messages) for name in _CONTENTS]
+    parts = [part for each in found if isinstance(each, list) for part in each]
     text = all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
     return ALIKE if text else UNTRIED
 

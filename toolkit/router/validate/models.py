@@ -18,7 +18,6 @@ from toolkit.router.validate.declared import DECLARED, RELEASES, declaration, la
 from toolkit.router.validate.endpoints import ENDPOINTS
 from toolkit.router.validate.field import Field
 from toolkit.router.validate.meanings import Meanings, meanings, reached
-from toolkit.router.validate.nested import nested
 
 LONG = 256
 """Values of a body with more, lists end at their first wrong entry: an error for each of a million
@@ -29,11 +28,14 @@ _INT64 = 2**63
 
 def is_long(value: Any) -> bool:
     """Whether there are more than LONG values in it, at any depth."""
-    count = 0
-    for each in nested(value):
-        count += len(each)
-        if count > LONG:
-            return True
+    stack, count = [value], 0
+    while stack:  # `nested` takes twice as long
+        each = stack.pop()
+        if isinstance(each, (dict, list)):
+            count += len(each)
+            if count > LONG:
+                return True
+            stack.extend(each.values() if isinstance(each, dict) else each)
     return False
 
 
