@@ -90,6 +90,35 @@ def test_a_release_that_has_it_gets_it() -> None:
     assert check("chat", size, on("0.5.23", frozenset({"media"}))) == size
 
 
+TOOL = {"type": "function", "function": {"name": "f", "strict": None}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "strict": "yes"}}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:,", "detail": "default"}}
+VIDEO = {"type": "video_url", "video_url": {"url": "data:,", "fps": 0}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong", "refuse"),
+    [
+        ({"tools": [TOOL]}, "strict", RELEASES[:-1]),
+        ({"messages": [{"role": "root", "content": "a"}]}, "'role' must be", RELEASES[:-1]),
+        ({"messages": [{"role": "user", "content": [PICTURE]}]}, "detail", RELEASES[:-1]),
+        ({"messages": [{"role": "user", "content": [VIDEO]}]}, "fps", RELEASES[-1:]),
+        ({"reasoning_effort": "ultra"}, "reasoning_effort", RELEASES[:-1]),
+        ({"reasoning": {"effort": "ultra"}}, "effort must be", RELEASES[:-1]),
+        ({"response_format": SCHEMA}, "strict", RELEASES[1:]),
+    ],
+)
+def test_parts_of_fields_are_checked_as_the_release_has_them(
+    fields: dict[str, Any], wrong: str, refuse: tuple[str, ...]
+) -> None:
+    body = BASES["chat"] | fields
+    for release in ("", *RELEASES):
+        if (release or RELEASES[-1]) in refuse:
+            assert wrong in message("chat", body, on(release, EVERYTHING))
+        else:
+            assert check("chat", body, on(release, EVERYTHING)) == body
+
+
 def test_so_it_is_with_sampling_parameters() -> None:
     def body(**params: Any) -> dict[str, Any]:
         return {"text": "a", "sampling_params": params}

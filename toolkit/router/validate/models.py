@@ -55,7 +55,8 @@ def model(
     release = release or RELEASES[-1]
     names, rows = meanings(release, long), ENDPOINTS[endpoint]
     order = [*DECLARED[endpoint], *rows]  # errors come in SGLang's order
-    passing = [rows[name] for name in dict.fromkeys(order) if rows[name].passes(allow)]
+    judged = [rows[name] for name in dict.fromkeys(order) if name in rows]
+    passing = [each for each in judged if each.passes(allow)]
     said = {each.name: declaration(endpoint, each.name, release) for each in passing if each.typed}
     parts = frozenset(reached(said.values(), release))
     key = (endpoint, allow, long, parts, *said.items(), *names.checks(endpoint).items())
