@@ -33,7 +33,12 @@ def source(release: str) -> Source:
 
 
 def contract(release: str) -> list[Verdict]:
-    """Verdicts on every symbol of every patch, from a process that imports that release.
+    """Verdicts on every symbol of every patch, from a process that imports that release."""
+    return read(said(release, "tests.releases.contract"))
+
+
+def said(release: str, module: str) -> str:
+    """What a module of ours prints in a process that imports that release.
 
     RuntimeError: it could not be imported.
     """
@@ -42,7 +47,7 @@ def contract(release: str) -> list[Verdict]:
     own = {"PYTHONPATH": path, "TOOLKIT_PATCHES": "0"}
     environment = layout.tool_environment() | CPU_ENVIRONMENT | own
     done = subprocess.run(
-        [sys.executable, "-m", "tests.releases.contract"],
+        [sys.executable, "-m", module],
         env=environment,
         cwd=PROJECT,
         capture_output=True,
@@ -52,4 +57,4 @@ def contract(release: str) -> list[Verdict]:
     )
     if done.returncode != 0:
         raise RuntimeError(f"SGLang {release} cannot be imported: {done.stderr[-2000:]}")
-    return read(done.stdout)
+    return done.stdout

@@ -8,11 +8,9 @@ request for which that is not sure, or was not tried, waits for decode.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from toolkit.router.validate.adapters import names_adapter
 from toolkit.router.validate.asked import asked
-from toolkit.router.validate.handover import UNTRIED
 
 if TYPE_CHECKING:
     from toolkit.router.request import SubRequest
@@ -27,7 +25,6 @@ def why_decode(sub_request: SubRequest, *, late: bool, told: bool, tickets: bool
     `late`: the decode worker is chosen after the prefill. `told`: the prefill worker tells first
     tokens (`PATCH`). `tickets`: workers go on from tokens that others made.
     """
-    body = sub_request.body
     if not sub_request.stream:
         return "it does not stream"
     if not late:
@@ -40,24 +37,9 @@ def why_decode(sub_request: SubRequest, *, late: bool, told: bool, tickets: bool
         return "the client has a first token"
     if sub_request.endpoint == "responses":
         return "every event has a number and the random name of its item"
-    if names_adapter(body.get("model")):
-        return f"model: {UNTRIED.why}"
     if sub_request.capture:
         return "its experts are kept, token by token"
-    if _media(body):
-        return "nobody has tried what is no text"
-    for row in asked(sub_request.endpoint, body):
+    for row in asked(sub_request.endpoint, sub_request.body):
         if not row.handover.first_token:
             return f"{row.name}: {row.handover.why}"
     return ""
-
-
-def _media(body: dict[str, Any]) -> bool:
-    """Whether a message has a part that is no text."""
-    messages = body.get("messages")
-    for message in messages if isinstance(messages, list) else ():
-        content = message.get("content") if isinstance(message, dict) else None
-        for part in content if isinstance(content, list) else ():
-            if not isinstance(part, dict) or part.get("type") != "text":
-                return True
-    return False

@@ -29,7 +29,8 @@ from toolkit.router.request import (
 )
 from toolkit.router.request_view import view_of
 from toolkit.router.validate.check import check
-from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.limits import BodyLimits
+from toolkit.router.validate.parameters import PER_PROMPT
 from toolkit.router.validate.refusal import invalid
 
 if TYPE_CHECKING:
@@ -39,13 +40,8 @@ DEEPEST = 200
 """Levels of JSON; orjson writes 254, Python and workers read some hundreds more."""
 SPLIT = frozenset({"chat", "completions", "generate"})
 """Endpoints whose requests may ask for several answers."""
-_BATCHED = (
-    "rid", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
-    "image_data", "video_data", "audio_data", "lora_path", "custom_logit_processor",
-    "extra_key", "return_hidden_states", "return_sampling_mask", "sampling_logprobs_mode",
-    "mm_hashes", "mm_content_hashes", "watermark",
-)  # fmt: skip
-"""/generate fields that may hold one entry per prompt (`GenerateReqInput`, SGLang 0.5.21)."""
+_BATCHED = (*PER_PROMPT, "rid", "image_data", "video_data", "audio_data")
+"""Fields of /generate that may hold one entry for each prompt."""
 
 
 def parse(path: str, raw: bytes, **known: Any) -> Job:
@@ -116,7 +112,7 @@ def split(
         )
     named = _named(endpoint, body)
     kind = RequestClass.STANDARD if classes is None else class_of(classes, named, said_class, key)
-    body = check(endpoint, body, Limits(vocabulary, allow, release))
+    body = check(endpoint, body, BodyLimits(vocabulary, allow, release))
     if lax:
         _check_text(body)
     n = _samples(endpoint, body)

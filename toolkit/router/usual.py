@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.router.validate.shapes import plain_messages
+from toolkit.router.validate.prompts import plain_messages
 
 COMPILED = frozenset({"regex", "ebnf", "json_schema", "structural_tag", "stop_regex"})
 """Fields whose value is a program of its own: what it costs does not follow from its size."""

@@ -22,6 +22,7 @@ from toolkit.setup import say
 RECORD = Path("tests") / "passed.json"
 KERNELS, BROWSER, TWO_NODES, NEWEST = "kernels", "browser", "two-nodes", "newest-release"
 RELEASES, RELOCATION, PREEMPTION = "releases", "relocation", "preemption"
+FIELDS = "request-fields"
 DETERMINISM, DP_POLICIES, WAITING = "determinism", "dp-policies", "waiting-order"
 CPU_ENGINE, SIGNATURES, STAGES = "cpu-engine", "signatures", "stages"
 NETWORK, KV_FAILURE, HELD_UP = "network", "kv-failure", "held-up"
@@ -96,6 +97,13 @@ PARTS: Dict[str, Tuple[str, ...]] = {
         "toolkit/settings",
         "toolkit/setup",
         f"{_UNIT}/gpu",
+    ),
+    FIELDS: (
+        "toolkit/router/validate",
+        "tests/releases/fetch.py",
+        f"{_UNIT}/router/validation_contract.py",
+        f"{_UNIT}/router/test_validation_contract.py",
+        "toolkit/setup/releases.py",
     ),
     RELEASES: ("patches", "tests/releases", f"{_UNIT}/releases", "toolkit/setup/releases.py"),
     RELOCATION: (

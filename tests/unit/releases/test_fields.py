@@ -6,21 +6,27 @@ import pytest
 
 from tests.releases import fetch, fields
 from tests.releases.fetch import FITTED
-from toolkit.router.validate.declared import DECLARED, RELEASES, type_in
+from toolkit.router.validate.declared import CHECKS, DECLARED, NAMES, RELEASES, Types, in_release
 from toolkit.router.validate.endpoints import ENDPOINTS
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 AGAIN = "python -m tests.releases.fields --record"
 
 
+def _recorded(rows: dict[str, Types], release: str) -> dict[str, str]:
+    texts = {name: in_release(row, release) for name, row in rows.items()}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
 @pytest.mark.parametrize("release", FITTED)
 def test_fields_are_those_that_were_recorded(release: str) -> None:
-    found = fields.fields(fetch.source(release))
-    assert found.keys() == DECLARED.keys(), AGAIN
-    for place, rows in found.items():
-        kinds = {name: type_in(place, name, release) for name in DECLARED[place]}
-        recorded = {name: kind for name, kind in kinds.items() if kind is not None}
-        assert rows == recorded, f"{place}: {AGAIN}, and say what becomes of what is new"
+    found = fields.declared(fetch.source(release))
+    for known, recorded in ((found.fields, DECLARED), (found.checks, CHECKS)):
+        assert known.keys() <= recorded.keys(), AGAIN
+        for place, rows in recorded.items():
+            now = _recorded(rows, release)
+            assert known.get(place, {}) == now, f"{place}: {AGAIN}, and say what becomes of it"
+    assert found.names == _recorded(NAMES, release), AGAIN
 
 
 def test_every_endpoint_and_release_is_recorded() -> None:

@@ -10,10 +10,9 @@ from toolkit.policies.base import RequestView
 from toolkit.router import first_token, one_token, resumable
 from toolkit.router.request import WHOLE, Endpoint, SubRequest
 from toolkit.router.validate.asked import asked
-from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.endpoints import ENDPOINTS, SAMPLING
 from toolkit.router.validate.field import Fate, Field
-from toolkit.router.validate.handover import UNJUDGED, Handover
-from toolkit.router.validate.sampling import SAMPLING
+from toolkit.router.validate.handover import NO_TEXT, UNJUDGED, UNTRIED, Handover
 
 ENDINGS: dict[Endpoint, dict[str, Any]] = {
     "chat": {"max_tokens": 1},
@@ -105,6 +104,52 @@ def test_what_a_row_says_is_what_the_router_does(
     nothings: list[Any] = [None, False, "", [], row.default]
     for nothing in nothings:
         assert list(asked(endpoint, asking(endpoint, sampling, row, nothing).body)) == []
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+BLOCK = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
+WITH_MEDIA: list[tuple[Endpoint, dict[str, Any]]] = [
+    ("chat", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]}]}),
+    ("chat", {"messages": [{"role": "user", "content": [
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}]}]}),
+    ("messages", {"messages": [{"role": "user", "content": [BLOCK]}]}),
+    ("messages", {"messages": [{"role": "user", "content": [
+        {"type": "tool_result", "content": [BLOCK]}]}]}),
+    ("responses", {"input": [{"role": "user", "content": [
+        {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]}]}),
+    ("responses", {"input": [{"type": "function_call_output", "output": [IMAGE]}]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("endpoint", "body"), WITH_MEDIA)
+def test_a_stream_with_media_in_it_goes_on_nowhere_else(
+    endpoint: Endpoint, body: dict[str, Any]
+) -> None:
+    """Workers of mode: plain take media. Another worker would not know their positions."""
+    name = next(iter(body))
+    assert resumable.why_not(sub_request(endpoint, body)) == f"{name}: {NO_TEXT.why}"
+    if endpoint in MADE_BY_ROWS:
+        assert NO_TEXT.why in first_token.why_decode(sub_request(endpoint, body), **WELL)
+
+
+def test_parts_that_are_text_to_a_model_go_on_and_wait_for_decode() -> None:
+    call: list[Any] = [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]
+    thinking = [{"type": "thinking", "thinking": "so"}]
+    for parts in (call, thinking, ["odd"], [{"type": "tool_result", "content": "done"}]):
+        asked_for = sub_request("messages", {"messages": [{"role": "user", "content": parts}]})
+        assert resumable.why_not(asked_for) is None
+        assert UNTRIED.why in first_token.why_decode(asked_for, **WELL)
+    for content in ("a", [{"type": "text", "text": "a"}], [], None):
+        asked_for = sub_request("chat", {"messages": [{"role": "user", "content": content}]})
+        assert resumable.why_not(asked_for) is None
+        assert first_token.why_decode(asked_for, **WELL) == ""
+
+
+def test_an_adapter_waits_for_decode() -> None:
+    for model, waits in (("base", False), ("base:", False), ("base:a", True), (None, False)):
+        asked_for = sub_request("chat", {"model": model})
+        assert (UNTRIED.why in first_token.why_decode(asked_for, **WELL)) == waits
+        assert resumable.why_not(asked_for) is None
 
 
 def test_zero_asks_unless_it_is_the_default() -> None:

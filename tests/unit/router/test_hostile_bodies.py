@@ -19,14 +19,14 @@ from tests.cpu_time import cpu_s
 from tests.unit.router.test_validation import BASES
 from toolkit.router.errors import ApiError
 from toolkit.router.validate.check import check
-from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.declared import declaration
+from toolkit.router.validate.endpoints import ENDPOINTS, SAMPLING
 from toolkit.router.validate.field import Field
-from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.limits import BodyLimits
 from toolkit.router.validate.models import prepare
-from toolkit.router.validate.sampling import SAMPLING
 from toolkit.settings.router.permissions import ALLOWABLE
 
-LIMITS = Limits(vocabulary=1000, allow=frozenset(ALLOWABLE))
+LIMITS = BodyLimits(vocabulary=1000, allow=frozenset(ALLOWABLE))
 CALLS = 60
 """Python functions that one byte of a body may call at most."""
 BYTE_S = 10e-6
@@ -38,7 +38,8 @@ LONGEST = 8_000
 
 def _parses(field: Field) -> bool:
     """Whether something looks into its values: a rule, or a type with parts."""
-    return field.passes(LIMITS.allow) and field.type not in (int, float, bool)
+    kind = declaration(field.place, field.name, "").partition(" = ")[0]
+    return field.passes(LIMITS.allow) and kind not in ("int", "float", "bool")
 
 
 TABLES = ENDPOINTS | {"sampling_params": SAMPLING}

@@ -17,7 +17,8 @@ from toolkit.router.validate.check import check
 from toolkit.router.validate.declared import RELEASES, lacks, since
 from toolkit.router.validate.endpoints import ENDPOINTS
 from toolkit.router.validate.field import Fate, Field
-from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.limits import BodyLimits
+from toolkit.router.validate.models import known
 from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.permissions import ALLOWABLE
 
@@ -38,11 +39,11 @@ LACKING = [
 ]
 
 
-def on(release: str, allow: frozenset[str] = frozenset()) -> Limits:
-    return Limits(1000, allow, release)
+def on(release: str, allow: frozenset[str] = frozenset()) -> BodyLimits:
+    return BodyLimits(1000, allow, release)
 
 
-def message(endpoint: str, body: dict[str, Any], limits: Limits) -> str:
+def message(endpoint: str, body: dict[str, Any], limits: BodyLimits) -> str:
     with pytest.raises(ApiError) as error:
         check(endpoint, body, limits)
     assert error.value.status == 400
@@ -66,8 +67,8 @@ def test_there_are_such_fields() -> None:
     names = {(endpoint, row.name) for endpoint, row, _ in LACKING}
     assert names >= {("chat", "watermark"), ("generate", "cache_salt"), ("chat", "thinking")}
     assert not any(release == RELEASES[-1] for _, _, release in LACKING)
-    required = [row.name for _, row, _ in LACKING if row.required]
-    assert required == []
+    fields = [known(endpoint, EVERYTHING).required & {row.name} for endpoint, row, _ in LACKING]
+    assert not any(fields), "a release that lacks what is required"
 
 
 def test_a_release_that_has_it_gets_it() -> None:
@@ -87,6 +88,35 @@ def test_a_release_that_has_it_gets_it() -> None:
     size = chat | {"mm_processor_kwargs": {"max_slice_nums": 1}}
     assert "media" in message("chat", size, on("0.5.23"))
     assert check("chat", size, on("0.5.23", frozenset({"media"}))) == size
+
+
+TOOL = {"type": "function", "function": {"name": "f", "strict": None}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "strict": "yes"}}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:,", "detail": "default"}}
+VIDEO = {"type": "video_url", "video_url": {"url": "data:,", "fps": 0}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong", "refuse"),
+    [
+        ({"tools": [TOOL]}, "strict", RELEASES[:-1]),
+        ({"messages": [{"role": "root", "content": "a"}]}, "'role' must be", RELEASES[:-1]),
+        ({"messages": [{"role": "user", "content": [PICTURE]}]}, "detail", RELEASES[:-1]),
+        ({"messages": [{"role": "user", "content": [VIDEO]}]}, "fps", RELEASES[-1:]),
+        ({"reasoning_effort": "ultra"}, "reasoning_effort", RELEASES[:-1]),
+        ({"reasoning": {"effort": "ultra"}}, "effort must be", RELEASES[:-1]),
+        ({"response_format": SCHEMA}, "strict", RELEASES[1:]),
+    ],
+)
+def test_parts_of_fields_are_checked_as_the_release_has_them(
+    fields: dict[str, Any], wrong: str, refuse: tuple[str, ...]
+) -> None:
+    body = BASES["chat"] | fields
+    for release in ("", *RELEASES):
+        if (release or RELEASES[-1]) in refuse:
+            assert wrong in message("chat", body, on(release, EVERYTHING))
+        else:
+            assert check("chat", body, on(release, EVERYTHING)) == body
 
 
 def test_so_it_is_with_sampling_parameters() -> None:
@@ -114,6 +144,9 @@ def test_a_batch_of_generate_may_have_one_for_each_prompt() -> None:
     )
     assert "only one prompt" in message("generate", {**body, "text": "a"}, on("0.5.22"))
     assert "must be an object" in message("generate", {**body, "watermark": [3, 4]}, on("0.5.22"))
+    salted = {"text": ["a", "b"], "cache_salt": ["x", "y"]}
+    job = parse("/generate", json.dumps(salted).encode(), release="0.5.22")
+    assert [each.body["cache_salt"] for each in job.sub_requests] == ["x", "y"]
 
 
 def test_the_oldest_worker_says_which_release_it_is() -> None:

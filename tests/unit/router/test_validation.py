@@ -14,16 +14,15 @@ from tests.kernels import examples
 from toolkit.router.errors import ApiError
 from toolkit.router.splitting import parse
 from toolkit.router.validate.check import _validate, check
-from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.endpoints import ENDPOINTS, SAMPLING
 from toolkit.router.validate.field import Fate
-from toolkit.router.validate.limits import Limits
-from toolkit.router.validate.plain import known, plain
+from toolkit.router.validate.limits import BodyLimits
+from toolkit.router.validate.models import known, plain
 from toolkit.router.validate.printed import document
 from toolkit.router.validate.private import is_ours, without_ours
-from toolkit.router.validate.sampling import SAMPLING
 from toolkit.settings.router.permissions import ALLOWABLE
 
-LIMITS = Limits(vocabulary=1000)
+LIMITS = BodyLimits(vocabulary=1000)
 BASES: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "hi"}]},
     "completions": {"prompt": "hi"},
@@ -40,7 +39,7 @@ BASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def refused(endpoint: str, limits: Limits = LIMITS, **fields: Any) -> str:
+def refused(endpoint: str, limits: BodyLimits = LIMITS, **fields: Any) -> str:
     with pytest.raises(ApiError) as error:
         check(endpoint, {**BASES[endpoint], **fields}, limits)
     assert error.value.status == 400
@@ -48,7 +47,7 @@ def refused(endpoint: str, limits: Limits = LIMITS, **fields: Any) -> str:
     return error.value.message
 
 
-def passed(endpoint: str, limits: Limits = LIMITS, **fields: Any) -> dict[str, Any]:
+def passed(endpoint: str, limits: BodyLimits = LIMITS, **fields: Any) -> dict[str, Any]:
     return check(endpoint, {**BASES[endpoint], **fields}, limits)
 
 
@@ -266,7 +265,7 @@ def test_a_deployment_can_allow() -> None:
         (urls, "/etc/passwd", False),
         (urls, "file:///etc/passwd", False),
     ):
-        limits = Limits(1000, allow)
+        limits = BodyLimits(1000, allow)
         part = {"type": "image_url", "image_url": {"url": url}}
         chat = {"messages": [{"role": "user", "content": [part]}]}
         if good:
@@ -278,11 +277,11 @@ def test_a_deployment_can_allow() -> None:
         block = {"type": "image", "source": {"type": "url", "url": url}}
         talk = {"messages": [{"role": "user", "content": [block]}]}
         (passed if good else refused)("messages", limits, **talk)
-    lora = Limits(allow=frozenset({"lora"}))
+    lora = BodyLimits(allow=frozenset({"lora"}))
     assert passed("chat", lora, lora_path="a")["lora_path"] == "a"
     assert passed("messages", lora, model="base:a")["model"] == "base:a"
     assert "lora" in refused("chat", lora_path="a")
-    assert passed("chat", Limits(allow=frozenset({"priority"})), priority=5)["priority"] == 5
+    assert passed("chat", BodyLimits(allow=frozenset({"priority"})), priority=5)["priority"] == 5
     assert "priority" not in passed("chat", priority=5)
 
 
@@ -322,7 +321,7 @@ def test_any_value_in_any_field_is_good_or_a_400(endpoint: str, data: st.DataObj
     for name in data.draw(st.lists(names, max_size=3)):
         body[name] = data.draw(JSON | HINTS.get(name, JSON))
     allow = data.draw(st.sampled_from([frozenset[str](), frozenset(ALLOWABLE)]))
-    limits = Limits(data.draw(st.sampled_from([0, 1000])), allow)
+    limits = BodyLimits(data.draw(st.sampled_from([0, 1000])), allow)
     before = repr(body)
     try:
         good = check(endpoint, body, limits)
@@ -385,7 +384,10 @@ def test_the_documents_table_has_every_field() -> None:
         "| field | of | what becomes of it | values | since | first token | goes on | one token |"
     )
     assert columns in rows
-    assert "| `watermark` | chat, text | passed |  | 0.5.22 | decode | no | decode |" in rows
+    watermark = (
+        "| `watermark` | chat, text, sampling_params | passed | object | 0.5.22 | decode | no"
+    )
+    assert f"{watermark} | decode |" in rows
     assert "| `thinking` | chat | passed |  | 0.5.23, dropped before | prefill | yes |" in rows
     assert "| `mm_data_mooncake` | generate | dropped |  | to 0.5.17 |  |" in rows
     assert "| `bootstrap_host` | messages | dropped |  | 0.5.22 |  |" in rows

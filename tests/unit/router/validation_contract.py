@@ -1,9 +1,10 @@
-"""The table of request validation against the SGLang that is installed: names, types, and what it
+"""The table of request validation against the SGLang that is importable: names, types, and what it
 says of types.
 
 Importing SGLang takes ten seconds and changes other libraries, so that this runs in a process of
 its own: `python -m tests.unit.router.validation_contract` prints a JSON object, name of a
-comparison to what it found ("" where all is well). `test_validation_contract.py` reads it.
+comparison to what it found ("" where all is well). `test_validation_contract.py` reads it, for each
+release.
 """
 
 from __future__ import annotations
@@ -22,24 +23,19 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from patches.stubs import CPU_STUBS, declare_torchvision_operators
+from toolkit.contract import stop_patterns
 from toolkit.router.splitting import SPLIT
-from toolkit.router.validate import content, rules, stop_regex
+from toolkit.router.validate import content, rules, validators
 from toolkit.router.validate.declared import DECLARED, lacks, oldest
-from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.declared import SAMPLING as SAMPLING_PARAMS
+from toolkit.router.validate.endpoints import ENDPOINTS, SAMPLING
+from toolkit.router.validate.meanings import meanings
 from toolkit.router.validate.models import model
 from toolkit.router.validate.parameters import MOST_BY_DEFAULT
-from toolkit.router.validate.sampling import SAMPLING
 from toolkit.settings.router.permissions import ALLOWABLE
 
 EVERYTHING = frozenset(ALLOWABLE)
 
-OTHERWISE = {
-    "rid": "the router replaces it, whatever it is",
-    "background": "dropped, whatever it is",
-    "messages": "a wrapper that looks at plain ones; its errors are compared below",
-    "response_format": "XGrammar's own model of a structural tag is not copied",
-    "tool_choice": "null is what SGLang's validator fills in for",
-}
 VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 7, 2**31, 2**63, -(2**64), 1.5, 2.0, -0.5, 1e30, "", "a", "5",
     "true", "yes", "1.5", [], [1], ["a"], [[1]], [None], [1, "a"], [["a"]], [{}], {}, {"a": 1},
@@ -48,6 +44,18 @@ VALUES: list[Any] = [
     [{"role": "nobody", "content": "a"}], [{"role": "assistant", "content": [{"type": "x"}]}],
     [{"role": "user", "content": [{"type": "thinking", "text": "x"}]}], [{"type": "function"}],
     [{"function": {"name": "f", "parameters": 5, "strict": "maybe"}}],
+    [{"function": {"name": "f", "strict": None, "key_order": 5, "defer_loading": "yes"}}],
+    [{"role": "root", "content": "a", "prefix": "x"}], [{"role": "USER", "phase": "x"}], "ultra",
+    [{"role": "assistant", "content": [{"type": "thinking", "text": "x", "thinking": "y"}]}],
+    [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": 5, "detail": "x"}}]}],
+    [{"role": "user", "content": [{"type": "image_url", "image_url": {
+        "url": "a", "detail": "default", "max_long_side_pixel": "x"}}]}],
+    [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "a", "fps": 0}}]}],
+    [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": 5}}]}],
+    [{"role": "user", "content": [{"type": "audio_url", "audio_url": {}}, {"type": "text"}]}],
+    [{"role": "tool", "tool_calls": [{"function": {"arguments": 5}}], "tools": [{}]}],
+    {"type": "structural_tag", "structures": [{"begin": 5}], "triggers": "a"},
+    {"type": "json_schema", "json_schema": {"name": 5, "strict": "yes"}},
 ]  # fmt: skip
 
 
@@ -115,16 +123,12 @@ def every_field_of_sglang_s_is_in_the_table(endpoint: str, theirs: dict[str, Any
 def every_sampling_parameter_is_in_the_table() -> None:
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    assert set(SamplingParams.__struct_fields__) == _has("sampling_params")
+    assert set(SamplingParams.__struct_fields__) == _has(SAMPLING_PARAMS)
     assert set(SamplingParams.__struct_fields__) <= SAMPLING.keys()
     fields = dict(
         zip(SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True)
     )
     assert fields["max_new_tokens"] == MOST_BY_DEFAULT
-    hints = get_type_hints(SamplingParams)
-    for name, field in SAMPLING.items():
-        if field.type is not Any and name not in ("custom_params", "watermark") and name in hints:
-            assert _schema(field.type) == _schema(hints[name]), name
 
 
 def _schema(kind: Any) -> Any:
@@ -146,20 +150,19 @@ def _bare(schema: Any) -> Any:
 
 
 def the_types_are_sglang_s(endpoint: str, theirs: dict[str, Any]) -> None:
-    kind = theirs[endpoint]
-    hints = get_type_hints(kind, include_extras=True)
-    for name, field in ENDPOINTS[endpoint].items():
-        if field.type is Any or name in OTHERWISE or name not in hints:
-            continue
-        if (endpoint, name) in (("generate", "input_ids"), ("score", "temperature")):
-            continue  # a validator of Python's, and bounds beside the type: by their verdicts
-        assert _schema(field.type) == _schema(hints[name]), name
+    """What is made of its source is what it has when it is imported."""
+    hints = get_type_hints(theirs[endpoint], include_extras=True)
+    for name in _has(endpoint):
+        if ENDPOINTS[endpoint][name].typed and name != "response_format":  # of XGrammar, too
+            kind, _ = meanings(_installed()).field(endpoint, name)
+            assert _schema(kind) == _schema(hints[name]), name
 
 
 def _verdict(adapter: Any, body: Any) -> Any:
     try:
         adapter.validate_python(copy.deepcopy(body), from_attributes=True)
     except ValidationError as error:
+        # Sorted: typing keeps one of two unions that differ in order only, the first of a process.
         return sorted(str(detail) for detail in error.errors(include_url=False))
     except Exception as error:  # what SGLang answers 500 to
         return error
@@ -169,10 +172,11 @@ def _verdict(adapter: Any, body: Any) -> Any:
 def wrong_types_are_told_in_sglang_s_words(endpoint: str, theirs: dict[str, Any]) -> None:
     base = BASES[endpoint]
     adapter = TypeAdapter(theirs[endpoint])
-    ours = TypeAdapter(model(endpoint, EVERYTHING))
+    ours = TypeAdapter(model(endpoint, EVERYTHING, _installed()))
     compared = 0
-    for name, field in ENDPOINTS[endpoint].items():
-        if not field.passes(EVERYTHING) or field.type is Any or name not in _has(endpoint):
+    for name in _has(endpoint):
+        field = ENDPOINTS[endpoint][name]
+        if not field.passes(EVERYTHING) or field.unread:
             continue
         for value in VALUES:
             body = {**base, name: value}
@@ -196,14 +200,17 @@ def what_is_copied_from_sglang_is_what_it_says() -> None:
     from sglang.srt.utils.field_validators import validate_optional_list_i64_1d_2d
     from transformers import PreTrainedTokenizerBase
 
-    assert stop_regex.MAX_BYTES == theirs_too.MAX_STOP_REGEX_LEN  # type: ignore[attr-defined]
-    assert stop_regex.MAX_PATTERNS == theirs_too.MAX_STOP_REGEX_COUNT  # type: ignore[attr-defined]
-    assert rules.MAX_STOPS == theirs_too.MAX_STOP_COUNT
+    for name, ours in (
+        ("MAX_STOP_REGEX_LEN", stop_patterns.MAX_BYTES),
+        ("MAX_STOP_REGEX_COUNT", stop_patterns.MAX_PATTERNS),
+        ("MAX_STOP_COUNT", rules.MAX_STOPS),
+    ):
+        assert getattr(theirs_too, name, ours) == ours, "0.5.17 has no limits"
     arguments = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
     assert arguments - {"kwargs", "documents"} <= content.RENDERING
     for value in VALUES:
         verdicts = []
-        for judge in (validate_optional_list_i64_1d_2d, content.ids):
+        for judge in (validate_optional_list_i64_1d_2d, validators.ids):
             try:
                 verdicts.append(judge(value))
             except ValueError as error:
@@ -216,7 +223,7 @@ def messages_of_ranges_are_sglang_s() -> None:
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     from toolkit.router.errors import ApiError
-    from toolkit.router.validate.limits import Limits
+    from toolkit.router.validate.limits import BodyLimits
     from toolkit.router.validate.parameters import checked
 
     wrong: list[dict[str, Any]] = [
@@ -229,6 +236,10 @@ def messages_of_ranges_are_sglang_s() -> None:
         {"stop_regex": ["a"] * 40},
     ]  # fmt: skip
     for params in wrong:
+        if params.keys() - set(SamplingParams.__struct_fields__):
+            continue
+        if _installed() == "0.5.17" and "stop" in str(params):
+            continue  # it has no limits of stop strings
         said = ours = ""
         try:
             made = SamplingParams(**params)
@@ -238,7 +249,7 @@ def messages_of_ranges_are_sglang_s() -> None:
         except ValueError as error:
             said = str(error)
         try:
-            checked(params, Limits(vocabulary=1000))
+            checked(params, BodyLimits(vocabulary=1000))
         except ApiError as error:
             ours = error.message
         assert said
@@ -248,14 +259,14 @@ def messages_of_ranges_are_sglang_s() -> None:
 def nested_models_have_sglang_s_fields() -> None:
     from sglang.srt.entrypoints.openai import protocol
 
-    from toolkit.router.validate import shapes
-
-    for name, ours in vars(shapes).items():
-        if not isinstance(ours, type) or not issubclass(ours, BaseModel) or ours is BaseModel:
-            continue
-        if name == "StructuralTag":
-            continue
-        assert ours.model_fields.keys() == getattr(protocol, name).model_fields.keys(), name
+    nested = DECLARED.keys() - ENDPOINTS.keys() - {SAMPLING_PARAMS}
+    assert len(nested) > 20
+    for name in nested:
+        theirs = getattr(protocol, name, None)
+        if isinstance(theirs, type) and issubclass(theirs, BaseModel):
+            assert meanings(_installed())[name].model_fields.keys() == theirs.model_fields.keys()
+        else:
+            assert _has(name) == set()
 
 
 EACH: tuple[Callable[[str, dict[str, Any]], None], ...] = (

@@ -10,8 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toolkit.router.validate.endpoints import ENDPOINTS
-from toolkit.router.validate.sampling import SAMPLING
+from toolkit.router.validate.endpoints import ENDPOINTS, SAMPLING
 
 Body = dict[str, Any] | bytes
 Make = Callable[[int], Body]
@@ -172,7 +171,7 @@ ROWS: dict[str, Worst] = {
     "wide schema": Worst(NATIVE, "guided._json_schema", _schema_text(_wide)),
     "schema of a format": Worst(CHAT, "content._response_format", _format(_pointers)),
     "wide schema of a format": Worst(CHAT, "content._response_format", _format(_wide)),
-    "schema of a text": Worst(RESPONSES, "responses._text", lambda n: {
+    "schema of a text": Worst(RESPONSES, "content._text_format", lambda n: {
         "input": "hi", "text": {"format": {"schema": _pointers(n)}}}),
     "tag": Worst(NATIVE, "guided._structural_tag", lambda n: _native(structural_tag=json.dumps(
         {"format": {"tags": [{"json_schema": make(n // 2)} for make in (_refs, _pointers)]}}))),
@@ -183,7 +182,7 @@ ROWS: dict[str, Worst] = {
         {"type": "function", "function": {"name": "f", "parameters": _refs(600)}}] * (n // 600))),
     "wide tool": Worst(CHAT, "content._tools", lambda n: _chat(tools=[
         {"type": "function", "function": {"name": "f", "parameters": _wide(n)}}])),
-    "other tools": Worst(MESSAGES, "parts._schemas", lambda n: _messages(
+    "other tools": Worst(MESSAGES, "content._tools", lambda n: _messages(
         tools=[{"input_schema": _refs(600)}] * (n // 600))),
     # Patterns
     "wide ranges": Worst(NATIVE, "stop_regex._stop_regex", lambda n: _native(
@@ -213,17 +212,18 @@ ROWS: dict[str, Worst] = {
     "ids": Worst(TEXT, "rules._ids", lambda n: {"prompt": [*[1] * (n // 3), 10**6]}),
     "prompts": Worst(TEXT, "content._prompt", lambda n: {"prompt": [[1]] * min(n // 5, 10**6)}),
     "no prompts": Worst(TEXT, "content._prompt", lambda n: {"prompt": [""] * (n // 4)}),
-    "texts": Worst(NATIVE, "content._text", lambda n: {"text": ["a"] * (n // 5)}),
+    "texts": Worst(NATIVE, "content._not_empty", lambda n: {"text": ["a"] * (n // 5)}),
     "logprob ids": Worst(NATIVE, "rules._logprob_ids", lambda n: {
         "text": "a", "token_ids_logprob": [[1]] * (n // 5)}),
-    "starts": Worst(NATIVE, "rules.each_from.wrong", lambda n: {
+    "starts": Worst(NATIVE, "rules.integer.wrong", lambda n: {
         "text": "a", "logprob_start_len": [1] * (n // 3)}),
-    "tops": Worst(NATIVE, "rules._top", lambda n: {
+    "tops": Worst(NATIVE, "rules.of_each.wrong", lambda n: {
         "text": "a", "top_logprobs_num": [1] * (n // 3)}),
-    "names": Worst(NATIVE, "rules._names", lambda n: {"text": "a", "extra_key": ["a"] * (n // 5)}),
+    "names": Worst(NATIVE, "rules.of_each.wrong", lambda n: {
+        "text": "a", "extra_key": ["a"] * (n // 5)}),
     "long name": Worst(TEXT, "rules.text.wrong", lambda n: _text(user="é" * (n // 6))),
-    "long model": Worst(TEXT, "adapters._model", lambda n: _text(model=":" * n)),
-    "long base model": Worst(RESPONSES, "adapters._no_adapter", lambda n: {
+    "long model": Worst(TEXT, "content._model", lambda n: _text(model=":" * n)),
+    "long base model": Worst(RESPONSES, "content._no_adapter", lambda n: {
         "input": "a", "model": ":" * (n // 2) + " " * (n // 2)}),
     "samplings": Worst(NATIVE, "content._nothing", lambda n: {
         "text": ["a"] * (n // 40), "sampling_params": [{"temperature": 1}] * (n // 40)}),
@@ -236,9 +236,9 @@ ROWS: dict[str, Worst] = {
     "odd flag": Worst(NATIVE, "rules._flag", lambda n: _native(ignore_eos={"a": "b" * n})),
     "custom": Worst(NATIVE, "sampling._custom", lambda n: _native(
         custom_params={f"tool{at}": [{"toolkit": 1}] for at in range(n // 32)})),
-    "odd objects": Worst(NATIVE, "sampling._objects", lambda n: {
+    "odd objects": Worst(NATIVE, "rules.of_each.wrong", lambda n: {
         "text": "a", "watermark": [{"a": 1}] * (n // 10)}),
-    "odd object": Worst(NATIVE, "sampling._object", lambda n: _native(
+    "odd object": Worst(NATIVE, "rules._object", lambda n: _native(
         watermark=[{"a": 1}] * (n // 10))),
     # Messages, parts, media, templates
     "messages": Worst(CHAT, "content._messages", lambda n: _chat(
@@ -262,14 +262,14 @@ ROWS: dict[str, Worst] = {
     "template": Worst(CHAT, "content._template", lambda n: _chat(
         chat_template_kwargs={f"a{at}": 1 for at in range(n // 12)})),
     "reasoning": Worst(CHAT, "content._reasoning", lambda n: _chat(reasoning={"effort": "1" * n})),
-    "media": Worst(NATIVE, "content._media", lambda n: {
+    "media": Worst(NATIVE, "media._sources", lambda n: {
         "text": "a", "image_data": [["data:,"] * (n // 20)] * 2}),
-    "blocks": Worst(MESSAGES, "parts._media.wrong", lambda n: _messages(messages=[{"role": "user",
+    "blocks": Worst(MESSAGES, "media._rule.wrong", lambda n: _messages(messages=[{"role": "user",
         "content": [{"type": "tool_result", "content": [{"type": "image", "source": "data:,"}]}] *
         (n // 90)}])),
-    "items": Worst(RESPONSES, "responses._input", lambda n: {
+    "items": Worst(RESPONSES, "content._input", lambda n: {
         "input": [{"content": [{"type": "input_image", "image_url": "data:,"}]}] * (n // 70)}),
-    "kept": Worst(RESPONSES, "responses._kept", lambda n: {"input": "a" * n, "store": True}),
+    "kept": Worst(RESPONSES, "answers._not_kept", lambda n: {"input": "a" * n, "store": True}),
     # JSON, and the whole body
     "deep": Worst(TEXT, "splitting.load", _deep),
     "deep and wide": Worst(TEXT, "splitting.load", lambda n: {

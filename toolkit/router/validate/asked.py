@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.endpoints import ENDPOINTS, SAMPLING
 from toolkit.router.validate.field import Field
 from toolkit.router.validate.handover import UNJUDGED
-from toolkit.router.validate.sampling import SAMPLING
 
 
 def _careful(rows: dict[str, Field]) -> dict[str, Field]:
-    return {name: row for name, row in rows.items() if not row.handover.alike}
+    return {name: row for name, row in rows.items() if row.inside or not row.handover.alike}
 
 
 _SAMPLING = _careful(SAMPLING)
@@ -41,7 +41,13 @@ def asked(endpoint: str, body: dict[str, Any]) -> Iterator[Field]:
     for rows, values in ((_CAREFUL[endpoint], body), (_SAMPLING, params)):
         for name, value in values.items():
             row = rows.get(name)
-            if row is not None and row.asks(value) and not _excused(row, body, drawn):
+            if row is None:
+                continue
+            if row.inside is not None:
+                said = row.inside(value)
+                if not said.alike:
+                    yield replace(row, handover=said)
+            elif row.asks(value) and not _excused(row, body, drawn):
                 yield row
 
 

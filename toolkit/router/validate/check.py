@@ -9,10 +9,9 @@ from pydantic import BaseModel, ValidationError
 from toolkit.router.validate.declared import not_in_release
 from toolkit.router.validate.endpoints import ENDPOINTS, NOT_ELSEWHERE
 from toolkit.router.validate.field import Fate, Field
-from toolkit.router.validate.limits import Limits
-from toolkit.router.validate.models import LONG, is_long, model
+from toolkit.router.validate.limits import BodyLimits
+from toolkit.router.validate.models import LONG, is_long, known, model, plain
 from toolkit.router.validate.parameters import checked_all
-from toolkit.router.validate.plain import known, plain
 from toolkit.router.validate.private import is_ours, without_ours
 from toolkit.router.validate.refusal import invalid, refusal
 from toolkit.settings.router.permissions import ALLOWABLE
@@ -26,7 +25,7 @@ MAX_FIELDS = 512
 less than a hundred."""
 
 
-def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]:
+def check(endpoint: str, body: dict[str, Any], limits: BodyLimits) -> dict[str, Any]:
     """What of a client's body may go to a worker; the body itself is left as it is.
 
     Fields are dropped or refused as the table says, and so is what the release of the workers does
@@ -65,11 +64,11 @@ def check(endpoint: str, body: dict[str, Any], limits: Limits) -> dict[str, Any]
     return good
 
 
-def _validate(endpoint: str, good: dict[str, Any], limits: Limits) -> None:
+def _validate(endpoint: str, good: dict[str, Any], limits: BodyLimits) -> None:
     """Put the values there that SGLang's own types make of them. ApiError 400 when they cannot."""
     table = ENDPOINTS[endpoint]
     try:
-        made = model(endpoint, limits.allow, is_long(good))
+        made = model(endpoint, limits.allow, limits.release, is_long(good))
         seen = made.__pydantic_validator__.validate_python(good, from_attributes=True)
     except ValidationError as error:
         if error.error_count() > MOST_ERRORS:
@@ -79,7 +78,7 @@ def _validate(endpoint: str, good: dict[str, Any], limits: Limits) -> None:
         raise refusal(f"A number is too large: {error}.") from error
     values = seen.__dict__
     for name in seen.__pydantic_fields_set__:
-        if table[name].kept:
+        if table[name].kept or table[name].unread:
             continue
         value = values[name]
         if isinstance(value, BaseModel):
@@ -89,7 +88,7 @@ def _validate(endpoint: str, good: dict[str, Any], limits: Limits) -> None:
         good[name] = value
 
 
-def _goes_on(endpoint: str, name: str, value: Any, limits: Limits) -> bool:
+def _goes_on(endpoint: str, name: str, value: Any, limits: BodyLimits) -> bool:
     """Whether a field goes on that is not one of those that pass: not what policy drops, but what
     SGLang does not know, since OpenAI's clients send many such and SGLang passes over them.
 

@@ -1,25 +1,18 @@
-"""Rules about prompts, messages, tools and templates."""
+"""Rules about models, prompts, messages, tools and templates."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
-from toolkit.router.validate import rules
-from toolkit.router.validate.field import Rule
+from toolkit.router.validate import media, rules
+from toolkit.router.validate.field import ValueRule
 from toolkit.router.validate.guided import wrong_schema, wrong_tag
-from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.handover import ALIKE, UNTRIED, Handover
+from toolkit.router.validate.limits import BodyLimits
+from toolkit.router.validate.meanings import meanings
 from toolkit.router.validate.refusal import shown
 from toolkit.router.validate.schema import MAX_DEPTH, MAX_NODES, too_large
-
-PARTS = {
-    "image_url": "image_url",
-    "video_url": "video_url",
-    "audio_url": "audio_url",
-    "input_audio": "audio_url",
-}
-"""Parts of messages that hold media, and what SGLang calls them in its refusal."""
+from toolkit.settings.router.permissions import ALLOWABLE
 
 RENDERING = frozenset(
     (
@@ -31,115 +24,84 @@ RENDERING = frozenset(
 )  # fmt: skip
 """Arguments of `apply_chat_template` that are no variables of a template."""
 
-_URLS = ("http://", "https://")
+
+def names_adapter(model: Any) -> bool:
+    """As SGLang reads it (`_parse_model_parameter`): behind the first colon stands an adapter."""
+    return isinstance(model, str) and ":" in model and bool(model.partition(":")[2].strip())
 
 
-def ids(value: Any) -> Any:
-    """As `srt/utils/field_validators.py`: int64 in one list or in a list of lists, or null."""
-    if value is None or value == []:
-        return value
-    if not isinstance(value, list):
-        raise ValueError(f"must be list or null; got {type(value).__name__}")
-    if isinstance(value[0], int):
-        return _row(value)
-    if not isinstance(value[0], list):
-        raise ValueError(f"elements must be int or list; got {type(value[0]).__name__}")
-    for index, row in enumerate(value):
-        try:
-            _row(row)
-        except ValueError as error:
-            raise ValueError(f"row {index}: {error}") from None
-    return value
+def handover_of_model(model: Any) -> Handover:
+    """What a model means for a request that passes from worker to worker."""
+    return UNTRIED if names_adapter(model) else ALIKE
 
 
-def _row(value: Any) -> Any:
-    if value is None:
-        raise ValueError("must not be None")
-    if not isinstance(value, list):
-        raise ValueError(f"must be list; got {type(value).__name__}")
-    if not value:
-        return value
-    if not isinstance(value[0], int):
-        raise ValueError(f"elements must be int; got {type(value[0]).__name__}")
-    try:
-        array("q", value)
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"contains non-int64 element: {error}") from None
-    return value
+def _model(name: str, value: Any, limits: BodyLimits) -> str | None:
+    wrong = rules.NAME.wrong(name, value, limits)
+    if wrong is None and names_adapter(value) and "lora" not in limits.allow:
+        return (
+            f"{name} {shown(value)} names a LoRA adapter, which is not allowed by this deployment: "
+            "which adapters there are is the deployment's business. Its operator can allow it with "
+            f"'lora' in `allow` ({ALLOWABLE['lora']})."
+        )
+    return wrong
 
 
-def _prompt(name: str, value: Any, limits: Limits) -> str | None:
+def _no_adapter(name: str, value: Any, limits: BodyLimits) -> str | None:
+    if names_adapter(value):
+        return (
+            f"{name} {shown(value)} names a LoRA adapter, and SGLang's /v1/responses would answer "
+            "with the model alone. Use /v1/chat/completions."
+        )
+    return rules.NAME.wrong(name, value, limits)
+
+
+def _prompt(name: str, value: Any, limits: BodyLimits) -> str | None:
     if not value or (isinstance(value, list) and all(not part for part in value)):
         return "Prompt cannot be empty"  # SGLang says so of ids that are all 0, too
     return rules.IDS.wrong(name, value, limits)
 
 
-def _text(name: str, value: Any, limits: Limits) -> str | None:
+def _not_empty(name: str, value: Any, limits: BodyLimits) -> str | None:
     return f"{name} cannot be an empty list." if value == [] else None
 
 
-def _messages(name: str, value: Any, limits: Limits) -> str | None:
+def _input(name: str, value: Any, limits: BodyLimits) -> str | None:
+    return _not_empty(name, value, limits) or media.MESSAGES.wrong(name, value, limits)
+
+
+def _messages(name: str, value: Any, limits: BodyLimits) -> str | None:
     if not value:
         return "Messages cannot be empty."
-    for message in value:
-        content = message.get("content")
-        if isinstance(content, list):
-            for part in content:
-                if wrong := _part(part, limits):
-                    return wrong
+    unusual = [each for each in value if len(each) != 2 or type(each.get("content")) is not str]
+    if not unusual:
+        return None
+    for kind, where in media.in_messages(unusual):
+        if "media" not in limits.allow:
+            kind = "audio_url" if kind == "input_audio" else kind  # SGLang makes one of the other
+            return (
+                f"Model only supports text input; received unsupported content type '{kind}'. "
+                "Media are for workers of mode: plain, with 'media' in `allow` of the deployment."
+            )
+        if wrong := media.wrong_source(kind, where, limits):
+            return wrong
+    for message in unusual:
         if wrong := _tools(f"{name}.tools", message.get("tools"), limits):
             return wrong
     return None
 
 
-def _part(part: dict[str, Any], limits: Limits) -> str | None:
-    kind = part.get("type")
-    if kind not in PARTS:
-        return None
-    if "media" not in limits.allow:
-        return (
-            f"Model only supports text input; received unsupported content type '{PARTS[kind]}'. "
-            "Media are for workers of mode: plain, with 'media' in `allow` of the deployment."
-        )
-    return None if kind == "input_audio" else wrong_source(kind, part[kind]["url"], limits)
-
-
-def _media(name: str, value: Any, limits: Limits) -> str | None:
-    return next(
-        (wrong for each in _leaves(value) if (wrong := wrong_source(name, each, limits))), None
-    )
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    stack = [value]
-    while stack:
-        found = stack.pop()
-        if isinstance(found, list):
-            stack.extend(found)
-        elif found is not None:
-            yield found
-
-
-def wrong_source(name: str, value: Any, limits: Limits) -> str | None:
-    """A path would be opened and a URL fetched by a worker, inside the deployment's network."""
-    if isinstance(value, str):
-        if value.startswith("data:"):
-            return None
-        if "media_urls" in limits.allow and value.startswith(_URLS):
-            return None
-    urls = " or an http(s) URL" if "media_urls" in limits.allow else ""
-    return f"{name} must be a data: URI{urls}, got {shown(value, 40)}."
-
-
-def _tools(name: str, value: Any, limits: Limits) -> str | None:
-    for index, tool in enumerate(value or ()):
-        why = too_large(tool["function"].get("parameters"))
-        if why is not None:
-            return f"{name}[{index}].function.parameters {why}."
+def _tools(name: str, value: Any, limits: BodyLimits) -> str | None:
+    for index, tool in enumerate(media.dicts(value)):
+        for place, holder in (("", tool), (".function", tool.get("function"))):
+            if not isinstance(holder, dict):
+                continue
+            for key in ("input_schema", "parameters"):
+                if key in holder and (why := too_large(holder[key])):
+                    return f"{name}[{index}]{place}.{key} {why}."
     return None
 
 
-def _response_format(name: str, value: Any, limits: Limits) -> str | None:
+def _response_format(name: str, value: Any, limits: BodyLimits) -> str | None:
     if value["type"] == "structural_tag":
         return wrong_tag(name, value)
     if value["type"] != "json_schema":
@@ -162,12 +124,19 @@ def _response_format(name: str, value: Any, limits: Limits) -> str | None:
     return wrong_schema(f"{name}.schema", schema)
 
 
-def _reasoning(name: str, value: Any, limits: Limits) -> str | None:
+def _text_format(name: str, value: Any, limits: BodyLimits) -> str | None:
+    form = value.get("format") if isinstance(value, dict) else None
+    schema = form.get("schema") if isinstance(form, dict) else None
+    return wrong_schema(f"{name}.format.schema", schema) if isinstance(schema, dict) else None
+
+
+def _reasoning(name: str, value: Any, limits: BodyLimits) -> str | None:
     if not isinstance(value, dict):
         return None  # SGLang passes over it
     effort = value.get("effort")
     effort = value.get("reasoning_effort") if effort is None else effort
-    if effort is None or effort in ("none", "minimal", "low", "medium", "high", "xhigh", "max"):
+    levels = get_args(meanings(limits.release)["ReasoningEffortTier"])
+    if effort is None or effort in levels:
         return None
     try:
         if not isinstance(effort, bool) and 0 <= float(effort) <= 0.99:
@@ -175,12 +144,11 @@ def _reasoning(name: str, value: Any, limits: Limits) -> str | None:
     except (ValueError, TypeError, OverflowError):
         pass
     return (
-        f"{name}.effort must be none, minimal, low, medium, high, xhigh, max or a number in "
-        f"[0, 0.99], got {shown(effort)}."
+        f"{name}.effort must be {', '.join(levels)} or a number in [0, 0.99], got {shown(effort)}."
     )
 
 
-def _template(name: str, value: Any, limits: Limits) -> str | None:
+def _template(name: str, value: Any, limits: BodyLimits) -> str | None:
     if "chat_template" in value:
         return (
             "Request-supplied chat_template is not allowed. Start the server "
@@ -195,16 +163,19 @@ def _template(name: str, value: Any, limits: Limits) -> str | None:
     return None
 
 
-def _nothing(name: str, value: Any, limits: Limits) -> str | None:
+def _nothing(name: str, value: Any, limits: BodyLimits) -> str | None:
     return None
 
 
-PROMPT = Rule("not empty; token ids in the vocabulary", _prompt)
-TEXT = Rule("not an empty list", _text)
-MESSAGES = Rule("not empty", _messages)
-MEDIA = Rule("data: URIs; http(s) URLs with media_urls; never paths", _media)
-TOOLS = Rule(f"parameters of at most {MAX_DEPTH} levels and {MAX_NODES} parts", _tools)
-RESPONSE_FORMAT = Rule("its schema: see sampling_params.json_schema", _response_format)
-REASONING = Rule("effort as in reasoning_effort", _reasoning)
-TEMPLATE = Rule("none of apply_chat_template's own arguments", _template)
-SAMPLING_PARAMS = Rule("an object, or a list with one for each prompt", _nothing)
+MODEL = ValueRule("string of at most 4096 characters; `base:adapter` with lora", _model)
+BASE_MODEL = ValueRule("string of at most 4096 characters, no `base:adapter`", _no_adapter)
+PROMPT = ValueRule("not empty; token ids in the vocabulary", _prompt)
+NOT_EMPTY = ValueRule("not an empty list", _not_empty)
+INPUT = ValueRule("not an empty list; media only where allowed", _input)
+MESSAGES = ValueRule("not empty; media only where allowed", _messages)
+TOOLS = ValueRule(f"schemas of at most {MAX_DEPTH} levels and {MAX_NODES} parts", _tools)
+RESPONSE_FORMAT = ValueRule("its schema: see sampling_params.json_schema", _response_format)
+TEXT_FORMAT = ValueRule("its schema: see sampling_params.json_schema", _text_format)
+REASONING = ValueRule("effort as in reasoning_effort", _reasoning)
+TEMPLATE = ValueRule("none of apply_chat_template's own arguments", _template)
+SAMPLING_PARAMS = ValueRule("an object, or a list with one for each prompt", _nothing)

@@ -1,15 +1,18 @@
-"""Which releases of SGLang declare which field, and with which type.
+"""What each supported release of SGLang declares of a request's fields.
 
 `declared.json` says it. `python -m tests.releases.fields --record` writes it from SGLang's sources.
-A row of the tables says what becomes of a field; since which release there is one, the file says.
+A row of the tables says what becomes of a field. Its type, and the releases that have it, the file
+says.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import re
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +20,31 @@ FILE = Path(__file__).with_name("declared.json")
 SAMPLING = "sampling_params"
 """The place of /generate's sampling parameters, beside the endpoints."""
 Types = dict[str, str | None]
-"""Of a field: its type in the first release that has it and in each that changed it; None: gone."""
+"""Of a name: its text in the first release that has it and in each that changed it; None: gone."""
 
 _NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _READ: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 RELEASES: tuple[str, ...] = tuple(_READ["releases"])
 """Supported ones, oldest first."""
 DECLARED: dict[str, dict[str, Types]] = _READ["fields"]
-"""By endpoint (or SAMPLING, or a nested model's name) and name."""
+"""By endpoint (or SAMPLING, or a nested model's name) and name: a type, and a default behind it."""
+CHECKS: dict[str, dict[str, Types]] = _READ["checks"]
+"""By the same and a validator's name: its decorator, and a digest of its code."""
+NAMES: dict[str, Types] = _READ["names"]
+"""What names in those texts mean."""
+_ELSEWHERE = ("chat", "completions", "generate")
+
+
+def in_release(texts: Types, release: str) -> str | None:
+    """The text of that supported release; None where it has none. Of no release (nobody knows): of
+    the newest that has one."""
+    if not release:
+        return [text for text in texts.values() if text is not None][-1]
+    found = None
+    for changed, text in texts.items():
+        if RELEASES.index(changed) <= RELEASES.index(release):
+            found = text
+    return found
 
 
 def since(place: str, name: str) -> str:
@@ -33,26 +53,34 @@ def since(place: str, name: str) -> str:
     return next(iter(DECLARED[place].get(name, ())), "")
 
 
-def type_in(place: str, name: str, release: str) -> str | None:
-    """The type as that supported release declares it; None where it does not."""
-    found = None
-    for changed, kind in DECLARED[place].get(name, {}).items():
-        if RELEASES.index(changed) <= RELEASES.index(release):
-            found = kind
-    return found
-
-
 def lacks(place: str, name: str, release: str) -> bool:
     """Whether a supported release does not have a field that another one has. False for an empty
     release: nobody knows."""
     declared = DECLARED[place].get(name)
-    return bool(declared and release) and type_in(place, name, release) is None
+    return declared is not None and in_release(declared, release) is None
 
 
 @functools.cache
 def missing(place: str, release: str) -> frozenset[str]:
     """The names that a supported release lacks."""
     return frozenset(name for name in DECLARED[place] if lacks(place, name, release))
+
+
+def declaration(place: str, name: str, release: str) -> str:
+    """How a release declares a field: its type, and a default behind it. As the newest does where
+    it does not have it; as at another endpoint where this one passes over it; of any type where
+    none knows it."""
+    places = (place, *_ELSEWHERE)
+    found = [DECLARED[each][name] for each in places if name in DECLARED[each]]
+    texts: Types = found[0] if found else {RELEASES[0]: "Any = None"}
+    return in_release(texts, release) or in_release(texts, "") or ""
+
+
+def default(place: str, name: str) -> Any:
+    """The value that SGLang takes where there is none; None where it says none that is plain."""
+    with suppress(ValueError, SyntaxError):
+        return ast.literal_eval(declaration(place, name, "").partition(" = ")[2])
+    return None
 
 
 def not_in_release(place: str, name: str, release: str) -> str:

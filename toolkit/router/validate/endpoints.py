@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from toolkit.router.validate.anthropic import COUNT_TOKENS, MESSAGES
-from toolkit.router.validate.field import Fate, Field
-from toolkit.router.validate.generate import GENERATE
-from toolkit.router.validate.openai import CHAT, COMPLETIONS
-from toolkit.router.validate.responses import RESPONSES
-from toolkit.router.validate.whole import CLASSIFY, EMBEDDINGS, RERANK, SCORE
+from toolkit.router.validate import answers, declared, prompts, sampling
+from toolkit.router.validate.field import Fate, Field, tables
+from toolkit.router.validate.internal import INTERNAL
+from toolkit.router.validate.whole import WHOLE
 
-ENDPOINTS: dict[str, dict[str, Field]] = {
-    "chat": CHAT,
-    "completions": COMPLETIONS,
-    "generate": GENERATE,
-    "messages": MESSAGES,
-    "responses": RESPONSES,
-    "count_tokens": COUNT_TOKENS,
-    "embeddings": EMBEDDINGS,
-    "rerank": RERANK,
-    "score": SCORE,
-    "classify": CLASSIFY,
-}
+ENDPOINTS: dict[str, dict[str, Field]] = tables(
+    *sampling.DRAWN, *sampling.ENDED, *sampling.GUIDES,
+    *prompts.PROMPT, *prompts.TEMPLATE, *prompts.MEDIA,
+    *answers.WRITTEN, *answers.COMPUTED, *answers.WHOSE, *answers.KEPT,
+    *INTERNAL, *WHOLE,
+)  # fmt: skip
+SAMPLING = ENDPOINTS.pop(declared.SAMPLING)
+"""The parameters within `sampling_params` of /generate."""
 NOT_ELSEWHERE = frozenset(
     name
-    for rows in (CHAT, COMPLETIONS, GENERATE)
-    for name, field in rows.items()
+    for endpoint in ("chat", "completions", "generate")
+    for name, field in ENDPOINTS[endpoint].items()
     if field.policy is not Fate.PASS
 )
 """What one of these does not let through is dropped where SGLang does not know the field."""

@@ -8,8 +8,8 @@ import orjson
 
 from toolkit.router.validate import schema as schemas
 from toolkit.router.validate.ebnf import endless
-from toolkit.router.validate.field import Rule
-from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.field import ValueRule
+from toolkit.router.validate.limits import BodyLimits
 from toolkit.router.validate.refusal import shown
 
 MAX_TEXT = 64 * 1024
@@ -33,7 +33,7 @@ def wrong_schema(name: str, value: Any) -> str | None:
     return None
 
 
-def _json_schema(name: str, value: Any, limits: Limits) -> str | None:
+def _json_schema(name: str, value: Any, limits: BodyLimits) -> str | None:
     if wrong := _text(name, value):
         return wrong
     if value in ("", ANY):
@@ -45,7 +45,7 @@ def _json_schema(name: str, value: Any, limits: Limits) -> str | None:
     return wrong_schema(name, schema)
 
 
-def _structural_tag(name: str, value: Any, limits: Limits) -> str | None:
+def _structural_tag(name: str, value: Any, limits: BodyLimits) -> str | None:
     if wrong := _text(name, value):
         return wrong
     if not value:
@@ -99,13 +99,13 @@ def _inner(name: str, found: Any) -> str | None:
     return None
 
 
-def _regex(name: str, value: Any, limits: Limits) -> str | None:
+def _regex(name: str, value: Any, limits: BodyLimits) -> str | None:
     if wrong := _text(name, value):
         return wrong
     return _nested(name, value)
 
 
-def _ebnf(name: str, value: Any, limits: Limits) -> str | None:
+def _ebnf(name: str, value: Any, limits: BodyLimits) -> str | None:
     if wrong := _text(name, value) or _nested(name, value):
         return wrong
     rule = endless(value)
@@ -140,7 +140,7 @@ def _nested(name: str, value: str) -> str | None:
 
 _SIZE = f"at most {MAX_TEXT} characters"
 _DEPTH = f"at most {schemas.MAX_DEPTH} levels and {schemas.MAX_NODES} parts"
-JSON_SCHEMA = Rule(f"JSON schema as a string; {_DEPTH}; no $ref to itself alone", _json_schema)
-STRUCTURAL_TAG = Rule(f"structural tag as a JSON string; {_DEPTH}", _structural_tag)
-REGEX = Rule(f"regular expression; {_SIZE}, {MAX_NESTED} nested parentheses", _regex)
-EBNF = Rule(f"EBNF; {_SIZE}, {MAX_NESTED} nested parentheses; every rule ends", _ebnf)
+JSON_SCHEMA = ValueRule(f"JSON schema as a string; {_DEPTH}; no $ref to itself alone", _json_schema)
+STRUCTURAL_TAG = ValueRule(f"structural tag as a JSON string; {_DEPTH}", _structural_tag)
+REGEX = ValueRule(f"regular expression; {_SIZE}, {MAX_NESTED} nested parentheses", _regex)
+EBNF = ValueRule(f"EBNF; {_SIZE}, {MAX_NESTED} nested parentheses; every rule ends", _ebnf)

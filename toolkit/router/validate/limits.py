@@ -13,7 +13,7 @@ MAX_NAME = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BodyLimits:
     """`vocabulary`: number of token ids, 0 while no worker has said it. `allow`: see ALLOWABLE.
     `release`: the supported release of SGLang that stands for all workers (`declared.oldest`),
     empty while none has said it."""

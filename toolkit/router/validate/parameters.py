@@ -6,23 +6,19 @@ from typing import Any
 
 from toolkit.router.validate.declared import SAMPLING as PARAMETERS
 from toolkit.router.validate.declared import missing, not_in_release
+from toolkit.router.validate.endpoints import ENDPOINTS, SAMPLING
 from toolkit.router.validate.field import Fate
-from toolkit.router.validate.limits import Limits
+from toolkit.router.validate.limits import BodyLimits
 from toolkit.router.validate.private import is_ours, without_ours
 from toolkit.router.validate.refusal import refusal, shown
-from toolkit.router.validate.sampling import SAMPLING
 
 MOST_BY_DEFAULT = 128
 """max_new_tokens of SGLang 0.5.21 when there is none."""
-PER_PROMPT = (
-    "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
-    "return_sampling_mask", "sampling_logprobs_mode", "extra_key", "cache_salt", "lora_path",
-    "custom_logit_processor", "return_hidden_states", "watermark",
-)  # fmt: skip
+PER_PROMPT = tuple(name for name, row in ENDPOINTS["generate"].items() if row.each)
 """Fields that may hold one value for each prompt of a batch."""
 
 
-def checked(params: dict[str, Any], limits: Limits) -> dict[str, Any]:
+def checked(params: dict[str, Any], limits: BodyLimits) -> dict[str, Any]:
     """What of one prompt's parameters may go to a worker.
 
     Raises:
@@ -58,7 +54,7 @@ def checked(params: dict[str, Any], limits: Limits) -> dict[str, Any]:
     return good
 
 
-def checked_all(body: dict[str, Any], limits: Limits) -> Any:
+def checked_all(body: dict[str, Any], limits: BodyLimits) -> Any:
     """`sampling_params` of a body, one or one for each prompt; lists must fit the prompts.
 
     Raises:

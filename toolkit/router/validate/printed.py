@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from toolkit.router.validate.declared import RELEASES, lacks, since
 from toolkit.router.validate.declared import SAMPLING as PARAMETERS
-from toolkit.router.validate.endpoints import ENDPOINTS
+from toolkit.router.validate.endpoints import ENDPOINTS, SAMPLING
 from toolkit.router.validate.field import Fate, Field
 from toolkit.router.validate.handover import UNJUDGED
-from toolkit.router.validate.sampling import SAMPLING
 from toolkit.settings.router.permissions import ALLOWABLE
 
 SHORT = {"completions": "text"}
@@ -25,7 +24,7 @@ COLUMNS = (
 )
 
 
-class Row(NamedTuple):
+class PrintedField(NamedTuple):
     """What one or more endpoints say of a field, in words."""
 
     name: str
@@ -38,7 +37,7 @@ class Row(NamedTuple):
 
 def document() -> str:
     """Markdown: what a deployment can allow, and what becomes of every field."""
-    rows: dict[Row, list[str]] = {}
+    rows: dict[PrintedField, list[str]] = {}
     for place, fields in {**ENDPOINTS, PARAMETERS: SAMPLING}.items():
         for field in fields.values():
             rows.setdefault(_row(place, field), []).append(SHORT.get(place, place))
@@ -53,7 +52,7 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(place: str, field: Field) -> Row:
+def _row(place: str, field: Field) -> PrintedField:
     what = field.policy.value
     if field.allow is not None:
         what += f", passed with `{field.allow}`"
@@ -70,7 +69,9 @@ def _row(place: str, field: Field) -> Row:
             why += f". With several workers: {said.why}"
         if said.unless:
             why += f", unless {said.unless}"
-    return Row(field.name, what, says.replace("|", "\\|"), _since(place, field), cells, why)
+    return PrintedField(
+        field.name, what, says.replace("|", "\\|"), _since(place, field), cells, why
+    )
 
 
 def _since(place: str, field: Field) -> str:

@@ -13,6 +13,8 @@ import functools
 import unicodedata
 from typing import Any
 
+from toolkit.router.validate.nested import nested
+
 OURS = "toolkit"
 _SGLANG = "__"
 """SGLang keeps things of its own in custom_params under such keys (`__req__`)."""
@@ -63,13 +65,5 @@ def _taken(key: str, sglang: bool) -> bool:
 
 
 def _has(value: Any, sglang: bool) -> bool:
-    stack = [value]
-    while stack:
-        found = stack.pop()
-        if isinstance(found, dict):
-            if any(_taken(key, sglang) for key in found):
-                return True
-            stack.extend(each for each in found.values() if isinstance(each, (dict, list)))
-        else:
-            stack.extend(each for each in found if isinstance(each, (dict, list)))
-    return False
+    objects = (each for each in nested(value) if isinstance(each, dict))
+    return any(_taken(key, sglang) for each in objects for key in each)

@@ -10,8 +10,8 @@ from array import array
 from typing import Any
 
 from toolkit.contract.stop_patterns import MAX_STOP
-from toolkit.router.validate.field import Rule
-from toolkit.router.validate.limits import MAX_NAME, MAX_TOKENS, Limits
+from toolkit.router.validate.field import ValueRule
+from toolkit.router.validate.limits import MAX_NAME, MAX_TOKENS, BodyLimits
 from toolkit.router.validate.refusal import shown
 
 INT64 = 2**63
@@ -20,24 +20,24 @@ MAX_STOPS = 32
 """SGLang's own limit (srt/sampling/sampling_params.py)."""
 
 
-def number(low: float, high: float, says: str, message: str, *, above: bool = False) -> Rule:
+def number(low: float, high: float, says: str, message: str, *, above: bool = False) -> ValueRule:
     """`low` itself is good unless `above`. `message` has a place for the value."""
 
-    def wrong(name: str, value: Any, limits: Limits) -> str | None:
+    def wrong(name: str, value: Any, limits: BodyLimits) -> str | None:
         if type(value) is not float and type(value) is not int:
             return f"{name} must be a number {says}, got {shown(value)}."
         # NaN compares false with everything
         good = (low < value if above else low <= value) and value <= high
         return None if good else message.format(shown(value))
 
-    return Rule(f"number {says}", wrong)
+    return ValueRule(f"number {says}", wrong)
 
 
-def integer(low: int, high: int, message: str | None = None, also: int | None = None) -> Rule:
+def integer(low: int, high: int, message: str | None = None, also: int | None = None) -> ValueRule:
     """`also`: a value beside the range. A message of SGLang's is for what is below `low`."""
     says = f"integer from {low} to {_power(high)}" + ("" if also is None else f", or {also}")
 
-    def wrong(name: str, value: Any, limits: Limits) -> str | None:
+    def wrong(name: str, value: Any, limits: BodyLimits) -> str | None:
         if type(value) is int:
             if low <= value <= high or value == also:
                 return None
@@ -45,47 +45,52 @@ def integer(low: int, high: int, message: str | None = None, also: int | None = 
                 return message.format(shown(value))
         return f"{name} must be an {says}, got {shown(value)}."
 
-    return Rule(says, wrong)
+    return ValueRule(says, wrong)
 
 
 def _power(value: int) -> str:
     return {MAX_TOKENS: "2**31 - 1", INT64 - 1: "2**63 - 1"}.get(value, str(value))
 
 
-def _flag(name: str, value: Any, limits: Limits) -> str | None:
+def _flag(name: str, value: Any, limits: BodyLimits) -> str | None:
     return None if type(value) is bool else f"{name} must be true or false, got {shown(value)}."
 
 
-FLAG = Rule("true or false", _flag)
+FLAG = ValueRule("true or false", _flag)
 
 
-def text(most: int = MAX_NAME) -> Rule:
+def text(most: int = MAX_NAME) -> ValueRule:
     """At most so many characters."""
 
-    def wrong(name: str, value: Any, limits: Limits) -> str | None:
+    def wrong(name: str, value: Any, limits: BodyLimits) -> str | None:
         if not isinstance(value, str):
             return f"{name} must be a string, got {shown(value)}."
         if len(value) > most:
             return f"{name} must have at most {most} characters, got {len(value)}."
         return None
 
-    return Rule(f"string of at most {most} characters", wrong)
+    return ValueRule(f"string of at most {most} characters", wrong)
 
 
 NAME = text()
 
 
-def _names(name: str, value: Any, limits: Limits) -> str | None:
-    for each in value if isinstance(value, list) else [value]:
-        if each is not None and (wrong := NAME.wrong(name, each, limits)):
-            return wrong
-    return None
+def of_each(rule: ValueRule, says: str) -> ValueRule:
+    """For one value, or for a list with one for each prompt of a batch."""
+
+    def wrong(name: str, value: Any, limits: BodyLimits) -> str | None:
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None and (found := rule.wrong(name, each, limits)):
+                return found
+        return None
+
+    return ValueRule(says, wrong)
 
 
-NAMES = Rule(f"strings of at most {MAX_NAME} characters, one for each prompt", _names)
+NAMES = of_each(NAME, f"strings of at most {MAX_NAME} characters, one for each prompt")
 
 
-def _stop(name: str, value: Any, limits: Limits) -> str | None:
+def _stop(name: str, value: Any, limits: BodyLimits) -> str | None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
         return f"{name} must be a string or a list of strings, got {shown(value)}."
@@ -97,10 +102,12 @@ def _stop(name: str, value: Any, limits: Limits) -> str | None:
     return None
 
 
-STOP = Rule(f"a string or at most {MAX_STOPS}, together of at most {MAX_STOP} characters", _stop)
+STOP = ValueRule(
+    f"a string or at most {MAX_STOPS}, together of at most {MAX_STOP} characters", _stop
+)
 
 
-def _stop_ids(name: str, value: Any, limits: Limits) -> str | None:
+def _stop_ids(name: str, value: Any, limits: BodyLimits) -> str | None:
     if not isinstance(value, list):
         return f"{name} must be a list of token ids, got {shown(value)}."
     for each in value:
@@ -109,10 +116,10 @@ def _stop_ids(name: str, value: Any, limits: Limits) -> str | None:
     return None
 
 
-STOP_IDS = Rule("token ids in the vocabulary", _stop_ids)
+STOP_IDS = ValueRule("token ids in the vocabulary", _stop_ids)
 
 
-def _bias(name: str, value: Any, limits: Limits) -> str | None:
+def _bias(name: str, value: Any, limits: BodyLimits) -> str | None:
     if not isinstance(value, dict):
         return f"{name} must be an object of token ids and numbers, got {shown(value)}."
     for key, bias in value.items():
@@ -128,32 +135,27 @@ def _bias(name: str, value: Any, limits: Limits) -> str | None:
     return None
 
 
-BIAS = Rule("object: token ids in the vocabulary to numbers in [-1e6, 1e6]", _bias)
+BIAS = ValueRule("object: token ids in the vocabulary to numbers in [-1e6, 1e6]", _bias)
 
 
-def _top(name: str, value: Any, limits: Limits) -> str | None:
-    for each in value if isinstance(value, list) else [value]:
-        if each is not None and not 0 <= each <= limits.top_logprobs:
-            return f"{name} must be in [0, {limits.top_logprobs}], got {shown(each)}."
-    return None
-
-
-TOP = Rule("0 to 1024, at most the vocabulary", _top)
-
-
-def each_from(low: int, high: int = MAX_TOKENS) -> Rule:
-    """One integer, or one for each prompt."""
-
-    def wrong(name: str, value: Any, limits: Limits) -> str | None:
-        for each in value if isinstance(value, list) else [value]:
-            if each is not None and not low <= each <= high:
-                return f"{name} must be in [{low}, {high}], got {shown(each)}."
+def _top(name: str, value: Any, limits: BodyLimits) -> str | None:
+    if 0 <= value <= limits.top_logprobs:
         return None
+    return f"{name} must be in [0, {limits.top_logprobs}], got {shown(value)}."
 
-    return Rule(f"integer from {low} to {_power(high)}", wrong)
+
+TOP = of_each(ValueRule("0 to 1024", _top), "0 to 1024, at most the vocabulary")
 
 
-def _ids(name: str, value: Any, limits: Limits) -> str | None:
+def _object(name: str, value: Any, limits: BodyLimits) -> str | None:
+    return None if isinstance(value, dict) else f"{name} must be an object, got {shown(value)}."
+
+
+OBJECT = ValueRule("object", _object)
+OBJECTS = of_each(OBJECT, "object, or a list with one for each prompt")
+
+
+def _ids(name: str, value: Any, limits: BodyLimits) -> str | None:
     if not isinstance(value, list):
         return None  # a text
     if not value:
@@ -176,10 +178,10 @@ def _ids(name: str, value: Any, limits: Limits) -> str | None:
     )
 
 
-IDS = Rule("token ids in the vocabulary; not empty", _ids)
+IDS = ValueRule("token ids in the vocabulary; not empty", _ids)
 
 
-def _logprob_ids(name: str, value: Any, limits: Limits) -> str | None:
+def _logprob_ids(name: str, value: Any, limits: BodyLimits) -> str | None:
     for row in value if value and isinstance(value[0], list) else [value]:
         for each in row:
             if not 0 <= each < limits.ids:
@@ -190,4 +192,4 @@ def _logprob_ids(name: str, value: Any, limits: Limits) -> str | None:
     return None
 
 
-LOGPROB_IDS = Rule("token ids in the vocabulary", _logprob_ids)
+LOGPROB_IDS = ValueRule("token ids in the vocabulary", _logprob_ids)

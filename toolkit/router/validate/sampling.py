@@ -1,30 +1,32 @@
-"""Sampling parameters: the table of /generate's, and the rules that the OpenAI endpoints share."""
+"""Rows of how tokens are drawn, where an answer ends and what guides it.
+
+`sampling_params` are /generate's: null is a parameter's default there, except of n.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from toolkit.router.validate import guided, reasons, rules
-from toolkit.router.validate.field import Fate, Field, Rule, table
+from toolkit.router.validate import content, guided, reasons, rules
+from toolkit.router.validate.field import Fate, ValueRule, row
 from toolkit.router.validate.handover import (
     ALIKE,
     BEAMS,
+    BUDGET,
     GUIDED,
     MARKED,
     PARAMETERS,
     PATTERN,
+    PROCESSOR,
     SEEDED,
     TEXT,
 )
-from toolkit.router.validate.limits import MAX_TOKENS, Limits
+from toolkit.router.validate.limits import MAX_TOKENS, BodyLimits
 from toolkit.router.validate.refusal import shown
 from toolkit.router.validate.stop_regex import STOP_REGEX
 
 TEMPERATURE = rules.number(
-    0,
-    1e6,
-    "of at least 0",
-    "temperature must be a non-negative finite number, got {}.",
+    0, 1e6, "of at least 0", "temperature must be a non-negative finite number, got {}."
 )
 TOP_P = rules.number(0, 1, "in (0, 1]", "top_p must be in (0, 1], got {}.", above=True)
 MIN_P = rules.number(0, 1, "in [0, 1]", "min_p must be in [0, 1], got {}.")
@@ -44,79 +46,90 @@ SEED = rules.integer(-rules.INT64, rules.INT64 - 1)
 SAMPLES = rules.integer(1, 2**20, "n must be at least 1, got {}.")
 
 
-def _custom(name: str, value: Any, limits: Limits) -> str | None:
-    if not isinstance(value, dict):
-        return f"{name} must be an object, got {shown(value)}."
+def _custom(name: str, value: Any, limits: BodyLimits) -> str | None:
+    if wrong := rules.OBJECT.wrong(name, value, limits):
+        return wrong
     budget = value.get("thinking_budget")
     if budget is not None and (type(budget) is not int or not 0 <= budget <= MAX_TOKENS):
         return f"{name}.thinking_budget must be an integer of at least 0, got {shown(budget)}."
     return None
 
 
-CUSTOM = Rule("object; keys toolkit* and __* are dropped, at any depth", _custom)
+CUSTOM = ValueRule("object; keys toolkit* and __* are dropped, at any depth", _custom)
+_OPENAI = "chat completions sampling_params"
+_ALL = f"{_OPENAI} messages responses"
 
 
-def _object(name: str, value: Any, limits: Limits) -> str | None:
-    return None if isinstance(value, dict) else f"{name} must be an object, got {shown(value)}."
+def _positive(value: Any) -> bool:
+    return type(value) is int and value > 0
 
 
-def _objects(name: str, value: Any, limits: Limits) -> str | None:
-    each = value if isinstance(value, list) else [value]
-    return next(
-        (why for one in each if one is not None and (why := _object(name, one, limits))), None
-    )
-
-
-OBJECT = Rule("object", _object)
-OBJECTS = Rule("object, or a list with one for each prompt", _objects)
-
-_SENT = "set by SGLang from others; a client's own would pass by its checks"
-
-SAMPLING = table(
-    Field("max_new_tokens", int | None, reasons.LENGTH, rule=MOST,
-          handover=ALIKE),
-    Field("stop", str | list[str] | None, reasons.STOPS, rule=rules.STOP, handover=TEXT),
-    Field("stop_token_ids", set[int] | None, reasons.LOGITS, rule=rules.STOP_IDS,
-          handover=TEXT),
-    Field("stop_regex", str | list[str] | None, reasons.PATTERNS, rule=STOP_REGEX,
-          handover=PATTERN),
-    Field("temperature", float, reasons.DRAWN, rule=TEMPERATURE, handover=ALIKE),
-    Field("top_p", float, reasons.DRAWN, rule=TOP_P, handover=ALIKE),
-    Field("top_k", int, "it goes into a 32-bit tensor: more would kill a scheduler", rule=TOP_K,
-          handover=ALIKE),
-    Field("min_p", float, reasons.DRAWN, rule=MIN_P, handover=ALIKE),
-    Field("frequency_penalty", float, reasons.DRAWN, rule=FREQUENCY, handover=ALIKE),
-    Field("presence_penalty", float, reasons.DRAWN, rule=PRESENCE, handover=ALIKE),
-    Field("repetition_penalty", float, reasons.DRAWN, rule=REPETITION, handover=ALIKE),
-    Field("min_new_tokens", int, reasons.LEAST, rule=LEAST, handover=ALIKE),
-    Field("n", int, reasons.PARTS, rule=SAMPLES, handover=ALIKE),
-    Field("beam_width", int | None, "SGLang refuses more than 1 under prefill and decode apart",
-          rule=rules.integer(1, MAX_TOKENS, "beam_width must be at least 1, got {}."),
-          handover=BEAMS),
-    Field("json_schema", str | None, reasons.GUIDES, rule=guided.JSON_SCHEMA, handover=GUIDED),
-    Field("regex", str | None, reasons.GUIDES, rule=guided.REGEX, handover=GUIDED),
-    Field("ebnf", str | None, reasons.GUIDES, rule=guided.EBNF, handover=GUIDED),
-    Field("structural_tag", str | None, reasons.GUIDES, rule=guided.STRUCTURAL_TAG,
-          handover=GUIDED),
-    Field("ignore_eos", bool, reasons.ENDS, rule=rules.FLAG, handover=ALIKE),
-    Field("skip_special_tokens", bool, reasons.SHOWN, rule=rules.FLAG, handover=TEXT),
-    Field("spaces_between_special_tokens", bool, reasons.SHOWN, rule=rules.FLAG, handover=TEXT),
-    Field("no_stop_trim", bool, reasons.SHOWN, rule=rules.FLAG, handover=TEXT),
-    Field("stream_interval", int | None, "the scheduler divides by it: 0 would end the scheduler",
-          rule=rules.integer(1, MAX_TOKENS),
-          handover=TEXT),
-    Field("logit_bias", dict[str, float] | None, reasons.LOGITS,
-          rule=rules.BIAS, handover=ALIKE),
-    Field("sampling_seed", int | None, reasons.DRAWN, rule=SEED, handover=SEEDED),
-    Field("custom_params", dict[str, Any] | None, reasons.PARAMETERS,
-          rule=CUSTOM, handover=PARAMETERS),
-    Field("watermark", dict[str, Any] | None, reasons.MARK,
-          rule=OBJECT, handover=MARKED),
-    Field("stop_strs", Any, _SENT, Fate.REFUSE),
-    Field("stop_regex_strs", Any, _SENT, Fate.REFUSE),
-    Field("stop_str_max_len", Any, _SENT, Fate.REFUSE, default=0),
-    Field("stop_regex_max_len", Any, _SENT, Fate.REFUSE, default=0),
-    Field("is_normalized", Any, _SENT, Fate.REFUSE, default=False),
-    Field("ebnf_full_assistant", Any, _SENT, Fate.REFUSE, default=False),
+DRAWN = (
+    row("temperature", _ALL, reasons.DRAWN, rule=TEMPERATURE, handover=ALIKE),
+    row("top_p", _ALL, reasons.DRAWN, rule=TOP_P, handover=ALIKE),
+    row("top_k", _ALL, "it goes into a 32-bit tensor: more would kill a scheduler", rule=TOP_K,
+        handover=ALIKE),
+    row("min_p", f"{_OPENAI} responses", reasons.DRAWN, rule=MIN_P, handover=ALIKE),
+    row("frequency_penalty", f"{_OPENAI} responses", reasons.DRAWN, rule=FREQUENCY,
+        handover=ALIKE),
+    row("presence_penalty", f"{_OPENAI} responses", reasons.DRAWN, rule=PRESENCE, handover=ALIKE),
+    row("repetition_penalty", f"{_OPENAI} responses", reasons.DRAWN, rule=REPETITION,
+        handover=ALIKE),
+    row("logit_bias", _OPENAI, reasons.LOGITS, rule=rules.BIAS, handover=ALIKE),
+    row("seed", "chat completions", reasons.DRAWN, rule=SEED, handover=SEEDED),
+    row("sampling_seed", "sampling_params", reasons.DRAWN, rule=SEED, handover=SEEDED),
+    row("n", _OPENAI, "the router makes a request of each sample", rule=SAMPLES, handover=ALIKE),
+    row("best_of", "completions", "SGLang does not rank samples", handover=ALIKE),
+    row("beam_width", "sampling_params",
+        "SGLang refuses more than 1 under prefill and decode apart",
+        rule=rules.integer(1, MAX_TOKENS, "beam_width must be at least 1, got {}."),
+        handover=BEAMS),
+    row("watermark", _OPENAI, reasons.MARK, rule=rules.OBJECT, handover=MARKED),
+    row("watermark", "generate", reasons.MARK, rule=rules.OBJECTS, handover=MARKED, each=True),
+    row("custom_params", _OPENAI, "logit processors and the workers' patches read it", rule=CUSTOM,
+        handover=PARAMETERS),
+    row("custom_params", "messages responses count_tokens", "SGLang reads none here", Fate.DROP),
+    row("custom_logit_processor", "chat completions generate", "pickled code that schedulers run",
+        Fate.REFUSE, allow="logit_processor", handover=PROCESSOR, each=True),
+    row("sampling_params", "generate", "each parameter has a row of its own",
+        rule=content.SAMPLING_PARAMS, quick=lambda value: type(value) is dict, handover=ALIKE,
+        each=True),
 )  # fmt: skip
-"""`sampling_params` of /generate; null is a parameter's default, except of n."""
+ENDED = (
+    row("max_tokens", "chat completions messages", reasons.LENGTH, rule=MOST, quick=_positive,
+        handover=ALIKE),
+    row("max_completion_tokens", "chat", reasons.LENGTH, rule=MOST, handover=ALIKE),
+    row("max_new_tokens", "sampling_params", reasons.LENGTH, rule=MOST, handover=ALIKE),
+    row("max_output_tokens", "responses",
+        "a client's choice of where its answer ends; SGLang takes 2 off it",
+        rule=rules.integer(2, MAX_TOKENS), handover=ALIKE),
+    row("min_tokens", "chat completions", reasons.LEAST, rule=LEAST, handover=ALIKE),
+    row("min_new_tokens", "sampling_params", reasons.LEAST, rule=LEAST, handover=ALIKE),
+    row("max_thinking_tokens", "generate", "workers say whether they can",
+        rule=rules.integer(0, MAX_TOKENS), handover=BUDGET),
+    row("require_reasoning", "generate", "it says when guided output begins", handover=BUDGET),
+    row("ignore_eos", _OPENAI, "a client's choice of where its answer ends", rule=rules.FLAG,
+        handover=ALIKE),
+    row("stop", f"{_OPENAI} responses", reasons.STOPS, rule=rules.STOP, handover=TEXT),
+    row("stop_sequences", "messages", reasons.STOPS, rule=rules.STOP, handover=TEXT),
+    row("stop_token_ids", _OPENAI, reasons.LOGITS, rule=rules.STOP_IDS, handover=TEXT),
+    row("stop_regex", _OPENAI,
+        "the scheduler searches them after each token: a slow pattern would hold everybody up",
+        rule=STOP_REGEX, handover=PATTERN),
+    row("stop_strs stop_regex_strs stop_str_max_len stop_regex_max_len is_normalized "
+        "ebnf_full_assistant", "sampling_params",
+        "set by SGLang from others; a client's own would pass by its checks", Fate.REFUSE),
+)  # fmt: skip
+"""max_tokens of at most 2**31 - 1 reach the worker, which knows the prompt's length."""
+GUIDES = (
+    row("json_schema", "completions sampling_params", reasons.GUIDES, rule=guided.JSON_SCHEMA,
+        handover=GUIDED),
+    row("regex", _OPENAI, reasons.GUIDES, rule=guided.REGEX, handover=GUIDED),
+    row("ebnf", _OPENAI, reasons.GUIDES, rule=guided.EBNF, handover=GUIDED),
+    row("structural_tag", "sampling_params", reasons.GUIDES, rule=guided.STRUCTURAL_TAG,
+        handover=GUIDED),
+    row("response_format", "chat completions", reasons.GUIDES, kept=True,
+        rule=content.RESPONSE_FORMAT, handover=GUIDED),
+    row("text", "responses", reasons.GUIDES, unread=True, rule=content.TEXT_FORMAT,
+        handover=GUIDED),
+)  # fmt: skip

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolkit.router.validate.nested import nested
+
 MAX_DEPTH = 64
 MAX_NODES = 10_000
 MAX_DIGITS = 10
@@ -36,16 +38,10 @@ def too_large(schema: Any) -> str | None:
 def circular(schema: Any) -> str | None:
     """The first `$ref` that leads only back to itself; None when there is none."""
     targets: dict[str, Any] = {}
-    stack = [schema]
-    while stack:
-        found = stack.pop()
-        if isinstance(found, dict):
-            ref = found.get("$ref")
-            if isinstance(ref, str) and ref.startswith("#") and ref not in targets:
-                targets[ref] = _target(schema, ref)
-            stack.extend(each for each in found.values() if isinstance(each, (dict, list)))
-        elif isinstance(found, list):
-            stack.extend(each for each in found if isinstance(each, (dict, list)))
+    for found in nested(schema):
+        ref = found.get("$ref") if isinstance(found, dict) else None
+        if isinstance(ref, str) and ref.startswith("#") and ref not in targets:
+            targets[ref] = _target(schema, ref)
     graph = _Graph(targets)
     numbers = {ref: graph.number(target) for ref, target in targets.items()}
     starts = graph.starting()

@@ -1,88 +1,39 @@
-"""The tables of /v1/embeddings, /v1/rerank, /v1/score and /v1/classify, which workers of
+"""Rows of /v1/embeddings, /v1/rerank, /v1/score and /v1/classify alone, which workers of
 `mode: plain` answer where their model can."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from pydantic import AfterValidator
-from pydantic import Field as Bounds
-
-from toolkit.router.validate import parts, reasons, rules
-from toolkit.router.validate.adapters import MODEL
-from toolkit.router.validate.field import Field, table
+from toolkit.router.validate import media, reasons, rules
+from toolkit.router.validate.field import Fate, row
 from toolkit.router.validate.limits import MAX_TOKENS
-from toolkit.router.validate.shared import DROP, REFUSE
 
+_CHANGES = "it changes this answer only"
 
-def _some(value: int | None) -> int | None:
-    if value is not None and value < 1:
-        raise ValueError("Value error, parameter top_n should be larger than 0.")
-    return value
-
-
-_OVERRIDES = "it goes past the tokenizer: any numbers into the model"
-_TOKEN = "it acts on overrides of embeddings only"
-_MODEL = Field("model", str, reasons.NAMED, rule=MODEL)
-_PERSON = (
-    Field("user", str | None, reasons.PERSON, rule=rules.NAME),
-    Field("rid", Any, "SGLang wants one for each input, and the router has none", DROP),
-    Field("priority", int | None, "one client could always go before all others", DROP,
-          allow="priority", rule=rules.integer(-rules.INT64, rules.INT64 - 1)),
-)  # fmt: skip
-
-
-def _override(name: str) -> Field:
-    return Field(name, Any, _OVERRIDES, REFUSE)
-
-
-EMBEDDINGS = table(
-    _MODEL,
-    *_PERSON,
-    Field("input", Any, reasons.NESTED, required=True, kept=True, rule=parts.EMBEDDED),
-    Field("encoding_format", str, "it changes how this answer is written: float or base64"),
-    Field("dimensions", int | None, "models that can give so many dimensions",
-          rule=rules.integer(1, MAX_TOKENS)),
-    Field("lora_path", list[str | None] | str | None, reasons.ADAPTERS, REFUSE, allow="lora",
-          rule=rules.NAMES),
-    Field("embed_override_token_id", int | None, _TOKEN, REFUSE),
-    _override("embed_overrides"),
-)  # fmt: skip
-CLASSIFY = table(
-    _MODEL,
-    *_PERSON,
-    Field("input", Any, reasons.NESTED, required=True, kept=True),
-)
-RERANK = table(
-    Field("query", Any, reasons.NESTED, required=True, kept=True, rule=parts.DOCUMENTS),
-    Field("documents", Any, reasons.NESTED, required=True, kept=True, rule=parts.DOCUMENTS),
-    Field("instruct", str | None, reasons.PROMPT),
-    Field(
-        "top_n",
-        Annotated[int | None, AfterValidator(_some)],
-        reasons.OF_ANSWER,
-        rule=rules.integer(1, MAX_TOKENS),
-    ),
-    Field("return_documents", bool, reasons.ANSWER),
-    Field("rid", Any, "SGLang names these itself", DROP),
-)
-SCORE = table(
-    _MODEL,
-    Field("query", Any, reasons.NESTED, kept=True),
-    Field("items", Any, reasons.NESTED, kept=True),
-    Field("label_token_ids", Any, reasons.LOGITS, kept=True),
-    Field("apply_softmax", bool, reasons.OF_ANSWER),
-    Field("temperature", Annotated[float, Bounds(gt=0, allow_inf_nan=False)], reasons.OF_ANSWER,
-          rule=rules.number(0, 1e6, "above 0",
-          "temperature must be a positive finite number, got {}.", above=True)),
-    Field("return_token_logprobs", bool, reasons.ANSWER),
-    Field("item_first", bool, reasons.PROMPT),
-    Field("return_pooled_hidden_states", bool, reasons.INSIDE, REFUSE,
-          allow="hidden_states", default=False),
-    Field("score_extraction_token", str | None, "it says where in the prompt the score is read",
-          rule=rules.NAME),
-    Field("embed_override_token_id", int | None, _TOKEN, REFUSE),
-    _override("query_embed_overrides"),
-    _override("item_embed_overrides"),
-    Field("rid", Any, "SGLang names these itself", DROP),
+WHOLE = (
+    row("input", "embeddings", reasons.NESTED, unread=True, rule=media.EMBEDDED),
+    row("input", "classify", reasons.NESTED, unread=True),
+    row("encoding_format", "embeddings",
+        "it changes how this answer is written: float or base64"),
+    row("dimensions", "embeddings", "models that can give so many dimensions",
+        rule=rules.integer(1, MAX_TOKENS)),
+    row("embed_override_token_id", "embeddings score", "it acts on overrides of embeddings only",
+        Fate.REFUSE),
+    row("embed_overrides", "embeddings", reasons.EMBEDS, Fate.REFUSE),
+    row("query_embed_overrides item_embed_overrides", "score", reasons.EMBEDS, Fate.REFUSE),
+    row("query documents", "rerank", reasons.NESTED, unread=True, rule=media.DOCUMENTS),
+    row("instruct", "rerank", reasons.PROMPT),
+    row("top_n", "rerank", _CHANGES, rule=rules.integer(1, MAX_TOKENS)),
+    row("return_documents", "rerank", reasons.ANSWER),
+    row("query items", "score", reasons.NESTED, unread=True),
+    row("label_token_ids", "score", reasons.LOGITS, unread=True),
+    row("apply_softmax", "score", _CHANGES),
+    row("temperature", "score", _CHANGES,
+        rule=rules.number(0, 1e6, "above 0",
+                          "temperature must be a positive finite number, got {}.", above=True)),
+    row("return_token_logprobs", "score", reasons.ANSWER),
+    row("item_first", "score", reasons.PROMPT),
+    row("return_pooled_hidden_states", "score", reasons.INSIDE, Fate.REFUSE,
+        allow="hidden_states"),
+    row("score_extraction_token", "score", "it says where in the prompt the score is read",
+        rule=rules.NAME),
 )  # fmt: skip
