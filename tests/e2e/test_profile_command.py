@@ -21,9 +21,8 @@ from toolkit.launch.running import Running
 from toolkit.placement import Topology, judge, load_placement
 from toolkit.profile_folder.store import read
 from toolkit.resources import profiles_dir
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched(touched.PROFILE)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched("profile-command")]
 
 OPTIONS = ("--limit", "120", "--output-tokens", "24", "--concurrency", "8", "--k", "2")
 PLACED = ("--ep", "2", "--redundant", "2")
