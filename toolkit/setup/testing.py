@@ -100,9 +100,8 @@ def _other_kernels(
     if (given and not wanted) or any(word.startswith("-m") for word in extra):
         return []
     words = [word for word in extra if word not in given or word in wanted]
-    paths = [] if given else ["tests/unit"]
     every = ["--every"] if scope == FULL else []
-    command = [str(layout.python), "-m", "toolkit.setup.kernels", *every, *paths, *words]
+    command = [str(layout.python), "-m", "toolkit.setup.kernels", *every, *words]
     return [("numeric tests under other kernels", command)]
 
 
