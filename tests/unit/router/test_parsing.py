@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -127,8 +128,9 @@ SMALL = b'{"prompt": "a", "regex": "a"}'
 
 
 async def until_gone(pid: int) -> None:
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        await asyncio.sleep(0.005)
+    with suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.005)
 
 
 @pytest.mark.slow
