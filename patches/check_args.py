@@ -9,6 +9,7 @@ what SGLang derives from the GPU itself (memory fractions, attention backends) i
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -108,6 +109,7 @@ def main() -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    gc.disable()  # it imports SGLang, answers and is gone
     from patches import stubs
 
     if _without_gpu():

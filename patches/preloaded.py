@@ -23,7 +23,7 @@ def main() -> None:
     sock.set_inheritable(False)
     shown.begin("toolkit::preloaded")
     reads = Reads()
-    with reads.recorded():
+    with reads.recorded(), template.uncollected():
         prepare_imports()
         template.preload()
     template.shared = True

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from toolkit.setup.kernels import ASKED
-from toolkit.setup.testing import FAST, FULL, SCOPE
+from toolkit.setup.scopes import FAST, FULL, SCOPE
 
 _SYMBOLS = (
     "scipy_openblas_get_corename64_",

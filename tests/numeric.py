@@ -1,44 +1,8 @@
-"""Which unit tests compute: they run under other CPUs' kernels too (`toolkit.setup.kernels`).
-
-The others of these folders are pure Python on whole numbers, or look at text and files.
-"""
+"""Which tests run under other CPUs' kernels, too (`toolkit.setup.kernels` lists their modules)."""
 
 from __future__ import annotations
 
-MODULES = frozenset(
-    f"tests/unit/{name}.py"
-    for name in (
-        "placement/test_eplb",
-        "placement/test_gimbal",
-        "placement/test_joint",
-        "placement/test_judge",
-        "placement/test_milp",
-        "placement/test_swaps",
-        "placement/test_synthetic",
-        "policies/test_brh",
-        "policies/test_composed",
-        "policies/test_eldr",
-        "policies/support/test_inflight_lengths",
-        "policies/test_level",
-        "policies/test_predictors",
-        "policies/support/test_inflight_signatures",
-        "signatures/test_assignment",
-        "signatures/test_clusters",
-        "signatures/test_distinct",
-        "signatures/test_drift",
-        "signatures/test_drift_nearness",
-        "signatures/test_drift_refits",
-        "signatures/test_drift_reservoir",
-        "signatures/test_fit",
-        "signatures/test_mask",
-        "signatures/test_of_kept",
-        "signatures/test_space",
-        "simulate/test_parts",
-        "simulate/test_session",
-        "simulate/test_simulation",
-        "test_exact",
-    )
-)
+from toolkit.setup.kernels import MODULES
 
 LEFT_OUT = frozenset(
     {

@@ -14,20 +14,10 @@ from pathlib import Path
 import pytest
 
 from toolkit.setup import touched
-from toolkit.setup.testing import DEFAULT, FAST, SCOPE
+from toolkit.setup.scopes import DEFAULT, FAST, SCOPE
 
 ROOT = Path(__file__).resolve().parents[1]
 
-SLOW = {
-    "tests/unit/gpu": touched.GPU,
-    "tests/unit/placement": touched.PLACEMENT,
-    "tests/unit/plan": touched.PLANNING,
-    "tests/unit/policies": touched.POLICIES,
-    "tests/unit/router/eldr": touched.ELDR,
-    "tests/unit/signatures": touched.POLICIES,
-    "tests/unit/simulate": touched.PLANNING,
-}
-"""Folders whose `slow` tests compute for seconds on code of one area: part of that area."""
 LEFT_OUT = {FAST: ("sglang", "slow", "full", "e2e"), DEFAULT: ("full",)}
 
 
@@ -47,14 +37,7 @@ def part_of(item: pytest.Item) -> str | None:
         return str(marked.args[0])
     if item.get_closest_marker("slow") is None:
         return None
-    folder = item.path.parent.relative_to(ROOT).as_posix()
-    found = [part for name, part in SLOW.items() if folder == name or folder.startswith(name + "/")]
-    return found[0] if found else None
-
-
-def size(change: int, whole: int) -> int:
-    """How much of the same kind a test tries: `whole` but in the run of a change."""
-    return change if os.environ.get(SCOPE) in (FAST, DEFAULT) else whole
+    return touched.of_slow(item.path.relative_to(ROOT).as_posix())
 
 
 @cache
@@ -66,9 +49,3 @@ def touched_parts() -> frozenset[str]:
 def needs_sglang(item: pytest.Item) -> bool:
     """Whether the test's module runs code in a process that has imported SGLang."""
     return hasattr(getattr(item, "module", None), "run_python")
-
-
-def refuse_sglang() -> None:
-    """A fast run starts no SGLang: a test that would has to say so."""
-    if os.environ.get(SCOPE) == FAST:
-        pytest.fail("this test starts SGLang: mark it `sglang`, a fast run goes without those")

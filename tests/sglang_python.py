@@ -25,8 +25,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests import scope
+import pytest
+
 from toolkit.preloaded.server import die_with_parent
+from toolkit.setup.scopes import FAST, SCOPE
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -51,7 +53,7 @@ def run_python(
     code: str, arguments: Sequence[str] = (), given: str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """As `python -c code arguments...` with `given` on standard input, in the project's folder."""
-    scope.refuse_sglang()
+    _refuse_in_a_fast_run()
     with tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder) / name for name in ("given", "stdout", "stderr")}
         for name, file in files.items():
@@ -66,6 +68,11 @@ def run_python(
         assert answer, "the process that has imported SGLang ended"
         said = [files[name].read_text(errors="replace") for name in ("stdout", "stderr")]
     return subprocess.CompletedProcess(["python", "-c", code, *arguments], int(answer), *said)
+
+
+def _refuse_in_a_fast_run() -> None:
+    if os.environ.get(SCOPE) == FAST:
+        pytest.fail("this test starts SGLang: mark it `sglang`, a fast run goes without those")
 
 
 def _ask(task: str) -> str:

@@ -23,7 +23,8 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker, spawn, util
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,24 @@ shared = False
 _started = False
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Nothing looks for garbage meanwhile: of importing SGLang that took a sixth of the time, and
+    found 14 MB. Whoever forks collects it once, afterwards."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
 def preload() -> None:
     """Import `MODULES`."""
-    for name in MODULES:
-        importlib.import_module(name)
+    with uncollected():
+        for name in MODULES:
+            importlib.import_module(name)
 
 
 def start() -> None:

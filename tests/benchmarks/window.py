@@ -28,7 +28,8 @@ from tests.releases.contract import ALL_TOGETHER
 from tests.sglang_python import PROJECT
 from toolkit.setup import layout, releases
 from toolkit.setup.releases import PROVEN
-from toolkit.setup.testing import DEFAULT, SCOPE, TWO
+from toolkit.setup.scopes import DEFAULT, SCOPE
+from toolkit.setup.testing import TWO
 
 SMOKE = (
     "tests/e2e/test_equality.py",

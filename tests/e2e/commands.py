@@ -11,6 +11,14 @@ from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.state import read_state
 
+STARTS = (
+    "patches.worker",
+    "patches.registry",
+    "patches.preloaded",
+    "patches.check_args",
+    "toolkit.router",
+)
+
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,36 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, Any, Any
     return report
 
 
+_ENDS: dict[str, ExitStack] = {}
+"""By group (`groups.name`): what ends the deployment that its tests share."""
+
+
+def _shared(group: str, source: Path, folder: Path) -> Iterator[Shared]:
+    """Until the last test of the group has run, not until the session ends: the ranks of an idle
+    deployment with DP attention take a third of a core, and each deployment takes 2 GB."""
+    with ExitStack() as stack:
+        up = stack.enter_context(deployed(source, folder))
+        _ENDS[group] = stack
+        yield Shared(up)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Function, nextitem: pytest.Function | None
+) -> Generator[None, Any, Any]:
+    result = yield
+    group = groups.name(item)
+    if nextitem is not None and groups.name(nextitem) != group:
+        with _ENDS.pop(group or "", ExitStack()):
+            pass
+    return result
+
+
 @pytest.fixture(scope="session")
 def cpu_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """launch/cpu-demo.yaml, for `deployment`."""
     recipe, folder = recipes_dir() / "cpu-demo.yaml", tmp_path_factory.mktemp("cpu-demo")
-    with deployed(recipe, folder) as up:
-        yield Shared(up)
+    yield from _shared("deployment", recipe, folder)
 
 
 @pytest.fixture(scope="session")
@@ -78,8 +103,7 @@ def deployment(cpu_demo: Shared) -> Iterator[Running]:
 def cpu_dp_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """launch/cpu-dp.yaml, for `cpu_dp`."""
     folder = tmp_path_factory.mktemp("cpu-dp")
-    with deployed(recipe("attention", folder), folder) as up:
-        yield Shared(up)
+    yield from _shared("cpu_dp", recipe("attention", folder), folder)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,14 @@ from toolkit.launch.running import Running, running
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.load import load_deployment
 
+STARTS = (
+    "patches.worker",
+    "patches.registry",
+    "patches.preloaded",
+    "patches.check_args",
+    "toolkit.router",
+)
+
 SETTLES_S = 30.0
 """A test's last requests may still be on the books, and the router may have to hear of a worker
 that is back."""

@@ -24,9 +24,8 @@ from tests.ports import free_port
 from toolkit.contract.addresses import http_url
 from toolkit.launch import readiness
 from toolkit.launch.running import Running
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.NETWORK)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("network")]
 
 PAGE_PORT, OTHER_PORT = free_port(), free_port()
 PAGE, OTHER = (http_url("127.0.0.1", port) for port in (PAGE_PORT, OTHER_PORT))

@@ -15,10 +15,9 @@ from tests.e2e import calls
 from tests.e2e.worker_process import prefill_mode, worker
 from tests.e2e.workers import events
 from toolkit.contract.variables import LAYERS_VARIABLE
-from toolkit.setup import touched
 from toolkit.signatures.wire import unpack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched(touched.CPU_ENGINE)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched("cpu-engine")]
 
 
 def test_latent_attention_and_groups_of_experts(tmp_path: Path) -> None:

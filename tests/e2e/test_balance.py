@@ -16,9 +16,8 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed as started
 from tests.e2e.reference import Reference
 from toolkit.launch.running import Running
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched(touched.DP_POLICIES)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched("dp-policies")]
 
 TOKENS = 16
 CONCURRENCY = 12

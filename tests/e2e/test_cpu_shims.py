@@ -11,9 +11,8 @@ import pytest
 from tests.e2e.outputs import PROMPTS, generate, outputs, post
 from tests.e2e.worker_process import TWO_RANKS, worker
 from toolkit.embedded import model_path
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.touched(touched.CPU_ENGINE)]
+pytestmark = [pytest.mark.e2e, pytest.mark.touched("cpu-engine")]
 
 
 @pytest.fixture(scope="module")

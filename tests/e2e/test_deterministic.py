@@ -18,18 +18,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests import scope
 from tests.e2e import calls, worker_key
 from tests.e2e.deployments import deployed
 from tests.e2e.moving import migrate
 from tests.e2e.worker_key import with_ticket
 from tests.e2e.worker_process import worker
+from tests.sizes import size
 from toolkit.contract.ticket import sign
 from toolkit.embedded import load_prompts
 from toolkit.launch.running import Running
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.DETERMINISM)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("determinism")]
 
 FLAG = "enable-deterministic-inference"
 TEXTS = [prompt.text for prompt in load_prompts()[::23]][:6]
@@ -126,7 +125,7 @@ async def all_said(url: str, kinds: list[tuple[str, dict[str, Any]]], at_a_time:
 
 def test_a_seed_says_what_sglang_alone_says(exact: Running, alone: str) -> None:
     """All at once and each several times, beside others that are greedy; and as streams."""
-    times = scope.size(change=2, whole=3)
+    times = size(change=2, whole=3)
     kinds = [kind for seed in (11, 12) for kind in seeded(seed)]
     streams = [(path, {**body, "stream": True}) for path, body in kinds if "n" not in body]
 
@@ -181,7 +180,7 @@ def test_with_the_flag_a_stream_that_moves_never_changes(exact: Running, by: str
         for text, (name, sampling) in zip(TEXTS, KINDS.items(), strict=False)
     }
 
-    many = scope.size(change=2, whole=4)
+    many = size(change=2, whole=4)
 
     async def main() -> None:
         await calls.switch(exact.router_url, moves=by)

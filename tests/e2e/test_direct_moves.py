@@ -17,9 +17,8 @@ from tests.e2e import calls
 from tests.e2e.reference import Reference
 from tests.e2e.workers import settled, state, victim
 from toolkit.launch.running import Running
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.MOVING)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("moving")]
 
 CONTEXT = 400
 TOKENS = 150

@@ -26,10 +26,9 @@ from toolkit.decide.replay import Replayed, replay
 from toolkit.launch.running import Running
 from toolkit.policies import Decision, make_policy
 from toolkit.resources import profiles_dir
-from toolkit.setup import touched
 from toolkit.signatures.calibrated import calibrated
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched(touched.DP_POLICIES)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched("dp-policies")]
 
 TOKENS = 12
 TWO_RANKS: dict[str, Any] = {"dp": 2, "kv_tokens": 8192, "max_running": 16}

@@ -21,9 +21,8 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from toolkit.launch.running import Running
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.DP_POLICIES)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("dp-policies")]
 
 TOKENS = 12
 CONCURRENCY = 6

@@ -15,9 +15,8 @@ import pytest
 from tests.e2e import calls
 from toolkit.embedded import load_prompts, model_path
 from toolkit.launch.running import Running
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.ELDR)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("eldr")]
 
 TOKENS = 16
 NOTICED_S = 2.0

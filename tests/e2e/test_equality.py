@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import scope
 from tests.e2e import calls
+from tests.sizes import size
 from toolkit.launch.running import Running
 from toolkit.policies import policy_names
 
@@ -78,7 +78,7 @@ def test_fifty_prompts_give_the_plain_servers_tokens(
     # Half of the requests stream; which half alternates with the setting.
     odd = SETTINGS.index(setting) % 2
     asked = prompts()
-    numbers = every(1 if setting in WHOLE else scope.size(change=5, whole=1))
+    numbers = every(1 if setting in WHOLE else size(change=5, whole=1))
     bodies = [calls.greedy(asked[n], TOKENS, stream=n % 2 == odd) for n in numbers]
     answers = calls.run(calls.all_of(deployment.router_url, bodies, CONCURRENCY))
     assert [answer.error for answer in answers] == [""] * len(bodies)

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from tests import scope
 from tests.e2e import calls
 from tests.e2e.workers import events, settled, state, victim
 from tests.ports import free_port
+from tests.sizes import size
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
 
 pytestmark = pytest.mark.e2e
 
-REQUESTS = scope.size(change=110, whole=200)
+REQUESTS = size(change=110, whole=200)
 TOKENS = 24
 CONCURRENCY = 8
 

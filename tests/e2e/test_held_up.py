@@ -14,9 +14,8 @@ import pytest
 from tests.e2e import calls, workers
 from toolkit.launch.running import Running
 from toolkit.settings.router.config import RouterConfig
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.HELD_UP)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("held-up")]
 
 HUNG_S = RouterConfig.model_fields["hung_s"].default
 PROMPT = (" " * 999 + "a") * 16_000

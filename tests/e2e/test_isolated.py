@@ -23,13 +23,12 @@ from tests.unit.launch.stand_ins import wait_gone
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.state import read_state
-from toolkit.setup import touched
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(600),
     needs_namespaces,
-    pytest.mark.touched(touched.NETWORK),
+    pytest.mark.touched("network"),
 ]
 
 

@@ -19,9 +19,8 @@ from tests.e2e.workers import state, victim
 from toolkit.launch.running import Running
 from toolkit.resources import recipes_dir
 from toolkit.settings.load import load_deployment
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.KV_FAILURE)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("kv-failure")]
 
 TOKENS = 6
 PARTS = 24

@@ -21,9 +21,8 @@ from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.state import read_state
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.LAUNCHER)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("launch-command")]
 
 # One server does both: half the start-up; the router in front drains all the same.
 FILE = """

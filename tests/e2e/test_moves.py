@@ -19,7 +19,6 @@ from tests.e2e.moving import Load
 from tests.e2e.workers import state
 from toolkit.embedded import load_prompts
 from toolkit.launch.running import Running
-from toolkit.setup import touched
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -211,7 +210,7 @@ def command(deployment: Running, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.touched(touched.MOVING)
+@pytest.mark.touched("moving")
 def test_workers_are_restarted_stopped_and_started_under_load(deployment: Running) -> None:
     """`toolkit restart --rolling`, then `toolkit drain --stop` and `--undo`: nothing is lost or
     changed, and no stream is run again for it."""

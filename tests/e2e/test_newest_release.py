@@ -20,7 +20,7 @@ from tests.e2e.workers import state
 from toolkit.contract.events import Hello, PrefillDone, decode
 from toolkit.contract.paths import EVENTS
 from toolkit.launch.running import Running
-from toolkit.setup import layout, releases, touched
+from toolkit.setup import layout, releases
 
 NEWEST = releases.PROVEN[-1]
 TOKENS, COUNT = 12, 20
@@ -28,7 +28,7 @@ TOKENS, COUNT = 12, 20
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(600),
-    pytest.mark.touched(touched.NEWEST),
+    pytest.mark.touched("newest-release"),
     pytest.mark.skipif(version("sglang") == NEWEST, reason="all other tests run on it"),
 ]
 

@@ -19,9 +19,8 @@ from tests.e2e.reference import Reference
 from tests.e2e.workers import settled, state
 from toolkit.contract.headers import CLASS
 from toolkit.launch.running import Running
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.PREEMPTION)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("preemption")]
 
 LS, BE = "latency_sensitive", "best_effort"
 TOKENS = 4

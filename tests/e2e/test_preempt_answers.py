@@ -16,9 +16,8 @@ from tests.e2e.reference import Reference
 from tests.e2e.test_preempt import BE, LS, ask, empty
 from tests.e2e.workers import settled
 from toolkit.launch.running import Running
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.PREEMPTION)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("preemption")]
 
 LONG, SHORT = 200, 6
 """Tokens of answers."""

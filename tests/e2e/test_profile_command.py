@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from itertools import cycle
 from pathlib import Path
 
+import aiohttp
 import numpy as np
 import pytest
 
@@ -21,9 +24,8 @@ from toolkit.launch.running import Running
 from toolkit.placement import Topology, judge, load_placement
 from toolkit.profile_folder.store import read
 from toolkit.resources import profiles_dir
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched(touched.PROFILE)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched("profile-command")]
 
 OPTIONS = ("--limit", "120", "--output-tokens", "24", "--concurrency", "8", "--k", "2")
 PLACED = ("--ep", "2", "--redundant", "2")
@@ -206,7 +208,7 @@ def test_live_traffic_is_sampled_without_text(deployment: Running, tmp_path: Pat
     folder = tmp_path / "live"
     sampler = subprocess.Popen(
         command(
-            "--url", deployment.router_url, "--live", "0.4", "--share", "1.0",
+            "--url", deployment.router_url, "--live", "0.2", "--share", "1.0",
             "--out", str(folder), "--k", "2",
         ),
         cwd=source_root(),
@@ -219,16 +221,17 @@ def test_live_traffic_is_sampled_without_text(deployment: Running, tmp_path: Pat
     async def traffic() -> None:
         from toolkit.embedded import load_prompts
 
-        prompts = load_prompts()
-        end = time.monotonic() + 26
-        number = 0
-        async with calls.session() as http:
-            while time.monotonic() < end:
-                text = prompts[number % 200].text
-                body = {"text": text, "sampling_params": {"max_new_tokens": 12, "temperature": 0}}
+        texts = cycle(prompt.text for prompt in load_prompts()[:200])
+
+        async def client(http: aiohttp.ClientSession) -> None:
+            while sampler.poll() is None:
+                sampling = {"max_new_tokens": 12, "temperature": 0}
+                body = {"text": next(texts), "sampling_params": sampling}
                 async with http.post(deployment.router_url + "/generate", json=body) as answer:
                     assert answer.status == 200
-                number += 1
+
+        async with calls.session() as http:
+            await asyncio.gather(*(client(http) for _ in range(3)))
 
     try:
         calls.run(traffic())

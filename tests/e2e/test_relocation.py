@@ -17,20 +17,19 @@ import numpy as np
 import psutil
 import pytest
 
-from tests import scope
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
+from tests.sizes import size
 from toolkit.contract.paths import PLACEMENT
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
 from toolkit.placement import Placement, Topology
 from toolkit.placement.relocation import steps
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.RELOCATION)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("relocation")]
 
-MOVES, TOKENS, FEW, MOST = scope.size(change=8, whole=20), 48, 24, 4
+MOVES, TOKENS, FEW, MOST = size(change=8, whole=20), 48, 24, 4
 
 
 @pytest.fixture(scope="module")

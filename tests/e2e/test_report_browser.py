@@ -18,9 +18,8 @@ from tests.unit.profile import sample
 from tests.unit.simulate import pages
 from toolkit.bench.page import write
 from toolkit.profile.report import render
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.touched(touched.BROWSER)]
+pytestmark = [pytest.mark.e2e, pytest.mark.touched("browser")]
 
 WIDTHS, SCHEMES = (1280, 400), ("light", "dark")
 

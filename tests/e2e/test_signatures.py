@@ -22,10 +22,9 @@ from tests.e2e import calls
 from tests.e2e.reference import Reference
 from tests.e2e.worker_process import TWO_RANKS, prefill_mode, worker
 from toolkit.embedded import model_path
-from toolkit.setup import touched
 from toolkit.signatures.wire import unpack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.SIGNATURES)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("signatures")]
 
 CONFIG = json.loads((model_path() / "config.json").read_text())
 EXPERTS = CONFIG["num_experts"]

@@ -12,9 +12,8 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from toolkit.launch.running import Running
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched(touched.STAGES)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched("stages")]
 
 UPTO = 150
 TOKENS = 96

@@ -25,12 +25,11 @@ from toolkit.contract.events import Event, Hello, LoadReading, decode
 from toolkit.contract.frames import StepsHead, decode_head
 from toolkit.embedded import model_path
 from toolkit.launch.plan import DIST_PORTS
-from toolkit.setup import touched
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(600),
-    pytest.mark.touched(touched.TWO_NODES),
+    pytest.mark.touched("two-nodes"),
 ]
 
 TOKENS = 60

@@ -16,9 +16,8 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from tests.e2e.worker_process import TWO_RANKS, worker
-from toolkit.setup import touched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(touched.WAITING)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("waiting-order")]
 
 CHUNKS = ("--chunked-prefill-size", "256", "--sleep-on-idle")
 LONG, SHORT = 1200, 20

@@ -19,6 +19,8 @@ from toolkit.contract.variables import DEVICE_VARIABLE, PATCHES_VARIABLE, WORKER
 from toolkit.embedded import model_path
 from toolkit.launch.plan import DIST_PORTS
 
+STARTS = ("patches.worker", "patches.registry", "patches.preloaded")
+
 STARTUP_DEADLINE_S = 300
 
 CPU_ENVIRONMENT = {

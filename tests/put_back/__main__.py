@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.setup.testing import DEFAULT, NOTHING_TO_RUN, SCOPE
+from toolkit.setup.scopes import DEFAULT, SCOPE
+from toolkit.setup.testing import NOTHING_TO_RUN
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("toolkit", "patches")

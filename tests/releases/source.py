@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -67,7 +68,22 @@ def _inside(text: str, node: ast.AST, names: list[str]) -> str | None:
         if found is None:
             return None
         node = found
-    return ast.get_source_segment(text, node) if names else text
+    return _segment(_lines(text), node) if names else text
+
+
+@cache
+def _lines(text: str) -> list[str]:
+    return text.split("\n")
+
+
+def _segment(lines: list[str], node: Any) -> str:
+    """As `ast.get_source_segment`, which divides a long module into its lines each time."""
+    first, last = node.lineno - 1, node.end_lineno - 1
+    begin, end = node.col_offset, node.end_col_offset
+    if first == last:
+        return lines[first].encode()[begin:end].decode()
+    head, tail = lines[first].encode()[begin:].decode(), lines[last].encode()[:end].decode()
+    return "\n".join([head, *lines[first + 1 : last], tail])
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

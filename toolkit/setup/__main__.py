@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from toolkit.setup import checks, environment, layout, libraries, releases, say, testing
+from toolkit.setup import checks, environment, layout, libraries, releases, say, scopes, testing
 
 _DESCRIPTION = """\
 Sets the project up in .venv (quick the second time), then:
@@ -36,9 +36,9 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     )
     parser.add_argument("--unit-only", action="store_true", help="test: no real workers")
     scope = parser.add_mutually_exclusive_group()
-    for name, told in ((testing.FAST, "test: without SGLang"), (testing.FULL, "test: everything")):
+    for name, told in ((scopes.FAST, "test: without SGLang"), (scopes.FULL, "test: everything")):
         scope.add_argument(f"--{name}", action="store_const", dest="scope", const=name, help=told)
-    parser.set_defaults(scope=testing.DEFAULT)
+    parser.set_defaults(scope=scopes.DEFAULT)
     known, extra = parser.parse_known_args(arguments)
     if extra and known.action is None:
         parser.error(f"unknown arguments: {' '.join(extra)}")

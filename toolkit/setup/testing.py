@@ -12,20 +12,13 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from toolkit.setup import libraries, say, timings, touched
 from toolkit.setup.layout import SetupLayout, tool_environment
+from toolkit.setup.scopes import DEFAULT, FAST, FULL, SCOPE
 
 _CODE = ("toolkit", "patches", "tests", "setup.py")
 
 UNIT, END_TO_END = "unit tests", "end-to-end tests"
 NOTHING_TO_RUN = 5
 """pytest's exit status when it found no test: `-k` chose none of these."""
-
-SCOPE = "TOOLKIT_TEST_SCOPE"
-"""In the environment of the tests: how much runs. Without it (plain pytest) every test does."""
-FAST, DEFAULT, FULL = "fast", "default", "full"
-SCOPES = (FAST, DEFAULT, FULL)
-"""`fast`: no process with SGLang, and nothing slow. `default`: without what takes long and rarely
-breaks (tests marked `full`; kernels that this CPU takes by itself; parts that the change does not
-touch: `touched`). `full`: everything."""
 
 TWO = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
 """End-to-end tests in two processes (`tests/e2e/groups.py` says which go together)."""
@@ -107,9 +100,8 @@ def _other_kernels(
     if (given and not wanted) or any(word.startswith("-m") for word in extra):
         return []
     words = [word for word in extra if word not in given or word in wanted]
-    paths = [] if given else ["tests/unit"]
     every = ["--every"] if scope == FULL else []
-    command = [str(layout.python), "-m", "toolkit.setup.kernels", *every, *paths, *words]
+    command = [str(layout.python), "-m", "toolkit.setup.kernels", *every, *words]
     return [("numeric tests under other kernels", command)]
 
 
@@ -126,9 +118,9 @@ def run(
         libraries.ensure_browser()
     before = touched.now(layout.root)  # whoever goes on editing has tested nothing of that
     if scope == DEFAULT and not _paths(layout, extra):
-        changed = touched.touched(layout.root)
-        for part in touched.PARTS:
-            if part not in changed:
+        known = touched.recorded(layout.root)
+        for part, digest in before.items():
+            if known.get(part) == digest:
                 say.line(f"left out, as the change touches nothing that it tries: {part}")
     with tempfile.TemporaryDirectory(prefix="toolkit-tests-") as folder:
         record = Path(folder) / "record.jsonl"

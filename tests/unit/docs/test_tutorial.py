@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from toolkit.policies.base import Needs
-from toolkit.setup.testing import FAST, SCOPE
+from toolkit.setup.scopes import FAST, SCOPE
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "pages" / "tutorial.md"

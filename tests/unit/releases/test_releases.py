@@ -15,7 +15,6 @@ from tests.releases import fetch, names, returns
 from tests.releases.fetch import FITTED
 from tests.releases.source import Source
 from tests.sglang_python import run_python
-from toolkit.setup import touched
 from toolkit.setup.releases import PROVEN
 
 OLD = {
@@ -27,7 +26,7 @@ OLD = {
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 
 
-@pytest.mark.touched(touched.RELEASES)
+@pytest.mark.touched("releases")
 @pytest.mark.parametrize("release", [each for each in FITTED if each != version("sglang")])
 def test_every_symbol_is_where_a_patch_expects_it(release: str) -> None:
     verdicts = fetch.contract(release)

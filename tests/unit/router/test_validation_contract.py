@@ -11,7 +11,6 @@ from tests.releases import fetch
 from tests.releases.fetch import FITTED
 from tests.sglang_python import run_python
 from tests.unit.router.validation_contract import NAMES
-from toolkit.setup import touched
 
 OTHERS = [each for each in FITTED if each != version("sglang")]
 MAIN = "tests.unit.router.validation_contract"
@@ -30,7 +29,7 @@ def test_validation_knows_the_installed_sglang(name: str, found: dict[str, str])
     assert found[name] == "", found[name]
 
 
-@pytest.mark.touched(touched.FIELDS)
+@pytest.mark.touched("request-fields")
 @pytest.mark.sglang
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("release", OTHERS)

@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
 from toolkit.setup import __main__ as command
-from toolkit.setup import environment, kernels, lockfile, say, stamp, testing, touched, verify
+from toolkit.setup import (
+    environment,
+    kernels,
+    lockfile,
+    say,
+    scopes,
+    stamp,
+    testing,
+    touched,
+    verify,
+)
 from toolkit.setup.layout import SetupLayout, here
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,5})?", fullmatch=True)
@@ -179,7 +189,7 @@ KERNELS = "numeric tests under other kernels"
 
 @pytest.fixture
 def all_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(touched, "touched", lambda _root: list(touched.PARTS))
+    monkeypatch.setattr(touched, "touched", lambda _root: [touched.KERNELS, touched.BROWSER])
 
 
 @pytest.mark.usefixtures("all_touched")
@@ -187,21 +197,21 @@ def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> No
     lint = [name for name, _ in testing.lint_steps(here())]
     before = ["ruff check", "ruff format", "spelling", "import contracts"]
     assert lint == [*before, "documents", "mypy"]
-    steps = testing.test_steps(here(), False, testing.DEFAULT, ["-k", "router"])
+    steps = testing.test_steps(here(), False, scopes.DEFAULT, ["-k", "router"])
     names = ["unit tests", KERNELS, "end-to-end tests"]
     assert [name for name, _ in steps] == names
     unit, kernels, end = (command for _, command in steps)
     assert unit[-3:] == ["tests/unit", "-k", "router"] and "-n" in unit
-    assert kernels[-5:] == ["-m", "toolkit.setup.kernels", "tests/unit", "-k", "router"]
+    assert kernels[-4:] == ["-m", "toolkit.setup.kernels", "-k", "router"]
     assert end[-3:] == ["tests/e2e", "-k", "router"] and "loadgroup" in end
     for unit_only, scope, kept in (
-        (True, testing.DEFAULT, names[:-1]),
-        (False, testing.FAST, names[:1]),
-        (False, testing.FULL, names),
+        (True, scopes.DEFAULT, names[:-1]),
+        (False, scopes.FAST, names[:1]),
+        (False, scopes.FULL, names),
     ):
         assert [name for name, _ in testing.test_steps(here(), unit_only, scope, [])] == kept
-    (every,) = (c for n, c in testing.test_steps(here(), True, testing.FULL, []) if n == KERNELS)
-    assert every[-2:] == ["--every", "tests/unit"]
+    (every,) = (c for n, c in testing.test_steps(here(), True, scopes.FULL, []) if n == KERNELS)
+    assert every[-1] == "--every"
 
 
 def test_pre_commit_runs_the_lint_steps_and_has_no_list_of_its_own(
@@ -223,13 +233,13 @@ def test_pre_commit_runs_the_lint_steps_and_has_no_list_of_its_own(
 
 def test_named_tests_take_the_place_of_all() -> None:
     file = "tests/unit/setup/test_state.py"
-    command = testing.test_steps(here(), False, testing.DEFAULT, [f"{file}::test_x"])[-1][1]
+    command = testing.test_steps(here(), False, scopes.DEFAULT, [f"{file}::test_x"])[-1][1]
     assert command[-1] == f"{file}::test_x" and "tests/e2e" not in command
 
 
 def kernel_runs(*extra: str) -> list[list[str]]:
     """The words that the step of other kernels hands to pytest; nothing where it is left out."""
-    steps = testing.test_steps(here(), True, testing.DEFAULT, extra)
+    steps = testing.test_steps(here(), True, scopes.DEFAULT, extra)
     return [command[3:] for name, command in steps if name == KERNELS]
 
 
@@ -239,14 +249,14 @@ def test_a_part_that_the_change_does_not_touch_runs_in_a_full_run_only(
     monkeypatch.setattr(touched, "touched", lambda _root: [])
     assert kernel_runs() == []
     assert kernel_runs("tests/unit/placement") == [["tests/unit/placement"]]
-    full = testing.test_steps(here(), True, testing.FULL, [])
+    full = testing.test_steps(here(), True, scopes.FULL, [])
     assert [name for name, _ in full] == ["unit tests", KERNELS]
 
 
 @pytest.mark.usefixtures("all_touched")
 def test_other_kernels_get_the_named_unit_tests_alone() -> None:
     one, end = "tests/unit/placement/test_joint.py::test_nodes_come_first", "tests/e2e"
-    assert kernel_runs() == [["tests/unit"]]
+    assert kernel_runs() == [[]]
     assert kernel_runs(one, "-x") == [[one, "-x"]]
     assert kernel_runs(one, end) == [[one]]
     assert kernel_runs("tests") == [["tests"]]
@@ -299,7 +309,7 @@ def test_a_run_that_passes_says_so_of_every_part(
     monkeypatch.setattr(touched, "recorded", lambda _root: {})
     assert stand_in([], [("tests", ["false"])]) == 1 and recorded == []
     assert stand_in([], [("tests", ["true"])]) == 0
-    assert recorded == [list(touched.PARTS)]
+    assert recorded == [list(touched.Checkout(here().root).tests)]
 
 
 def test_what_lint_finds_ends_the_run(

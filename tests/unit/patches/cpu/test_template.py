@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -142,3 +143,22 @@ def test_limits_are_given_as_they_are() -> None:
     assert environment == dict(os.environ)
     restore(environment, limits)
     assert dict(limits)[resource.RLIMIT_NOFILE] == resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def test_nothing_is_collected_while_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template, "MODULES", ("one", "two"))
+    collecting = []
+    monkeypatch.setattr(
+        template.importlib,  # type: ignore[attr-defined]
+        "import_module",
+        lambda name: collecting.append((name, gc.isenabled())),
+    )
+    assert gc.isenabled()
+    template.preload()
+    assert collecting == [("one", False), ("two", False)] and gc.isenabled()
+    gc.disable()
+    try:
+        template.preload()
+        assert not gc.isenabled(), "somebody else had turned it off"
+    finally:
+        gc.enable()
