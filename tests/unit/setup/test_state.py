@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import random
+import string
 import subprocess
 import sys
 from collections.abc import Callable
@@ -189,7 +191,7 @@ def all_touched(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("all_touched")
 def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> None:
     lint = [name for name, _ in testing.lint_steps(here())]
-    before = ["ruff check", "ruff format", "spelling", "import contracts"]
+    before = ["ruff check", "ruff format", "spelling", "secrets", "import contracts"]
     assert lint == [*before, "documents", "mypy"]
     steps = testing.test_steps(here(), False, testing.DEFAULT, ["-k", "router"])
     names = ["unit tests", KERNELS, "end-to-end tests"]
@@ -206,6 +208,17 @@ def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> No
         assert [name for name, _ in testing.test_steps(here(), unit_only, scope, [])] == kept
     (every,) = (c for n, c in testing.test_steps(here(), True, testing.FULL, []) if n == KERNELS)
     assert every[-2:] == ["--every", "tests/unit"]
+
+
+@pytest.mark.parametrize(("planted", "status"), [(True, 200), (False, 0)])
+def test_a_planted_key_is_found(planted: bool, status: int, tmp_path: Path) -> None:
+    """The key is made here, or this file would not pass the step."""
+    (command,) = (words for name, words in testing.lint_steps(here()) if name == "secrets")
+    key = "ghp_" + "".join(random.Random(7).choices(string.ascii_letters + string.digits, k=36))
+    (tmp_path / "client.py").write_text(f"token = {key!r}\n" if planted else "token = None\n")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert ("client.py" in done.stdout) is planted and key not in done.stdout
 
 
 def test_pre_commit_runs_the_lint_steps_and_has_no_list_of_its_own(
