@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from typing import Iterator
+from typing import Dict, Iterator, List
 
 from toolkit.setup import checks, installer, libraries, lockfile, say, stamp, verify
 from toolkit.setup.layout import SetupLayout
@@ -89,24 +89,28 @@ def _usable(layout: SetupLayout) -> bool:
 
 def _fill(layout: SetupLayout) -> None:
     pins = lockfile.parse(layout.requirements.read_text())
-    if stamp.read(layout) is None:  # maybe the rest of an interrupted one
-        verify.forget_damaged(layout.site_packages, pins)
     stamp.remove(layout)
     layout.log.write_text("")
     # A PyTorch of the version that is there already does, whatever its build.
-    wrong = verify.differing(layout.site_packages, pins)
+    wrong = _lacking(layout, pins)
     if wrong:
         with say.step(f"{len(wrong)} pinned packages (PyTorch, SGLang, Mooncake; no CUDA)"):
             installer.install(layout, [f"{name}=={pins[name]}" for name in wrong])
     with say.step("the project itself, editable"):
         installer.install(layout, ["--no-build-isolation", "--editable", str(layout.root)])
-    wrong = verify.differing(layout.site_packages, pins)
+    wrong = _lacking(layout, pins)
     if wrong:
         raise say.SetupError(
             f"These packages are still not as pinned: {' '.join(wrong)}. Remove {layout.venv} "
             f"and run the command again. (The whole story: {layout.log})"
         )
     stamp.write(layout, stamp.wanted(layout))
+
+
+def _lacking(layout: SetupLayout, pins: Dict[str, str]) -> List[str]:
+    """What is to be installed. An install that was killed left some packages half there."""
+    verify.forget_damaged(layout.site_packages, pins)
+    return verify.differing(layout.site_packages, pins)
 
 
 @contextmanager
