@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from patches.layers import composed
+from patches.layers import Around, composed
 from patches.propagation import one_walk
 
 REFUSED_EXIT_CODE = 78
@@ -48,7 +48,7 @@ class Hook:
     """
 
     target: str
-    around: Callable[..., Any]
+    around: Around
     parameters: tuple[str, ...]
 
 
@@ -230,13 +230,13 @@ def install(patches: Sequence[Patch]) -> dict[str, str]:
     return chosen
 
 
-def hooks_of(patches: Sequence[Patch]) -> dict[str, list[Callable[..., Any]]]:
+def hooks_of(patches: Sequence[Patch]) -> dict[str, list[Around]]:
     """By symbol, what wraps it: innermost first, as `patches` are given.
 
     Raises:
         PatchError: a patch hooks a symbol twice, so that nobody has said in which order.
     """
-    arounds: dict[str, list[Callable[..., Any]]] = {}
+    arounds: dict[str, list[Around]] = {}
     for patch in patches:
         targets = [hook.target for hook in patch.hooks]
         for hook in patch.hooks:
@@ -258,7 +258,7 @@ def _check_given_order(patches: Sequence[Patch]) -> None:
             )
 
 
-def _check_one_name(hooked: Mapping[str, Any]) -> None:
+def _check_one_name(hooked: Mapping[str, object]) -> None:
     """A function that is hooked under two names would have hooks that no order speaks of."""
     names: dict[int, str] = {}
     for target, function in hooked.items():

@@ -14,7 +14,8 @@ import io
 import json
 import os
 import sys
-from typing import Any
+
+from patches.sglang_types import ServerArgs
 
 RESOLVED_FIELDS = (
     "page_size", "dtype", "kv_cache_dtype", "tp_size", "ep_size", "context_length",
@@ -30,7 +31,7 @@ RESOLVED_FIELDS = (
 )  # fmt: skip
 
 
-def check(argv: list[str]) -> dict[str, Any]:
+def check(argv: list[str]) -> dict[str, object]:
     """What SGLang says of one command line: `ok`, its `error` in SGLang's words, and the values
     that it resolved."""
     from sglang.srt.server_args import prepare_server_args
@@ -59,7 +60,7 @@ def check(argv: list[str]) -> dict[str, Any]:
     return {"ok": True, "error": None, "resolved": found}
 
 
-def resolved(server_args: Any) -> dict[str, Any]:
+def resolved(server_args: ServerArgs) -> dict[str, object]:
     """What SGLang made of the flags, plain: RESOLVED_FIELDS; `dp_size` and `enable_dp_attention`,
     see `patches.dp.layout`; `prefill_cuda_graph`, the backend or "disabled"; `only_sliding_window`,
     whether every layer's KV is in the sliding-window pool. `server_args` must have been resolved.
@@ -78,11 +79,11 @@ def resolved(server_args: Any) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
 
 
-def check_away(argv: list[str]) -> dict[str, Any]:
+def check_away(argv: list[str]) -> dict[str, object]:
     """The same of flags for CUDA on a machine without it. What SGLang refuses for that alone (the
     state cache of Qwen3-Next asserts that there is CUDA) is asked again as if there were."""
     answer = check(argv)

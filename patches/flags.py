@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+
+from patches.sglang_types import ModelConfig, ServerArgs
 
 OVERRIDES = "sglang.srt.arg_groups.overrides"
 SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
@@ -41,14 +42,14 @@ def understood(argv: Sequence[str]) -> list[str]:
     return [each for at, each in enumerate(argv) if not {at, at - 1} & dropped]
 
 
-def resolve_flags(server_args: Any) -> None:
+def resolve_flags(server_args: ServerArgs) -> None:
     """Resolve them, if they are not yet. Raises whatever SGLang has against them."""
     resolve_once = getattr(server_args, "resolve_once", None)
     if resolve_once is not None:
         resolve_once()
 
 
-def resolved_view(server_args: Any) -> Any:
+def resolved_view(server_args: ServerArgs) -> ServerArgs:
     """What SGLang has made of them, by the flags' names."""
     from sglang.srt.arg_groups import overrides
 
@@ -56,12 +57,14 @@ def resolved_view(server_args: Any) -> Any:
     return server_args if view is None else view(server_args)
 
 
-def model_config(server_args: Any) -> Any:
+def model_config(server_args: ServerArgs) -> ModelConfig:
     """SGLang's `ModelConfig` of the model that resolved flags name."""
     from sglang.srt.arg_groups import overrides
 
-    described = getattr(overrides, "model_config_of", None)
-    return server_args.get_model_config() if described is None else described(server_args)
+    # 0.5.17 asks the flags themselves.
+    described = getattr(overrides, "model_config_of", lambda flags: flags.get_model_config())
+    found: ModelConfig = described(server_args)
+    return found
 
 
 def allow_deterministic() -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
-Around = Callable[..., Any]
+Returned = TypeVar("Returned")
+Original = Callable[..., Returned]
+"""What a hook wraps, and calls as SGLang would have."""
+Around = Callable[..., object]
 """A hook: it is called as `around(original, *args, **kwargs)` in place of `original`."""
 
 
@@ -20,18 +23,18 @@ def composed(arounds: Sequence[Around]) -> Around:
         return arounds[0]
 
     @functools.cache  # of one function: SGLang gives a hook the function that it wraps each time
-    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(original: Original[object]) -> Original[object]:
         return functools.reduce(_wrap, arounds, original)
 
-    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def around(original: Original[object], *args: object, **kwargs: object) -> object:
         return wrapped(original)(*args, **kwargs)
 
     return around
 
 
-def _wrap(inner: Callable[..., Any], around: Around) -> Callable[..., Any]:
+def _wrap(inner: Original[object], around: Around) -> Original[object]:
     @functools.wraps(inner)
-    def outer(*args: Any, **kwargs: Any) -> Any:
+    def outer(*args: object, **kwargs: object) -> object:
         return around(inner, *args, **kwargs)
 
     return outer

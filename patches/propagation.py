@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
 
 WALK = "sglang.srt.plugins.hook_registry._propagate_patch"
 """`(original, wrapped, source) -> int`: puts `wrapped` in place of `original` in all modules but
@@ -47,7 +46,7 @@ class Places:
 
 
 @contextmanager
-def one_walk(functions: Iterable[Any]) -> Iterator[None]:
+def one_walk(functions: Iterable[object]) -> Iterator[None]:
     """While the block runs, hooks on these functions find their places so. Import nothing there.
 
     A release that has no such walk keeps its own way.

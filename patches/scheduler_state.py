@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolkit.policies.preemption.bounds import Bounds
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from patches.pd.rank_sockets import RankSockets
     from patches.pd.waiting_order import WaitingOrder
     from patches.preempt.boundary import BestEffortBatch
-    from patches.sglang_types import Batch, Scheduler
+    from patches.sglang_types import Batch, ForwardBatch, Req, Scheduler, SendingManager
     from patches.steps.batch_trace import Trace
     from patches.steps.step_log import StepLog
     from patches.streams.heartbeat import Rounds
@@ -54,7 +54,7 @@ class EarlyState:
     """`kept`: taken from the socket and left for the loop's own look, in order of arrival.
     `on_gpu`: the rank looks while it waits for a result."""
 
-    kept: deque[Any] = field(default_factory=deque)
+    kept: deque[object] = field(default_factory=deque)
     on_gpu: bool = False
 
 
@@ -83,7 +83,7 @@ class MovingState:
     """Requests that go on elsewhere. `manager`: None where the rank cannot send, for the reason
     `why`. `moves` and `held` are by request id; `held`: whose output is held back."""
 
-    manager: Any = None
+    manager: SendingManager | None = None
     why: str = "it has not started"
     moves: dict[str, Outgoing] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Aside:
     """`chunked`: a best-effort prompt, a part of which is computed. `passed`: batches and steps of
     others since a best-effort one, while such a one waits."""
 
-    chunked: Any = None
+    chunked: Req | None = None
     passed: int = 0
 
 
@@ -115,11 +115,11 @@ class BoundaryState:
     slo_s: float = float("inf")
     layers: int = 0
     running: BestEffortBatch | None = None
-    forward: Any = None
+    forward: ForwardBatch | None = None
     """The ForwardBatch of `running`."""
     done: int = 0
     """Layers that `running` has behind it."""
-    kept: deque[Any] = field(default_factory=deque)
+    kept: deque[object] = field(default_factory=deque)
     """Taken from the socket and left for the loop's own look, in order of arrival."""
     rate_s: float = 0.0
     """Seconds a prompt token, of the last batch that was nobody's to stop."""

@@ -7,7 +7,9 @@ and signal handler of SGLang's finds it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from patches.sglang_types import ServingState, TokenizerManager
 
 if TYPE_CHECKING:
     from patches.relocate.order import Desk
@@ -30,7 +32,7 @@ class ServerState:
     """`relocation_order`."""
 
 
-def of(manager: Any) -> ServerState:
+def of(manager: object) -> ServerState:
     """The state of the server that this tokenizer manager belongs to."""
     found: ServerState | None = getattr(manager, ATTRIBUTE, None)
     if found is None:
@@ -39,8 +41,9 @@ def of(manager: Any) -> ServerState:
     return found
 
 
-def serving_manager() -> Any:
+def serving_manager() -> TokenizerManager:
     """SGLang's tokenizer manager, once the server has one."""
     from patches.base import resolve
 
-    return resolve("sglang.srt.entrypoints.http_server.get_global_state")().tokenizer_manager
+    state: ServingState = resolve("sglang.srt.entrypoints.http_server.get_global_state")()
+    return state.tokenizer_manager

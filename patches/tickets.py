@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import Any
 
+from patches.sglang_types import Named
 from toolkit.contract.ticket import TICKET_KEY, Ticket, TicketError, read, sign
 from toolkit.contract.variables import OWN_KEY_VARIABLE, WORKER_KEY_VARIABLE
 
@@ -19,7 +19,7 @@ def ticket_key() -> str:
     return key or os.environ.setdefault(OWN_KEY_VARIABLE, secrets.token_hex(32))
 
 
-def ticket_of(request: Any) -> Ticket:
+def ticket_of(request: Named) -> Ticket:
     """The ticket of anything with `rid` and `sampling_params`; empty for an ordinary request.
 
     Raises:
@@ -31,7 +31,7 @@ def ticket_of(request: Any) -> Ticket:
     return read(custom, request.rid, ticket_key())
 
 
-def add_capture(request: Any) -> None:
+def add_capture(request: Named) -> None:
     """Ask this worker's schedulers for the experts of a tokenized request; what its ticket says
     already stays. One with a ticket that is none is left for the schedulers to refuse."""
     try:

@@ -11,9 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch, resolve
+from patches.layers import Original
+from patches.sglang_types import ForwardBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BACKEND = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
 METHOD = "get_cpu_graph_seq_len_fill_value"
@@ -24,11 +29,11 @@ PLAN = "_toolkit_decode_plan"
 class Plan:
     """A decode batch: the KV slots of all requests, one after the other, and where each begins."""
 
-    slots: Any
+    slots: Tensor
     bounds: list[int]
 
 
-def plan(req_to_token: Any, req_pool_indices: Any, seq_lens: Any) -> Plan:
+def plan(req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor) -> Plan:
     """Of a batch whose request i has `seq_lens[i]` tokens."""
     import torch
 
@@ -42,8 +47,13 @@ def plan(req_to_token: Any, req_pool_indices: Any, seq_lens: Any) -> Plan:
 
 
 def attend(
-    query: Any, output: Any, k_cache: Any, v_cache: Any, batch: Plan, scaling: float | None
-) -> Any:
+    query: Tensor,
+    output: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    batch: Plan,
+    scaling: float | None,
+) -> Tensor:
     """`query` [B, heads, D] against slots of `k_cache`, `v_cache` [slots, KV heads, D]."""
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -62,32 +72,32 @@ def attend(
     return output
 
 
-def is_plain(query: Any, keys: Any, encoder_lens: Any, **options: Any) -> bool:
+def is_plain(query: Tensor, keys: Tensor, encoder_lens: Tensor | None, **options: object) -> bool:
     """Whether it is attention of a decoder to all that came before, without a window."""
     within = encoder_lens is None and not options.get("is_cross_attn")
     windowed = options.get("sliding_window_size") is not None
     return within and not windowed and query.dtype == keys.dtype
 
 
-def _begin(original: Any, self: Any, forward_batch: Any) -> Any:
+def _begin(original: Original[object], self: object, forward_batch: ForwardBatch) -> object:
     setattr(self, PLAN, None)
     return original(self, forward_batch)
 
 
 def _decode(
-    original: Any,
-    self: Any,
-    query: Any,
-    output: Any,
-    k_cache: Any,
-    v_cache: Any,
-    req_to_token: Any,
-    req_pool_indices: Any,
-    seq_lens: Any,
-    encoder_lens: Any = None,
+    original: Original[object],
+    self: object,
+    query: Tensor,
+    output: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    req_to_token: Tensor,
+    req_pool_indices: Tensor,
+    seq_lens: Tensor,
+    encoder_lens: Tensor | None = None,
     scaling: float | None = None,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> object:
     if not is_plain(query, k_cache, encoder_lens, **options):
         args = (query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens)
         return original(self, *args, encoder_lens, scaling=scaling, **options)
@@ -99,7 +109,7 @@ def _decode(
 
 
 def _add_fill_value() -> None:
-    def fill_value(_self: Any) -> int:
+    def fill_value(_self: object) -> int:
         return 1
 
     backend = resolve(BACKEND)

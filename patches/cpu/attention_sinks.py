@@ -10,23 +10,28 @@ GPT-OSS, for good reason; here is what is missing.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original
+from patches.sglang_types import AttentionLayer, ForwardBatch, TorchBackend
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BACKEND = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
 ARGUMENTS = ("self", "q", "k", "v", "layer", "forward_batch", "save_kv_cache")
 
 
 def attend(
-    query: Any,
-    keys: Any,
-    values: Any,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
     first: int,
     window: int | None,
     scaling: float,
-    sinks: Any = None,
-) -> Any:
+    sinks: Tensor | None = None,
+) -> Tensor:
     """`query` [Q, heads, D] of positions from `first` on, against `keys`, `values` [N, KV heads,
     D] of positions 0 to N - 1. A query sees `window` positions before its own. `sinks` [heads]: a
     score for nothing, which takes its share of the weights."""
@@ -50,7 +55,7 @@ def attend(
     return torch.einsum("hqn,nhd->qhd", weights, values)
 
 
-def _own_pool(backend: Any, layer: Any) -> bool:
+def _own_pool(backend: TorchBackend, layer: AttentionLayer) -> bool:
     """Whether this layer's keys are in the sliding-window pool."""
     if not backend.use_sliding_window_kv_pool:
         return False
@@ -58,17 +63,17 @@ def _own_pool(backend: Any, layer: Any) -> bool:
 
 
 def _extend(
-    original: Any,
-    self: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    layer: Any,
-    forward_batch: Any,
+    original: Original[object],
+    self: TorchBackend,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer: AttentionLayer,
+    forward_batch: ForwardBatch,
     save_kv_cache: bool = True,
-    sinks: Any = None,
-    **rest: Any,
-) -> Any:
+    sinks: Tensor | None = None,
+    **rest: object,
+) -> object:
     if sinks is None and not _own_pool(self, layer):
         return original(self, q, k, v, layer, forward_batch, save_kv_cache, **rest)
     starts = forward_batch.extend_prefix_lens.tolist()
@@ -76,17 +81,17 @@ def _extend(
 
 
 def _decode(
-    original: Any,
-    self: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    layer: Any,
-    forward_batch: Any,
+    original: Original[object],
+    self: TorchBackend,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer: AttentionLayer,
+    forward_batch: ForwardBatch,
     save_kv_cache: bool = True,
-    sinks: Any = None,
-    **rest: Any,
-) -> Any:
+    sinks: Tensor | None = None,
+    **rest: object,
+) -> object:
     if sinks is None and not _own_pool(self, layer):
         return original(self, q, k, v, layer, forward_batch, save_kv_cache, **rest)
     starts = (forward_batch.seq_lens - 1).tolist()
@@ -94,16 +99,16 @@ def _decode(
 
 
 def _run(
-    backend: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    layer: Any,
-    forward_batch: Any,
+    backend: TorchBackend,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer: AttentionLayer,
+    forward_batch: ForwardBatch,
     save: bool,
-    sinks: Any,
+    sinks: Tensor | None,
     starts: list[int],
-) -> Any:
+) -> Tensor:
     """Tokens from position `starts[i]` on of request i."""
     from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 

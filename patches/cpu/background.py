@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.layers import Original
 from patches.sglang_types import Scheduler
 from toolkit.contract.variables import BACKGROUND_VARIABLE
 
@@ -25,7 +25,7 @@ NICE = 10
 """A tenth of a core that another thread wants too."""
 
 
-def _step_back(original: Any, scheduler: Scheduler) -> None:
+def _step_back(original: Original[None], scheduler: Scheduler) -> None:
     _start_zmq_threads()
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
     original(scheduler)

@@ -15,17 +15,20 @@ own attention, of which nothing is promised.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
 from patches.cpu.attention import is_plain
 from patches.flags import DETERMINISTIC, allow_deterministic
+from patches.layers import Original
+from patches.sglang_types import ModelRunner
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 BACKEND = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
-_library: Any = None
+_library: torch.library.Library | None = None
 """The kernels are registered as long as this object lives; None: the flag is not given."""
 
 
@@ -38,7 +41,9 @@ def mm(left: Tensor, right: Tensor) -> Tensor:
     return product
 
 
-def addmm(added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+def addmm(
+    added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
     """`beta * added + alpha * (left x right)`."""
     return beta * added + alpha * mm(left, right)
 
@@ -80,35 +85,35 @@ def attend(
         output[number] = found.reshape(row.shape[0], -1)
 
 
-def _row_by_row(original: Any, runner: Any) -> None:
+def _row_by_row(original: Original[None], runner: ModelRunner) -> None:
     if runner.server_args.enable_deterministic_inference:
         compute_by_rows()
     else:
         original(runner)
 
 
-def _ours(query: Any, keys: Any, encoder_lens: Any, **options: Any) -> bool:
+def _ours(query: Tensor, keys: Tensor, encoder_lens: Tensor | None, **options: object) -> bool:
     return _library is not None and is_plain(query, keys, encoder_lens, **options)
 
 
 def _extend(
-    original: Any,
-    self: Any,
-    query: Any,
-    output: Any,
-    k_cache: Any,
-    v_cache: Any,
-    req_to_token: Any,
-    req_pool_indices: Any,
-    seq_lens: Any,
-    extend_prefix_lens: Any,
-    extend_seq_lens: Any,
-    encoder_lens: Any = None,
+    original: Original[object],
+    self: object,
+    query: Tensor,
+    output: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    req_to_token: Tensor,
+    req_pool_indices: Tensor,
+    seq_lens: Tensor,
+    extend_prefix_lens: Tensor,
+    extend_seq_lens: Tensor,
+    encoder_lens: Tensor | None = None,
     scaling: float | None = None,
     enable_gqa: bool = False,
     causal: bool = False,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> object:
     if not causal or not _ours(query, k_cache, encoder_lens, **options):
         pools = (k_cache, v_cache, req_to_token, req_pool_indices)
         lengths = (seq_lens, extend_prefix_lens, extend_seq_lens, encoder_lens)
@@ -126,19 +131,19 @@ def _extend(
 
 
 def _decode(
-    original: Any,
-    self: Any,
-    query: Any,
-    output: Any,
-    k_cache: Any,
-    v_cache: Any,
-    req_to_token: Any,
-    req_pool_indices: Any,
-    seq_lens: Any,
-    encoder_lens: Any = None,
+    original: Original[object],
+    self: object,
+    query: Tensor,
+    output: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    req_to_token: Tensor,
+    req_pool_indices: Tensor,
+    seq_lens: Tensor,
+    encoder_lens: Tensor | None = None,
     scaling: float | None = None,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> object:
     if not _ours(query, k_cache, encoder_lens, **options):
         args = (query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens)
         return original(self, *args, encoder_lens, scaling=scaling, **options)
@@ -158,10 +163,10 @@ def murmur(seeds: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
     import numpy as np
     import torch
 
-    def rotated(words: Any, by: int) -> Any:
+    def rotated(words: Tensor, by: int) -> Tensor:
         return (words << np.uint32(by)) | (words >> np.uint32(32 - by))
 
-    def mixed(state: Any, block: Any) -> Any:
+    def mixed(state: Tensor, block: Tensor) -> Tensor:
         block = rotated(block * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
         return rotated(state ^ block, 13) * np.uint32(5) + np.uint32(0xE6546B64)
 
@@ -175,7 +180,9 @@ def murmur(seeds: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
     return torch.from_numpy((state ^ (state >> np.uint32(16))).astype(np.int64))
 
 
-def _hash(original: Any, seed: Any, positions: Any, col_indices: Any) -> Any:
+def _hash(
+    original: Original[object], seed: Tensor, positions: Tensor, col_indices: Tensor
+) -> object:
     return murmur(seed, positions, col_indices)
 
 

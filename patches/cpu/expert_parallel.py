@@ -8,14 +8,23 @@ the others.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original
+from patches.sglang_types import Picks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _ignore_remote_experts(
-    original: Any, layer: Any, x: Any, topk_output: Any, moe_runner_config: Any
-) -> Any:
+    original: Original[Tensor],
+    layer: object,
+    x: Tensor,
+    topk_output: Picks,
+    moe_runner_config: object,
+) -> Tensor:
     local = topk_output.topk_ids >= 0
     if local.all():
         return original(layer, x, topk_output, moe_runner_config)

@@ -9,17 +9,25 @@ ones (`topk.py:2243`) and before the recorder takes the physical ones.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-def _select_without_dispatch_info(original: Any, *args: Any, **kwargs: Any) -> Any:
+def _select_without_dispatch_info(
+    original: Original[object], *args: object, **kwargs: object
+) -> object:
     kwargs["expert_location_dispatch_info"] = None
     return original(*args, **kwargs)
 
 
-def _remap_to_physical(original: Any, **kwargs: Any) -> Any:
+def _remap_to_physical(
+    original: Original[tuple[Tensor, Tensor, Tensor]], **kwargs: object
+) -> tuple[Tensor, Tensor, Tensor]:
     from sglang.srt.eplb.expert_location import get_global_expert_location_metadata
     from sglang.srt.eplb.expert_location_dispatch import (
         ExpertLocationDispatchInfo,

@@ -7,14 +7,23 @@ keeps the own part, as SGLang does for deterministic inference.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original
+from patches.sglang_types import Group
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _by_all_reduce(
-    original: Any, group: Any, input_: Any, output: Any = None, sizes: Any = None
-) -> Any:
+    original: Original[Tensor],
+    group: Group,
+    input_: Tensor,
+    output: Tensor | None = None,
+    sizes: list[int] | None = None,
+) -> Tensor:
     rows = sizes or [len(input_) // group.world_size] * group.world_size
     first, count = sum(rows[: group.rank_in_group]), rows[group.rank_in_group]
     part = group.all_reduce(input_.clone()).narrow(0, first, count)

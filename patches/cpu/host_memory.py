@@ -7,18 +7,22 @@ HiCache allocate through it. In 0.5.17 the capturer pins by torch itself, which 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch, Variant
+from patches.layers import Original
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CAPTURER = "sglang.srt.state_capturer.base"
 
 
-def _skip_registration(_original: Any, buffer: Any, *_: Any, **__: Any) -> None:
+def _skip_registration(_original: Original[None], buffer: Tensor, *_: object, **__: object) -> None:
     """Leave `buffer` as ordinary pageable memory."""
 
 
-def _unpinned(original: Any, cache: Any, *args: Any, **kwargs: Any) -> None:
+def _unpinned(original: Original[None], cache: object, *args: object, **kwargs: object) -> None:
     import torch
 
     zeros = torch.zeros

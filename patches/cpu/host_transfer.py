@@ -10,9 +10,13 @@ that comes from a store is pinned, which takes an accelerator (`mha.py:605`, `ml
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from patches.base import EITHER, Hook, Patch, resolve
+from patches.layers import Original
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 POOLS = "sglang.srt.mem_cache.pool_host"
 RESERVE = "HICACHE_HOST_MEMORY_RESERVE_BYTES"
@@ -21,12 +25,18 @@ PAGE = "get_dummy_flat_data_page"
 FREE_BYTES = 2**30
 
 
+class HostPool(Protocol):
+    """SGLang's pool of KV in host memory."""
+
+    pin_memory: bool
+
+
 def transfer(
     *,
-    src_layers: Sequence[Any],
-    dst_layers: Sequence[Any],
-    src_indices: Any,
-    dst_indices: Any,
+    src_layers: Sequence[Tensor],
+    dst_layers: Sequence[Tensor],
+    src_indices: Tensor,
+    dst_indices: Tensor,
     page_size: int,
 ) -> None:
     """Copy rows `src_indices` [T] of each layer to rows `dst_indices` [T]; all of them are there
@@ -35,7 +45,7 @@ def transfer(
         target[dst_indices] = source[src_indices]
 
 
-def _unpinned(original: Any, pool: Any) -> Any:
+def _unpinned(original: Original[object], pool: HostPool) -> object:
     pool.pin_memory = False
     return original(pool)
 

@@ -17,10 +17,10 @@ held up is over by then.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from patches.base import Hook, Patch, Process
 from patches.dp import layout
+from patches.layers import Original
 from patches.pd.early_send import all_parked
 from patches.scheduler_state import of
 from patches.sglang_types import Scheduler
@@ -36,7 +36,7 @@ IDLE_MS = 5
 """The first request after a rest starts so much later at most."""
 
 
-def _on_idle(original: Any, scheduler: Scheduler) -> None:
+def _on_idle(original: Original[None], scheduler: Scheduler) -> None:
     from sglang.srt.runtime_context import get_parallel
 
     original(scheduler)

@@ -9,15 +9,14 @@ that SGLang has, which decode and prompts behind a cached prefix take, is right 
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import Hook, Patch, Process, resolve
+from patches.layers import Original
 
 HANDLERS = "sglang.srt.models.deepseek_common.attention_backend_handler"
 BACKEND = "torch_native"
 
 
-def _latent_always(original: Any, cls: Any, name: str) -> Any:
+def _latent_always(original: Original[object], cls: object, name: str) -> object:
     if name == BACKEND:
         return resolve(f"{HANDLERS}._dispatch_mla_subtype")
     return original(cls, name)

@@ -8,9 +8,14 @@ pin a tensor of a worker with LoRA does nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from patches.base import Hook, Patch, Process, resolve
+from patches.layers import Original
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
 MODULES = ("sglang.srt.lora.layers", "sglang.srt.lora.backend.torch_backend")
@@ -19,27 +24,27 @@ MODULES = ("sglang.srt.lora.layers", "sglang.srt.lora.backend.torch_backend")
 class Unpinned:
     """torch, but what it makes is ordinary memory."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._torch, name)
 
-    def tensor(self, *args: Any, pin_memory: bool = False, **options: Any) -> Any:
+    def tensor(self, *args: object, pin_memory: bool = False, **options: object) -> Tensor:
         return self._torch.tensor(*args, **options)
 
-    def zeros(self, *args: Any, pin_memory: bool = False, **options: Any) -> Any:
+    def zeros(self, *args: object, pin_memory: bool = False, **options: object) -> Tensor:
         return self._torch.zeros(*args, **options)
 
-    def empty(self, *args: Any, pin_memory: bool = False, **options: Any) -> Any:
+    def empty(self, *args: object, pin_memory: bool = False, **options: object) -> Tensor:
         return self._torch.empty(*args, **options)
 
 
-def _as_it_is(tensor: Any, *_: Any, **__: Any) -> Any:
+def _as_it_is(tensor: Tensor, *_: object, **__: object) -> Tensor:
     return tensor
 
 
-def _unpinned(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
+def _unpinned(original: Original[None], manager: object, *args: object, **kwargs: object) -> None:
     import torch
 
     torch.Tensor.pin_memory = _as_it_is

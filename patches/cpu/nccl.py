@@ -7,12 +7,11 @@ ends every worker of several ranks. Without the library SGLang goes on without i
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original
 
 
-def _absent(original: Any, library: Any, so_file: str | None = None) -> None:
+def _absent(original: Original[None], library: object, so_file: str | None = None) -> None:
     raise OSError("ranks on a CPU have no use for NCCL")
 
 

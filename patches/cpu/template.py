@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.layers import Original
 from toolkit.preloaded import shown
 from toolkit.preloaded.server import die_with_parent, set_environment
 
@@ -130,26 +131,30 @@ def _serve(server: int, listener: int, alive: int) -> None:
     forkserver.main(listener, alive, preload=[])
 
 
+Limits = tuple[tuple[int, tuple[int, int]], ...]
+"""By its number, the soft and the hard limit."""
+
+
 class Surroundings:
     """Environment and limits of a process; unpickling one gives them to the process that does."""
 
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[dict[str, str], Limits]]:
         limits = tuple((name, resource.getrlimit(name)) for name in LIMITS)
         return _surround, (dict(os.environ), limits)
 
 
-def _surround(environment: Mapping[str, str], limits: tuple[Any, ...]) -> None:
+def _surround(environment: Mapping[str, str], limits: Limits) -> None:
     set_environment(environment)
     for name, value in limits:
         resource.setrlimit(name, value)
 
 
-def _with_surroundings(original: Callable[[str], dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def _with_surroundings(original: Original[dict[str, object]]) -> Original[dict[str, object]]:
     """`get_preparation_data` whose result sets them in the child, before all else there."""
     return lambda name: {"toolkit_surroundings": Surroundings(), **original(name)}
 
 
-def _fork_from_template(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+def _fork_from_template(original: Original[None], *args: object, **kwargs: object) -> None:
     """SGLang chooses "spawn" for all that it starts after this."""
     original(*args, **kwargs)
     if _started:

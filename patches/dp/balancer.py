@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.dp.loads import NAME, RankLoads
 from patches.dp.request import request_view
-from patches.sglang_types import Snapshot
+from patches.sglang_types import Prompt, Snapshot
 from toolkit.limited_logs import limited_logger
 from toolkit.policies import make_policy
 from toolkit.policies.base import Policy, RequestView
+
+if TYPE_CHECKING:
+    import numpy as np
 
 log = limited_logger("toolkit.dp")
 
@@ -63,7 +66,11 @@ class Balancer:
             log.info("%s", self.describe())
 
     def choose(
-        self, req: Any, usable: Sequence[bool], now: float, signature: Any = None
+        self,
+        req: Prompt,
+        usable: Sequence[bool],
+        now: float,
+        signature: np.ndarray | str | None = None,
     ) -> int | None:
         """The rank for a request; None when SGLang sends to none. It counts as sent."""
         needs = self.policy.needs
@@ -77,7 +84,7 @@ class Balancer:
         self._sent(req, decision.index, view)
         return decision.index
 
-    def sent_elsewhere(self, req: Any, rank: int, now: float) -> None:
+    def sent_elsewhere(self, req: Prompt, rank: int, now: float) -> None:
         """The request named its rank (`routed_dp_rank`): nobody was asked, yet it is load."""
         self.named += 1
         self._sent(req, rank, request_view(req, now, self._salt))
@@ -95,7 +102,7 @@ class Balancer:
                 del self._generated[rid]
                 self.following.ended(rid, ended == "finished")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Plain data for the log."""
         counters = self.policy.counters
         return {
@@ -107,7 +114,7 @@ class Balancer:
             "in flight": len(self._generated),
         }
 
-    def _sent(self, req: Any, rank: int, view: RequestView) -> None:
+    def _sent(self, req: Prompt, rank: int, view: RequestView) -> None:
         self.loads.sent(rank, view.prompt_tokens, view.now)
         if not self.policy.needs.following or str(req.rid).startswith(HEALTH_CHECK):
             return

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import Hook, Patch, Process, refuse
 from patches.dp import layout
@@ -30,10 +30,15 @@ from patches.dp.locality import DpLocality
 from patches.dp.method import chosen
 from patches.dp.progress import Progressed
 from patches.dp.register import Register, announce
+from patches.layers import Original
+from patches.sglang_types import Controller, Tokenized
 from toolkit.contract.variables import DP_PROFILE_VARIABLE, DP_RECORD_VARIABLE
 from toolkit.limited_logs import limited_logger
 from toolkit.policies.base import Policy
 from toolkit.policies.dp_method import by_signature
+
+if TYPE_CHECKING:
+    import numpy as np
 
 log = limited_logger("toolkit.dp")
 
@@ -49,7 +54,7 @@ _REGISTER = "toolkit_register"
 _LOCALITY = "toolkit_locality"
 
 
-def _start(original: Any, controller: Any) -> None:
+def _start(original: Original[None], controller: Controller) -> None:
     original(controller)
     name = chosen()
     if name is None:
@@ -104,7 +109,7 @@ def _policy(name: str, locality: DpLocality | None) -> Policy:
     return policy
 
 
-def _look(controller: Any, balancer: Balancer) -> None:
+def _look(controller: Controller, balancer: Balancer) -> None:
     now = time.monotonic()
     if now - getattr(controller, _LOOKED, 0.0) >= BURST_S:
         setattr(controller, _LOOKED, now)
@@ -114,7 +119,7 @@ def _look(controller: Any, balancer: Balancer) -> None:
         _release(controller, balancer, locality.due(now))
 
 
-def _release(controller: Any, balancer: Balancer, held: list[Released]) -> None:
+def _release(controller: Controller, balancer: Balancer, held: list[Released[Tokenized]]) -> None:
     from sglang.srt.managers.io_struct import wrap_as_pickle
 
     for req, signature in held:
@@ -123,7 +128,7 @@ def _release(controller: Any, balancer: Balancer, held: list[Released]) -> None:
         _send(controller, balancer, req, signature)
 
 
-def _refresh(original: Any, controller: Any) -> None:
+def _refresh(original: Original[None], controller: Controller) -> None:
     """Before each dispatch, and once before a batch."""
     balancer = getattr(controller, _BALANCER, None)
     if balancer is None:
@@ -132,13 +137,14 @@ def _refresh(original: Any, controller: Any) -> None:
         _look(controller, balancer)
 
 
-def _dispatch(original: Any, controller: Any, req: Any) -> None:
+def _dispatch(original: Original[None], controller: Controller, req: Tokenized) -> None:
     balancer = getattr(controller, _BALANCER, None)
     if balancer is None:
         original(controller, req)
         return
-    if getattr(req, "routed_dp_rank", None) is not None:
-        _announce(controller, req, req.routed_dp_rank)
+    named = getattr(req, "routed_dp_rank", None)
+    if named is not None:
+        _announce(controller, req, named)
     if controller.maybe_external_dp_rank_routing(req):
         return
     locality = getattr(controller, _LOCALITY, None)
@@ -148,7 +154,12 @@ def _dispatch(original: Any, controller: Any, req: Any) -> None:
         _send(controller, balancer, req, "nothing heard of its prefill")
 
 
-def _send(controller: Any, balancer: Balancer, req: Any, signature: Any = None) -> None:
+def _send(
+    controller: Controller,
+    balancer: Balancer,
+    req: Tokenized,
+    signature: np.ndarray | str | None = None,
+) -> None:
     """Let the policy choose a rank, and send the request there."""
     from sglang.srt.managers.io_struct import sock_send
 
@@ -164,7 +175,7 @@ def _send(controller: Any, balancer: Balancer, req: Any, signature: Any = None) 
     sock_send(controller.workers[rank], req)
 
 
-def _bootstrap() -> tuple[Any, str]:
+def _bootstrap() -> tuple[int, str]:
     """The port of this worker's bootstrap server, and the host that stands for no server."""
     from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST
     from sglang.srt.runtime_context import get_disagg
@@ -172,14 +183,14 @@ def _bootstrap() -> tuple[Any, str]:
     return get_disagg().disaggregation_bootstrap_port, FAKE_BOOTSTRAP_HOST
 
 
-def _announce(controller: Any, req: Any, rank: int) -> None:
+def _announce(controller: Controller, req: Tokenized, rank: int) -> None:
     """Where decode has to fetch the KV of a prefill."""
     register = getattr(controller, _REGISTER, None)
     if register is not None:
         announce(register, req, rank, *_bootstrap())
 
 
-def _route_named(original: Any, controller: Any, req: Any) -> bool:
+def _route_named(original: Original[bool], controller: Controller, req: Tokenized) -> bool:
     named: bool = original(controller, req)
     balancer = getattr(controller, _BALANCER, None)
     if named and balancer is not None:
@@ -187,7 +198,7 @@ def _route_named(original: Any, controller: Any, req: Any) -> bool:
     return named
 
 
-def _loop(original: Any, controller: Any) -> None:
+def _loop(original: Original[None], controller: Controller) -> None:
     import zmq
     from sglang.srt.managers.io_struct import sock_recv
 
@@ -201,7 +212,7 @@ def _loop(original: Any, controller: Any) -> None:
         except zmq.ZMQError:
             waited_for = locality is not None and len(locality.holding)
             pause_s = BURST_S if waited_for else LOOK_S if balancer or receive else IDLE_S
-            controller.recv_from_tokenizer.poll(pause_s * 1000)
+            controller.recv_from_tokenizer.poll(round(pause_s * 1000))
             if balancer is not None:
                 _look(controller, balancer)
             elif receive is not None:
@@ -210,7 +221,7 @@ def _loop(original: Any, controller: Any) -> None:
         controller._request_dispatcher(req)
 
 
-def _send_aborted(original: Any, controller: Any, obj: Any) -> Any:
+def _send_aborted(original: Original[object], controller: Controller, obj: object) -> object:
     """An abort of a request that is held: it goes to a rank first, which then ends it as always."""
     locality = getattr(controller, _LOCALITY, None)
     if locality is not None and len(locality.holding):
@@ -219,7 +230,7 @@ def _send_aborted(original: Any, controller: Any, obj: Any) -> Any:
         if isinstance(obj, AbortReq):
             balancer: Balancer = getattr(controller, _BALANCER)
 
-            def wanted(req: Any) -> bool:
+            def wanted(req: Tokenized) -> bool:
                 # As the schedulers match them: a rid stands for all that begin with it.
                 return obj.abort_all or str(req.rid).startswith(obj.rid)
 

@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patches.base import Patch, PatchError, Process, enter, refuse, resolve
 from patches.environment import expected, installed
+from patches.sglang_types import ServerArgs
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 ENGINE = "sglang.srt.entrypoints.engine"
 FUNCTION = "run_data_parallel_controller_process"
@@ -29,15 +33,21 @@ PARAMETERS = ("server_args", "port_args", "pipe_writer")
 class ReportingPipe:
     """The controller's pipe to the main process; its report gets the names of our patches."""
 
-    def __init__(self, pipe: Any, names: tuple[str, ...]) -> None:
+    def __init__(self, pipe: Connection, names: tuple[str, ...]) -> None:
         self._pipe = pipe
         self._names = names
 
-    def send(self, report: Any) -> None:
+    def send(self, report: dict[str, object]) -> None:
         self._pipe.send(report | {REPORT: self._names})
 
 
-def run(server_args: Any, port_args: Any, pipe_writer: Any, *others: Any, **named: Any) -> None:
+def run(
+    server_args: ServerArgs,
+    port_args: object,
+    pipe_writer: Connection,
+    *others: object,
+    **named: object,
+) -> None:
     """Load the plugins, then be SGLang's DP controller."""
     enter(Process.CONTROLLER)
     from sglang.srt.plugins import load_plugins

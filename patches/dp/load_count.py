@@ -9,19 +9,25 @@ count into its snapshots as one more field, which every other reader passes over
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches import scheduler_state
 from patches.base import Hook, Patch, Process, Variant
 from patches.dp.method import chosen
+from patches.layers import Original
+from patches.sglang_types import Scheduler
+
+if TYPE_CHECKING:
+    import msgspec
 
 SNAPSHOT = "sglang.srt.managers.load_snapshot"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
 @cache
-def counted_snapshot() -> Any:
+def counted_snapshot() -> type[msgspec.Struct]:
     """SGLang's `LoadSnapshot` and `received`, -1 where nobody counts."""
     import msgspec
     from sglang.srt.managers.load_snapshot import LoadSnapshot
@@ -31,7 +37,9 @@ def counted_snapshot() -> Any:
     )
 
 
-def _count_received(original: Any, scheduler: Any, recv_reqs: Any) -> Any:
+def _count_received(
+    original: Original[object], scheduler: Scheduler, recv_reqs: Sequence[object]
+) -> object:
     if chosen() is not None:
         # Health checks of a busy scheduler are dropped in there: they were received all the same.
         scheduler_state.of(scheduler).received += sum(
@@ -40,7 +48,7 @@ def _count_received(original: Any, scheduler: Any, recv_reqs: Any) -> Any:
     return original(scheduler, recv_reqs)
 
 
-def _requests_in(scheduler: Any, received: Any) -> int:
+def _requests_in(scheduler: Scheduler, received: object) -> int:
     """How many requests came in one message: none in an order (a flush, an abort)."""
     found = getattr(scheduler, "_tokenized_requests", None)
     if found is not None:
@@ -55,7 +63,7 @@ def _requests_in(scheduler: Any, received: Any) -> int:
     return len(received) if isinstance(received, batches) else 0
 
 
-def _say_received(original: Any, inquirer: Any) -> Any:
+def _say_received(original: Original[msgspec.Struct], inquirer: object) -> object:
     snapshot = original(inquirer)
     if chosen() is None:
         return snapshot

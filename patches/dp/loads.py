@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Any
 
-from patches.sglang_types import Snapshot
+from patches.sglang_types import ServerArgs, Snapshot
 from toolkit.decide.waiting_work import STALE_S, waiting_tokens
 from toolkit.policies.base import Load, WorkerView
 
@@ -88,7 +87,7 @@ def waiting(snapshot: Snapshot, side: str) -> int:
     )
 
 
-def reserved_tokens(settings: Any) -> int:
+def reserved_tokens(settings: ServerArgs) -> int:
     """KV tokens that a decode worker keeps free for each request that it runs (`settings`: its
     server arguments, or SGLang's `get_disagg()`)."""
     decode = settings.disaggregation_mode == "decode"

@@ -10,13 +10,18 @@ here.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
 import os
-from typing import Any
 
 from patches.dp.hold import HOLD_S, Holding, Released
 from patches.dp.loads import NAME
 from patches.dp.prefill_events import PrefillEvents
 from patches.dp.register import counterpart
+from patches.sglang_types import Tokenized
 from toolkit.contract.addresses import host_port
 from toolkit.contract.variables import DP_HOLD_VARIABLE, DP_PROFILE_VARIABLE
 from toolkit.limited_logs import limited_logger
@@ -46,7 +51,7 @@ class DpLocality:
         self._centroids = Centroids(rows, {(NAME, rank): rank for rank in range(ranks)})
         self._inflight_signatures = InflightSignatures(known.space.dimensions)
         self.event = PrefillEvents(SignatureReader(known.profile, known.space))
-        self.holding = Holding(float(os.environ.get(DP_HOLD_VARIABLE) or HOLD_S))
+        self.holding = Holding[Tokenized](float(os.environ.get(DP_HOLD_VARIABLE) or HOLD_S))
 
     def attach(self, policy: Policy) -> None:
         """Give the policy, which follows experts, what it compares signatures with."""
@@ -57,7 +62,7 @@ class DpLocality:
             self._inflight_signatures,
         )
 
-    def hold(self, req: Any, port: int | None, fake_host: str, now: float) -> bool:
+    def hold(self, req: Tokenized, port: int | None, fake_host: str, now: float) -> bool:
         """Whether the request is held now. Not one without a prefill, nor one whose prefill worker
         is not heard (yet). `port`: of bootstrap servers where the request does not say."""
         shared = counterpart(req, fake_host)
@@ -71,12 +76,12 @@ class DpLocality:
         self.holding.hold(req, room, source, now)
         return True
 
-    def due(self, now: float) -> list[Released]:
+    def due(self, now: float) -> list[Released[Tokenized]]:
         """Who is held no longer."""
         if not len(self.holding):
             return []
         return self.holding.due(now, self._signature, self.event.subscribed)
 
-    def _signature(self, room: int) -> Any:
+    def _signature(self, room: int) -> np.ndarray | str | None:
         found = self.event.take(room)
         return found if found is None or isinstance(found, str) else found.vector

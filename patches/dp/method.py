@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from patches.base import refuse
 from patches.dp import layout
+from patches.sglang_types import ServerArgs
 from toolkit.contract.variables import DP_POLICY_VARIABLE, DP_PROFILE_VARIABLE
 from toolkit.policies.dp_method import SGLANGS, by_signature, check_method
 
@@ -67,7 +67,7 @@ def take_method(argv: Sequence[str], profile: bool = True) -> tuple[list[str], s
     return flags, name
 
 
-def check_server(server_args: Any, name: str, ranks: int) -> None:
+def check_server(server_args: ServerArgs, name: str, ranks: int) -> None:
     """Whether a server with these (resolved) flags and DP ranks can use the policy. ValueError: why
     not."""
     if ranks < 2:
@@ -113,7 +113,7 @@ def adopt(argv: Sequence[str]) -> list[str]:
     return flags
 
 
-def check_worker(server_args: Any) -> None:
+def check_worker(server_args: ServerArgs) -> None:
     """Refuse a worker whose DP controller cannot use the policy, before it starts anything."""
     name = chosen()
     if name is None:

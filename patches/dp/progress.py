@@ -11,11 +11,13 @@ forgets those when their rank is idle.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from patches.base import Hook, Patch, Process
 from patches.dp.method import chosen, follows_requests
+from patches.layers import Original
+from patches.sglang_types import Abort, Outputs, TokenizerManager
 
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 
@@ -27,14 +29,16 @@ class Progressed:
     requests: tuple[tuple[str, int, str], ...]
 
 
-def how(finish_reason: dict[str, Any] | None) -> str:
+def how(finish_reason: Mapping[str, object] | None) -> str:
     """How a request ended, by SGLang's `finish_reason`."""
     if finish_reason is None:
         return ""
     return "aborted" if finish_reason.get("type") == "abort" else "finished"
 
 
-def _tell_outputs(original: Any, manager: Any, recv_obj: Any) -> Any:
+def _tell_outputs(
+    original: Original[object], manager: TokenizerManager, recv_obj: Outputs
+) -> object:
     tokens = getattr(recv_obj, "completion_tokens", None)
     if tokens is not None and follows_requests(chosen()):
         event = zip(recv_obj.rids, tokens, map(how, recv_obj.finished_reasons), strict=True)
@@ -42,7 +46,7 @@ def _tell_outputs(original: Any, manager: Any, recv_obj: Any) -> Any:
     return original(manager, recv_obj)
 
 
-def _tell_abort(original: Any, manager: Any, recv_obj: Any) -> Any:
+def _tell_abort(original: Original[object], manager: TokenizerManager, recv_obj: Abort) -> object:
     if follows_requests(chosen()):
         manager._dispatch_to_scheduler(Progressed(((recv_obj.rid, 0, "aborted"),)))
     return original(manager, recv_obj)

@@ -16,8 +16,8 @@ import time
 from http.client import HTTPConnection, HTTPException
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
 
+from patches.sglang_types import Tokenized
 from toolkit.limited_logs import limited_logger
 
 log = limited_logger("toolkit.dp")
@@ -74,14 +74,14 @@ class Register:
         return "" if answer.status == 200 else f"HTTP {answer.status}: {text[:200]!r}"
 
 
-def counterpart(req: Any, fake_host: str) -> tuple[str, int] | None:
+def counterpart(req: Tokenized, fake_host: str) -> tuple[str, int] | None:
     """Host of the bootstrap server and room of a request that prefill and decode share; None for
     one of a single side. `fake_host`: what SGLang's own probes name."""
     host, room = getattr(req, "bootstrap_host", None), getattr(req, "bootstrap_room", None)
     return None if host in (None, fake_host) or room is None else (str(host), int(room))
 
 
-def announce(register: Register, req: Any, rank: int, port: int, fake_host: str) -> None:
+def announce(register: Register, req: Tokenized, rank: int, port: int, fake_host: str) -> None:
     """Make the rank of a prefill known, unless the request says it itself or has no decode.
     `port`: of this worker's bootstrap server."""
     shared = counterpart(req, fake_host)

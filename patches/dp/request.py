@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
 
+from patches.sglang_types import Prompt
 from toolkit.policies.base import RequestView
 from toolkit.policies.support.user import user_of
 
@@ -13,19 +14,20 @@ MAX_BLOCKS = 256
 
 
 def request_view(
-    req: Any, now: float, salt: bytes = b"", blocks: bool = False, prompt_hash: bool = False
+    req: Prompt, now: float, salt: bytes = b"", blocks: bool = False, prompt_hash: bool = False
 ) -> RequestView:
-    """Of a tokenized request (SGLang's `Tokenized*ReqInput`). `now`: monotonic seconds.
+    """Of a tokenized request (SGLang's `Prompt*ReqInput`). `now`: monotonic seconds.
 
     The user is who the `routing_key` names (SGLang fills it from the header `x-smg-routing-key`
     too), else the session, else the `extra_key`: only requests of one extra key can share a
     prefix. OpenAI's `user` does not come this far. `salt` keys the digest. What may be asked for:
     `blocks`, hashes of the prompt's beginning, and `prompt_hash`.
     """
-    ids = req.input_ids
-    if ids is None:  # embeddings take the place of tokens
-        ids = getattr(req, "input_embeds", None) or ()
+    ids: Sequence[int] = getattr(req, "input_embeds", None) or ()  # in the place of tokens
+    if req.input_ids is None:
         blocks = prompt_hash = False
+    else:
+        ids = req.input_ids
     session = getattr(req, "session_params", None)
     named = {
         "routing_key": getattr(req, "routing_key", None),
@@ -49,7 +51,7 @@ def _digest(data: bytes) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
-def _blocks(ids: Any) -> tuple[int, ...]:
+def _blocks(ids: Sequence[int]) -> tuple[int, ...]:
     """Chained: equal up to i means equal tokens up to the end of block i."""
     chain, found = b"", []
     for start in range(

@@ -11,15 +11,18 @@ elastic EP, where the other ranks are meant to go on.
 from __future__ import annotations
 
 import signal
-from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.layers import Original
+from patches.sglang_types import Controller
 
 CONTROLLER = "sglang.srt.managers.data_parallel_controller.DataParallelController"
 WATCHDOG = "sglang.srt.utils.watchdog.SubprocessWatchdog"
 
 
-def _watched(original: Any, controller: Any, *args: Any, **kwargs: Any) -> None:
+def _watched(
+    original: Original[None], controller: Controller, *args: object, **kwargs: object
+) -> None:
     import psutil
     from sglang.srt.runtime_context import get_exec
     from sglang.srt.utils.watchdog import SubprocessWatchdog

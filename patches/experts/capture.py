@@ -15,15 +15,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
 from patches.experts.loaded_kv import on_load
 from patches.kv_row import kv_row
-from patches.sglang_types import Batch, Req, Scheduler
+from patches.layers import Original
+from patches.sglang_types import Batch, ModelRunner, Req, RequestTable, Scheduler
 from patches.tickets import ticket_of
 from toolkit.contract.ticket import TicketError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
 _ROWS = "_toolkit_captured_rows"
 
@@ -58,7 +63,7 @@ def capture_name(req: Req) -> str:
         return ""
 
 
-def captured_rows(req: Req, pool: Any, start: int, stop: int) -> Any:
+def captured_rows(req: Req, pool: RequestTable, start: int, stop: int) -> np.ndarray | None:
     """int16 [stop - start, layers, top_k] of the request's tokens; None without a capturer."""
     import numpy as np
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
@@ -68,11 +73,11 @@ def captured_rows(req: Req, pool: Any, start: int, stop: int) -> Any:
     if capturer is None or row is None or stop <= start:
         return None
     # get_topk gives rows up to seqlen - 1: the last token of a sequence has not been run.
-    rows = capturer.get_topk(row, stop + 1, pool, start)
-    return rows.numpy().astype(np.int16)
+    rows: np.ndarray = capturer.get_topk(row, stop + 1, pool, start).numpy().astype(np.int16)
+    return rows
 
 
-def all_known(rows: Any) -> bool:
+def all_known(rows: np.ndarray) -> bool:
     """False when some of these tokens have no experts in any layer; int16 [rows, layers, top_k].
 
     True when none has: that is a backend which bypasses the capturer.
@@ -81,7 +86,9 @@ def all_known(rows: Any) -> bool:
     return bool(unknown.all() or not unknown.any())
 
 
-def _send(scheduler: Scheduler, req: Req, phase: str, start: int, rows: Any, whole: bool) -> None:
+def _send(
+    scheduler: Scheduler, req: Req, phase: str, start: int, rows: np.ndarray, whole: bool
+) -> None:
 
     # Only the rank that talks to the tokenizer has a socket; on the others this is a no-op.
     scheduler.ipc_channels.send_to_tokenizer.send_output(
@@ -101,7 +108,9 @@ def _send(scheduler: Scheduler, req: Req, phase: str, start: int, rows: Any, who
     )
 
 
-def _send_prompt_rows(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
+def _send_prompt_rows(
+    original: Original[None], scheduler: Scheduler, batch: Batch, result: object
+) -> None:
     before = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
     original(scheduler, batch, result)
     for req in scheduler.disagg_prefill_inflight_queue:
@@ -112,7 +121,7 @@ def _send_prompt_rows(original: Any, scheduler: Scheduler, batch: Batch, result:
             _send(scheduler, req, "prefill", 0, rows, whole=True)
 
 
-def _keep_rows(original: Any, processor: Any, req: Req) -> None:
+def _keep_rows(original: Original[None], processor: Scheduler, req: Req) -> None:
     """A request has finished: take its rows before its KV slots are freed."""
     original(processor, req)
     if capture_name(req):
@@ -120,7 +129,9 @@ def _keep_rows(original: Any, processor: Any, req: Req) -> None:
         setattr(req, _ROWS, captured_rows(req, processor.req_to_token_pool, 0, length - 1))
 
 
-def _send_kept_rows(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
+def _send_kept_rows(
+    original: Original[None], scheduler: Scheduler, batch: Batch, result: object
+) -> None:
     # Under overlap the batch's list of requests is filtered while its result is processed.
     reqs = list(batch.reqs)
     original(scheduler, batch, result)
@@ -136,7 +147,7 @@ def _send_kept_rows(original: Any, scheduler: Scheduler, batch: Batch, result: A
         _send(scheduler, req, "decode", prompt, rows[prompt:], whole)
 
 
-def _mark_unwritten(original: Any, runner: Any) -> None:
+def _mark_unwritten(original: Original[None], runner: ModelRunner) -> None:
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
     original(runner)
@@ -146,7 +157,7 @@ def _mark_unwritten(original: Any, runner: Any) -> None:
         capturer.host_cache.buffer.fill_(-1)
 
 
-def _forget_loaded(slots: Any) -> None:
+def _forget_loaded(slots: Tensor) -> None:
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
     capturer = get_global_experts_capturer()

@@ -16,9 +16,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from patches.base import Hook, Patch, PatchError, Process, refuse
+from patches.layers import Original
+from patches.sglang_types import ModelRunner, Router
 
 NUMBER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 _REMEDY = "leave out router.profile and capture_experts for this model"
@@ -35,7 +36,7 @@ def number_of(name: str) -> int:
     return int(found[1])
 
 
-def give_numbers(modules: Iterable[tuple[str, Any]]) -> int:
+def give_numbers(modules: Iterable[tuple[str, Router]]) -> int:
     """Number the routers [(name, module)] that have none; how many these were.
 
     PatchError: a layer has several, or one has no place in a layer.
@@ -54,7 +55,7 @@ def give_numbers(modules: Iterable[tuple[str, Any]]) -> int:
     return len(without)
 
 
-def _number_first(original: Any, runner: Any) -> None:
+def _number_first(original: Original[None], runner: ModelRunner) -> None:
     if runner.server_args.enable_return_routed_experts and not runner.is_draft_worker:
         from sglang.srt.layers.moe.topk import TopK
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import Hook
+from patches.layers import Original
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 LOADS = (
     "sglang.srt.managers.cache_controller.HiCacheController.load",
@@ -13,10 +18,12 @@ LOADS = (
 )
 
 
-def on_load(forget: Callable[[Any], None]) -> tuple[Hook, ...]:
+def on_load(forget: Callable[[Tensor], None]) -> tuple[Hook, ...]:
     """Hooks that call `forget` with the device slots [T] that were filled."""
 
-    def around(original: Any, controller: Any, *args: Any, **kwargs: Any) -> Any:
+    def around(
+        original: Original[Tensor | None], controller: object, *args: object, **kwargs: object
+    ) -> Tensor | None:
         loaded = original(controller, *args, **kwargs)
         if loaded is not None:
             forget(loaded)

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch, PatchError, Variant, refuse
 from patches.experts.loaded_kv import on_load
@@ -29,13 +30,16 @@ from patches.experts.of_model import expert_count
 from patches.experts.signature_cache import SignatureCache
 from patches.flags import ASKED, WRITTEN
 from patches.kv_row import kv_row
+from patches.layers import Original
 from patches.scheduler_state import SignatureState, current, of
+from patches.sglang_types import Captured, Capturer, ForwardBatch, ModelRunner, Result, ServerArgs
 from patches.steps.step_log import CAPTURER
 from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.limited_logs import limited_logger
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from patches.sglang_types import Batch, Scheduler
     from toolkit.contract.events import Signature
@@ -61,7 +65,7 @@ def wanted_layers() -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-def check_worker(server_args: Any) -> None:
+def check_worker(server_args: ServerArgs) -> None:
     """Refuse a worker that cannot keep the experts that are asked of it.
 
     In the main process, before it has started anything: when a scheduler ends, all that SGLang's
@@ -120,7 +124,7 @@ class Counted:
         }
 
 
-def take(result: Any) -> Counted | None:
+def take(result: Result) -> Counted | None:
     """What the forward of this result counted; before SGLang processes the result."""
     output = result.routed_experts_output
     if output is not None:
@@ -130,7 +134,7 @@ def take(result: Any) -> Counted | None:
     return counted
 
 
-def _create_cache(original: Any, runner: Any) -> None:
+def _create_cache(original: Original[None], runner: ModelRunner) -> None:
     original(runner)
     layers = wanted_layers()
     mode = runner.server_args.disaggregation_mode
@@ -173,13 +177,17 @@ def _speaks() -> bool:
     return bool(parallel.pp_rank == 0 and parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0)
 
 
-def _experts(config: Any) -> int:
+def _experts(config: object) -> int:
     return expert_count(config)
 
 
 def _note_batch(
-    original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any
-) -> Any:
+    original: Original[object],
+    scheduler: Scheduler,
+    batch: Batch,
+    *args: object,
+    **kwargs: object,
+) -> object:
     state = of(scheduler).signature
     state.batch = batch
     try:
@@ -189,13 +197,13 @@ def _note_batch(
 
 
 def _record_forward(
-    original: Any,
-    capturer: Any,
-    forward_batch: Any,
+    original: Original[Captured],
+    capturer: Capturer,
+    forward_batch: ForwardBatch,
     can_run_graph: bool,
     cuda_graph_batch: int | None,
     no_copy_to_cpu: bool = False,
-) -> Any:
+) -> Captured | None:
     state = current().signature
     cache = state.cache
     if cache is None or capturer.host_cache.name != CAPTURER:
@@ -215,7 +223,7 @@ def _record_forward(
     return None
 
 
-def count_finished(state: SignatureState, forward_batch: Any) -> Counted | None:
+def count_finished(state: SignatureState, forward_batch: ForwardBatch) -> Counted | None:
     """Counts of the requests whose prompt has been run to its end by this forward."""
     cache, batch = state.cache, state.batch
     if cache is None or batch is None or not forward_batch.forward_mode.is_extend():
@@ -235,14 +243,16 @@ def count_finished(state: SignatureState, forward_batch: Any) -> Counted | None:
     return Counted(rids, lengths, counts)
 
 
-def _copy_counts(original: Any, output: Any, fn: Any) -> None:
+def _copy_counts(
+    original: Original[None], output: Captured, fn: Callable[[Tensor], Tensor]
+) -> None:
     original(output, fn)
     counted = getattr(output, _COUNTED, None)
     if counted is not None:
         counted.counts = fn(counted.counts)
 
 
-def _forget_loaded(slots: Any) -> None:
+def _forget_loaded(slots: Tensor) -> None:
     cache = current().signature.cache
     if cache is not None:
         cache.forget(slots)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class SignatureCache:
 
     @classmethod
     def create(
-        cls, slots: int, layers: list[int], experts: int, top_k: int, device: Any
+        cls, slots: int, layers: list[int], experts: int, top_k: int, device: object
     ) -> SignatureCache:
         import torch
 

@@ -10,15 +10,15 @@ same ValueError with 400 and its text; so does this.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.layers import Original
 
 _SERVING = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
 _mistake: ContextVar[str] = ContextVar("toolkit_message_mistake", default="")
 
 
-def _note(original: Any, *args: Any, **kwargs: Any) -> Any:
+def _note(original: Original[object], *args: object, **kwargs: object) -> object:
     try:
         return original(*args, **kwargs)
     except ValueError as error:
@@ -27,8 +27,13 @@ def _note(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _tell(
-    original: Any, serving: Any, status_code: int, error_type: str, message: str, **options: Any
-) -> Any:
+    original: Original[object],
+    serving: object,
+    status_code: int,
+    error_type: str,
+    message: str,
+    **options: object,
+) -> object:
     mistake = _mistake.get()
     if status_code != 500 or not mistake:
         return original(serving, status_code, error_type, message, **options)

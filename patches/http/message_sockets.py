@@ -13,14 +13,20 @@ The detokenizer's process loads no plugins: its own port is as it was.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EVERY, Hook, Patch
+from patches.layers import Original
+
+if TYPE_CHECKING:
+    import zmq
 
 DOMAIN = b"toolkit"
 
 
-def _refuse_strangers(original: Any, socket: Any, socket_type: Any) -> None:
+def _refuse_strangers(
+    original: Original[None], socket: zmq.Socket[bytes], socket_type: int
+) -> None:
     import zmq
 
     original(socket, socket_type)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve
+from patches.layers import Original
+from patches.sglang_types import App, Message, Receive, Scope, Send, TokenizerManager
 from toolkit.contract.comments import LAST
 from toolkit.contract.headers import IDS
 from toolkit.contract.prefill_only import HOST
@@ -52,10 +54,10 @@ _fresh: ContextVar[Fresh | None] = ContextVar("toolkit_fresh_ids", default=None)
 class OutputIdsMiddleware:
     """ASGI middleware that prefixes streamed messages with the ids produced since the last."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: App) -> None:
         self.app = app
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         wanted = (
             scope["type"] == "http"
             and scope["path"] in PATHS
@@ -66,12 +68,12 @@ class OutputIdsMiddleware:
             return
         fresh = Fresh()
 
-        async def send_with_ids(message: Any) -> None:
+        async def send_with_ids(message: Message) -> None:
             told = fresh.ids or fresh.last
             if told and message["type"] == "http.response.body" and message.get("more_body"):
                 body = message.get("body", b"")
                 if body:
-                    message = message | {"body": b": %b\n%b" % (fresh.take(), body)}
+                    message = {**message, "body": b": %b\n%b" % (fresh.take(), body)}
             await send(message)
 
         token = _fresh.set(fresh)
@@ -81,9 +83,15 @@ class OutputIdsMiddleware:
             _fresh.reset(token)
 
 
-async def _record_ids(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+async def _record_ids(
+    original: Original[AsyncIterator[dict[str, Any]]],
+    manager: TokenizerManager,
+    obj: object,
+    *args: object,
+    **kwargs: object,
+) -> AsyncIterator[dict[str, Any]]:
     fresh = _fresh.get()
-    responses: AsyncIterator[dict[str, Any]] = original(manager, obj, *args, **kwargs)
+    responses = original(manager, obj, *args, **kwargs)
     if fresh is None:
         async for response in responses:
             yield response

@@ -19,7 +19,6 @@ import re
 import traceback
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from patches.base import EVERY, Patch
 
@@ -110,7 +109,7 @@ def _attach() -> None:
     if getattr(make, "without_values", False):
         return
 
-    def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
+    def factory(*args: object, **kwargs: object) -> logging.LogRecord:
         return without_values(make(*args, **kwargs))
 
     factory.without_values = True  # type: ignore[attr-defined]

@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import socket
 from ipaddress import ip_address
-from typing import Any
+from typing import Protocol
 
 from patches.base import EVERY, Hook, Patch, Process
+from patches.layers import Original
 from toolkit.contract.addresses import is_ipv6, tcp_url
 from toolkit.limited_logs import limited_logger
 from toolkit.private_sockets import interface_of, narrow_all
@@ -55,7 +56,13 @@ def bound_here(endpoint: str) -> str:
     return tcp_url(own, port)
 
 
-def _bind_here(original: Any, receiver: Any, addr: Any) -> Any:
+class Ipv6Socket(Protocol):
+    """A ZeroMQ socket that can be told to take IPv6 addresses, too."""
+
+    ipv6: bool
+
+
+def _bind_here(original: Original[object], receiver: Ipv6Socket, addr: object) -> object:
     if not isinstance(addr, str):
         return original(receiver, addr)
     here = bound_here(addr)
@@ -64,7 +71,7 @@ def _bind_here(original: Any, receiver: Any, addr: Any) -> Any:
     return original(receiver, here)
 
 
-def _narrow(original: Any, *args: Any, **named: Any) -> Any:
+def _narrow(original: Original[object], *args: object, **named: object) -> object:
     """Run it, then narrow what listens on all addresses by now."""
     result = original(*args, **named)
     own = address()
@@ -84,14 +91,14 @@ def _narrow(original: Any, *args: Any, **named: Any) -> Any:
 
 
 def _store_here(
-    original: Any,
+    original: Original[object],
     hostname: str,
     port: int,
     rank: int,
     world_size: int,
-    timeout: Any,
+    timeout: object,
     use_libuv: bool = True,
-) -> Any:
+) -> object:
     """Rank 0 hosts the store, on a socket that is bound before torch gets it."""
     if rank != 0:
         return original(hostname, port, rank, world_size, timeout, use_libuv)

@@ -6,12 +6,13 @@ all else that a wrong value raises there. See `patches.http.request_guard` for t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable
 
 from patches.base import Hook, Patch, Process, resolve
 from patches.http.request_guard import MISTAKES, RequestError, as_mistake, limits_of
 from patches.http.request_values import wrong
+from patches.layers import Original
+from patches.sglang_types import App, Message, Receive, Scope, Send, TokenizerManager
 from patches.tickets import ticket_key
 
 APP = "sglang.srt.entrypoints.http_server.app"
@@ -21,21 +22,29 @@ _INPUT = "sglang.srt.managers.io_struct.GenerateReqInput"
 _OPENAI = "sglang.srt.entrypoints.openai"
 
 
-def _convert(original: Any, *args: Any, **kwargs: Any) -> Any:
+def _convert(original: Original[object], *args: object, **kwargs: object) -> object:
     try:
         return original(*args, **kwargs)
     except MISTAKES as error:
         raise as_mistake(error) from error
 
 
-async def _convert_async(original: Any, *args: Any, **kwargs: Any) -> Any:
+async def _convert_async(
+    original: Original[Awaitable[object]], *args: object, **kwargs: object
+) -> object:
     try:
         return await original(*args, **kwargs)
     except MISTAKES as error:
         raise as_mistake(error) from error
 
 
-def _check_tokenized(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+def _check_tokenized(
+    original: Original[object],
+    manager: TokenizerManager,
+    obj: object,
+    *args: object,
+    **kwargs: object,
+) -> object:
     try:
         tokenized = original(manager, obj, *args, **kwargs)
     except MISTAKES as error:
@@ -52,17 +61,17 @@ def _check_tokenized(original: Any, manager: Any, obj: Any, *args: Any, **kwargs
 class MistakesMiddleware:
     """ASGI middleware: what raises while a body is taken apart is answered with 400."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: App) -> None:
         self.app = app
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; SGLang's own exceptions go on to its own handlers."""
         if scope["type"] != "http" or scope["path"] not in PATHS:
             await self.app(scope, receive, send)
             return
         begun = False
 
-        async def watch(message: Any) -> None:
+        async def watch(message: Message) -> None:
             nonlocal begun
             begun = True
             await send(message)
@@ -85,7 +94,7 @@ def _in_body(error: Exception) -> bool:
     return False
 
 
-async def _refuse(send: Any, message: str) -> None:
+async def _refuse(send: Send, message: str) -> None:
     import json
 
     body = {"object": "error", "message": message, "type": "BadRequest", "code": 400}
@@ -99,12 +108,17 @@ def _prepare_main() -> None:
     ticket_key()  # made up here where there is none, so that the schedulers inherit it
 
 
-async def _refuse_inner(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+async def _refuse_inner(
+    original: Original[AsyncIterator[object]],
+    manager: TokenizerManager,
+    obj: object,
+    *args: object,
+    **kwargs: object,
+) -> AsyncIterator[object]:
     """Fields that are the tokenizer process's own notes are not the client's to fill."""
     if getattr(obj, "http_worker_ipc", None) is not None:
         raise RequestError("http_worker_ipc cannot be given by a client")
-    responses: AsyncIterator[Any] = original(manager, obj, *args, **kwargs)
-    async for response in responses:
+    async for response in original(manager, obj, *args, **kwargs):
         yield response
 
 

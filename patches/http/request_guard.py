@@ -19,11 +19,20 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
 
 from patches.base import Hook, Patch, Process, Variant
 from patches.flags import WRITTEN
 from patches.http.request_values import REQUEST_FIELDS, SAMPLING_FIELDS, Limits, wrong
+from patches.layers import Original
+from patches.sglang_types import (
+    GrammarManager,
+    ModelConfig,
+    Named,
+    Scheduler,
+    Tokenized,
+    TokenScores,
+    XGrammar,
+)
 from toolkit.contract.ticket import TicketError
 from toolkit.limited_logs import limited_logger
 
@@ -68,7 +77,7 @@ def as_mistake(error: Exception) -> ValueError:
     return RequestError(f"The request has a value of a wrong type or range ({kind}: {error}).")
 
 
-def limits_of(config: Any) -> Limits:
+def limits_of(config: ModelConfig) -> Limits:
     from sglang.srt.runtime_context import get_disagg, get_exec
 
     mode, transfer = get_disagg().disaggregation_mode, get_disagg().disaggregation_transfer_backend
@@ -83,7 +92,7 @@ def limits_of(config: Any) -> Limits:
     )
 
 
-def abort(scheduler: Any, request: Any, message: str, status: int = 400) -> None:
+def abort(scheduler: Scheduler, request: Named, message: str, status: int = 400) -> None:
     """Answer a request that the scheduler has not taken in. On ranks without a socket a no-op."""
     from sglang.srt.managers.io_struct import AbortReq
 
@@ -93,7 +102,13 @@ def abort(scheduler: Any, request: Any, message: str, status: int = 400) -> None
     )
 
 
-def _take_in(original: Any, scheduler: Any, recv_req: Any, *args: Any, **kwargs: Any) -> None:
+def _take_in(
+    original: Original[None],
+    scheduler: Scheduler,
+    recv_req: Tokenized,
+    *args: object,
+    **kwargs: object,
+) -> None:
     if type(recv_req).__name__ == "TokenizedGenerateReqInput":
         try:
             reason = wrong(recv_req, limits_of(scheduler.model_config))
@@ -112,7 +127,13 @@ def _take_in(original: Any, scheduler: Any, recv_req: Any, *args: Any, **kwargs:
             abort(scheduler, recv_req, "The worker could not take this request in.", 500)
 
 
-def _survive(original: Any, scheduler: Any, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
+def _survive(
+    original: Original[object],
+    scheduler: Scheduler,
+    recv_req: object,
+    *args: object,
+    **kwargs: object,
+) -> object:
     try:
         return original(scheduler, recv_req, *args, **kwargs)
     except MISTAKES as error:
@@ -120,7 +141,7 @@ def _survive(original: Any, scheduler: Any, recv_req: Any, *args: Any, **kwargs:
         return None
 
 
-def _give_up_grammars(original: Any, manager: Any) -> Any:
+def _give_up_grammars(original: Original[object], manager: GrammarManager) -> object:
     """Count a grammar that compiles for too long as failed in this round. SGLang counts rounds,
     10,000 of them, each as long as a step; ranks agree, as one rank's failure is everybody's."""
     now = time.monotonic()
@@ -133,7 +154,9 @@ def _give_up_grammars(original: Any, manager: Any) -> Any:
     return original(manager)
 
 
-def _even_lists(original: Any, processor: Any, *, batch: Any, logits_output: Any) -> None:
+def _even_lists(
+    original: Original[None], processor: object, *, batch: object, logits_output: TokenScores
+) -> None:
     """SGLang 0.5.20 has a bare list for whoever asked for no ids' log probabilities in a batch in
     which somebody did, and calls a tensor's method on it."""
     import torch
@@ -146,7 +169,9 @@ def _even_lists(original: Any, processor: Any, *, batch: Any, logits_output: Any
     original(processor, batch=batch, logits_output=logits_output)
 
 
-def _refuse_dead_grammars(original: Any, backend: Any, key: Any, *args: Any) -> Any:
+def _refuse_dead_grammars(
+    original: Original[XGrammar], backend: object, key: object, *args: object
+) -> object:
     """A grammar that allows no first token (`root ::= root`) counts as one that does not compile;
     SGLang samples any token, which the grammar then refuses, and answers 500."""
     from sglang.srt.constrained.base_grammar_backend import InvalidGrammarObject
@@ -157,7 +182,7 @@ def _refuse_dead_grammars(original: Any, backend: Any, key: Any, *args: Any) -> 
     return grammar
 
 
-def allows_nothing(grammar: Any) -> bool:
+def allows_nothing(grammar: XGrammar) -> bool:
     """Whether no token may come next."""
     mask = grammar.allocate_vocab_mask(grammar.vocab_size, 1, "cpu")
     grammar.fill_vocab_mask(mask, 0)

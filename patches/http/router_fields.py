@@ -15,9 +15,10 @@ Whoever may post to a worker may set them, as at /v1/chat/completions; the route
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.layers import Original
+from patches.sglang_types import Asked, HttpRequest, TokenizerManager
 
 PATHS = frozenset({"/v1/messages", "/v1/responses"})
 NAMES = (
@@ -28,16 +29,20 @@ NAMES = (
 
 
 async def _add_fields(
-    original: Any, manager: Any, obj: Any, request: Any = None, *args: Any, **kwargs: Any
-) -> Any:
+    original: Original[AsyncIterator[object]],
+    manager: TokenizerManager,
+    obj: Asked,
+    request: HttpRequest | None = None,
+    *args: object,
+    **kwargs: object,
+) -> AsyncIterator[object]:
     if request is not None and request.url.path in PATHS:
         add(obj, await request.json())
-    responses: AsyncIterator[Any] = original(manager, obj, request, *args, **kwargs)
-    async for response in responses:
+    async for response in original(manager, obj, request, *args, **kwargs):
         yield response
 
 
-def add(obj: Any, body: Any) -> None:
+def add(obj: Asked, body: object) -> None:
     """Put the router's fields of a parsed body into a `GenerateReqInput` that has not run yet.
 
     `body` is whatever JSON the client sent; what is no object changes nothing.

@@ -8,9 +8,11 @@ after every token where a pattern has no longest match.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from patches.base import Hook, Patch, PatchError, Process
+from patches.layers import Original
+from patches.sglang_types import Req
 from toolkit.contract.stop_patterns import StopPatterns
 
 _REQ = "sglang.srt.managers.schedule_batch.Req"
@@ -20,7 +22,7 @@ SLACK = 8
 """Characters by which a token may look longer in its text than alone."""
 
 
-def patterns_of(req: Any) -> StopPatterns:
+def patterns_of(req: Req) -> StopPatterns:
     """The patterns of a request, compiled once. `patches.http.request_values` has refused the
     request of any that cannot be matched."""
     found: StopPatterns | None = getattr(req, _PATTERNS, None)
@@ -33,7 +35,9 @@ def patterns_of(req: Any) -> StopPatterns:
     return found
 
 
-def search(patterns: StopPatterns, ids: Any, new: int, decode: Any) -> tuple[str, int] | None:
+def search(
+    patterns: StopPatterns, ids: Sequence[int], new: int, decode: Callable[[Sequence[int]], str]
+) -> tuple[str, int] | None:
     """The pattern that ends the answer, and after how many of its tokens; None when none does.
     `ids`: all tokens of the answer; `new`: so many of them have not been searched yet."""
     for end in range(len(ids) - min(max(new, 1), len(ids)) + 1, len(ids) + 1):
@@ -49,7 +53,7 @@ def search(patterns: StopPatterns, ids: Any, new: int, decode: Any) -> tuple[str
     return None
 
 
-def _finish(original: Any, req: Any, new_accepted_len: int = 1) -> Any:
+def _finish(original: Original[object], req: Req, new_accepted_len: int = 1) -> object:
     params = req.sampling_params
     if not params.stop_regex_strs:
         return original(req, new_accepted_len)

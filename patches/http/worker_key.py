@@ -15,21 +15,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch, PatchError, Process, Variant, resolve
 from patches.flags import ASKED, WRITTEN, resolved_view
+from patches.layers import Original
+from patches.sglang_types import App, Receive, Scope, Send, ServerArgs
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
+
+if TYPE_CHECKING:
+    import requests
 
 SERVER = "sglang.srt.entrypoints.http_server"
 WARM_UP = f"{SERVER}._send_disaggregation_warmup_requests"
 UNAUTHORIZED = b'{"error":"Unauthorized: this worker takes requests of its own run only"}'
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def header() -> dict[str, str]:
@@ -72,53 +73,63 @@ def _digest(value: bytes) -> bytes:
 class KeyedRequests:
     """The module `requests` as SGLang's HTTP server uses it: what it asks itself has the key."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: ModuleType) -> None:
         self._module = module
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._module, name)
 
-    def get(self, url: str, **options: Any) -> Any:
+    def get(self, url: str, **options: object) -> object:
         """`requests.get` with the key."""
         return self._module.get(url, **_keyed(options))
 
-    def post(self, url: str, **options: Any) -> Any:
+    def post(self, url: str, **options: object) -> object:
         """`requests.post` with the key."""
         return self._module.post(url, **_keyed(options))
 
 
-def _keyed(options: dict[str, Any]) -> dict[str, Any]:
-    return options | {"headers": {**(options.get("headers") or {}), **header()}}
+def _keyed(options: dict[str, object]) -> dict[str, object]:
+    given = options.get("headers")
+    return options | {"headers": {**(given if isinstance(given, Mapping) else {}), **header()}}
 
 
-def _with_key(original: Any, url: str, headers: dict[str, str], *rest: Any, **named: Any) -> Any:
+def _with_key(
+    original: Original[object],
+    url: str,
+    headers: dict[str, str],
+    *rest: object,
+    **named: object,
+) -> object:
     return original(url, {**headers, **header()}, *rest, **named)
 
 
-def _with_key_too(original: Any, server_args: Any, *args: Any, **named: Any) -> Any:
+def _with_key_too(
+    original: Original[object],
+    server_args: ServerArgs,
+    url: str,
+    headers: dict[str, str],
+    *rest: object,
+    **named: object,
+) -> object:
     """In 0.5.17 it is given the flags first."""
-
-    def bare(url: str, headers: dict[str, str], *rest: Any, **others: Any) -> Any:
-        return original(server_args, url, headers, *rest, **others)
-
-    return _with_key(bare, *args, **named)
+    return original(server_args, url, {**headers, **header()}, *rest, **named)
 
 
-def _session_with_key(original: Any, manager: Any) -> Any:
+def _session_with_key(original: Original[requests.Session], manager: object) -> requests.Session:
     """A decode worker has a prefill worker compute a request once more."""
     session = original(manager)
     session.headers.update(header())
     return session
 
 
-def _guarded_stand_in(original: Any, *args: Any, **named: Any) -> Any:
+def _guarded_stand_in(original: Original[object], *args: object, **named: object) -> object:
     """The small server of a higher node, which answers probes only."""
     import uvicorn
 
     key = os.environ[WORKER_KEY_VARIABLE]
     config = uvicorn.Config
 
-    def guarded(app: Any, **options: Any) -> Any:
+    def guarded(app: App, **options: object) -> object:
         return config(KeyCheck(app, key), **options)
 
     uvicorn.Config = guarded
@@ -138,7 +149,9 @@ def _guard_server() -> None:
     server.requests = KeyedRequests(server.requests)
 
 
-def _refuse_other_ports(original: Any, server_args: Any, *args: Any, **named: Any) -> Any:
+def _refuse_other_ports(
+    original: Original[object], server_args: ServerArgs, *args: object, **named: object
+) -> object:
     """Servers of SGLang's that are no ASGI application cannot be guarded: they do not start."""
     from patches.base import refuse
 

@@ -6,12 +6,11 @@ import statistics
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from patches.kv_row import kv_row, physical
 from patches.move import row as metadata
-from patches.sglang_types import Req, Scheduler
-from toolkit.contract.events import Moving
+from patches.sglang_types import Req, Scheduler, Sender
+from toolkit.contract.events import MoveState, Moving
 from toolkit.contract.move_orders import Send
 from toolkit.policies.precopy import Act, Copy, Next, next_act
 
@@ -54,7 +53,7 @@ class Outgoing:
 
     req: Req
     order: Send
-    sender: Any
+    sender: Sender
     began: float
     page_tokens: int
     steps: StepTimes
@@ -192,7 +191,7 @@ class Outgoing:
             return str(error)
         return "the KV could not be sent"
 
-    def event(self, state: Any, reason: str = "") -> Moving:
+    def event(self, state: MoveState, reason: str = "") -> Moving:
         """What the router hears."""
         now = time.perf_counter()
         copy, metric = self.copy(now), self.sender.get_transfer_metric()

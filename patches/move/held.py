@@ -10,12 +10,13 @@ both.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original
 from patches.scheduler_state import current, of
-from patches.sglang_types import Req, Scheduler
+from patches.sglang_types import Abort, Req, Scheduler
 from toolkit.contract.variables import MOVE_VARIABLE
 
 HOLD_S = 15.0
@@ -66,13 +67,15 @@ def _passes(req: Req) -> bool:
     return True
 
 
-def _stream(original: Any, streamer: Any, reqs: Any, *args: Any, **kwargs: Any) -> None:
+def _stream(
+    original: Original[None], streamer: object, reqs: Sequence[Req], *args: object, **kwargs: object
+) -> None:
     if current().moving.held:
         reqs = [req for req in reqs if _passes(req)]
     original(streamer, reqs, *args, **kwargs)
 
 
-def _abort(original: Any, scheduler: Scheduler, recv_req: Any) -> None:
+def _abort(original: Original[None], scheduler: Scheduler, recv_req: Abort) -> None:
     original(scheduler, recv_req)
     for rid, held in list(of(scheduler).moving.held.items()):
         # What still runs ends with its next step, and passes then.

@@ -10,13 +10,12 @@ are given back. Until then nobody looks at any of it: the request is in no batch
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import EITHER, Hook, Patch
 from patches.kv_row import kv_row, shorten
+from patches.layers import Original
 from patches.move import row
 from patches.pd.resume import catch_up_grammar, remember_for_penalties
-from patches.sglang_types import Req, Scheduler
+from patches.sglang_types import DecodeRequest, Req, Scheduler, TransferQueue
 from toolkit.contract.move_orders import Ids
 
 DECODE = "sglang.srt.disaggregation.decode"
@@ -38,7 +37,7 @@ def _late(req: Req) -> int:
     return int(getattr(req, "toolkit_late", 0))
 
 
-def _commit(original: Any, queue: Any, decode_req: Any) -> None:
+def _commit(original: Original[None], queue: TransferQueue, decode_req: DecodeRequest) -> None:
     req = decode_req.req
     late = _late(req)
     if not late:

@@ -9,11 +9,10 @@ registered the pool and the rows of metadata.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
-from patches.move.traffic import Observed, Traffic
+from patches.move.traffic import Chunk, ChunkQueue, Observed, Traffic
 from patches.pd import host_receive
-from patches.sglang_types import Scheduler
+from patches.sglang_types import Scheduler, SendingManager
 
 
 def obstacle(scheduler: Scheduler) -> str:
@@ -46,7 +45,7 @@ def obstacle(scheduler: Scheduler) -> str:
     return ", ".join(reason for reason, there in reasons.items() if there)
 
 
-def sending_manager(scheduler: Scheduler) -> Any:
+def sending_manager(scheduler: Scheduler) -> SendingManager:
     """SGLang's manager of a prefill rank, over this decode rank's pool and metadata."""
     from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager
     from sglang.srt.disaggregation.utils import DisaggregationMode, is_mla_backend
@@ -56,13 +55,15 @@ def sending_manager(scheduler: Scheduler) -> Any:
         """The receiving manager of this process has registered the same memory. It keeps the books
         of what is on its way (`toolkit_traffic`)."""
 
-        def __init__(self, *args: Any) -> None:
+        def __init__(self, *args: object) -> None:
             self.toolkit_traffic = Traffic()
             super().__init__(*args)
-            queues: list[Any] = vars(self)["transfer_queues"]
+            queues: list[ChunkQueue[Chunk]] = vars(self)["transfer_queues"]
             self.transfer_queues = [Observed(queue, self.toolkit_traffic) for queue in queues]
 
-        def transfer_worker(self, queue: Any, *args: Any, **kwargs: Any) -> None:
+        def transfer_worker(
+            self, queue: ChunkQueue[Chunk], *args: object, **kwargs: object
+        ) -> None:
             super().transfer_worker(Observed(queue, self.toolkit_traffic), *args, **kwargs)
 
         def register_buffer_to_engine(self) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve
+from patches.layers import Original
 from patches.server_state import serving_manager
+from patches.sglang_types import TokenizerManager
 from patches.streams.event_stream import hub_of
 from toolkit.contract.events import Moving
 from toolkit.contract.move_orders import End, decode_order
@@ -39,14 +41,14 @@ def _add_route() -> None:
     resolve(APP).add_api_route(MOVE, move, methods=["POST"])
 
 
-def _pass_events_on(original: Any, manager: Any) -> None:
+def _pass_events_on(original: Original[None], manager: TokenizerManager) -> None:
     original(manager)
     manager._result_dispatcher += type(manager._result_dispatcher)(
         [(Moving, hub_of(manager).publish)]
     )
 
 
-def _serve_bootstrap(original: Any, *flags: Any) -> Any:
+def _serve_bootstrap(original: Original[object], *flags: object) -> object:
     """SGLang has one on prefill workers: it tells who wants KV where the ranks are."""
     server = original(*flags)  # 0.5.17 is given them
     if server is not None:

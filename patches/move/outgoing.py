@@ -19,18 +19,19 @@ from __future__ import annotations
 
 import inspect
 import time
-from typing import Any
+from collections.abc import Callable
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
+from patches.layers import Original
 from patches.move import held
 from patches.move.copying import FAILED, SENT, Outgoing, StepTimes
 from patches.move.incoming import learn
 from patches.move.manager import obstacle, sending_manager
 from patches.scheduler_state import MovingState, current, of
-from patches.sglang_types import Batch, Req, Scheduler
+from patches.sglang_types import Batch, Req, Scheduler, Sender
 from toolkit.contract.addresses import host_port
-from toolkit.contract.events import Moving
+from toolkit.contract.events import MoveState, Moving
 from toolkit.contract.move_orders import End, Ids, Send
 from toolkit.contract.variables import MOVE_VARIABLE
 from toolkit.limited_logs import limited_logger
@@ -47,7 +48,7 @@ AT_A_TIME = 8
 """Moves from one rank; the router's bound is lower."""
 
 
-def _start(original: Any, scheduler: Scheduler) -> None:
+def _start(original: Original[None], scheduler: Scheduler) -> None:
     original(scheduler)
     moving = of(scheduler).moving
     moving.why = obstacle(scheduler)
@@ -57,7 +58,7 @@ def _start(original: Any, scheduler: Scheduler) -> None:
         moving.manager = sending_manager(scheduler)
 
 
-def _take_orders(original: Any, scheduler: Scheduler) -> None:
+def _take_orders(original: Original[None], scheduler: Scheduler) -> None:
     original(scheduler)
     dispatcher = scheduler._request_dispatcher
     orders = [
@@ -84,7 +85,7 @@ def begin(scheduler: Scheduler, order: Send) -> None:
         return
     from sglang.srt.disaggregation.utils import KVClassType, get_kv_class
 
-    kind: Any = get_kv_class(scheduler.transfer_backend, KVClassType.SENDER)
+    kind: Callable[..., Sender] = get_kv_class(scheduler.transfer_backend, KVClassType.SENDER)
     sender = kind(
         mgr=moving.manager,
         bootstrap_addr=host_port(moving.manager.bootstrap_host, moving.manager.bootstrap_port),
@@ -106,7 +107,7 @@ def end(scheduler: Scheduler, order: End) -> None:
     held.let_go(scheduler, order.rid, order.room)
 
 
-def _of_older_releases(kind: Any) -> dict[str, Any]:
+def _of_older_releases(kind: Callable[..., Sender]) -> dict[str, object]:
     """Arguments of a sender that it had up to 0.5.21; nobody reads them."""
     from sglang.srt.runtime_context import get_parallel
 
@@ -172,12 +173,12 @@ def _do(scheduler: Scheduler, move: Outgoing, act: int) -> None:
         _tell(scheduler, move.req, move.event("cut"))
 
 
-def _call_off(scheduler: Scheduler, move: Outgoing, state: Any, reason: str) -> None:
+def _call_off(scheduler: Scheduler, move: Outgoing, state: MoveState, reason: str) -> None:
     move.sender.abort()
     _end(scheduler, move, state, reason or "another rank of it cannot send its part in time")
 
 
-def _end(scheduler: Scheduler, move: Outgoing, state: Any, reason: str = "") -> None:
+def _end(scheduler: Scheduler, move: Outgoing, state: MoveState, reason: str = "") -> None:
     event = move.event(state, reason)
     _close(scheduler, move)
     _tell(scheduler, move.req, event)
@@ -220,20 +221,24 @@ def leave(scheduler: Scheduler, req: Req) -> None:
         _call_off(scheduler, move, "gone", "the request ended or was put aside")
 
 
-def _after_step(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
+def _after_step(
+    original: Original[None], scheduler: Scheduler, batch: Batch, result: object
+) -> None:
     original(scheduler, batch, result)
     _steps(scheduler).stepped(time.perf_counter())
     advance(scheduler)
 
 
-def _before_queue(original: Any, scheduler: Scheduler) -> None:
+def _before_queue(original: Original[None], scheduler: Scheduler) -> None:
     if not scheduler.running_batch.reqs:
         _steps(scheduler).paused()
     advance(scheduler)
     original(scheduler)
 
 
-def _release(original: Any, req: Req, tree_cache: Any, *args: Any, **kwargs: Any) -> None:
+def _release(
+    original: Original[None], req: Req, tree_cache: object, *args: object, **kwargs: object
+) -> None:
     state = current()
     if state.moving.moves and state.scheduler is not None:
         leave(state.scheduler, req)

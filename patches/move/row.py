@@ -8,13 +8,19 @@ token: requests that want those are not moved.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+from patches.sglang_types import MetadataBuffers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 LAST_IDS = 252
 """Ids that a row takes beside two counts; the target has heard of those before from the router."""
 
 
-def write(buffers: Any, row: int, outputs: int, ids: Sequence[int]) -> None:
+def write(buffers: MetadataBuffers, row: int, outputs: int, ids: Sequence[int]) -> None:
     """`ids`: the last of `outputs` ones, at most LAST_IDS."""
     import torch
 
@@ -25,14 +31,14 @@ def write(buffers: Any, row: int, outputs: int, ids: Sequence[int]) -> None:
     values[: len(rest)] = rest
 
 
-def read(buffers: Any, row: int) -> tuple[int, list[int]]:
+def read(buffers: MetadataBuffers, row: int) -> tuple[int, list[int]]:
     """As they were written."""
     indices, values = _places(buffers, row)
     told: list[int] = [*indices.tolist(), *values.tolist()]
     return told[0], told[2 : 2 + max(0, min(told[1], LAST_IDS))]
 
 
-def _places(buffers: Any, row: int) -> tuple[Any, Any]:
+def _places(buffers: MetadataBuffers, row: int) -> tuple[Tensor, Tensor]:
     import torch
 
     # 128 of each; what was meant as a float takes an id's four bytes as well.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 
 @dataclass(slots=True)
@@ -51,21 +51,38 @@ class Traffic:
             self._rooms.pop(room, None)
 
 
-class Observed:
+class Chunk(Protocol):
+    """A part of a request's KV, as SGLang's manager queues it."""
+
+    room: int
+
+
+ChunkT = TypeVar("ChunkT", bound=Chunk)
+
+
+class ChunkQueue(Protocol[ChunkT]):
+    """SGLang's `FastQueue`."""
+
+    def put(self, item: ChunkT | None, /) -> None: ...
+
+    def get(self) -> ChunkT | None: ...
+
+
+class Observed(Generic[ChunkT]):
     """A sending thread's queue, as whoever fills it has it, or the thread. The thread asks for the
     next chunk when it is done with the one before, and only then."""
 
-    def __init__(self, queue: Any, traffic: Traffic) -> None:
+    def __init__(self, queue: ChunkQueue[ChunkT], traffic: Traffic) -> None:
         self._queue, self._traffic = queue, traffic
         self._room: int | None = None
 
-    def put(self, chunk: Any) -> None:
+    def put(self, chunk: ChunkT | None) -> None:
         """None ends the thread."""
         if chunk is not None:
             self._traffic.queued(chunk.room)
         self._queue.put(chunk)
 
-    def get(self) -> Any:
+    def get(self) -> ChunkT | None:
         """The next chunk, once there is one."""
         if self._room is not None:
             self._traffic.done(self._room)

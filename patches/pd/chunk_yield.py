@@ -8,12 +8,11 @@ attempt. Under late binding no decode is known for anybody's prompt, so giving w
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original
 
 
-def _never(_original: Any, _scheduler: Any) -> bool:
+def _never(_original: Original[bool], _scheduler: object) -> bool:
     return False
 
 

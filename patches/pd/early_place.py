@@ -18,10 +18,9 @@ saw.
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import Hook, Patch, Process
 from patches.environment import on_cpu
+from patches.layers import Original
 from patches.pd import host_receive
 from patches.scheduler_state import current, of
 from patches.sglang_types import Batch, Scheduler
@@ -34,7 +33,7 @@ WAIT_MS = 1
 """Between two looks at whether the GPU is done."""
 
 
-def _begin(original: Any, scheduler: Scheduler) -> None:
+def _begin(original: Original[None], scheduler: Scheduler) -> None:
     if reason := obstacle(scheduler):
         log.warning("early_place is off on this rank: %s", reason)
     elif on_cpu():
@@ -94,7 +93,7 @@ def look(scheduler: Scheduler) -> None:
         scheduler.disagg_decode_transfer_queue.extend(placed)
 
 
-def _kept_first(original: Any, receiver: Any) -> Any:
+def _kept_first(original: Original[list[object]], receiver: object) -> list[object]:
     kept = current().early.kept
     if not kept:
         return original(receiver)
@@ -103,7 +102,9 @@ def _kept_first(original: Any, receiver: Any) -> Any:
     return first + original(receiver)
 
 
-def _look_while_it_computes(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
+def _look_while_it_computes(
+    original: Original[None], scheduler: Scheduler, batch: Batch, result: object
+) -> None:
     done = getattr(result, "copy_done", None)
     if of(scheduler).early.on_gpu and done is not None:
         while not done.query():

@@ -17,17 +17,21 @@ and the hierarchical cache that writes through, since a parked request is not in
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch, Variant
 from patches.kv_row import kv_row, physical
+from patches.layers import Original
 from patches.pd.kv_transfer import mark_first_send
 from patches.pd.late_binding import newly_finished
 from patches.scheduler_state import current, of
-from patches.sglang_types import Batch, Req, Scheduler
+from patches.sglang_types import Batch, Req, Scheduler, SendingManager
 from toolkit.limited_logs import limited_logger
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 log = limited_logger("toolkit.kv")
 
@@ -44,11 +48,13 @@ class Parked:
     where in the KV pool they lie, locked until the transfer has ended."""
 
     req: Req
-    slots: Any
+    slots: Tensor
     page_size: int
 
 
-def _park_finished(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
+def _park_finished(
+    original: Original[None], scheduler: Scheduler, batch: Batch, result: object
+) -> None:
     for req in newly_finished(original, scheduler, batch, result):
         if not req.pending_bootstrap or not _eligible(scheduler, req):
             continue
@@ -105,7 +111,9 @@ def all_parked(scheduler: Scheduler) -> bool:
         return all(req.bootstrap_room in kept.by_room for req in queue)
 
 
-def _send_when_asked(original: Any, manager: Any, bootstrap_room: int, status: Any) -> None:
+def _send_when_asked(
+    original: Original[None], manager: SendingManager, bootstrap_room: int, status: int
+) -> None:
     from sglang.srt.disaggregation.base.conn import KVPoll
 
     # Before the status is there to be seen: the scheduler must find the request taken.
@@ -133,7 +141,7 @@ def _take(room: int) -> Parked | None:
         return kept.by_room.pop(room)
 
 
-def _in_pieces(sender: Any) -> bool:
+def _in_pieces(sender: object) -> bool:
     """Whether it sends no more than so many tokens at a time (DCP; not yet in 0.5.20)."""
     most = getattr(sender, "get_max_transfer_tokens", None)
     return most is not None and most() is not None
@@ -157,7 +165,7 @@ def _send(parked: Parked) -> None:
     sender.send(kv_to_page_indices(slots, parked.page_size), [], num_kv_tokens=len(slots))
 
 
-def _find_sent(original: Callable[..., bool], scheduler: Scheduler, req: Req, poll: Any) -> bool:
+def _find_sent(original: Original[bool], scheduler: Scheduler, req: Req, poll: object) -> bool:
     from sglang.srt.disaggregation.base.conn import KVPoll
 
     # Over all ranks: the slowest has not heard of the decode worker yet.
@@ -174,7 +182,9 @@ def _find_sent(original: Callable[..., bool], scheduler: Scheduler, req: Req, po
     return True
 
 
-def _send_once(original: Any, scheduler: Scheduler, req: Req, *args: Any, **kwargs: Any) -> None:
+def _send_once(
+    original: Original[None], scheduler: Scheduler, req: Req, *args: object, **kwargs: object
+) -> None:
     if getattr(req, _SENT, False):
         # 0.5.17 has no such note.
         getattr(scheduler, "disagg_prefill_pending_chunk_rids", set()).discard(req.rid)

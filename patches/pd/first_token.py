@@ -21,9 +21,8 @@ an error, and the router goes on from that token elsewhere.
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original
 from patches.pd import prefill_only
 from patches.pd.late_binding import newly_finished
 from patches.sglang_types import Batch, Req, Scheduler
@@ -36,7 +35,9 @@ REQ = "sglang.srt.managers.schedule_batch.Req"
 _TOLD = "_toolkit_first_token_told"
 
 
-def _tell_first_tokens(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
+def _tell_first_tokens(
+    original: Original[None], scheduler: Scheduler, batch: Batch, result: object
+) -> None:
     finished = newly_finished(original, scheduler, batch, result)
     told = [req for req in finished if req.stream and not held_back(scheduler, req)]
     for req in told:
@@ -79,7 +80,7 @@ def _ends(req: Req) -> bool:
         req.finished_reason = req.finished_len = None
 
 
-def _never_again(original: Any, scheduler: Scheduler, req: Req) -> None:
+def _never_again(original: Original[None], scheduler: Scheduler, req: Req) -> None:
     if not getattr(req, _TOLD, False):
         original(scheduler, req)
         return

@@ -9,34 +9,42 @@ worker to itself.
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import EITHER, Hook, Patch, Variant
-from patches.sglang_types import Req
+from patches.layers import Original
+from patches.sglang_types import PreallocQueue, Req
 
 QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 
 def _to_get_in(
-    original: Any, queue: Any, req: Req, allocated: int, prefix: int, retractable: int
+    original: Original[int],
+    queue: PreallocQueue,
+    req: Req,
+    allocated: int,
+    prefix: int,
+    retractable: int,
 ) -> int:
     """KV tokens that `req` needs besides its cached `prefix`."""
     return _within(queue, original(queue, req, allocated, prefix, retractable), prefix)
 
 
-def _to_come_back(original: Any, queue: Any, req: Req) -> tuple[int, int]:
+def _to_come_back(
+    original: Original[tuple[int, int]], queue: PreallocQueue, req: Req
+) -> tuple[int, int]:
     """Of all layers, and of those with a sliding window."""
     tokens, window = original(queue, req)
     return _within(queue, tokens), window
 
 
-def _within(queue: Any, tokens: int, prefix: int = 0) -> int:
+def _within(queue: PreallocQueue, tokens: int, prefix: int = 0) -> int:
     if queue.scheduler.enable_hisparse:  # its budget is another pool's
         return tokens
     return min(tokens, int(queue.max_total_num_tokens) - prefix)
 
 
-def _let_in(original: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
+def _let_in(
+    original: Original[object], queue: PreallocQueue, *args: object, **kwargs: object
+) -> object:
     """Up to 0.5.20 SGLang adds the reserve and the answer's length where nothing can be hooked:
     while it looks, both are no more than the pool has left beside the longest prompt that waits."""
     if queue.scheduler.enable_hisparse:

@@ -9,10 +9,10 @@ sees the transfer succeed, so it contains at most one scheduler loop beside the 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
+from patches.layers import Original
 from patches.sglang_types import Req, Scheduler
 from toolkit.contract.events import KvTransfer
 
@@ -26,16 +26,18 @@ def mark_first_send(req: Req) -> None:
 
 
 def _mark_first_send(
-    original: Any, scheduler: Scheduler, req: Req, *args: Any, **kwargs: Any
+    original: Original[None], scheduler: Scheduler, req: Req, *args: object, **kwargs: object
 ) -> None:
     mark_first_send(req)
     original(scheduler, req, *args, **kwargs)
 
 
-def _report_finished(original: Any, scheduler: Scheduler, *args: Any, **kwargs: Any) -> list[Any]:
+def _report_finished(
+    original: Original[list[Req]], scheduler: Scheduler, *args: object, **kwargs: object
+) -> list[Req]:
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
-    done: list[Any] = original(scheduler, *args, **kwargs)
+    done: list[Req] = original(scheduler, *args, **kwargs)
     now = time.perf_counter()
     for req in done:
         began = getattr(req, _MARK, None)

@@ -9,16 +9,17 @@ stream (`patches.streams.event_stream`); the router then chooses the decode work
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
 from patches.experts.signature import take
-from patches.sglang_types import Batch, Scheduler
+from patches.layers import Original
+from patches.sglang_types import Batch, Req, Result, Scheduler
 from toolkit.contract.events import PrefillDone
 
 
-def newly_finished(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> list[Any]:
+def newly_finished(
+    original: Original[None], scheduler: Scheduler, batch: Batch, result: object
+) -> list[Req]:
     """Process the batch; the requests whose prefill it has finished, each now in transfer or
     waiting for a decode worker."""
     before = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
@@ -27,7 +28,7 @@ def newly_finished(original: Any, scheduler: Scheduler, batch: Batch, result: An
 
 
 def _announce_finished_prefills(
-    original: Any, scheduler: Scheduler, batch: Batch, result: Any
+    original: Original[None], scheduler: Scheduler, batch: Batch, result: Result
 ) -> None:
 
     counted = take(result)

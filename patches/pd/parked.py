@@ -11,9 +11,8 @@ Not in the middle of a prompt: what yields there is not finished, and goes back 
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original
 from patches.sglang_types import Req, Scheduler
 
 MIXIN = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
@@ -23,11 +22,13 @@ class _Round:
     """The look at the finished ones that is under way, if one is."""
 
     under_way = False
-    kept: tuple[Any, ...] = ()
+    kept: tuple[Req, ...] = ()
     """To be put back: SGLang takes what it releases out of its queue."""
 
 
-def _put_back(original: Any, scheduler: Scheduler, *args: Any, **kwargs: Any) -> Any:
+def _put_back(
+    original: Original[object], scheduler: Scheduler, *args: object, **kwargs: object
+) -> object:
     _Round.under_way = True
     try:
         return original(scheduler, *args, **kwargs)
@@ -36,7 +37,7 @@ def _put_back(original: Any, scheduler: Scheduler, *args: Any, **kwargs: Any) ->
         _Round.under_way, _Round.kept = False, ()
 
 
-def _keep(original: Any, scheduler: Scheduler, req: Req) -> None:
+def _keep(original: Original[None], scheduler: Scheduler, req: Req) -> None:
     if _Round.under_way:
         _Round.kept += (req,)
     else:

@@ -16,11 +16,11 @@ listed.
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from patches.base import EITHER, Hook, Patch, PatchError, Variant
+from patches.layers import Original
 from patches.pd.late_binding import newly_finished
-from patches.sglang_types import Batch, Req, Scheduler
+from patches.sglang_types import Batch, PrefixCache, Req, Scheduler
 from toolkit.contract import prefill_only
 
 MIXIN = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
@@ -33,13 +33,17 @@ def alone(req: Req) -> bool:
     return req.bootstrap_host == prefill_only.HOST and bool(req.bootstrap_room)
 
 
-def _keep_its_prompt(original: Any, queue: Any, req: Req, *args: Any, **kwargs: Any) -> Any:
+def _keep_its_prompt(
+    original: Original[object], queue: object, req: Req, *args: object, **kwargs: object
+) -> object:
     if alone(req):
         req.skip_radix_cache_insert = False
     return original(queue, req, *args, **kwargs)
 
 
-def _finish_at_once(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
+def _finish_at_once(
+    original: Original[None], scheduler: Scheduler, batch: Batch, result: object
+) -> None:
     from sglang.srt.disaggregation.prefill import maybe_release_metadata_buffer
     from sglang.srt.runtime_context import get_parallel
 
@@ -58,7 +62,7 @@ def _finish_at_once(original: Any, scheduler: Scheduler, batch: Batch, result: A
         maybe_release_metadata_buffer(req, scheduler.req_to_metadata_buffer_idx_allocator)
 
 
-def _release(req: Req, tree_cache: Any) -> None:
+def _release(req: Req, tree_cache: PrefixCache) -> None:
     """Give its KV back, and leave its prompt in the cache."""
     from sglang.srt.mem_cache.common import release_kv_cache
 
@@ -67,7 +71,7 @@ def _release(req: Req, tree_cache: Any) -> None:
     release_kv_cache(req, tree_cache, **({"checkpoint": True} if said else {}))
 
 
-def _tell_cache(req: Req, tree_cache: Any) -> None:
+def _tell_cache(req: Req, tree_cache: PrefixCache) -> None:
     """That it has ended well; 0.5.17 tells its cache of those only that were aborted."""
     from sglang.srt.mem_cache import base_prefix_cache
 

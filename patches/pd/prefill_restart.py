@@ -14,11 +14,11 @@ next success drops them. Transfers under way are left alone: the blip may have b
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original
 from patches.pd.rank_sockets import Peer, RankSockets
 from patches.scheduler_state import current
+from patches.sglang_types import KvReceiver, Rank, ReceivingManager
 
 COMMON = "sglang.srt.disaggregation.common.conn"
 MANAGER = f"{COMMON}.CommonKVManager"
@@ -38,13 +38,15 @@ class FailureCounts(dict[str, int]):
         super().__setitem__(address, failures)
 
 
-def _watch_failures(original: Any, manager: Any) -> Any:
+def _watch_failures(original: Original[object], manager: ReceivingManager) -> object:
     manager.heartbeat_failures = FailureCounts(manager.heartbeat_failures)
     _rank_sockets().start()
     return original(manager)
 
 
-def _forget_suspect(original: Any, manager: Any, bootstrap_addr: str) -> None:
+def _forget_suspect(
+    original: Original[None], manager: ReceivingManager, bootstrap_addr: str
+) -> None:
     original(manager, bootstrap_addr)
     suspects = manager.heartbeat_failures.suspects
     if bootstrap_addr not in suspects:
@@ -56,7 +58,7 @@ def _forget_suspect(original: Any, manager: Any, bootstrap_addr: str) -> None:
         manager.prefill_info_table.pop(bootstrap_addr, None)
 
 
-def _of_living_ranks(original: Any, receiver: Any) -> None:
+def _of_living_ranks(original: Original[None], receiver: KvReceiver) -> None:
     original(receiver)
     if lost := _lost(receiver):
         _forget(receiver, lost)
@@ -64,7 +66,7 @@ def _of_living_ranks(original: Any, receiver: Any) -> None:
         _lost(receiver)  # from now on those are watched that it has now
 
 
-def _lost(receiver: Any) -> dict[str, Peer]:
+def _lost(receiver: KvReceiver) -> dict[str, Peer]:
     """Of the request's ranks, by their endpoints."""
     peers: dict[str, Peer] = {}
     sockets = _rank_sockets()
@@ -74,7 +76,7 @@ def _lost(receiver: Any) -> dict[str, Peer]:
     return {endpoint: peer for endpoint, peer in peers.items() if peer is not Peer.SAME}
 
 
-def _forget(receiver: Any, lost: dict[str, Peer]) -> None:
+def _forget(receiver: KvReceiver, lost: dict[str, Peer]) -> None:
     """What was known of these ranks."""
     manager = receiver.kv_mgr
     with manager.connection_lock:
@@ -94,7 +96,7 @@ def _rank_sockets() -> RankSockets:
     return state.rank_sockets
 
 
-def _endpoint(info: dict[str, Any]) -> str:
+def _endpoint(info: Rank) -> str:
     from sglang.srt.utils.network import NetworkAddress
 
     endpoint: str = NetworkAddress(info["rank_ip"], int(info["rank_port"])).to_tcp()

@@ -13,10 +13,11 @@ every rank where there is no DP attention.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from patches.base import Hook, Patch, Process
 from patches.dp.register import Register
+from patches.layers import Original
+from patches.sglang_types import Sender
 
 
 @cache
@@ -24,7 +25,7 @@ def _register() -> Register:
     return Register()
 
 
-def _tell(original: Any, sender: Any) -> None:
+def _tell(original: Original[None], sender: Sender) -> None:
     manager = sender.kv_mgr
     if manager.attn_tp_rank or manager.attn_cp_rank or manager.pp_rank:
         return  # the first of its rank says it

@@ -20,7 +20,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import zmq
 
 READ_EVERY_S = 1.0
 
@@ -39,8 +42,8 @@ class Peer(StrEnum):
 class _Watched:
     """A socket, its monitor's, and what the monitor told since the last question."""
 
-    socket: Any
-    monitor: Any
+    socket: zmq.Socket[bytes]
+    monitor: zmq.Socket[bytes]
     lost: bool = False
     connected: bool = True
     ended: bool = False
@@ -52,7 +55,7 @@ class _Watched:
         from zmq.utils.monitor import recv_monitor_message
 
         try:
-            while self.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            while int(self.monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 event = recv_monitor_message(self.monitor)["event"]
                 if event == zmq.EVENT_MONITOR_STOPPED:
                     self.ended = True
@@ -88,7 +91,7 @@ class RankSockets:
             self._reading = True
             threading.Thread(target=self._read, name="rank-sockets", daemon=True).start()
 
-    def peer(self, endpoint: str, socket: Any) -> Peer:
+    def peer(self, endpoint: str, socket: zmq.Socket[bytes]) -> Peer:
         """What became of it since the last question; the first one begins to watch."""
         with self._lock:
             watched = self._watched.get(endpoint)
@@ -101,7 +104,7 @@ class RankSockets:
             return Peer.SAME
         return Peer.BACK if watched.connected else Peer.GONE
 
-    def _watch(self, endpoint: str, socket: Any) -> None:
+    def _watch(self, endpoint: str, socket: zmq.Socket[bytes]) -> None:
         import zmq
 
         self._watched.pop(endpoint, None)

@@ -22,15 +22,15 @@ request's grammar cannot have produced, is that request's error: 400 (`patches.h
 from __future__ import annotations
 
 from array import array
-from typing import Any
 
 from patches.base import EITHER, Hook, Patch
-from patches.sglang_types import Req, Scheduler
+from patches.layers import Original
+from patches.sglang_types import Req, Scheduler, Tokenized
 from patches.tickets import ticket_of
 from toolkit.contract.ticket import TicketError
 
 
-def _check_ids(scheduler: Scheduler, recv_req: Any, ids: tuple[int, ...]) -> None:
+def _check_ids(scheduler: Scheduler, recv_req: Tokenized, ids: tuple[int, ...]) -> None:
     """Raises TicketError for what this model could not have generated for this prompt."""
     vocabulary = scheduler.model_config.vocab_size
     if max(ids) >= vocabulary:
@@ -43,7 +43,11 @@ def _check_ids(scheduler: Scheduler, recv_req: Any, ids: tuple[int, ...]) -> Non
 
 
 def _extend_prompt_on_prefill(
-    original: Any, scheduler: Scheduler, recv_req: Any, *args: Any, **kwargs: Any
+    original: Original[None],
+    scheduler: Scheduler,
+    recv_req: Tokenized,
+    *args: object,
+    **kwargs: object,
 ) -> None:
     ids = ticket_of(recv_req).resume
     if ids:
@@ -54,7 +58,7 @@ def _extend_prompt_on_prefill(
 
 
 def _restore_state(
-    original: Any, scheduler: Scheduler, req: Req, *args: Any, **kwargs: Any
+    original: Original[None], scheduler: Scheduler, req: Req, *args: object, **kwargs: object
 ) -> None:
     # Requests pass here again after a retraction, by when they own more than they brought; and
     # those that were refused, which are only to be answered.

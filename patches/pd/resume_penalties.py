@@ -16,32 +16,36 @@ another worker. So here it is always the token that a row of steps would count.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
-from patches.sglang_types import Batch, Req
+from patches.layers import Original
+from patches.sglang_types import Batch, Penalizer, Req
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LIBRARY = "sglang.srt.sampling.penaltylib"
 
 
-def _add_frequency(penalizer: Any, row: int, ids: Any) -> None:
+def _add_frequency(penalizer: Penalizer, row: int, ids: Tensor) -> None:
     penalty = penalizer.frequency_penalties[row].expand(ids.shape[0])
     penalizer.cumulated_frequency_penalties[row].scatter_add_(0, ids, penalty)
 
 
-def _add_presence(penalizer: Any, row: int, ids: Any) -> None:
+def _add_presence(penalizer: Penalizer, row: int, ids: Tensor) -> None:
     penalizer.cumulated_presence_penalties[row, ids] = penalizer.presence_penalties[row]
 
 
-def _add_repetition(penalizer: Any, row: int, ids: Any) -> None:
+def _add_repetition(penalizer: Penalizer, row: int, ids: Tensor) -> None:
     penalizer.cumulated_repetition_penalties[row, ids] = penalizer.repetition_penalties[row]
 
 
-def _add_length(penalizer: Any, row: int, ids: Any) -> None:
+def _add_length(penalizer: Penalizer, row: int, ids: Tensor) -> None:
     penalizer.len_output_tokens[row] += ids.shape[0]
 
 
-CATCH_UP: dict[str, Callable[[Any, int, Any], None]] = {
+CATCH_UP: dict[str, Callable[[Penalizer, int, Tensor], None]] = {
     "BatchedFrequencyPenalizer": _add_frequency,
     "BatchedPresencePenalizer": _add_presence,
     "BatchedRepetitionPenalizer": _add_repetition,
@@ -49,7 +53,7 @@ CATCH_UP: dict[str, Callable[[Any, int, Any], None]] = {
 }
 
 
-def _prepare_with_history(original: Any, penalizer: Any) -> None:
+def _prepare_with_history(original: Original[None], penalizer: Penalizer) -> None:
     fresh = not penalizer.is_prepared()
     original(penalizer)
     catch_up = CATCH_UP.get(type(penalizer).__name__)
@@ -63,7 +67,7 @@ def _prepare_with_history(original: Any, penalizer: Any) -> None:
             catch_up(penalizer, row, torch.tensor(ids, device=penalizer.orchestrator.device))
 
 
-def _cumulate_in_order(original: Any, batch: Batch) -> None:
+def _cumulate_in_order(original: Original[None], batch: Batch) -> None:
     if not batch.enable_overlap:
         original(batch)
         return

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from patches.sglang_types import Req
 from toolkit.policies.sjf import Queued, ShortestFirst
@@ -49,7 +48,7 @@ class WaitingOrder:
         self.order = order
         self.tally = Tally()
 
-    def match(self, queue: Iterable[Any], counter: int, match: Callable[[Any], object]) -> None:
+    def match(self, queue: Iterable[Req], counter: int, match: Callable[[Req], object]) -> None:
         """Have `match` set `num_matched_prefix_tokens` where it may be out of date.
 
         `counter`: prefill tokens computed so far. Prefills put prompts into the cache and others
@@ -63,7 +62,7 @@ class WaitingOrder:
             match(req)
             setattr(req, _MATCHED, counter)
 
-    def sort(self, queue: list[Any], clock: int, sign: int = 0) -> None:
+    def sort(self, queue: list[Req], clock: int, sign: int = 0) -> None:
         """Arrange `queue`. `sign`: 1 where a greater `priority` goes first, -1 where a smaller one
         does, 0 where the server ignores priorities."""
         for req in queue:
@@ -73,7 +72,7 @@ class WaitingOrder:
         self._count(queue, waiting, order, clock)
         queue[:] = [queue[index] for index in order]
 
-    def _count(self, queue: list[Any], waiting: list[Queued], order: list[int], clock: int) -> None:
+    def _count(self, queue: list[Req], waiting: list[Queued], order: list[int], clock: int) -> None:
         if len(order) < 2:
             return
         tally = self.tally

@@ -31,13 +31,21 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from patches.base import EITHER, Hook, Patch, PatchError, Variant, refuse, resolve
 from patches.flags import WRITTEN
+from patches.layers import Original
 from patches.pd.waiting_order import WaitingOrder, arrived
 from patches.scheduler_state import current
-from patches.sglang_types import Batch, Req, Scheduler
+from patches.sglang_types import (
+    Batch,
+    BootstrapQueue,
+    PrefixCache,
+    Req,
+    SchedulePolicy,
+    Scheduler,
+    ServerArgs,
+)
 from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.contract.waiting import Waiting
 from toolkit.limited_logs import limited_logger
@@ -70,7 +78,7 @@ def wanted() -> Waiting:
         ) from error
 
 
-def check_worker(server_args: Any) -> None:
+def check_worker(server_args: ServerArgs) -> None:
     """Refuse a worker whose queue cannot be ordered so; in the main process, before it starts."""
     try:
         chosen = wanted()
@@ -117,7 +125,9 @@ def _order() -> WaitingOrder | None:
     return state.order
 
 
-def _share_clock(original: Any, receiver: Any, local_reqs: Any = None) -> Any:
+def _share_clock(
+    original: Original[list[object]], receiver: object, local_reqs: list[object] | None = None
+) -> list[object]:
     if _order() is None:
         return original(receiver, local_reqs)
     state = current().waiting
@@ -139,16 +149,18 @@ def _leads() -> bool:
     return bool(parallel.pp_rank == 0 and parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0)
 
 
-def _note_arrival(original: Any, scheduler: Scheduler, req: Req, *args: Any, **kwargs: Any) -> None:
+def _note_arrival(
+    original: Original[None], scheduler: Scheduler, req: Req, *args: object, **kwargs: object
+) -> None:
     if _order() is not None:
         arrived(req, current().waiting.clock)
     original(scheduler, req, *args, **kwargs)
 
 
 def _shortest_first(
-    original: Any,
-    policy: Any,
-    waiting_queue: list[Any],
+    original: Original[None],
+    policy: SchedulePolicy,
+    waiting_queue: list[Req],
     running_batch: Batch | None = None,
     processed_tokens: int | None = None,
 ) -> None:
@@ -173,7 +185,7 @@ def _shortest_first(
     _say(order, len(waiting_queue))
 
 
-def _prefix_match(cache: Any) -> Callable[[Any], object]:
+def _prefix_match(cache: PrefixCache) -> Callable[[Req], object]:
     """How SGLang finds what of a request's prompt is cached; it moved in 0.5.22."""
     from sglang.srt.managers import schedule_policy
 
@@ -185,7 +197,9 @@ def _prefix_match(cache: Any) -> Callable[[Any], object]:
     return lambda req: match_kv_cache(req, cache)
 
 
-def _share_out_buffers(original: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
+def _share_out_buffers(
+    original: Original[object], queue: BootstrapQueue, *args: object, **kwargs: object
+) -> object:
     order, reqs = _order(), queue.queue
     buffers = queue.req_to_metadata_buffer_idx_allocator
     if order is not None and len(reqs) > buffers.available_size():

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.classes import best_effort, latency_sensitive
+from patches.layers import Original
 from patches.scheduler_state import of
-from patches.sglang_types import Batch, Scheduler
+from patches.sglang_types import Abort, Batch, Plan, Req, Scheduler
 from toolkit.contract.variables import PREEMPT_VARIABLE
 
 WAIT_LIMIT = 64
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
-def _next_batch(original: Any, scheduler: Scheduler, running_batch: Batch) -> Any:
+def _next_batch(original: Original[Plan], scheduler: Scheduler, running_batch: Batch) -> Plan:
     take_back(scheduler)
     aside = of(scheduler).aside
     chunked, waiting = scheduler.chunked_req, scheduler.waiting_queue
@@ -63,14 +63,16 @@ def take_back(scheduler: Scheduler) -> None:
         scheduler.chunked_req, aside.chunked = aside.chunked, None
 
 
-def _of(original: Any, scheduler: Scheduler, running_batch: Batch, these: list[Any]) -> Any:
+def _of(
+    original: Original[Plan], scheduler: Scheduler, running_batch: Batch, these: list[Req]
+) -> Plan:
     """A batch of `these` alone."""
     with only(scheduler, these):
         return original(scheduler, running_batch)
 
 
 @contextmanager
-def only(scheduler: Scheduler, these: list[Any]) -> Iterator[None]:
+def only(scheduler: Scheduler, these: list[Req]) -> Iterator[None]:
     """As if nobody waited but `these`, some of whom SGLang takes out of the queue meanwhile."""
     order = {id(req): place for place, req in enumerate(scheduler.waiting_queue)}
     kept = {id(req) for req in these}
@@ -84,7 +86,7 @@ def only(scheduler: Scheduler, these: list[Any]) -> Iterator[None]:
         scheduler.waiting_queue = left
 
 
-def _abort(original: Any, scheduler: Scheduler, recv_req: Any) -> None:
+def _abort(original: Original[None], scheduler: Scheduler, recv_req: Abort) -> None:
     aside = of(scheduler).aside.chunked
     if aside is None or not (recv_req.abort_all or aside.rid.startswith(recv_req.rid)):
         original(scheduler, recv_req)
@@ -96,13 +98,13 @@ def _abort(original: Any, scheduler: Scheduler, recv_req: Any) -> None:
         scheduler.chunked_req = kept
 
 
-def _not_idle(original: Any, scheduler: Scheduler) -> None:
+def _not_idle(original: Original[None], scheduler: Scheduler) -> None:
     """A prompt that was put aside has KV, of which SGLang's check for leaks would know nothing."""
     if of(scheduler).aside.chunked is None:
         original(scheduler)
 
 
-def _pending_abort(original: Any, scheduler: Scheduler) -> None:
+def _pending_abort(original: Original[None], scheduler: Scheduler) -> None:
     aside = of(scheduler).aside
     if aside.chunked is not None and scheduler._pending_chunked_abort_req is aside.chunked:
         kept, scheduler.chunked_req = scheduler.chunked_req, aside.chunked

@@ -22,13 +22,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Variant
 from patches.classes import best_effort, latency_sensitive
+from patches.layers import Original
 from patches.pd import host_receive
 from patches.scheduler_state import of
-from patches.sglang_types import Batch, Req, Scheduler
+from patches.sglang_types import Batch, DecodeRequest, PreallocQueue, Req, Scheduler
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PAUSE_VARIABLE
 from toolkit.limited_logs import limited_logger
@@ -53,7 +53,7 @@ class Pause:
     entered: float | None = None
 
 
-def _begin(original: Any, scheduler: Scheduler) -> None:
+def _begin(original: Original[None], scheduler: Scheduler) -> None:
     asked = Preempting.read(os.environ.get(PAUSE_VARIABLE, ""))
     if asked is not None:
         if reason := obstacle(scheduler):
@@ -98,7 +98,7 @@ def _pause_of(req: Req) -> Pause:
     return found
 
 
-def _waiting(scheduler: Scheduler) -> list[Any]:
+def _waiting(scheduler: Scheduler) -> list[Req]:
     """The latency-sensitive ones that are here and do not decode yet."""
     queued = [each.req for each in scheduler.disagg_decode_prealloc_queue.queue]
     coming = [each.req for each in scheduler.disagg_decode_transfer_queue.queue]
@@ -106,7 +106,7 @@ def _waiting(scheduler: Scheduler) -> list[Any]:
     return [req for req in here if latency_sensitive(req) and not req.finished()]
 
 
-def _process_queue(original: Any, scheduler: Scheduler) -> None:
+def _process_queue(original: Original[None], scheduler: Scheduler) -> None:
     """Latency-sensitive requests are let in first; paused answers stay so as long as one of them
     waits."""
     asked = of(scheduler).pausing
@@ -119,10 +119,10 @@ def _process_queue(original: Any, scheduler: Scheduler) -> None:
         original(scheduler)
 
 
-def _in_order(queue: Any, now: float, wait_limit: float) -> None:
+def _in_order(queue: PreallocQueue, now: float, wait_limit: float) -> None:
     """Best-effort requests behind all others; those that have waited long enough before them."""
 
-    def line(each: Any) -> int:
+    def line(each: DecodeRequest) -> int:
         if not best_effort(each.req):
             return 1
         pause = _pause_of(each.req)
@@ -134,7 +134,7 @@ def _in_order(queue: Any, now: float, wait_limit: float) -> None:
 
 
 @contextmanager
-def _held(queue: Any, now: float, most: float, somebody: bool) -> Iterator[None]:
+def _held(queue: PreallocQueue, now: float, most: float, somebody: bool) -> Iterator[None]:
     """While `somebody` latency-sensitive waits SGLang does not see the answers that may stand
     still: as long as it does, it lets nobody in."""
     held = [req for req in queue.retracted_queue if somebody and _may_stand(req, now, most)]
@@ -166,7 +166,7 @@ def _goes_on(req: Req, now: float) -> None:
         pause.since = None
 
 
-def _next_batch(original: Any, scheduler: Scheduler, running_batch: Batch) -> Any:
+def _next_batch(original: Original[object], scheduler: Scheduler, running_batch: Batch) -> object:
     asked = of(scheduler).pausing
     if asked is not None and _waiting(scheduler):
         running_batch.filter_batch()

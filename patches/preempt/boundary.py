@@ -30,18 +30,19 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
 from patches.classes import best_effort, latency_sensitive
 from patches.dp import layout
 from patches.environment import on_cpu
+from patches.layers import Original
 from patches.preempt.admission import only
 from patches.scheduler_state import BoundaryState, current, of
-from patches.sglang_types import Batch, Req, Scheduler
+from patches.sglang_types import Batch, Layer, Req, Scheduler
 from patches.steps import step_log, stops
 from patches.steps.sent_time import sent_at
 from toolkit.contract.preempting import Preempting
@@ -50,6 +51,10 @@ from toolkit.limited_logs import limited_logger
 from toolkit.policies.preemption.boundary import Boundary, Urgent
 from toolkit.policies.preemption.bounds import Bounds, Paused
 from toolkit.policies.preemption.named import boundary_policy
+
+if TYPE_CHECKING:
+    import torch
+
 
 log = limited_logger("toolkit.preempt")
 
@@ -71,10 +76,10 @@ class BestEffortBatch:
     slice_s: float = 0.0
     paused_s: float = 0.0
     pauses: int = 0
-    events: deque[Any] = field(default_factory=deque)
+    events: deque[torch.cuda.Event] = field(default_factory=deque)
 
 
-def _begin(original: Any, scheduler: Scheduler) -> None:
+def _begin(original: Original[None], scheduler: Scheduler) -> None:
     asked = Preempting.read(os.environ.get(PREEMPT_VARIABLE, ""))
     if asked is not None:
         if reason := obstacle(scheduler):
@@ -114,11 +119,11 @@ def obstacle(scheduler: Scheduler) -> str:
     return ", ".join(reason for reason, there in reasons.items() if there)
 
 
-def layers_of(scheduler: Scheduler) -> Any:
+def layers_of(scheduler: Scheduler) -> Sequence[Layer] | None:
     """The model's layers, in order; None where it keeps them otherwise."""
-    inner: Any = getattr(scheduler.tp_worker.model_runner.model, "model", None)
-    layers: Any = getattr(inner, "layers", None)
-    return layers if hasattr(layers, "__len__") and len(layers) > 1 else None
+    inner = getattr(scheduler.tp_worker.model_runner.model, "model", None)
+    layers: Sequence[Layer] | None = getattr(inner, "layers", None)
+    return layers if layers is not None and hasattr(layers, "__len__") and len(layers) > 1 else None
 
 
 def look_between_layers(scheduler: Scheduler, asked: Preempting) -> None:
@@ -131,7 +136,7 @@ def look_between_layers(scheduler: Scheduler, asked: Preempting) -> None:
         state.experts = 0  # with expert parallelism ranks have different ones, and would not meet
         log.warning("No looks between experts: its DP rank is of several processes")
     state.slo_s = float("inf") if asked.slo_s is None else asked.slo_s
-    layers: Any = layers_of(scheduler)
+    layers = layers_of(scheduler) or ()
     state.layers = len(layers)
     for index, layer in enumerate(layers):
         if index % asked.slice == 0 or state.experts:
@@ -139,15 +144,19 @@ def look_between_layers(scheduler: Scheduler, asked: Preempting) -> None:
 
 
 def _hook(scheduler: Scheduler, done: int, every: int) -> Callable[..., None]:
-    def before(_layer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def before(_layer: object, given: tuple[object, ...], named: dict[str, object]) -> None:
         _before(scheduler, done, (*given, *named.values()), done % every == 0)
 
     return before
 
 
 def _note_batch(
-    original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any
-) -> Any:
+    original: Original[object],
+    scheduler: Scheduler,
+    batch: Batch,
+    *args: object,
+    **kwargs: object,
+) -> object:
     state = of(scheduler).boundary
     if state.policy is None or state.running is not None:
         return original(scheduler, batch, *args, **kwargs)
@@ -162,13 +171,13 @@ def _note_batch(
         state.running = state.forward = None
 
 
-def _before(scheduler: Scheduler, done: int, given: tuple[Any, ...], slice_over: bool) -> None:
+def _before(scheduler: Scheduler, done: int, given: tuple[object, ...], slice_over: bool) -> None:
     """Before layer `done` of whatever forward runs; `given`: what the layer is called with."""
     state = of(scheduler).boundary
     if state.running is None:
         return
     state.done = done
-    state.forward = next(each for each in given if hasattr(each, "forward_mode"))
+    state.forward = next(each for each in given if hasattr(each, "forward_mode"))  # type: ignore[assignment]
     if done and slice_over:
         look(scheduler)
 
@@ -255,7 +264,7 @@ def _agreed(says: Callable[[], bool]) -> bool:
 
 
 def _says_yield(
-    kept: BoundaryState, running: BestEffortBatch, done: int, waiting: list[Any]
+    kept: BoundaryState, running: BestEffortBatch, done: int, waiting: list[Req]
 ) -> bool:
     if not all(kept.bounds.may_begin(_paused(req)) for req in running.batch.reqs):
         return False
@@ -335,7 +344,7 @@ def _may_begin(scheduler: Scheduler, running: BestEffortBatch, began: float) -> 
     return _agreed(says)
 
 
-def _urgent_batch(scheduler: Scheduler, last: Any, fresh: bool) -> Any:
+def _urgent_batch(scheduler: Scheduler, last: Batch | None, fresh: bool) -> Batch | None:
     """The next batch of latency-sensitive requests, None when none of them finds room. `fresh`:
     those too that have not begun."""
     these = [req for req in scheduler.waiting_queue if latency_sensitive(req)] if fresh else []
@@ -378,6 +387,7 @@ def _put_back(scheduler: Scheduler, running: BestEffortBatch) -> Iterator[None]:
 
     state = of(scheduler).boundary
     capturer, forward = get_global_experts_capturer(), state.forward
+    assert forward is not None, "one stands still"
     buffer = None if capturer is None else capturer.device_cache.buffer
     rows = 0 if buffer is None else min(len(buffer), len(forward.input_ids))
     chosen = None if buffer is None else buffer[:rows].clone()
@@ -400,7 +410,9 @@ def _put_back(scheduler: Scheduler, running: BestEffortBatch) -> Iterator[None]:
         scheduler.tp_worker.model_runner.attn_backend.init_forward_metadata(forward)
 
 
-def _kept_first(original: Any, receiver: Any, *args: Any, **kwargs: Any) -> Any:
+def _kept_first(
+    original: Original[Iterable[object] | None], receiver: object, *args: object, **kwargs: object
+) -> Iterable[object] | None:
     received = original(receiver, *args, **kwargs)
     state = current().boundary
     if not state.kept or state.running is not None:

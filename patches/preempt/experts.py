@@ -9,15 +9,21 @@ one kernel, so that there is nothing between them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
+from patches.layers import Original, Returned
 from patches.preempt import boundary
 from patches.scheduler_state import current
 from toolkit.contract.variables import PREEMPT_VARIABLE
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def _layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+
+def _layer(
+    original: Original[Returned], layer: object, *args: object, **kwargs: object
+) -> Returned:
     state = current().boundary
     state.experts_left.append(state.experts)
     try:
@@ -26,7 +32,7 @@ def _layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
         state.experts_left.pop()
 
 
-def _expert(original: Any, activation: Any, x: Any) -> Any:
+def _expert(original: Original[Returned], activation: object, x: Tensor) -> Returned:
     state = current().boundary
     left = state.experts_left
     if left and left[-1]:

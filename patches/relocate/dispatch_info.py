@@ -9,13 +9,12 @@ Here it is filled in where a placed server's model leaves it out. CPU workers ha
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import EITHER, Hook, Patch
 from patches.environment import on_cpu
+from patches.layers import Original
 
 
-def fill_in(original: Any, *args: Any, **kwargs: Any) -> Any:
+def fill_in(original: Original[object], *args: object, **kwargs: object) -> object:
     """Around `select_experts`. Not with speculative decoding: a draft's layers have numbers, too,
     and the map is not theirs."""
     layer = kwargs.get("layer_id")

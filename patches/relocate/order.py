@@ -13,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
 from patches import server_state
 from patches.base import Hook, Patch, Process, resolve
 from patches.dp import layout
+from patches.layers import Original
 from patches.relocate import kept
+from patches.sglang_types import TokenizerManager
 from patches.streams.event_stream import hub_of
 from toolkit.contract.events import Placed
 from toolkit.contract.paths import PLACEMENT
@@ -71,7 +72,7 @@ class Relocated:
     bytes: int = 0
 
 
-def read_order(body: Any) -> tuple[int, dict[int, Row]]:
+def read_order(body: object) -> tuple[int, dict[int, Row]]:
     """Serial and rows of a request's body.
 
     Raises:
@@ -97,7 +98,7 @@ def read_order(body: Any) -> tuple[int, dict[int, Row]]:
 class Desk:
     """Sends orders to the schedulers, one at a time, and collects what the ranks say."""
 
-    def __init__(self, manager: Any) -> None:
+    def __init__(self, manager: TokenizerManager) -> None:
         self._manager = manager
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()
@@ -139,7 +140,7 @@ class Desk:
             hub_of(self._manager).publish(Placed(serial))
 
 
-def desk_of(manager: Any) -> Desk:
+def desk_of(manager: TokenizerManager) -> Desk:
     """That of this server."""
     state = server_state.of(manager)
     if state.relocations is None:
@@ -147,7 +148,7 @@ def desk_of(manager: Any) -> Desk:
     return state.relocations
 
 
-async def present(desk: Desk) -> tuple[int, dict[str, Any]]:
+async def present(desk: Desk) -> tuple[int, dict[str, object]]:
     """Status and body of GET."""
     try:
         first, *rest = await desk.ask()
@@ -170,7 +171,7 @@ async def present(desk: Desk) -> tuple[int, dict[str, Any]]:
     return 200, msgspec.to_builtins(state)
 
 
-async def install(desk: Desk, body: Any) -> tuple[int, dict[str, Any]]:
+async def install(desk: Desk, body: object) -> tuple[int, dict[str, object]]:
     """Status and body of POST."""
     try:
         serial, rows = read_order(body)
@@ -181,7 +182,7 @@ async def install(desk: Desk, body: Any) -> tuple[int, dict[str, Any]]:
         return await _install(desk, serial, rows)
 
 
-async def _install(desk: Desk, serial: int, rows: dict[int, Row]) -> tuple[int, dict[str, Any]]:
+async def _install(desk: Desk, serial: int, rows: dict[int, Row]) -> tuple[int, dict[str, object]]:
     try:
         answers = await desk.ask(serial, rows)
     except TimeoutError:
@@ -189,7 +190,7 @@ async def _install(desk: Desk, serial: int, rows: dict[int, Row]) -> tuple[int, 
     problems = sorted({answer.problem for answer in answers if answer.problem})
     if problems:
         return 409, {"error": "; ".join(problems), "serial": answers[0].serial}
-    changed: dict[str, Any] = {
+    changed: dict[str, object] = {
         "serial": answers[0].serial,
         "seconds": max(answer.seconds for answer in answers),
         "bytes": sum(answer.bytes for answer in answers),
@@ -232,7 +233,7 @@ def _add_routes() -> None:
     resolve(APP).add_api_route(PLACEMENT, order, methods=["POST"])
 
 
-def _pass_answers_on(original: Any, manager: Any) -> None:
+def _pass_answers_on(original: Original[None], manager: TokenizerManager) -> None:
     original(manager)
     manager._result_dispatcher += type(manager._result_dispatcher)(
         [(Relocated, desk_of(manager).collect)]

@@ -12,16 +12,20 @@ next one. The tables are written in place, so CUDA graphs see them.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
+from patches.layers import Original
 from patches.relocate.order import Relocated, RelocationOrder, Row
 from patches.scheduler_state import of
-from patches.sglang_types import Scheduler
+from patches.sglang_types import ExpertMap, ExpertRank, Scheduler
 from toolkit.contract.variables import RELOCATE_VARIABLE
 from toolkit.limited_logs import limited_logger
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = limited_logger("toolkit.relocate")
 
@@ -71,7 +75,7 @@ def wrong(rows: dict[int, Row], known: Sequence[int], slots: int, experts: int) 
     return ""
 
 
-def _take_orders(original: Any, scheduler: Scheduler) -> None:
+def _take_orders(original: Original[None], scheduler: Scheduler) -> None:
     original(scheduler)
     dispatcher = scheduler._request_dispatcher
     dispatcher += type(dispatcher)([(RelocationOrder, lambda order: carry_out(scheduler, order))])
@@ -127,12 +131,17 @@ def _answer(scheduler: Scheduler, order: RelocationOrder) -> Relocated:
     return Relocated(number, dp_rank, "", state.relocations, rows, seconds=seconds, bytes=came)
 
 
-def _rows(metadata: Any) -> dict[int, Row]:
+def _rows(metadata: ExpertMap) -> dict[int, Row]:
     table = metadata.physical_to_logical_map_cpu
     return {layer: tuple(row) for layer, row in enumerate(table.tolist())}
 
 
-def _install(scheduler: Scheduler, metadata: Any, weights: Any, rows: dict[int, Row]) -> int:
+def _install(
+    scheduler: Scheduler,
+    metadata: ExpertMap,
+    weights: Mapping[int, Sequence[Tensor]],
+    rows: dict[int, Row],
+) -> int:
     """Move and install; the bytes that came from other ranks."""
     import torch
     from sglang.srt.eplb.expert_location_updater import (
@@ -147,7 +156,7 @@ def _install(scheduler: Scheduler, metadata: Any, weights: Any, rows: dict[int, 
     own = range(parallel.tp_rank * slots, (parallel.tp_rank + 1) * slots)
     came = 0
     with scheduler.forward_stream_ctx:
-        buffers: list[Any] = []
+        buffers: list[Tensor] = []
         for layer, row in sorted(rows.items()):
             tensors = weights[layer]
             if [each.shape for each in buffers] != [each.shape for each in tensors]:
@@ -173,11 +182,11 @@ def _install(scheduler: Scheduler, metadata: Any, weights: Any, rows: dict[int, 
     return came
 
 
-def _expert_bytes(tensors: Any) -> int:
+def _expert_bytes(tensors: Sequence[Tensor]) -> int:
     return sum(each[0].nbytes for each in tensors)
 
 
-def _write_tables(metadata: Any, layer: int, row: Row, parallel: Any) -> None:
+def _write_tables(metadata: ExpertMap, layer: int, row: Row, parallel: ExpertRank) -> None:
     """The layer's rows of the map's tables, in place."""
     import torch
     from sglang.srt.eplb import expert_location

@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from patches.base import Hook, Patch, Process
+from patches.layers import Original
 from patches.sglang_types import Scheduler
 from toolkit.contract.memory_turn import MemoryTurn
 from toolkit.contract.variables import TURN_VARIABLE
@@ -28,7 +28,9 @@ log = limited_logger("toolkit.start")
 LOOK_S = 0.05
 
 
-def _in_turn(original: Any, scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
+def _in_turn(
+    original: Original[None], scheduler: Scheduler, *args: object, **kwargs: object
+) -> None:
     turn = MemoryTurn.read(os.environ[TURN_VARIABLE])
     wait(turn)
     original(scheduler, *args, **kwargs)

@@ -19,10 +19,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any
 
 from patches.base import EITHER, Hook, Patch
 from patches.classes import class_of
+from patches.layers import Original
 from patches.scheduler_state import of
 from patches.sglang_types import Batch, Req, Scheduler
 from patches.steps.sent_time import sent_at
@@ -37,7 +37,13 @@ class Trace:
         self.file = open(f"{path}.{os.getpid()}", "a", buffering=1)  # noqa: SIM115
 
 
-def _traced(original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any) -> Any:
+def _traced(
+    original: Original[object],
+    scheduler: Scheduler,
+    batch: Batch,
+    *args: object,
+    **kwargs: object,
+) -> object:
     mode = batch.forward_mode
     decode = mode.is_decode()
     if not (decode or mode.is_extend()):
@@ -59,8 +65,8 @@ def _traced(original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwa
     return result
 
 
-def _of(req: Req, decode: bool) -> list[Any]:
-    said = [req.rid, class_of(req).value, len(req.origin_input_ids)]
+def _of(req: Req, decode: bool) -> list[object]:
+    said: list[object] = [req.rid, class_of(req).value, len(req.origin_input_ids)]
     if decode:
         return said
     return [*said, sent_at(req), req.time_stats.wait_queue_entry_time]

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from patches.base import Hook, Patch, Process
 from patches.dp import layout
+from patches.layers import Original
 from patches.scheduler_state import current, of
 
 if TYPE_CHECKING:
@@ -77,12 +78,18 @@ def packed(used: list[NDArray[np.bool_] | None]) -> NDArray[np.uint8]:
     return whole
 
 
-def _count(original: Any, adapter: Any, local_batch: Any) -> Any:
+def _count(original: Original[object], adapter: object, local_batch: object) -> object:
     current().lockstep.count += 1
     return original(adapter, local_batch)
 
 
-def _note(original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any) -> Any:
+def _note(
+    original: Original[object],
+    scheduler: Scheduler,
+    batch: Batch,
+    *args: object,
+    **kwargs: object,
+) -> object:
     result = original(scheduler, batch, *args, **kwargs)
     lockstep = of(scheduler).lockstep
     if lockstep.count:

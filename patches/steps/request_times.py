@@ -6,7 +6,7 @@ all of which want cores too where workers run on CPU.
 
 from __future__ import annotations
 
-from typing import Any
+from patches.sglang_types import Req
 
 FIELDS = ("end", "output_tokens", "seconds", "cpu_seconds", "prompt_tokens", "timed_tokens")
 """Columns of the row of a finished request. `end` is the worker's monotonic clock at its last step.
@@ -20,7 +20,7 @@ Requests that were aborted or retracted, or that never took part in a decode ste
 _MARK = "_toolkit_decode_start"
 
 
-def finished_rows(reqs: list[Any], decode: bool, end: float, cpu: float) -> list[list[float]]:
+def finished_rows(reqs: list[Req], decode: bool, end: float, cpu: float) -> list[list[float]]:
     """Rows of those of a step's requests that it finished; in a decode step, those that are new
     get their mark: the two clocks at its end and how many tokens they have."""
     rows = []
@@ -28,6 +28,7 @@ def finished_rows(reqs: list[Any], decode: bool, end: float, cpu: float) -> list
         setattr(req, _MARK, (end, cpu, len(req.output_ids)))
     for req in [req for req in reqs if req.finished()]:
         since, since_cpu, had = getattr(req, _MARK, (None, 0.0, 0))
+        assert req.finished_reason is not None, "it is finished"
         aborted = req.finished_reason.to_json()["type"] == "abort"
         if since is None or aborted or req.retraction_count:
             continue

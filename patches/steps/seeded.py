@@ -9,21 +9,26 @@ each request gets the token that it gets by itself.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import Hook, Patch, Process
+from patches.layers import Original
+from patches.sglang_types import SamplingInfo
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SAMPLER = "sglang.srt.layers.sampler"
 
 
 def _each_by_itself(
-    original: Any,
-    sampler: Any,
-    probs: Any,
-    sampling_info: Any,
-    positions: Any,
+    original: Original[object],
+    sampler: object,
+    probs: Tensor,
+    sampling_info: SamplingInfo,
+    positions: Tensor,
     simple_sampling_case: bool,
-) -> Any:
+) -> object:
     found = original(sampler, probs, sampling_info, positions, simple_sampling_case)
     if sampling_info.sampling_seed is None or simple_sampling_case:
         return found
@@ -34,7 +39,7 @@ def _each_by_itself(
     return (own, *captured) if captured else own
 
 
-def in_order_of_ids(probs: Any, info: Any, positions: Any, tokens: Any) -> Any:
+def in_order_of_ids(probs: Tensor, info: SamplingInfo, positions: Tensor, tokens: Tensor) -> Tensor:
     """`tokens` [requests], those of requests that ask for no selection drawn as without others.
 
     `probs`: [requests, vocabulary]. Nothing here waits for a GPU.

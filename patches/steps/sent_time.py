@@ -6,9 +6,8 @@ sees a request only when it looks, so its own clock does not know how long that 
 
 from __future__ import annotations
 
-from typing import Any
-
 from patches.base import Hook, Patch, Process
+from patches.layers import Original
 from patches.sglang_types import Req
 from toolkit.contract.variables import PREEMPT_VARIABLE, TRACE_VARIABLE
 
@@ -16,7 +15,7 @@ KEY = "api_server_dispatch_time"
 STATS = "sglang.srt.observability.req_time_stats"
 
 
-def _with_time(original: Any, stats: Any) -> Any:
+def _with_time(original: Original[dict[str, object]], stats: object) -> dict[str, object]:
     return {**original(stats), KEY: getattr(stats, KEY)}
 
 

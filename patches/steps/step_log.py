@@ -20,15 +20,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
+from patches.layers import Original
 from patches.scheduler_state import current, of
-from patches.sglang_types import Batch, Scheduler
+from patches.sglang_types import Batch, Captured, Capturer, ForwardBatch, Scheduler
 from patches.steps.lockstep import GroupSteps, group_size, packed
 from patches.steps.request_times import finished_rows
 from patches.steps.stops import stops_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
 FIELDS = (
     "decode",
@@ -84,7 +89,7 @@ class StepLog:
 
     rows: list[list[float]] = field(default_factory=list)
     finished: list[list[float]] = field(default_factory=list)
-    ids: Any = None
+    ids: Tensor | None = None
     """Host ids [tokens, layers, top_k] of the step whose result is being processed."""
     previous_end: float = 0.0
     previous_cpu: float = 0.0
@@ -95,7 +100,7 @@ class StepLog:
     origin: float = 0.0
     steps: list[int] = field(default_factory=list)
     """Of the group, where there is one: the step of each row."""
-    used: list[Any] = field(default_factory=list)
+    used: list[np.ndarray | None] = field(default_factory=list)
     """The experts of each row, bool [layers, experts] or None."""
     upto: int = 0
     told: int = 0
@@ -145,7 +150,7 @@ def step_log() -> StepLog:
     return state.step_log
 
 
-def used_experts(ids: Any) -> Any:
+def used_experts(ids: Tensor) -> np.ndarray:
     """bool [layers, experts]: what `ids`, an int tensor [tokens, layers, top_k], name; -1 nothing.
     As many experts as the last of them needs."""
     import numpy as np
@@ -157,15 +162,19 @@ def used_experts(ids: Any) -> Any:
     return hit[:, 1:]
 
 
-def _remember_copied(original: Any, output: Any) -> None:
+def _remember_copied(original: Original[None], output: Captured) -> None:
     original(output)
     if output.host_cache.name == CAPTURER:
         step_log().ids = output.topk
 
 
 def _remember_direct(
-    original: Any, capturer: Any, forward_batch: Any, *args: Any, **kwargs: Any
-) -> Any:
+    original: Original[object],
+    capturer: Capturer,
+    forward_batch: ForwardBatch,
+    *args: object,
+    **kwargs: object,
+) -> object:
     output = original(capturer, forward_batch, *args, **kwargs)
     # Without overlap there is no output to finalize: the ids are in the host cache already.
     if output is None and capturer.host_cache.name == CAPTURER:
@@ -176,8 +185,12 @@ def _remember_direct(
 
 
 def _note_forward(
-    original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any
-) -> Any:
+    original: Original[object],
+    scheduler: Scheduler,
+    batch: Batch,
+    *args: object,
+    **kwargs: object,
+) -> object:
     launch_cpu = time.thread_time()
     result = original(scheduler, batch, *args, **kwargs)
     forwards = step_log().forwards
@@ -188,7 +201,7 @@ def _note_forward(
     return result
 
 
-def _log_step(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
+def _log_step(original: Original[None], scheduler: Scheduler, batch: Batch, result: object) -> None:
     if scheduler.ipc_channels.send_to_tokenizer.socket is None:  # not the rank that reports
         original(scheduler, batch, result)
         return
@@ -252,7 +265,7 @@ def _flush(scheduler: Scheduler) -> None:
     scheduler.ipc_channels.send_to_tokenizer.send_output(block)
 
 
-def _tell_the_rest(original: Any, scheduler: Scheduler) -> None:
+def _tell_the_rest(original: Original[None], scheduler: Scheduler) -> None:
     """Nothing runs on any rank: the others' last steps wait for word that this one had none."""
     log = step_log()
     log.idle_at = time.monotonic()

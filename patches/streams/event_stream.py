@@ -14,9 +14,9 @@ rank runs at a time, and a `hello` without that number would be no promise to ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from threading import Lock
-from typing import Any
 
 from patches import server_state
 from patches.base import EITHER, Hook, Patch, PatchError, Process, Variant, refuse, resolve
@@ -27,7 +27,18 @@ from patches.environment import expected, installed
 from patches.experts.of_model import expert_count
 from patches.experts.signature import wanted_layers
 from patches.flags import ASKED, WRITTEN, resolved_view
-from patches.sglang_types import Scheduler
+from patches.layers import Original
+from patches.sglang_types import (
+    ModelConfig,
+    Scheduler,
+    ServerArgs,
+    ServingState,
+    SignalHandler,
+    Snapshot,
+    SnapshotReader,
+    TextConfig,
+    TokenizerManager,
+)
 from patches.streams import heartbeat
 from patches.streams.event_hub import EventHub
 from toolkit.contract import VERSION, run_id
@@ -65,26 +76,25 @@ class SharedReader:
     """SGLang's reader of load snapshots, made for one thread, for two: the HTTP loop's and the
     event stream's."""
 
-    def __init__(self, reader: Any) -> None:
+    def __init__(self, reader: SnapshotReader) -> None:
         self._reader = reader
         self._lock = Lock()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._reader, name)
 
-    def read(self, dp_rank: int) -> Any:
+    def read(self, dp_rank: int) -> Snapshot | None:
         """One rank's snapshot, or None."""
         with self._lock:
             return self._reader.read(dp_rank)
 
-    def read_all(self) -> list[Any]:
+    def read_all(self) -> Sequence[Snapshot]:
         """Those of all ranks that have one."""
         with self._lock:
-            snapshots: list[Any] = self._reader.read_all()
-            return snapshots
+            return self._reader.read_all()
 
 
-def _loads(manager: Any) -> list[tuple[LoadReading, float]]:
+def _loads(manager: TokenizerManager) -> list[tuple[LoadReading, float]]:
     return [
         (
             LoadReading(
@@ -97,7 +107,7 @@ def _loads(manager: Any) -> list[tuple[LoadReading, float]]:
     ]
 
 
-def hub_of(manager: Any) -> EventHub:
+def hub_of(manager: TokenizerManager) -> EventHub:
     """That of this server."""
     state = server_state.of(manager)
     if state.events is None:
@@ -107,7 +117,7 @@ def hub_of(manager: Any) -> EventHub:
     return state.events
 
 
-def _silent_ranks(manager: Any) -> list[int]:
+def _silent_ranks(manager: TokenizerManager) -> list[int]:
     """DP ranks that have not published a snapshot since they started."""
     # SGLang's writers make each slot with a snapshot of time 0 when they start.
     told = {each.dp_rank for each in manager.load_snapshot_reader.read_all() if each.timestamp}
@@ -152,7 +162,7 @@ def _hello() -> Hello:
     )
 
 
-def _stays(model: Any) -> str:
+def _stays(model: ModelConfig) -> str:
     """Why another worker cannot go on with a request of this model; empty where it can."""
     if _recurrent(model):
         return "its model keeps a recurrent state beside the KV, which does not move"
@@ -161,7 +171,7 @@ def _stays(model: Any) -> str:
     return ""
 
 
-def _recurrent(model: Any) -> bool:
+def _recurrent(model: ModelConfig) -> bool:
     """Whether a model keeps a state beside its KV."""
     try:
         return bool(resolve(f"{BUILDER}.uses_ssm_state")(model))
@@ -195,7 +205,7 @@ def _machine(device: str) -> str:
     return f"{len(names)} x {names[0]}" if names else "CPU"
 
 
-def _experts(config: Any, server_args: Any) -> Experts:
+def _experts(config: TextConfig, server_args: ServerArgs) -> Experts:
     """How many experts the model has and whether this worker keeps what tokens were routed to."""
     return Experts(
         count=expert_count(config),
@@ -205,14 +215,14 @@ def _experts(config: Any, server_args: Any) -> Experts:
     )
 
 
-def _signature(config: Any, server_args: Any) -> Records | None:
+def _signature(config: TextConfig, server_args: ServerArgs) -> Records | None:
     """What this worker's signatures are made of; None where it makes none."""
     if server_args.disaggregation_mode != "prefill" or not wanted_layers():
         return None
     return Records(list(wanted_layers()), expert_count(config))
 
 
-def _dispatch_prefill_done(original: Any, manager: Any) -> None:
+def _dispatch_prefill_done(original: Original[None], manager: TokenizerManager) -> None:
     original(manager)
     publish = hub_of(manager).publish
     manager._result_dispatcher += type(manager._result_dispatcher)(
@@ -220,13 +230,15 @@ def _dispatch_prefill_done(original: Any, manager: Any) -> None:
     )
 
 
-def _describe_scheduler(original: Any, scheduler: Scheduler) -> dict[str, Any]:
-    info: dict[str, Any] = original(scheduler)
+def _describe_scheduler(
+    original: Original[dict[str, object]], scheduler: Scheduler
+) -> dict[str, object]:
+    info = original(scheduler)
     info["toolkit_patches"] = installed()
     return info
 
 
-def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
+def _refuse_unpatched_scheduler(original: Original[None], state: ServingState) -> None:
     """The schedulers have reported ready: go on only if they run with the same patches."""
     dp = layout.of_server(state.tokenizer_manager.server_args) > 1
     wanted = expected(Process.SCHEDULER)
@@ -247,7 +259,10 @@ def _refuse_unpatched_scheduler(original: Any, state: Any) -> None:
 
 
 def _announce_death(
-    original: Any, handler: Any, signum: int | None = None, frame: Any = None
+    original: Original[None],
+    handler: SignalHandler,
+    signum: int | None = None,
+    frame: object = None,
 ) -> None:
     """A scheduler died. SGLang now blocks for seconds of diagnostics; the router hears it first."""
     manager = handler.tokenizer_manager

@@ -15,11 +15,12 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
-from typing import Any
 
 from patches import server_state
 from patches.base import Hook, Patch, Process, resolve
 from patches.experts.capture import ExpertsCaptured
+from patches.layers import Original
+from patches.sglang_types import Asked, Tokenized, TokenizerManager
 from patches.steps.request_times import FIELDS as FINISHED_FIELDS
 from patches.steps.step_log import FIELDS, StepBlock
 from patches.streams import event_stream
@@ -127,7 +128,7 @@ class ExpertHub:
             self._listeners.discard(listener)
 
 
-def hub_of(manager: Any) -> ExpertHub:
+def hub_of(manager: TokenizerManager) -> ExpertHub:
     """That of this server."""
     state = server_state.of(manager)
     if state.experts is None:
@@ -135,7 +136,7 @@ def hub_of(manager: Any) -> ExpertHub:
     return state.experts
 
 
-def _dispatch_frames(original: Any, manager: Any) -> None:
+def _dispatch_frames(original: Original[None], manager: TokenizerManager) -> None:
     original(manager)
     hub = hub_of(manager)
     manager._result_dispatcher += type(manager._result_dispatcher)(
@@ -143,12 +144,18 @@ def _dispatch_frames(original: Any, manager: Any) -> None:
     )
 
 
-def _ask_for_sampled(original: Any, manager: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+def _ask_for_sampled(
+    original: Original[Tokenized],
+    manager: TokenizerManager,
+    obj: Asked,
+    *args: object,
+    **kwargs: object,
+) -> Tokenized:
     tokenized = original(manager, obj, *args, **kwargs)
     # Parallel samples get other ids after this, for which no ticket of this one would be good.
     single = isinstance(obj.rid, str) and tokenized.sampling_params.n == 1
     hub = hub_of(manager)
-    if hub.share and single and hub.sampled(obj.rid):
+    if hub.share and single and hub.sampled(str(obj.rid)):
         add_capture(tokenized)
     return tokenized
 

@@ -20,15 +20,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from patches.base import Hook, Patch, Process
 from patches.dp import layout
 from patches.environment import on_cpu
+from patches.layers import Original
 from patches.scheduler_state import current, of
-from patches.sglang_types import Batch, Scheduler
+from patches.sglang_types import Batch, Scheduler, TokenizerManager
 from patches.steps.usual_times import UsualTimes
 from toolkit.contract import heartbeat
 from toolkit.contract.heartbeat import Beat, Heartbeat
@@ -125,7 +126,9 @@ def _of(scheduler: Scheduler) -> Rounds:
     return state.rounds
 
 
-def _come_round(original: Any, scheduler: Scheduler, recv_reqs: Any) -> Any:
+def _come_round(
+    original: Original[object], scheduler: Scheduler, recv_reqs: Sequence[object]
+) -> object:
     rounds = _of(scheduler)
     names = [type(each).__name__ for each in recv_reqs or ()]
     rounds.works = rounds.works or bool(names)
@@ -138,7 +141,13 @@ def _come_round(original: Any, scheduler: Scheduler, recv_reqs: Any) -> Any:
     return result
 
 
-def _announce(original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **kwargs: Any) -> Any:
+def _announce(
+    original: Original[object],
+    scheduler: Scheduler,
+    batch: Batch,
+    *args: object,
+    **kwargs: object,
+) -> object:
     rounds, mode = _of(scheduler), batch.forward_mode
     if not (mode.is_decode() or mode.is_extend()):
         rounds.round()
@@ -151,17 +160,17 @@ def _announce(original: Any, scheduler: Scheduler, batch: Batch, *args: Any, **k
     return result
 
 
-def _done(original: Any, scheduler: Scheduler, batch: Batch, result: Any) -> None:
+def _done(original: Original[None], scheduler: Scheduler, batch: Batch, result: object) -> None:
     original(scheduler, batch, result)
     _of(scheduler).end(batch.forward_iter, time.monotonic())
 
 
-def _rest(original: Any, scheduler: Scheduler) -> None:
+def _rest(original: Original[None], scheduler: Scheduler) -> None:
     original(scheduler)
     _of(scheduler).rest(works=not scheduler.is_fully_idle())
 
 
-def _move_experts(original: Any, manager: Any) -> None:
+def _move_experts(original: Original[None], manager: TokenizerManager) -> None:
     rounds = current().rounds
     if rounds is None:
         original(manager)
@@ -182,7 +191,7 @@ def read_ranks() -> list[tuple[int, Beat]]:
     return [(rank, beat) for rank, beat in told if rank is not None]
 
 
-def begin_http(manager: Any) -> None:
+def begin_http(manager: TokenizerManager) -> None:
     """Let the process that serves HTTP say that it lives, and whether it has requests."""
     folder = _folder()
     if folder is None:

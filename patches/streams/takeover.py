@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import Any
 
 from starlette.responses import Response
 
+from patches.sglang_types import App, Receive, Scope, Send
 from patches.streams.event_hub import EventHub
 from patches.streams.pulse import Pulse
 from toolkit.contract.events import Event
@@ -32,11 +32,11 @@ class Exchanges:
     """ASGI application, around all others: keeps the server's own object of a request where an
     endpoint finds it (`scope[EXCHANGE]`), of one path. Others wrap `send` before it gets there."""
 
-    def __init__(self, app: Any, path: str) -> None:
+    def __init__(self, app: App, path: str) -> None:
         self._app = app
         self._path = path
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == self._path:
             scope[EXCHANGE] = getattr(send, "__self__", None)
         await self._app(scope, receive, send)
@@ -50,7 +50,7 @@ class EventResponse(Response):  # type: ignore[misc]
         self._hub = hub
         self._hello = hello
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = scope.get(EXCHANGE)
         taken = socket_of(exchange)
         if taken is None or scope["http_version"] != "1.1":
@@ -60,6 +60,7 @@ class EventResponse(Response):  # type: ignore[misc]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             # Middleware may pass the head on in a task of its own, and the loop may still hold it.
+            assert exchange is not None, "its socket is taken"
             while not exchange.disconnected and (
                 not exchange.response_started or exchange.transport.get_write_buffer_size()
             ):
@@ -73,7 +74,7 @@ class EventResponse(Response):  # type: ignore[misc]
             taken.close()
 
 
-def socket_of(exchange: Any) -> socket.socket | None:
+def socket_of(exchange: object) -> socket.socket | None:
     """Another descriptor of the connection that uvicorn has for a request; None: it is not one, or
     what is written there would have to be encrypted first."""
     transport = getattr(exchange, "transport", None)

@@ -79,9 +79,9 @@ def _lines(text: str) -> list[str]:
 def _segment(lines: list[str], node: Any) -> str:
     """As `ast.get_source_segment`, which divides a long module into its lines each time."""
     first, last = node.lineno - 1, node.end_lineno - 1
-    begin, end = node.col_offset, node.end_col_offset
+    begin, end = int(node.col_offset), int(node.end_col_offset)
     if first == last:
-        return lines[first].encode()[begin:end].decode()
+        return str(lines[first].encode()[begin:end], "utf-8")
     head, tail = lines[first].encode()[begin:].decode(), lines[last].encode()[:end].decode()
     return "\n".join([head, *lines[first + 1 : last], tail])
 

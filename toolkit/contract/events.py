@@ -131,6 +131,9 @@ class KvTransfer(msgspec.Struct, frozen=True, tag="kv_transfer", tag_field="type
     dp_rank: Small = 0
 
 
+MoveState = Literal["cut", "sent", "unable", "refused", "slow", "replay", "failed", "gone"]
+
+
 class Moving(msgspec.Struct, frozen=True, tag="moving", tag_field="type", omit_defaults=True):
     """What has become of the order to send a running request's KV to another decode worker.
 
@@ -144,7 +147,7 @@ class Moving(msgspec.Struct, frozen=True, tag="moving", tag_field="type", omit_d
     """
 
     rid: Name
-    state: Literal["cut", "sent", "unable", "refused", "slow", "replay", "failed", "gone"]
+    state: MoveState
     room: Room = 0
     reason: Text = ""
     tokens: Tokens = 0

@@ -7,14 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Iterator
+from typing import Dict, Iterator, List
 
-from toolkit.setup import checks, installer, libraries, lockfile, say, stamp, torch_build, verify
-from toolkit.setup.layout import SetupLayout, tool_environment
+from toolkit.setup import checks, installer, libraries, lockfile, say, stamp, verify
+from toolkit.setup.layout import SetupLayout
 
 
 def ready(layout: SetupLayout) -> bool:
@@ -78,50 +76,29 @@ def _make_venv(layout: SetupLayout) -> None:
 
 
 def _usable(layout: SetupLayout) -> bool:
-    """Whether `.venv` runs, with this Python's version, and was made at this place."""
-    probe = "import sys, pip; print('%d.%d' % sys.version_info[:2], sys.prefix)"
+    """Whether `.venv` is whole, of this Python's version, and was made at this place: the scripts
+    of a moved one call the old place's Python."""
     try:
-        answer = subprocess.run(
-            [str(layout.python), "-c", probe],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            env=tool_environment(),
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        made = (layout.venv / "pyvenv.cfg").read_text()
+    except OSError:
         return False
-    version, _, prefix = answer.stdout.strip().partition(" ")
-    if version != "%d.%d" % sys.version_info[:2] or Path(prefix) != layout.venv:
-        return False
-    # A copied or moved environment still runs, but its scripts call the old place's Python.
-    script = layout.venv / "bin" / "pip"
-    return not script.exists() or str(layout.venv) in script.read_text().splitlines()[0]
+    version = "version = %d.%d." % sys.version_info[:2]
+    whole = layout.python.exists() and (layout.site_packages / "pip").is_dir()
+    return whole and version in made and f"-m venv {layout.venv}\n" in made
 
 
 def _fill(layout: SetupLayout) -> None:
     pins = lockfile.parse(layout.requirements.read_text())
-    unfinished = stamp.read(layout) is None
     stamp.remove(layout)
     layout.log.write_text("")
-    torch_build.install(layout, pins["torch"])
-    others = lockfile.without(pins, "torch")
-    with say.step(f"{len(pins) - 1} pinned packages (SGLang, Mooncake, tools; no CUDA)"):
-        _install_list(layout, others)
-    if unfinished:  # maybe the rest of an interrupted one
-        with say.step("looking for half-installed packages"):
-            broken = verify.damaged(layout.site_packages, pins)
-        if broken:
-            with say.step(f"installing anew: {' '.join(broken)}"):
-                torch = [f"torch=={pins['torch']}+cpu"] if "torch" in broken else []
-                anew = torch + [f"{name}=={pins[name]}" for name in broken if name != "torch"]
-                # Not --force-reinstall: pip cannot uninstall what has lost its list of files.
-                installer.install(layout, ["--no-deps", "--ignore-installed", *anew])
+    # A PyTorch of the version that is there already does, whatever its build.
+    wrong = _lacking(layout, pins)
+    if wrong:
+        with say.step(f"{len(wrong)} pinned packages (PyTorch, SGLang, Mooncake; no CUDA)"):
+            installer.install(layout, [f"{name}=={pins[name]}" for name in wrong])
     with say.step("the project itself, editable"):
-        editable = ["--no-deps", "--no-build-isolation", "--editable", str(layout.root)]
-        installer.install(layout, editable)
-    wrong = verify.differing(layout.site_packages, pins)
+        installer.install(layout, ["--no-build-isolation", "--editable", str(layout.root)])
+    wrong = _lacking(layout, pins)
     if wrong:
         raise say.SetupError(
             f"These packages are still not as pinned: {' '.join(wrong)}. Remove {layout.venv} "
@@ -130,11 +107,10 @@ def _fill(layout: SetupLayout) -> None:
     stamp.write(layout, stamp.wanted(layout))
 
 
-def _install_list(layout: SetupLayout, requirements: str) -> None:
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write(requirements)
-        file.flush()
-        installer.install(layout, ["--no-deps", "--requirement", file.name])
+def _lacking(layout: SetupLayout, pins: Dict[str, str]) -> List[str]:
+    """What is to be installed. An install that was killed left some packages half there."""
+    verify.forget_damaged(layout.site_packages, pins)
+    return verify.differing(layout.site_packages, pins)
 
 
 @contextmanager

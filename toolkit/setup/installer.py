@@ -1,18 +1,20 @@
-"""Runs pip in the environment: output to a log file, a sign of life on screen, and its
-failures told in plain words."""
+"""Puts packages into the environment, by uv or by pip: output to a log file, a sign of life on
+screen, and failures told in plain words."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
-from typing import List, Sequence, Tuple
+from typing import Iterator, List, Sequence, Tuple
 
 from toolkit.setup import say
 from toolkit.setup.layout import SetupLayout, tool_environment
 
+UV = "uv==0.13.8"
 HEARTBEAT_S = 20.0
-_SHOWN = 100  # characters of pip's own line in a sign of life
+_SHOWN = 100  # characters of the tool's own line in a sign of life
 
 # What pip prints -> what it means to somebody who did not ask for pip.
 _CAUSES: Tuple[Tuple[Tuple[str, ...], str], ...] = (
@@ -41,24 +43,21 @@ _CAUSES: Tuple[Tuple[Tuple[str, ...], str], ...] = (
         ("Permission denied",),
         "A file may not be written. Does another user own .venv? Remove it, or run as that user.",
     ),
+    (
+        ("No matching distribution found for torch", "ResolutionImpossible"),
+        "No index here has the CPU build of PyTorch. PyPI's own build (3 GB more) does as well: "
+        "`.venv/bin/python -m pip install torch==VERSION`, with the version of "
+        "toolkit/setup/cpu.lock but without +cpu, then run the command again.",
+    ),
 )
 
 
 def explain(output: str) -> str:
-    """pip's failure in plain words; its last lines where nothing better is known."""
+    """A failure in plain words; the tool's last lines where nothing better is known."""
     for signs, meaning in _CAUSES:
         if any(sign in output for sign in signs):
             return meaning
     return "pip said:\n    " + "\n    ".join(output.strip().splitlines()[-6:])
-
-
-def pip(layout: SetupLayout, arguments: Sequence[str]) -> Tuple[int, str]:
-    """`pip install ARGUMENTS` in the environment. Returns its exit status and its output."""
-    command = [
-        str(layout.python), "-m", "pip", "install", "--no-input", "--progress-bar", "off",
-        "--disable-pip-version-check", "--no-warn-script-location", *arguments,
-    ]  # fmt: skip
-    return logged(layout, command)
 
 
 def logged(layout: SetupLayout, command: List[str]) -> Tuple[int, str]:
@@ -98,11 +97,35 @@ def logged(layout: SetupLayout, command: List[str]) -> Tuple[int, str]:
 
 
 def install(layout: SetupLayout, arguments: Sequence[str]) -> None:
-    """`pip install ARGUMENTS`.
+    """Install packages, and nothing that they need: by uv, or by pip where uv does not get them.
 
     Raises:
-        SetupError: it failed, and why.
+        SetupError: none of them did, and why.
     """
-    status, output = pip(layout, arguments)
-    if status != 0:
-        raise say.SetupError(f"{explain(output)}\n(The whole story: {layout.log})")
+    output = ""
+    for way in _ways(layout):
+        status, output = logged(layout, [*way, "--no-deps", *arguments])
+        if status == 0:
+            return
+    raise say.SetupError(f"{explain(output)}\n(The whole story: {layout.log})")
+
+
+def _ways(layout: SetupLayout) -> Iterator[List[str]]:
+    """Commands that install packages, the quickest first.
+
+    uv reads nothing of what pip is configured with, and pip does not know where PyTorch keeps its
+    CPU builds. So neither does for every machine.
+    """
+    python, uv = str(layout.python), layout.venv / "bin" / "uv"
+    pip = [
+        python, "-m", "pip", "install", "--no-input", "--progress-bar", "off",
+        "--disable-pip-version-check", "--no-warn-script-location",
+    ]  # fmt: skip
+    if uv.exists() or logged(layout, [*pip, "--no-deps", UV])[0] == 0:
+        # A copy: whoever edits an installed file to look at something must not edit uv's cache.
+        words = [str(uv), "pip", "install", "--python", python, "--link-mode", "copy"]
+        words += ["--compile-bytecode"]
+        folders = os.environ.get("PIP_FIND_LINKS", "").split()
+        yield [*words, *(f"--find-links={folder}" for folder in folders)]
+        yield [*words, "--torch-backend", "cpu"]
+    yield pip

@@ -32,8 +32,3 @@ def parse(text: str) -> Dict[str, str]:
 def normalise(name: str) -> str:
     """A distribution's name as PEP 503 compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def without(pins: Dict[str, str], *names: str) -> str:
-    """The pins but `names`, as a requirements file's text."""
-    return "".join(f"{name}=={pin}\n" for name, pin in pins.items() if name not in names)

@@ -56,7 +56,7 @@ def ensure(layout: SetupLayout, release: str) -> Optional[Path]:
     try:
         with say.step(f"SGLang {release}, beside the pinned one"):
             wanted = [f"sglang=={release}", *BESIDE.get(release, ())]
-            installer.install(layout, ["--no-deps", "--target", str(new), *wanted])
+            installer.install(layout, ["--target", str(new), *wanted])
         if not place.is_dir():  # or somebody else was quicker
             new.rename(place)
     finally:

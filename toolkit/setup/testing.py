@@ -16,6 +16,13 @@ from toolkit.setup.scopes import DEFAULT, FAST, FULL, SCOPE
 
 _CODE = ("toolkit", "patches", "tests", "setup.py")
 
+_SECRETS = (
+    # Nothing is sent anywhere, neither a key that was found nor a question for a newer release.
+    "--no-validate", "--no-update-check",
+    "--git-history=none", "--exclude=.venv", "--exclude=build", "--no-binary",
+    "--no-extract-archives", "--redact", "--quiet",
+)  # fmt: skip
+
 UNIT, END_TO_END = "unit tests", "end-to-end tests"
 NOTHING_TO_RUN = 5
 """pytest's exit status when it found no test: `-k` chose none of these."""
@@ -38,6 +45,7 @@ def lint_steps(layout: SetupLayout) -> List[Step]:
         ("ruff check", [ruff, "check", *code]),
         ("ruff format", [ruff, "format", "--check", *code]),
         ("spelling", [str(layout.python), "-m", "codespell_lib"]),
+        ("secrets", [str(layout.venv / "bin" / "kingfisher"), "scan", *_SECRETS, "."]),
         ("import contracts", [str(layout.venv / "bin" / "lint-imports"), "--no-cache"]),
         (
             "documents",

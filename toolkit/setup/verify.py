@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from importlib.metadata import Distribution, MetadataPathFinder
+import shutil
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Dict, List
 
@@ -12,11 +13,8 @@ from toolkit.setup.lockfile import normalise
 
 def installed(site_packages: Path) -> Dict[str, Distribution]:
     """Normalised name -> distribution, of everything in one site-packages folder."""
-    from importlib.metadata import DistributionFinder
-
-    context = DistributionFinder.Context(path=[str(site_packages)])
     found: Dict[str, Distribution] = {}
-    for distribution in MetadataPathFinder.find_distributions(context):
+    for distribution in distributions(path=[str(site_packages)]):
         name = distribution.metadata["Name"]
         if name:  # a broken .dist-info has none
             found[normalise(name)] = distribution
@@ -33,13 +31,15 @@ def differing(site_packages: Path, pins: Dict[str, str]) -> List[str]:
     ]
 
 
-def damaged(site_packages: Path, pins: Dict[str, str]) -> List[str]:
-    """Pinned packages that are absent, or lack a file that they installed.
+def forget_damaged(site_packages: Path, pins: Dict[str, str]) -> None:
+    """Pinned packages that lack a file which they installed count as absent from now on.
 
-    An install that was killed half-way leaves such packages, and pip believes them.
+    An install that was killed half-way leaves such packages, and uv and pip believe them.
     """
-    found = installed(site_packages)
-    return [name for name in pins if name not in found or not _whole(found[name])]
+    for info in site_packages.glob("*.dist-info"):
+        name = normalise(info.name.split("-")[0])
+        if name in pins and not _whole(Distribution.at(info)):
+            shutil.rmtree(info)
 
 
 def _whole(distribution: Distribution) -> bool:

@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
 
-    def missing(*_: Any, **__: Any) -> None:
+    def missing(*_: object, **__: object) -> None:
         raise NotImplementedError(
             f"sgl_kernel.{name} is a CUDA kernel and this worker runs on CPU; "
             "turn off the feature that calls it, or run the worker with device: cuda"

@@ -50,5 +50,5 @@ def test_a_commit_is_checked_by_what_the_lint_step_runs() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     assert [hook["entry"] for hook in hooks] == ["python3 -m toolkit.setup lint"]
     assert hooks[0]["always_run"] and not hooks[0]["pass_filenames"]
-    for step in ("ruff check", "ruff format", "spelling", "import contracts", "documents", "mypy"):
-        assert step in {name for name, _ in lint_steps(layout.here())}
+    steps = ["ruff check", "ruff format", "spelling", "secrets", "import contracts", "documents"]
+    assert [*steps, "mypy"] == [name for name, _ in lint_steps(layout.here())]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.setup import __main__ as command
-from toolkit.setup import checks, installer, libraries, torch_build
+from toolkit.setup import checks, installer, libraries, say
 from toolkit.setup.layout import SetupLayout
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -85,45 +85,57 @@ def test_pip_failures_in_plain_words(output: str, word: str) -> None:
     assert word in installer.explain(output)
 
 
-def test_no_cpu_build_is_told_from_no_network() -> None:
-    other_builds = (
-        "ERROR: Could not find a version that satisfies the requirement torch==2.13.0+cpu "
-        "(from versions: 2.12.0, 2.13.0)\n"
-        "ERROR: No matching distribution found for torch==2.13.0+cpu\n"
-    )
-    unreachable = other_builds.replace("2.12.0, 2.13.0", "none")
-    assert torch_build.has_no_cpu_build(other_builds)
-    assert not torch_build.has_no_cpu_build(unreachable)
-    constrained = "ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/en/latest\n"
-    assert torch_build.has_no_cpu_build(constrained)
+@pytest.mark.parametrize(
+    "output",
+    [
+        "ERROR: No matching distribution found for torch==2.13.0+cpu\n",
+        "ERROR: ResolutionImpossible: for help visit the documentation\n",  # pip has constraints
+    ],
+)
+def test_the_way_out_without_a_cpu_build_is_told(output: str) -> None:
+    assert "PyPI's own build" in installer.explain(output)
+    unreachable = f"Temporary failure in name resolution\n{output}"
+    assert "no network" in installer.explain(unreachable)
 
 
-@pytest.mark.parametrize(("there", "asked"), [("2.13.0", 0), ("2.13.0+cpu", 0), ("2.12.0", 1)])
-def test_a_torch_of_the_version_that_is_there_is_taken(
-    there: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that an install runs; each fails."""
+    commands: list[list[str]] = []
+
+    def logged(_: SetupLayout, command: list[str]) -> tuple[int, str]:
+        commands.append(command)
+        return 1, "no such thing"
+
+    monkeypatch.setattr(installer, "logged", logged)
+    return commands
+
+
+def test_pip_installs_where_uv_cannot_be_had(tmp_path: Path, tried: list[list[str]]) -> None:
+    with pytest.raises(say.SetupError, match="no such thing"):
+        installer.install(SetupLayout(tmp_path), ["a==1"])
+    asked, pip = tried
+    assert asked[1:4] == pip[1:4] == ["-m", "pip", "install"]
+    assert asked[-2:] == ["--no-deps", installer.UV] and pip[-2:] == ["--no-deps", "a==1"]
+
+
+def test_uv_comes_first_and_knows_the_folders_of_pip(
+    tmp_path: Path, tried: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = SetupLayout(tmp_path)
-    info = place.site_packages / f"torch-{there}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {there}\n")
-    (info / "RECORD").write_text(f"torch-{there}.dist-info/METADATA,,\n")
-    calls: list[object] = []
-
-    def pip(*words: object) -> tuple[int, str]:
-        calls.append(words)
-        return 0, ""
-
-    monkeypatch.setattr(installer, "pip", pip)
-    torch_build.install(place, "2.13.0")
-    assert len(calls) == asked
-
-
-def test_uv_is_told_which_build_and_which_environment(tmp_path: Path) -> None:
-    place = SetupLayout(tmp_path)
-    words = torch_build.uv_command(place, "2.13.0")
-    assert words[words.index("--torch-backend") + 1] == "cpu"
-    assert words[words.index("--python") + 1] == str(place.python)
-    assert "torch==2.13.0" in words and "--no-deps" in words
+    uv = place.venv / "bin" / "uv"
+    uv.parent.mkdir(parents=True)
+    uv.touch()
+    monkeypatch.setenv("PIP_FIND_LINKS", "/one /two")
+    with pytest.raises(say.SetupError):
+        installer.install(place, ["a==1"])
+    folders, torch, pip = tried
+    assert folders[0] == torch[0] == str(uv) and pip[0] == str(place.python)
+    assert "--find-links=/one" in folders and "--find-links=/two" in folders
+    assert torch[torch.index("--torch-backend") + 1] == "cpu"
+    for words in (folders, torch):
+        assert words[words.index("--python") + 1] == str(place.python)
+    assert {tuple(words[-2:]) for words in tried} == {("--no-deps", "a==1")}
 
 
 def test_check_runs_on_a_bare_python() -> None:

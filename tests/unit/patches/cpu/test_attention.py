@@ -67,13 +67,13 @@ def test_every_request_attends_to_its_own_slots(lengths: list[int], heads: Any, 
 def test_the_plan_serves_every_layer_of_a_forward_and_no_other() -> None:
     backend = SimpleNamespace()
     first, second = case([3, 5], 4, 2, 0), case([4, 5], 4, 2, 1)
-    attention._begin(lambda *_: None, backend, None)
+    attention._begin(lambda *_: None, backend, SimpleNamespace())
     torch.testing.assert_close(decode(backend, first), one_by_one(first))
     kept = getattr(backend, attention.PLAN)
     first.keys = first.keys.flip(0)  # the next layer's
     torch.testing.assert_close(decode(backend, first), one_by_one(first))
     assert getattr(backend, attention.PLAN) is kept
-    attention._begin(lambda *_: None, backend, None)
+    attention._begin(lambda *_: None, backend, SimpleNamespace())
     torch.testing.assert_close(decode(backend, second), one_by_one(second))
 
 

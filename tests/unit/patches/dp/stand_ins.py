@@ -41,9 +41,11 @@ class Req:
     rid: str = "r"
     input_ids: Any = field(default_factory=lambda: array("q", range(10)))
     input_embeds: Any = None
-    sampling_params: Sampling = field(default_factory=Sampling)
+    sampling_params: Any = field(default_factory=Sampling)
     routing_key: str | None = None
     session_id: str | None = None
     session_params: Any = None
     extra_key: str | None = None
     routed_dp_rank: int | None = None
+    disagg_prefill_dp_rank: int | None = None
+    time_stats: Any = None

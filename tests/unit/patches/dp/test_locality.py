@@ -37,7 +37,7 @@ PROFILE = str(profiles_dir() / "embedded")
 
 
 def test_a_request_leaves_when_its_signature_is_there() -> None:
-    holding, found = Holding(), dict[int, Any]()
+    holding, found = Holding[str](), dict[int, Any]()
     for room in (1, 2, 3):
         holding.hold(f"r{room}", room, "a:1", 0.0)
     assert holding.due(0.1, found.get, lambda source: True) == []
@@ -49,7 +49,7 @@ def test_a_request_leaves_when_its_signature_is_there() -> None:
 
 
 def test_one_whose_prefill_is_gone_does_not_wait_for_it() -> None:
-    holding = Holding()
+    holding = Holding[str]()
     holding.hold("a", 1, "a:1", 0.0)
     holding.hold("b", 2, "b:1", 0.0)
     assert holding.due(0.1, lambda room: None, lambda source: source == "b:1") == [("a", GONE)]
@@ -57,7 +57,7 @@ def test_one_whose_prefill_is_gone_does_not_wait_for_it() -> None:
 
 
 def test_those_that_are_aborted_leave_at_once() -> None:
-    holding = Holding()
+    holding = Holding[str]()
     for rid in ("x-1", "x-2", "y"):
         holding.hold(rid, 1, "a:1", 0.0)
     assert [each.req for each in holding.give_up(lambda rid: rid.startswith("x"))] == ["x-1", "x-2"]
@@ -78,7 +78,7 @@ def test_a_bound_that_is_none() -> None:
 def test_nobody_is_held_beyond_the_bound_nor_released_twice(
     events: list[tuple[str, int]], limit: float
 ) -> None:
-    holding, now, known = Holding(limit), 0.0, dict[int, Any]()
+    holding, now, known = Holding[int](limit), 0.0, dict[int, Any]()
     since: dict[int, float] = {}
     for number, (event, room) in enumerate(events):
         now += 0.3

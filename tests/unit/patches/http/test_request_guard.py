@@ -161,7 +161,8 @@ def test_what_a_scheduler_raises_for_a_request_is_its_answer(
     def original(scheduler: Any, request: Any) -> None:
         raise error
 
-    request_guard._take_in(original, Scheduler(), received(None))
+    scheduler: Any = Scheduler()
+    request_guard._take_in(original, scheduler, received(None))
     assert [told for _, told in found] == [status]
     assert "secret" not in found[0][0]
     assert "secret" not in caplog.text
@@ -176,8 +177,9 @@ def test_what_is_no_request_s_fault_still_ends_the_scheduler(
     def original(scheduler: Any, request: Any) -> None:
         raise error
 
+    scheduler: Any = Scheduler()
     with pytest.raises(type(error)):
-        request_guard._take_in(original, Scheduler(), received(None))
+        request_guard._take_in(original, scheduler, received(None))
 
 
 def test_a_grammar_that_compiles_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,10 +197,13 @@ def test_a_grammar_that_compiles_for_ever_is_given_up(monkeypatch: pytest.Monkey
 def posted(app: Any, path: str = "/generate") -> list[dict[str, Any]]:
     sent: list[dict[str, Any]] = []
 
-    async def send(message: dict[str, Any]) -> None:
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("nobody asks")
+
+    async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(MistakesMiddleware(app)({"type": "http", "path": path}, None, send))
+    asyncio.run(MistakesMiddleware(app)({"type": "http", "path": path}, receive, send))
     return sent
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,7 +20,7 @@ class Tokenizer:
     def __init__(self) -> None:
         self.decoded: list[int] = []
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         self.decoded.append(len(ids))
         return "".join(WORDS[each] for each in ids)
 

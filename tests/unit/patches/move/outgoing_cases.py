@@ -125,7 +125,8 @@ class Source:
         self.steps = StepTimes()
         for at in (1.0, 1.001, 1.002):
             self.steps.stepped(at)
-        self.move = Outgoing(self.req, order, self.sender, CLOCK.now, page, self.steps)
+        sender: Any = self.sender
+        self.move = Outgoing(self.req, order, sender, CLOCK.now, page, self.steps)
         moving.moves[order.rid] = self.move
 
     def stream(self, reqs: list[Any], return_logprob: bool) -> None:

@@ -193,16 +193,17 @@ def test_without_the_variable_nothing_is_touched(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("TOOLKIT_WAITING", raising=False)
     calls: list[Any] = []
 
-    def original(*arguments: Any) -> str:
+    def original(*arguments: Any) -> Any:
         calls.append(arguments)
-        return "result"
+        return ["result"]
 
-    assert waiting_queue._share_clock(original, "receiver", ["abort"]) == "result"
+    anything: Any = "policy"
+    assert waiting_queue._share_clock(original, "receiver", ["abort"]) == ["result"]
     one, two = req("b", 9), req("a", 1)
     queue = [one, two]
     waiting_queue._note_arrival(original, "scheduler", one)  # type: ignore[arg-type]
     assert not vars(one).keys() - vars(req("", 0)).keys()
-    waiting_queue._shortest_first(original, "policy", queue, None, 5)
+    waiting_queue._shortest_first(original, anything, queue, None, 5)
     assert queue == [one, two]
     assert calls == [
         ("receiver", ["abort"]),

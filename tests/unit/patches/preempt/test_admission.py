@@ -64,8 +64,8 @@ class Scheduler:
         return SimpleNamespace(batch_to_run=taken or None, running_batch=running_batch)
 
     def step(self, *running: Any) -> list[Any]:
-        plan = _next_batch(Scheduler.plain, self, SimpleNamespace(reqs=running))  # type: ignore[arg-type]
-        return plan.batch_to_run or []
+        plan: Any = _next_batch(Scheduler.plain, self, SimpleNamespace(reqs=running))  # type: ignore[arg-type]
+        return list(plan.batch_to_run or [])
 
     def abort(self, rid: str) -> None:
         def original(scheduler: Scheduler, recv_req: Any) -> None:
@@ -96,16 +96,17 @@ def test_batches_are_not_mixed_and_all_are_taken_in_order(
     while scheduler.step():
         best_effort_requests = {getattr(each, _CLASS) is BE for each in scheduler.batches[-1]}
         assert len(best_effort_requests) == 1
-    assert (
-        not scheduler.waiting_queue
-        and scheduler.chunked_req is None
-        and current().aside.chunked is None
-    )
+    assert not scheduler.waiting_queue and scheduler.chunked_req is None and aside() is None
     assert all(each.left == 0 for each in waiting)
     begun = list(dict.fromkeys(each.rid for batch in scheduler.batches for each in batch))
     others = [each.rid for each in waiting if getattr(each, _CLASS) is not BE]
     best_effort_requests_ = [each.rid for each in waiting if getattr(each, _CLASS) is BE]
     assert begun == others + best_effort_requests_
+
+
+def aside() -> Any:
+    """The prompt that is put aside."""
+    return current().aside.chunked
 
 
 def test_between_two_chunks_others_go_first_and_the_prompt_goes_on() -> None:
@@ -114,10 +115,10 @@ def test_between_two_chunks_others_go_first_and_the_prompt_goes_on() -> None:
     assert scheduler.step() == [effort]
     other = req(STANDARD, "other", 6)
     scheduler.waiting_queue.append(other)
-    assert scheduler.step() == [other] and current().aside.chunked is effort
+    assert scheduler.step() == [other] and aside() is effort
     assert scheduler.step() == [other] and scheduler.chunked_req is None
     assert [scheduler.step(), scheduler.step()] == [[effort], [effort]]
-    assert effort.left == 0 and current().aside.chunked is None
+    assert effort.left == 0 and aside() is None
 
 
 def test_where_others_find_no_room_the_half_done_prompt_goes_on() -> None:
@@ -133,7 +134,7 @@ def test_best_effort_prompts_wait_for_the_answers_of_those_latency_sensitive() -
     effort, latency_sensitive, standard = req(BE, "effort", 10), req(LS), req(STANDARD)
     scheduler = Scheduler([effort])
     assert scheduler.step(latency_sensitive) == [] and scheduler.step(standard) == [effort]
-    assert scheduler.step(latency_sensitive, standard) == [] and current().aside.chunked is effort
+    assert scheduler.step(latency_sensitive, standard) == [] and aside() is effort
     for _ in range(WAIT_LIMIT - 1):
         assert scheduler.step(latency_sensitive) == []
     assert scheduler.step(latency_sensitive) == [effort]
@@ -157,11 +158,11 @@ def test_a_prompt_that_was_put_aside_can_be_aborted(aborted: str) -> None:
     scheduler.step()
     scheduler.waiting_queue.append(other)
     scheduler.step()
-    assert current().aside.chunked is effort and scheduler.chunked_req is other
+    assert aside() is effort and scheduler.chunked_req is other
     scheduler.abort(aborted)
     scheduler.pending_abort()
     assert [each.rid for each in scheduler.aborted] == [aborted]
-    assert (current().aside.chunked is None) == (aborted == "effort")
+    assert (aside() is None) == (aborted == "effort")
     assert (scheduler.chunked_req is None) == (aborted == "other")
     while scheduler.step():
         pass

@@ -211,11 +211,14 @@ def test_other_servers_are_told_so() -> None:
         async def send(self, message: Any) -> None:
             sent.append(message)
 
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("there is no more")
+
     sent: list[Any] = []
     hub = EventHub(lambda: False, list)
     app = Exchanges(EventResponse(hub, Hello()), "/")
     scope = {"type": "http", "path": "/", "http_version": "1.1"}
-    asyncio.run(app(dict(scope), None, Exchange().send))
+    asyncio.run(app(dict(scope), receive, Exchange().send))
     assert sent[0]["status"] == 501
     assert not hub._outlets
 
@@ -253,15 +256,15 @@ def test_a_reader_is_used_by_one_thread_at_a_time() -> None:
         inside = clashes = 0
         path = "/dev/shm/x"
 
-        def read_all(self) -> list[int]:
+        def read_all(self) -> list[Any]:
             self.inside += 1
             time.sleep(0.001)
             self.clashes += self.inside > 1
             self.inside -= 1
             return [1]
 
-        def read(self, rank: int) -> int:
-            return self.read_all()[0] + rank
+        def read(self, dp_rank: int) -> Any:
+            return self.read_all()[0] + dp_rank
 
     reader = Reader()
     shared = SharedReader(reader)
@@ -274,5 +277,6 @@ def test_a_reader_is_used_by_one_thread_at_a_time() -> None:
     for thread in threads:
         thread.join()
     assert reader.clashes == 0
-    assert shared.read(2) == 3
+    third: Any = shared.read(2)
+    assert third == 3
     assert shared.path == "/dev/shm/x"
