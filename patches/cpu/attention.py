@@ -21,14 +21,14 @@ PLAN = "_toolkit_decode_plan"
 
 
 @dataclass(frozen=True)
-class Plan:
+class AttentionPlan:
     """A decode batch: the KV slots of all requests, one after the other, and where each begins."""
 
     slots: Any
     bounds: list[int]
 
 
-def plan(req_to_token: Any, req_pool_indices: Any, seq_lens: Any) -> Plan:
+def plan(req_to_token: Any, req_pool_indices: Any, seq_lens: Any) -> AttentionPlan:
     """Of a batch whose request i has `seq_lens[i]` tokens."""
     import torch
 
@@ -38,11 +38,11 @@ def plan(req_to_token: Any, req_pool_indices: Any, seq_lens: Any) -> Plan:
     bounds = [0]
     for length in lengths:
         bounds.append(bounds[-1] + length)
-    return Plan(torch.cat(slots).long(), bounds)
+    return AttentionPlan(torch.cat(slots).long(), bounds)
 
 
 def attend(
-    query: Any, output: Any, k_cache: Any, v_cache: Any, batch: Plan, scaling: float | None
+    query: Any, output: Any, k_cache: Any, v_cache: Any, batch: AttentionPlan, scaling: float | None
 ) -> Any:
     """`query` [B, heads, D] against slots of `k_cache`, `v_cache` [slots, KV heads, D]."""
     from torch.nn.functional import scaled_dot_product_attention

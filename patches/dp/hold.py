@@ -12,7 +12,7 @@ begin without; this is for prompts of which no event comes."""
 LATE, GONE = "signature too late", "nothing heard of its prefill"
 
 
-class Held(NamedTuple):
+class HeldRequest(NamedTuple):
     req: Any
     room: int
     source: str
@@ -37,7 +37,7 @@ class Holding:
         if not limit_s >= 0:
             raise ValueError(f"a request cannot be held for {limit_s:g} s: give 0 s or more")
         self._limit = limit_s
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, HeldRequest] = {}
         self._next = 0
         self.counters: Counter[str] = Counter()
 
@@ -46,7 +46,7 @@ class Holding:
 
     def hold(self, req: Any, room: int, source: str, now: float) -> None:
         """Keep the request; `source` is where the events of its prompt come from."""
-        self._held[self._next] = Held(req, room, source, now)
+        self._held[self._next] = HeldRequest(req, room, source, now)
         self._next += 1
 
     def due(

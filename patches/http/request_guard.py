@@ -23,7 +23,7 @@ from typing import Any
 
 from patches.base import Hook, Patch, Process, Variant
 from patches.flags import WRITTEN
-from patches.http.request_values import REQUEST_FIELDS, SAMPLING_FIELDS, Limits, wrong
+from patches.http.request_values import REQUEST_FIELDS, SAMPLING_FIELDS, RequestLimits, wrong
 from toolkit.contract.ticket import TicketError
 from toolkit.limited_logs import limited_logger
 
@@ -68,11 +68,11 @@ def as_mistake(error: Exception) -> ValueError:
     return RequestError(f"The request has a value of a wrong type or range ({kind}: {error}).")
 
 
-def limits_of(config: Any) -> Limits:
+def limits_of(config: Any) -> RequestLimits:
     from sglang.srt.runtime_context import get_disagg, get_exec
 
     mode, transfer = get_disagg().disaggregation_mode, get_disagg().disaggregation_transfer_backend
-    return Limits(
+    return RequestLimits(
         vocabulary=config.vocab_size,
         context=config.context_len,
         hidden=config.hidden_size,

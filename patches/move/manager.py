@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from patches.move.traffic import Observed, Traffic
+from patches.move.traffic import MoveTraffic, Observed
 from patches.pd import host_receive
 from patches.sglang_types import Scheduler
 
@@ -57,7 +57,7 @@ def sending_manager(scheduler: Scheduler) -> Any:
         of what is on its way (`toolkit_traffic`)."""
 
         def __init__(self, *args: Any) -> None:
-            self.toolkit_traffic = Traffic()
+            self.toolkit_traffic = MoveTraffic()
             super().__init__(*args)
             queues: list[Any] = vars(self)["transfer_queues"]
             self.transfer_queues = [Observed(queue, self.toolkit_traffic) for queue in queues]

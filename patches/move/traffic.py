@@ -15,7 +15,7 @@ class _Room:
     done_at: float = 0.0
 
 
-class Traffic:
+class MoveTraffic:
     """Of all moves, by bootstrap room."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Observed:
     """A sending thread's queue, as whoever fills it has it, or the thread. The thread asks for the
     next chunk when it is done with the one before, and only then."""
 
-    def __init__(self, queue: Any, traffic: Traffic) -> None:
+    def __init__(self, queue: Any, traffic: MoveTraffic) -> None:
         self._queue, self._traffic = queue, traffic
         self._room: int | None = None
 

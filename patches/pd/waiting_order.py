@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from patches.sglang_types import Req
-from toolkit.policies.sjf import Queued, ShortestFirst
+from toolkit.policies.sjf import ShortestFirst, WaitingRequest
 
 MATCHES_A_ROUND = 128
 """Prefix matches a round at most: SGLang's own limit for its cache-aware policies, which fall back
@@ -31,7 +31,7 @@ def arrived(req: Req, clock: int) -> None:
 
 
 @dataclass
-class Tally:
+class OrderTally:
     """What the order did since the start: `rounds` with two or more waiting; `reordered`, those of
     them in which it was not that of arrival; `aged`, requests that reached the age while they
     waited. `longest` wait that was seen, in units of the clock."""
@@ -47,7 +47,7 @@ class WaitingOrder:
 
     def __init__(self, order: ShortestFirst) -> None:
         self.order = order
-        self.tally = Tally()
+        self.tally = OrderTally()
 
     def match(self, queue: Iterable[Any], counter: int, match: Callable[[Any], object]) -> None:
         """Have `match` set `num_matched_prefix_tokens` where it may be out of date.
@@ -73,7 +73,9 @@ class WaitingOrder:
         self._count(queue, waiting, order, clock)
         queue[:] = [queue[index] for index in order]
 
-    def _count(self, queue: list[Any], waiting: list[Queued], order: list[int], clock: int) -> None:
+    def _count(
+        self, queue: list[Any], waiting: list[WaitingRequest], order: list[int], clock: int
+    ) -> None:
         if len(order) < 2:
             return
         tally = self.tally
@@ -87,7 +89,7 @@ class WaitingOrder:
                 tally.aged += 1
 
 
-def _queued(req: Req, sign: int) -> Queued:
+def _queued(req: Req, sign: int) -> WaitingRequest:
     # A retracted request computes its output again too.
     tokens = len(req.origin_input_ids) + len(req.output_ids) - req.num_matched_prefix_tokens
-    return Queued(req.rid, tokens, getattr(req, _SINCE), sign * req.priority if sign else 0)
+    return WaitingRequest(req.rid, tokens, getattr(req, _SINCE), sign * req.priority if sign else 0)

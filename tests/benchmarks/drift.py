@@ -139,7 +139,7 @@ async def by_clock(
     from toolkit.router.eldr.refit_history import RefitHistory
     from toolkit.signatures import SignatureSpace, balanced_kmeans, idf_weights
     from toolkit.signatures.nearness import Nearness
-    from toolkit.signatures.reader import Sample
+    from toolkit.signatures.reader import SignatureSample
 
     before = np.flatnonzero(domains < 2)
     after = np.flatnonzero((domains >= 2) & (domains < 6))
@@ -160,7 +160,7 @@ async def by_clock(
                 clock = ClockRefits(lambda: fit, RefitHistory(), lambda moved: None, at.__next__)
                 clock.follow(Refits(1.0, 5.0))
                 for vector in kept:
-                    clock.observe(Sample(vector, vector, 900))
+                    clock.observe(SignatureSample(vector, vector, 900))
                 job = clock.job()
                 assert job is not None
                 await job

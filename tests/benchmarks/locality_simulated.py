@@ -43,7 +43,7 @@ from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
-from toolkit.simulate.workloads.traffic import Kind, Traffic, generate
+from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate
 
 
 class Setting(NamedTuple):
@@ -82,7 +82,7 @@ SETTINGS = {
     "4x8, 128 a rank": Setting(4, 128, 2.0, FEW),
     "9x8, 32 a rank": Setting(9, 32, 2.0, LEAST),
 }
-KIND = Kind(name="", share=1, prompt=(3000.0, 0.6), answer=(150.0, 0.6))
+KIND = RequestKind(name="", share=1, prompt=(3000.0, 0.6), answer=(150.0, 0.6))
 LONGEST = (16_000, 1_000)
 FIGURES = ("tpot_p50", "tpot_p99", "tpot_mean", "ttft_p99", "kv_spread")
 LEAD = "tpot_mean"
@@ -97,7 +97,7 @@ SHOWN = {
 
 
 def requests(count: int, known: Wide, seed: int) -> Iterator[Request]:
-    made = Traffic(rate=1000.0, seconds=2 * count / 1000, kinds=(KIND,), longest=LONGEST)
+    made = TrafficModel(rate=1000.0, seconds=2 * count / 1000, kinds=(KIND,), longest=LONGEST)
     for number, request in enumerate(with_rows(generate(made, seed), known.experts["eplb"], seed)):
         if number == count:
             return

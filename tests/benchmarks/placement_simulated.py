@@ -31,7 +31,7 @@ from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
-from toolkit.simulate.workloads.traffic import Traffic, generate
+from toolkit.simulate.workloads.traffic import TrafficModel, generate
 
 KINDS = ("linear", "eplb", "gimbal", "joint")
 GPUS = (2, 4, 8)
@@ -41,7 +41,7 @@ PAPER = 0.87
 
 
 def requests(experts: SimulatedExperts, count: int, seed: int) -> Iterator[Request]:
-    made = Traffic(rate=100.0, seconds=count / 100, kinds=(BASE,), longest=(8_000, 2_000))
+    made = TrafficModel(rate=100.0, seconds=count / 100, kinds=(BASE,), longest=(8_000, 2_000))
     return with_rows(generate(made, seed), experts, seed)
 
 

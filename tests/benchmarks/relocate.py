@@ -46,7 +46,7 @@ from toolkit.embedded import model_path
 from toolkit.launch.running import Running
 from toolkit.placement import Placement, Topology, judge, place
 from toolkit.placement.dispatch import picks
-from toolkit.placement.online import Cost, Ids, Online, Settings
+from toolkit.placement.online import Cost, Ids, Online, RelocationSettings
 from toolkit.placement.relocation import steps
 from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.placement.traffic import count
@@ -184,7 +184,7 @@ def settle() -> dict[str, float]:
     def fresh(requests: list[Ids]) -> Placement:
         return place("joint", count(np.concatenate(requests), recipe.experts), topology, 8)
 
-    online = Online(topology, Settings())
+    online = Online(topology, RelocationSettings())
 
     def run(now: Placement, requests: list[Ids]) -> tuple[Placement, int]:
         maps = 0

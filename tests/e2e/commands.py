@@ -23,7 +23,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def everything(run: Path) -> list[trees.Process]:
+def everything(run: Path) -> list[trees.ProcessRow]:
     state = read_state(run)
     rows = [*state["workers"], state["router"]]
     found = trees.members({r["pid"]: r["start_ticks"] for r in rows}, state["run_id"])

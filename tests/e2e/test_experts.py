@@ -13,7 +13,7 @@ from tests.e2e.reference import Reference
 from toolkit.embedded import load_prompts, model_path
 from toolkit.launch.running import Running
 from toolkit.profile.measure import new_session
-from toolkit.profile.tap import Rows, Tap
+from toolkit.profile.tap import PhaseRows, Tap
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -26,13 +26,13 @@ def body(rid: str, ids: list[int]) -> dict[str, Any]:
 
 async def captured(
     deployment: Running, prompts: list[list[int]], together: int
-) -> list[tuple[list[int], dict[str, Rows]]]:
+) -> list[tuple[list[int], dict[str, PhaseRows]]]:
     """(output ids, rows by phase) of each prompt, `together` in flight."""
     urls = [worker.url for worker in deployment.workers]
     found = []
     async with new_session() as http, Tap(http, urls) as tap:
 
-        async def one(number: int) -> tuple[list[int], dict[str, Rows]]:
+        async def one(number: int) -> tuple[list[int], dict[str, PhaseRows]]:
             rid = f"experts-{together}-{number}"
             url = deployment.router_url + "/generate"
             asked = {"x-toolkit-capture": "1"}
@@ -48,7 +48,7 @@ async def captured(
 
 
 def check(
-    reference: Reference, prompt: list[int], output: list[int], rows: dict[str, Rows]
+    reference: Reference, prompt: list[int], output: list[int], rows: dict[str, PhaseRows]
 ) -> None:
     # The last output token was never run.
     expected = reference.experts([*prompt, *output[:-1]])
@@ -98,7 +98,7 @@ def test_a_chunked_prompt_is_whole(deployment: Running, reference: Reference) ->
 
 
 def test_live_sampling_picks_the_same_requests_on_both_sides(deployment: Running) -> None:
-    async def main() -> dict[str, dict[str, Rows]]:
+    async def main() -> dict[str, dict[str, PhaseRows]]:
         urls = [worker.url for worker in deployment.workers]
         async with new_session() as http, Tap(http, urls, share=0.5) as tap:
             for number in range(24):

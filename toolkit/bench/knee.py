@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Search:
+class KneeSearch:
     """Ask `next` for a rate, `tell` whether it held; over when `next` is None.
 
     Requests/s; `within` is a share of the rate. ValueError: bounds or a share that are none.

@@ -16,7 +16,7 @@ COLUMNS = (
 """Medians of a play: key, header, the widest cell expected, decimals."""
 
 
-class Progress:
+class ComparisonProgress:
     """`room` None: as wide as the terminal."""
 
     def __init__(self, arms: Sequence[str], rounds: int, room: int | None = None) -> None:

@@ -42,7 +42,7 @@ class Beat(NamedTuple):
     expected_s: float = 0.0
 
 
-class Heartbeat:
+class HeartbeatFile:
     """The file of this process. Writing one costs less than a microsecond and never waits."""
 
     def __init__(self, path: Path) -> None:

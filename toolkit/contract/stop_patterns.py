@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.contract.stop_syntax import Written, WrittenError, written
+from toolkit.contract.stop_syntax import Re2Pattern, WrittenError, written
 
 MAX_BYTES = 256
 """Of a pattern: SGLang's own limits (srt/sampling/sampling_params.py)."""
@@ -116,7 +116,7 @@ def _bytes(pattern: str) -> int:
     return size
 
 
-def _read(pattern: str) -> Written:
+def _read(pattern: str) -> Re2Pattern:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -54,7 +54,7 @@ def probe(url: str, timeout: float, run_id: str, leaders: Mapping[int, int]) -> 
     )
 
 
-def _answered(url: str, seen: readiness.Seen) -> str:
+def _answered(url: str, seen: readiness.ProbeAnswer) -> str:
     shown = seen.body[:200].decode("utf-8", "replace").strip()
     return f"{url} answered {seen.status or 'nothing'}: {shown}"
 

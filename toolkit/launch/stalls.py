@@ -29,7 +29,7 @@ LATER_S = 1.0
 ends, and it knows why."""
 
 
-class Stalls:
+class WorkerStalls:
     """Reads the heartbeats of all workers that are ready. Used by one thread."""
 
     def __init__(self, bounds: StuckBounds, scratch: Path) -> None:

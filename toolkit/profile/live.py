@@ -16,7 +16,7 @@ from toolkit.profile.calibrate import Facts, facts, reduce
 from toolkit.profile.calibration_prompts import CalibrationPrompt
 from toolkit.profile.measure import Measured, new_session
 from toolkit.profile.shards import Shards
-from toolkit.profile.tap import PHASES, Rows, Tap, worker_urls
+from toolkit.profile.tap import PHASES, PhaseRows, Tap, worker_urls
 from toolkit.profile_folder.errors import ProfileError
 
 PERIOD_S = 1.0
@@ -68,7 +68,7 @@ async def listen(
 
 def _keep(tap: Tap, known: Facts, shards: Shards, prompts: list[CalibrationPrompt]) -> None:
     """Move what is complete from the tap into a shard."""
-    complete: list[dict[str, Rows]] = []
+    complete: list[dict[str, PhaseRows]] = []
     for rid in [rid for rid, phases in tap.heard.experts.items() if len(phases) == len(PHASES)]:
         phases = tap.heard.experts.pop(rid)
         if all(rows.whole and len(rows.ids) for rows in phases.values()):

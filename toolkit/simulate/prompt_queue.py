@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import NamedTuple
 
-from toolkit.policies.sjf import Queued, ShortestFirst
+from toolkit.policies.sjf import ShortestFirst, WaitingRequest
 from toolkit.simulate.prefix_cache import PrefixCache
 from toolkit.simulate.request import Request
 
@@ -112,7 +112,9 @@ class PromptQueue:
 
     def _sort(self, shortest: ShortestFirst, count: int) -> None:
         queued = [
-            Queued(f"{each.number:012d}", each.to_fill - self._seen(each), self._since[each])
+            WaitingRequest(
+                f"{each.number:012d}", each.to_fill - self._seen(each), self._since[each]
+            )
             for each in self.waiting
         ]
         self.waiting = [self.waiting[i] for i in shortest.order(queued, count)]

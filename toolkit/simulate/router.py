@@ -37,7 +37,7 @@ KEPT_BACK = 8
 `toolkit.router.dispatch` has it."""
 
 
-class Router:
+class SimulatedRouter:
     """Arrival -> prefill worker -> (late) decode rank; or both at arrival (early); or, where there
     are no prefill workers, arrival -> a rank that does both, which the decode policy chooses.
 

@@ -9,7 +9,7 @@ from math import exp, log
 
 from tests.benchmarks.shared.mixed_lengths import mixed_of
 from toolkit.policies.stages.qoe import Qoe
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 from toolkit.simulate.request import Request
 
 LAYERS, WIDTH = 28, 3072
@@ -90,7 +90,7 @@ def cost(penalty: float = 1.0) -> Linear:
             per_token=2 * PARAMETERS / COMPUTE,
             per_pair=4 * WIDTH * LAYERS / COMPUTE,
         ),
-        transfer=Transfer(base=0.001, per_token=KV_BYTES / LINE),
+        transfer=TransferCost(base=0.001, per_token=KV_BYTES / LINE),
     )
 
 

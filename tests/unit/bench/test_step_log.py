@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from patches.scheduler_state import current
 from patches.steps import request_times, step_log
 from patches.steps.step_log import FIELDS, StepBlock
-from patches.streams.expert_stream import ExpertHub, Listener
+from patches.streams.expert_stream import ExpertHub, ExpertListener
 from patches.streams.step_summary import INTERVAL_S, StepSummary
 from toolkit.contract.events import Steps
 from toolkit.contract.frames import FinishedHead, Head, StepsHead
@@ -322,7 +322,7 @@ def test_finished_rows_go_out_as_a_frame_of_their_own() -> None:
     whole = StepBlock(2, 5.0, (1, len(FIELDS)), bytes(4 * len(FIELDS)), done.tobytes())
     hub = ExpertHub(lambda steps: None)
     frames: list[tuple[Head, bytes]] = []
-    hub._listeners.add(Listener(0.0))  # somebody listens
+    hub._listeners.add(ExpertListener(0.0))  # somebody listens
     hub.publish = lambda head, body: frames.append((head, body))  # type: ignore[method-assign]
     hub.publish_steps(whole)
     assert [type(head) for head, _ in frames] == [StepsHead, FinishedHead]

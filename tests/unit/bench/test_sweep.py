@@ -18,7 +18,7 @@ from toolkit.bench import page_sweep
 from toolkit.bench.build import Source
 from toolkit.bench.compare import Arm
 from toolkit.bench.errors import BenchError
-from toolkit.bench.knee import Search
+from toolkit.bench.knee import KneeSearch
 from toolkit.bench.metrics import Slo
 from toolkit.bench.page import render
 from toolkit.bench.repeats import runs_table, sweep_lines, sweep_table
@@ -255,7 +255,9 @@ def test_runs_that_differ_too_much_are_said_to() -> None:
     def point(rate: float, *shares: float) -> Point:
         return Point(rate, [{"goodput_fraction": share} for share in shares])
 
-    curve = Curve(None, Range(4, 16), Search(4, 16, 1.0), [point(4, 1, 1, 1), point(8, 1, 1, 0.1)])
+    curve = Curve(
+        None, Range(4, 16), KneeSearch(4, 16, 1.0), [point(4, 1, 1, 1), point(8, 1, 1, 0.1)]
+    )
     curve.search.held, curve.search.failed = 4, 8
     assert curve.doubt.startswith("not certain: the runs at 8 requests/s differ too much")
     text = shown(sweep_table(curve))

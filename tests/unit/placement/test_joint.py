@@ -19,7 +19,7 @@ from toolkit.placement import (
     judge,
     place,
 )
-from toolkit.placement.joint import Problem, solve, state
+from toolkit.placement.joint import PlacementProblem, solve, state
 from toolkit.placement.replicas import replicate
 
 
@@ -76,7 +76,7 @@ def test_the_load_limit_is_used_up_and_kept(slack: float) -> None:
     assert reached.mean() > 1 + slack / 2 or slack == 0
 
 
-def start_of(problem: Problem, case: Case) -> Placement:
+def start_of(problem: PlacementProblem, case: Case) -> Placement:
     from toolkit.placement import from_gpus
 
     return from_gpus(problem.start, problem.items.expert, case.traffic.experts, case.topology.gpus)

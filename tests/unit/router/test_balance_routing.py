@@ -337,10 +337,10 @@ def test_a_name_that_cannot_be_is_refused_with_what_is_wrong(
 @pytest.mark.slow
 def test_numpy_is_loaded_only_where_a_policy_needs_it() -> None:
     script = (
-        "import sys; from toolkit.router.app import Router;"
+        "import sys; from toolkit.router.app import RouterApp;"
         "from toolkit.settings.router.config import RouterConfig;"
         "w = {'name': 'a', 'role': 'plain', 'url': 'http://127.0.0.1:1'};"
-        "Router(RouterConfig.model_validate({'workers': [w], 'decode_policy': sys.argv[1]}));"
+        "RouterApp(RouterConfig.model_validate({'workers': [w], 'decode_policy': sys.argv[1]}));"
         "print('numpy' in sys.modules)"
     )
     for policy, needed in (("br0", "False"), ("gimbal", "False"), ("brh@learned", "True")):

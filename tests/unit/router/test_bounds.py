@@ -15,7 +15,7 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, run, text_of
 from tests.unit.router.raw import PATH, Raw
 from toolkit.router import views
-from toolkit.router.app import Router
+from toolkit.router.app import RouterApp
 from toolkit.router.budget import LARGE_PER_S, Budget
 from toolkit.settings.router.config import RouterConfig
 
@@ -404,7 +404,7 @@ def test_metrics_take_a_share_of_the_loop_however_often_they_are_asked_for(
 ) -> None:
     """The real page of a router that serves nobody."""
     worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
-    router = Router(RouterConfig.model_validate({"workers": [worker]}))
+    router = RouterApp(RouterConfig.model_validate({"workers": [worker]}))
     view = views.Views(router)
 
     async def check() -> None:

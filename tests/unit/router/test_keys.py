@@ -228,9 +228,9 @@ def test_a_configuration_with_wrong_ports() -> None:
 
 
 def test_a_missing_key_ends_the_router_with_a_message() -> None:
-    from toolkit.router.app import Router
+    from toolkit.router.app import RouterApp
 
     os.environ.pop("NO_SUCH_KEY", None)
     config = RouterConfig.model_validate({"workers": [WORKER], "admin_key_env": "NO_SUCH_KEY"})
     with pytest.raises(ConfigError, match="NO_SUCH_KEY is empty"):
-        Router(config)
+        RouterApp(config)

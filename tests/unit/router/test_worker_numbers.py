@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kernels import examples
 from toolkit.contract import VERSION
-from toolkit.router.app import Router
+from toolkit.router.app import RouterApp
 from toolkit.router.events import Watcher
 from toolkit.router.failure import failure_of
 from toolkit.router.relay import Relay
@@ -75,18 +75,18 @@ def lines(draw: st.DrawFn) -> bytes:
     return json.dumps(told).encode()
 
 
-def router() -> Router:
-    return Router(RouterConfig(workers=WORKERS, decode_policy="shortest_queue"))
+def router() -> RouterApp:
+    return RouterApp(RouterConfig(workers=WORKERS, decode_policy="shortest_queue"))
 
 
-def feed(made: Router, worker: int, said: list[bytes]) -> None:
+def feed(made: RouterApp, worker: int, said: list[bytes]) -> None:
     """As its event stream brings it."""
     watcher = Watcher(made.known_workers.workers[worker], made.config)
     hello = {"type": "hello", "contract": VERSION, "max_running_requests": 8}
     watcher._feed(b"\n".join([json.dumps(hello).encode(), *said, b""]))
 
 
-async def pages(made: Router) -> tuple[dict[str, Any], str]:
+async def pages(made: RouterApp) -> tuple[dict[str, Any], str]:
     async with TestServer(made.app()) as server, aiohttp.ClientSession() as http:
         async with http.get(server.make_url("/workers")) as answer:
             assert answer.status == 200

@@ -14,7 +14,7 @@ class Queues(NamedTuple):
     best_effort_decode: int = 0
 
 
-class Batch(NamedTuple):
+class PhaseBatch(NamedTuple):
     """Requests of one phase: `urgent` ones, filled up with `best_effort` (best-effort) ones."""
 
     phase: Literal["prefill", "decode"]
@@ -22,7 +22,7 @@ class Batch(NamedTuple):
     best_effort: int
 
 
-def next_batch(queues: Queues, size: int) -> Batch | None:
+def next_batch(queues: Queues, size: int) -> PhaseBatch | None:
     """The next batch of at most `size` requests, None when nobody waits.
 
     1. `size` or more latency-sensitive answers: these alone;
@@ -38,7 +38,7 @@ def next_batch(queues: Queues, size: int) -> Batch | None:
         raise ValueError(f"no batch of {size} from {queues}")
     urgent_prefill, urgent_decode, best_effort_prefill, best_effort_decode = queues
     if urgent_decode >= size:
-        return Batch("decode", size, 0)
+        return PhaseBatch("decode", size, 0)
     if urgent_prefill:
         return _filled("prefill", urgent_prefill, best_effort_prefill, size)
     if urgent_decode or best_effort_decode:
@@ -46,6 +46,8 @@ def next_batch(queues: Queues, size: int) -> Batch | None:
     return _filled("prefill", 0, best_effort_prefill, size) if best_effort_prefill else None
 
 
-def _filled(phase: Literal["prefill", "decode"], urgent: int, best_effort: int, size: int) -> Batch:
+def _filled(
+    phase: Literal["prefill", "decode"], urgent: int, best_effort: int, size: int
+) -> PhaseBatch:
     urgent = min(urgent, size)
-    return Batch(phase, urgent, min(best_effort, size - urgent))
+    return PhaseBatch(phase, urgent, min(best_effort, size - urgent))

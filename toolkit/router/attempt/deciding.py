@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.moves.live import Live
     from toolkit.router.relay import Relay
-    from toolkit.signatures.reader import Sample
+    from toolkit.signatures.reader import SignatureSample
 
 GONE_S = 0.3
 """Between the break of a worker's event stream and that of a request's connection."""
@@ -79,7 +79,7 @@ class Attempt:
         )
         self._late = False
         self._done_at = 0.0
-        self._sample: Sample | None = None
+        self._sample: SignatureSample | None = None
         view = sub_request.view
         if sub_request.resume_ids:
             view = replace(view, prompt_tokens=view.prompt_tokens + len(sub_request.resume_ids))

@@ -25,7 +25,7 @@ COLUMNS = (
 )
 
 
-class Row(NamedTuple):
+class PrintedRow(NamedTuple):
     """What one or more endpoints say of a field, in words."""
 
     name: str
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 def document() -> str:
     """Markdown: what a deployment can allow, and what becomes of every field."""
-    rows: dict[Row, list[str]] = {}
+    rows: dict[PrintedRow, list[str]] = {}
     for place, fields in {**ENDPOINTS, PARAMETERS: SAMPLING}.items():
         for field in fields.values():
             rows.setdefault(_row(place, field), []).append(SHORT.get(place, place))
@@ -53,7 +53,7 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(place: str, field: Field) -> Row:
+def _row(place: str, field: Field) -> PrintedRow:
     what = field.policy.value
     if field.allow is not None:
         what += f", passed with `{field.allow}`"
@@ -70,7 +70,7 @@ def _row(place: str, field: Field) -> Row:
             why += f". With several workers: {said.why}"
         if said.unless:
             why += f", unless {said.unless}"
-    return Row(field.name, what, says.replace("|", "\\|"), _since(place, field), cells, why)
+    return PrintedRow(field.name, what, says.replace("|", "\\|"), _since(place, field), cells, why)
 
 
 def _since(place: str, field: Field) -> str:

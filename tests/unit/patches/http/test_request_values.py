@@ -103,13 +103,13 @@ sys.path.insert(0, str(CPU_STUBS))
 declare_torchvision_operators()
 import json
 from array import array
-from patches.http.request_values import Limits, wrong
+from patches.http.request_values import RequestLimits, wrong
 from sglang.srt.managers.io_struct import SessionParams, TokenizedGenerateReqInput
 from sglang.srt.sampling.sampling_params import SamplingParams
 from toolkit.embedded import model_path
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(model_path())
-limits = Limits(vocabulary=8192, context=4096, hidden=192, disaggregated=True, calls=True)
+limits = RequestLimits(vocabulary=8192, context=4096, hidden=192, disaggregated=True, calls=True)
 cases = eval(sys.stdin.read(), {"nan": float("nan"), "inf": float("inf")})
 found = []
 for sampling, fields in cases:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from patches.move.traffic import Observed, Traffic
+from patches.move.traffic import MoveTraffic, Observed
 
 
 @dataclass
@@ -25,7 +25,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_chunk_is_on_its_way_until_its_thread_asks_for_the_next() -> None:
-    traffic, queue = Traffic(), SimpleQueue[Chunk | None]()
+    traffic, queue = MoveTraffic(), SimpleQueue[Chunk | None]()
     put = Observed(queue, traffic)
 
     def work() -> None:

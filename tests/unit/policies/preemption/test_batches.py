@@ -6,26 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies.preemption.batches import Batch, Queues, next_batch
+from toolkit.policies.preemption.batches import PhaseBatch, Queues, next_batch
 
 CASES = [
     (Queues(), None),
-    (Queues(urgent_decode=4, urgent_prefill=9), Batch("decode", 4, 0)),
-    (Queues(urgent_decode=9, urgent_prefill=9, best_effort_decode=9), Batch("decode", 4, 0)),
-    (Queues(urgent_decode=3, urgent_prefill=1, best_effort_decode=5), Batch("prefill", 1, 0)),
-    (Queues(urgent_prefill=1, best_effort_prefill=7), Batch("prefill", 1, 3)),
-    (Queues(urgent_prefill=5, best_effort_prefill=7), Batch("prefill", 4, 0)),
-    (Queues(urgent_decode=3, best_effort_decode=7, best_effort_prefill=2), Batch("decode", 3, 1)),
-    (Queues(urgent_decode=3, best_effort_prefill=2), Batch("decode", 3, 0)),
-    (Queues(best_effort_decode=2, best_effort_prefill=9), Batch("decode", 0, 2)),
-    (Queues(best_effort_prefill=9), Batch("prefill", 0, 4)),
+    (Queues(urgent_decode=4, urgent_prefill=9), PhaseBatch("decode", 4, 0)),
+    (Queues(urgent_decode=9, urgent_prefill=9, best_effort_decode=9), PhaseBatch("decode", 4, 0)),
+    (Queues(urgent_decode=3, urgent_prefill=1, best_effort_decode=5), PhaseBatch("prefill", 1, 0)),
+    (Queues(urgent_prefill=1, best_effort_prefill=7), PhaseBatch("prefill", 1, 3)),
+    (Queues(urgent_prefill=5, best_effort_prefill=7), PhaseBatch("prefill", 4, 0)),
+    (
+        Queues(urgent_decode=3, best_effort_decode=7, best_effort_prefill=2),
+        PhaseBatch("decode", 3, 1),
+    ),
+    (Queues(urgent_decode=3, best_effort_prefill=2), PhaseBatch("decode", 3, 0)),
+    (Queues(best_effort_decode=2, best_effort_prefill=9), PhaseBatch("decode", 0, 2)),
+    (Queues(best_effort_prefill=9), PhaseBatch("prefill", 0, 4)),
 ]
 """With a batch size of 4."""
 COUNTS = st.integers(0, 12)
 
 
 @pytest.mark.parametrize(("queues", "expected"), CASES)
-def test_the_table(queues: Queues, expected: Batch | None) -> None:
+def test_the_table(queues: Queues, expected: PhaseBatch | None) -> None:
     assert next_batch(queues, 4) == expected
 
 

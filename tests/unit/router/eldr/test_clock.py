@@ -19,7 +19,7 @@ from toolkit.router.eldr import clock_refits
 from toolkit.router.eldr.clock_refits import ClockRefits
 from toolkit.router.eldr.refits import RefitError
 from toolkit.signatures import warm_refit
-from toolkit.signatures.reader import Sample
+from toolkit.signatures.reader import SignatureSample
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_the_refit_is_the_published_one(profile: Any, monkeypatch: pytest.Monkey
         sent: list[tuple[float, np.ndarray]] = []
         observe = found.clock.observe
 
-        def noted(sample: Sample) -> None:
+        def noted(sample: SignatureSample) -> None:
             sent.append((found.now, sample.vector))
             observe(sample)
 

@@ -46,7 +46,7 @@ from toolkit.settings.router.config import ConfigError, RouterConfig
 from toolkit.settings.router.load import load_config
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import Nearness
-from toolkit.signatures.reader import Sample, SignatureReader
+from toolkit.signatures.reader import SignatureReader, SignatureSample
 
 HELLO = Hello(fingerprint=FINGERPRINT, signature=Records([1, 5], EXPERTS))
 STEPS: dict[str, Any] = {
@@ -74,7 +74,7 @@ def test_a_signature_is_the_profile_s_own_vector(folder: Any, reader: Any) -> No
     reader.greet("p", "prefill", HELLO)
     kind = counts(1, np.random.default_rng(5))
     sample = reader.read("p", wire(kind.reshape(-1).tolist()))
-    assert isinstance(sample, Sample)
+    assert isinstance(sample, SignatureSample)
     whole = np.zeros((len(MODEL_LAYERS), EXPERTS), np.int64)
     whole[sorted(MASK)] = kind
     np.testing.assert_allclose(sample.vector, known.space.signature(whole), rtol=1e-6)
@@ -357,10 +357,10 @@ def test_a_router_without_a_profile_imports_no_numpy() -> None:
     code = """
 import asyncio, sys
 import toolkit.router.__main__
-from toolkit.router.app import Router
+from toolkit.router.app import RouterApp
 from toolkit.settings.router.config import RouterConfig
 async def main():
-    router = Router(RouterConfig.model_validate_json(sys.argv[1]))
+    router = RouterApp(RouterConfig.model_validate_json(sys.argv[1]))
     router.app(), router.metrics.text()
     router.dispatcher.set_policy("decode", "label_oracle")
 asyncio.run(main())

@@ -26,7 +26,7 @@ from toolkit.router.eldr.locality import Locality
 from toolkit.router.eldr.refits import Base, RefitError
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.signatures.calibrated import calibrated
-from toolkit.signatures.reader import Sample
+from toolkit.signatures.reader import SignatureSample
 from toolkit.signatures.refits import refit_recent
 
 KNOWN, UNKNOWN = [0, 1, 2, 3], [4, 5, 6, 7]
@@ -54,7 +54,7 @@ class Site:
         for kind in kinds:
             values = (counts(kind, self.rng) * scale).reshape(-1).astype(np.float32)
             vector = self.locality.space.of_kept(values)
-            self.locality.observe(Sample(vector, values, TOKENS * scale))
+            self.locality.observe(SignatureSample(vector, values, TOKENS * scale))
 
     def told(self, cause: str) -> list[dict[str, Any]]:
         return [entry for entry in self.history.last if entry["cause"] == cause]

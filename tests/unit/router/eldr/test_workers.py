@@ -264,7 +264,7 @@ def test_a_router_that_ends_in_mid_refit_ends_the_refit(profile: Any) -> None:
     run(check())
 
 
-async def a_stopped_refit(cluster: Cluster, router: int) -> trees.Process:
+async def a_stopped_refit(cluster: Cluster, router: int) -> trees.ProcessRow:
     """A refit process, stopped (SIGSTOP) before it could end.
 
     Not before it has tied itself to its router, which it does first: it must have numpy open, since
