@@ -81,7 +81,7 @@ async def watched(url: str, bodies: list[dict[str, Any]]) -> tuple[list[calls.An
 
 
 @pytest.mark.parametrize("policy", ["br0", "brh@learned", "brh@survival", "level", "gimbal"])
-def test_tokens_stay_and_both_ranks_serve(
+async def test_tokens_stay_and_both_ranks_serve(
     two_ranks: Running, reference: Reference, policy: str
 ) -> None:
     url = two_ranks.router_url
@@ -90,19 +90,15 @@ def test_tokens_stay_and_both_ranks_serve(
         calls.greedy(ids, TOKENS, stream=n % 3 > 0) | {"routing_key": f"user-{n % 5}"}
         for n, ids in enumerate(asked)
     ]
+    await calls.switch(url, decode=policy, prefill="gimbal")
+    before = await state(url)
+    answers, most = await watched(url, bodies)
 
-    async def main() -> tuple[dict[str, Any], dict[str, Any], list[calls.Answer], int]:
-        await calls.switch(url, decode=policy, prefill="gimbal")
-        before = await state(url)
-        answers, most = await watched(url, bodies)
+    async def off_the_books() -> bool:
+        return not any(row["inflight"] for row in (await state(url))["workers"])
 
-        async def off_the_books() -> bool:
-            return not any(row["inflight"] for row in (await state(url))["workers"])
-
-        await calls.until(off_the_books, "every request is off the books")
-        return before, await state(url), answers, most
-
-    before, after, answers, most = calls.run(main())
+    await calls.until(off_the_books, "every request is off the books")
+    after = await state(url)
     assert [answer.error for answer in answers] == [""] * len(bodies)
     assert [answer.ids for answer in answers] == [reference.greedy(ids, TOKENS) for ids in asked]
     assert after["retried"] == before["retried"]

@@ -124,44 +124,36 @@ async def all_said(url: str, kinds: list[tuple[str, dict[str, Any]]], at_a_time:
         return await asyncio.gather(*map(one, kinds))
 
 
-def test_a_seed_says_what_sglang_alone_says(exact: Running, alone: str) -> None:
+async def test_a_seed_says_what_sglang_alone_says(exact: Running, alone: str) -> None:
     """All at once and each several times, beside others that are greedy; and as streams."""
     times = scope.size(change=2, whole=3)
     kinds = [kind for seed in (11, 12) for kind in seeded(seed)]
     streams = [(path, {**body, "stream": True}) for path, body in kinds if "n" not in body]
-
-    async def main() -> None:
-        expected = await all_said(alone, kinds, at_a_time=1)
-        half = len(kinds) // 2
-        for first, second in zip(expected[:half], expected[half:], strict=True):
-            assert first != second, "two seeds must say two things"
-        by_body = {json.dumps(body): said for (_, body), said in zip(kinds, expected, strict=True)}
-        again = [kind for kind in kinds for _ in range(times)]
-        greedy = [generate(text, temperature=0, max_new_tokens=LONG) for text in TEXTS]
-        beside = asyncio.ensure_future(all_said(exact.router_url, greedy, at_a_time=2))
-        got = await all_said(exact.router_url, again, at_a_time=9)
-        await beside
-        for (path, body), found in zip(again, got, strict=True):
-            assert found == by_body[json.dumps(body)], (path, body)
-        got = await all_said(exact.router_url, streams, at_a_time=6)
-        for (path, body), found in zip(streams, got, strict=True):
-            own = {name: value for name, value in body.items() if name != "stream"}
-            assert found == by_body[json.dumps(own)], (path, "as a stream", body)
-
-    calls.run(main())
+    expected = await all_said(alone, kinds, at_a_time=1)
+    half = len(kinds) // 2
+    for first, second in zip(expected[:half], expected[half:], strict=True):
+        assert first != second, "two seeds must say two things"
+    by_body = {json.dumps(body): said for (_, body), said in zip(kinds, expected, strict=True)}
+    again = [kind for kind in kinds for _ in range(times)]
+    greedy = [generate(text, temperature=0, max_new_tokens=LONG) for text in TEXTS]
+    beside = asyncio.ensure_future(all_said(exact.router_url, greedy, at_a_time=2))
+    got = await all_said(exact.router_url, again, at_a_time=9)
+    await beside
+    for (path, body), found in zip(again, got, strict=True):
+        assert found == by_body[json.dumps(body)], (path, body)
+    got = await all_said(exact.router_url, streams, at_a_time=6)
+    for (path, body), found in zip(streams, got, strict=True):
+        own = {name: value for name, value in body.items() if name != "stream"}
+        assert found == by_body[json.dumps(own)], (path, "as a stream", body)
 
 
-def test_what_would_end_a_worker_with_the_flag_is_refused(exact: Running) -> None:
+async def test_what_would_end_a_worker_with_the_flag_is_refused(exact: Running) -> None:
     """SGLang's sampler asserts that nobody asks for `min_p` there."""
     _, body = generate(TEXTS[0], min_p=0.1)
-
-    async def main() -> None:
-        url = exact.router_url + "/generate"
-        async with calls.session() as http, http.post(url, json=body) as response:
-            assert response.status == 400
-            assert "min_p is not possible" in await response.text()
-
-    calls.run(main())
+    url = exact.router_url + "/generate"
+    async with calls.session() as http, http.post(url, json=body) as response:
+        assert response.status == 400
+        assert "min_p is not possible" in await response.text()
     assert [worker.restarts for worker in exact.workers] == [0, 0, 0]
 
 
@@ -174,7 +166,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 # Streams of every kind move by "auto" for a change (test_moves.py).
 @pytest.mark.parametrize("by", [pytest.param("auto", marks=pytest.mark.full), "replay"])
-def test_with_the_flag_a_stream_that_moves_never_changes(exact: Running, by: str) -> None:
+async def test_with_the_flag_a_stream_that_moves_never_changes(exact: Running, by: str) -> None:
     """Others come and go beside it, and it moves to and fro."""
     kinds = {
         name: ("/generate", {**generate(text, max_new_tokens=LONG, **sampling)[1], "stream": True})
@@ -182,34 +174,30 @@ def test_with_the_flag_a_stream_that_moves_never_changes(exact: Running, by: str
     }
 
     many = scope.size(change=2, whole=4)
+    await calls.switch(exact.router_url, moves=by)
+    expected = await all_said(exact.router_url, list(kinds.values()), at_a_time=1)
+    async with calls.session() as http:
 
-    async def main() -> None:
-        await calls.switch(exact.router_url, moves=by)
-        expected = await all_said(exact.router_url, list(kinds.values()), at_a_time=1)
-        async with calls.session() as http:
+        async def moved(name: str) -> tuple[Any, int]:
+            path, body = kinds[name]
+            own = (path, {**body, "rid": f"exact-{by}-{name}"})
+            stream = asyncio.ensure_future(said(http, exact.router_url, own))
+            count = 0
+            while not stream.done():
+                told = await migrate(http, exact, rid=own[1]["rid"])
+                count += sum(each["outcome"] == "moved" for each in told)
+                await asyncio.sleep(0.05)
+            return await stream, count
 
-            async def moved(name: str) -> tuple[Any, int]:
-                path, body = kinds[name]
-                own = (path, {**body, "rid": f"exact-{by}-{name}"})
-                stream = asyncio.ensure_future(said(http, exact.router_url, own))
-                count = 0
-                while not stream.done():
-                    told = await migrate(http, exact, rid=own[1]["rid"])
-                    count += sum(each["outcome"] == "moved" for each in told)
-                    await asyncio.sleep(0.05)
-                return await stream, count
-
-            beside = asyncio.ensure_future(
-                all_said(exact.router_url, [generate(text) for text in TEXTS] * many, at_a_time=5)
-            )
-            got = await asyncio.gather(*map(moved, kinds))
-            await beside
-        print("moves:", {name: count for name, (_, count) in zip(kinds, got, strict=True)})
-        for name, before, (after, count) in zip(kinds, expected, got, strict=True):
-            assert after == before, name
-            assert count, name
-
-    calls.run(main())
+        beside = asyncio.ensure_future(
+            all_said(exact.router_url, [generate(text) for text in TEXTS] * many, at_a_time=5)
+        )
+        got = await asyncio.gather(*map(moved, kinds))
+        await beside
+    print("moves:", {name: count for name, (_, count) in zip(kinds, got, strict=True)})
+    for name, before, (after, count) in zip(kinds, expected, got, strict=True):
+        assert after == before, name
+        assert count, name
 
 
 class Pair:
@@ -249,74 +237,66 @@ def bits(answer: dict[str, Any], last: int) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_the_flag_a_resumed_request_is_the_same_to_the_bit(exact: Running, kind: str) -> None:
+async def test_with_the_flag_a_resumed_request_is_the_same_to_the_bit(
+    exact: Running, kind: str
+) -> None:
     """Cut anywhere, its KV computed anew by the kernels of prompts, by itself and beside others."""
     pair = Pair(exact)
     _, body = generate(TEXTS[3], **KINDS[kind])
     body |= {"return_logprob": True}
-
-    async def main() -> None:
-        whole = await pair.answer(body)
-        ids = whole["output_ids"]
-        assert len(ids) == TOKENS
-        cuts = (1, 7, 20, TOKENS - 2)
-        for beside in (0, 3):
-            others = [asyncio.ensure_future(pair.answer(generate(t)[1])) for t in TEXTS[:beside]]
-            answers = [await pair.answer(body, resume=tuple(ids[:cut])) for cut in cuts]
-            await asyncio.gather(*others)
-            for cut, answer in zip(cuts, answers, strict=True):
-                left = TOKENS - cut
-                assert answer["output_ids"] == ids, (cut, beside)
-                assert bits(answer, left) == bits(whole, left), (cut, beside)
-
-    calls.run(main())
+    whole = await pair.answer(body)
+    ids = whole["output_ids"]
+    assert len(ids) == TOKENS
+    cuts = (1, 7, 20, TOKENS - 2)
+    for beside in (0, 3):
+        others = [asyncio.ensure_future(pair.answer(generate(t)[1])) for t in TEXTS[:beside]]
+        answers = [await pair.answer(body, resume=tuple(ids[:cut])) for cut in cuts]
+        await asyncio.gather(*others)
+        for cut, answer in zip(cuts, answers, strict=True):
+            left = TOKENS - cut
+            assert answer["output_ids"] == ids, (cut, beside)
+            assert bits(answer, left) == bits(whole, left), (cut, beside)
 
 
-def test_without_the_flag_a_seed_means_nothing_to_sglang_either(
+async def test_without_the_flag_a_seed_means_nothing_to_sglang_either(
     deployment: Running, plain_server: str
 ) -> None:
     _, body = generate(TEXTS[0], sampling_seed=5)
     _, same = openai(COMPLETIONS, TEXTS[0], seed=5)
-
-    async def main() -> None:
-        for url in (plain_server, deployment.router_url):
-            for kind in (("/generate", body), (COMPLETIONS, same)):
-                got = await all_said(url, [kind] * 4, at_a_time=1)
-                assert len({text for (text,) in got}) > 1, (url, kind)
-
-    calls.run(main())
+    for url in (plain_server, deployment.router_url):
+        for kind in (("/generate", body), (COMPLETIONS, same)):
+            got = await all_said(url, [kind] * 4, at_a_time=1)
+            assert len({text for (text,) in got}) > 1, (url, kind)
 
 
-def test_without_the_flag_sglang_alone_has_other_bits_in_another_batch(plain_server: str) -> None:
+async def test_without_the_flag_sglang_alone_has_other_bits_in_another_batch(
+    plain_server: str,
+) -> None:
     """That is why a stream can change: beside others, and where the KV of what it has said was
     computed again as a prompt's."""
     _, body = generate(TEXTS[3], temperature=0)
     body |= {"return_logprob": True, "logprob_start_len": 0}
     url = plain_server + "/generate"
+    async with calls.session() as http:
 
-    async def main() -> None:
-        async with calls.session() as http:
+        async def post(body: dict[str, Any]) -> dict[str, Any]:
+            async with http.post(url, json=body) as response:
+                return dict(await response.json())
 
-            async def post(body: dict[str, Any]) -> dict[str, Any]:
-                async with http.post(url, json=body) as response:
-                    return dict(await response.json())
-
-            whole = await post(body)
-            others = [generate(text, temperature=0)[1] for text in TEXTS[:3]]
-            beside, *_ = await asyncio.gather(post(body), *map(post, others))
-            prompt = [token for _, token, _ in whole["meta_info"]["input_token_logprobs"]]
-            own = body["sampling_params"] | {"max_new_tokens": TOKENS - 10}
-            again = await post(
-                {
-                    "input_ids": prompt + whole["output_ids"][:10],
-                    "sampling_params": own,
-                    "return_logprob": True,
-                }
-            )
-        left = TOKENS - 10
-        for other in (bits(beside, left), bits(again, left)):
-            assert other != bits(whole, left)
-            for (_, was), (_, now) in zip(bits(whole, left), other, strict=True):
-                assert now == pytest.approx(was, abs=1e-3)
-
-    calls.run(main())
+        whole = await post(body)
+        others = [generate(text, temperature=0)[1] for text in TEXTS[:3]]
+        beside, *_ = await asyncio.gather(post(body), *map(post, others))
+        prompt = [token for _, token, _ in whole["meta_info"]["input_token_logprobs"]]
+        own = body["sampling_params"] | {"max_new_tokens": TOKENS - 10}
+        again = await post(
+            {
+                "input_ids": prompt + whole["output_ids"][:10],
+                "sampling_params": own,
+                "return_logprob": True,
+            }
+        )
+    left = TOKENS - 10
+    for other in (bits(beside, left), bits(again, left)):
+        assert other != bits(whole, left)
+        for (_, was), (_, now) in zip(bits(whole, left), other, strict=True):
+            assert now == pytest.approx(was, abs=1e-3)

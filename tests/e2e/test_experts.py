@@ -97,33 +97,26 @@ def test_a_chunked_prompt_is_whole(deployment: Running, reference: Reference) ->
         check(reference, prompt, output, rows)
 
 
-def test_live_sampling_picks_the_same_requests_on_both_sides(deployment: Running) -> None:
-    async def main() -> dict[str, dict[str, PhaseRows]]:
-        urls = [worker.url for worker in deployment.workers]
-        async with new_session() as http, Tap(http, urls, share=0.5) as tap:
-            for number in range(24):
-                request = {**calls.greedy(calls.prompt(f"live-{number}", 20), 4, False)}
-                request["rid"] = f"live-{number}"
-                async with http.post(deployment.router_url + "/generate", json=request) as answer:
-                    assert answer.status == 200
-            await asyncio.sleep(0.5)
-            return tap.heard.experts
-
-    heard = calls.run(main())
+async def test_live_sampling_picks_the_same_requests_on_both_sides(deployment: Running) -> None:
+    urls = [worker.url for worker in deployment.workers]
+    async with new_session() as http, Tap(http, urls, share=0.5) as tap:
+        for number in range(24):
+            request = {**calls.greedy(calls.prompt(f"live-{number}", 20), 4, False)}
+            request["rid"] = f"live-{number}"
+            async with http.post(deployment.router_url + "/generate", json=request) as answer:
+                assert answer.status == 200
+        await asyncio.sleep(0.5)
+        heard = tap.heard.experts
     assert 4 <= len(heard) <= 20
     assert all(set(phases) == {"prefill", "decode"} for phases in heard.values())
 
 
-def test_nothing_is_sent_for_those_who_did_not_ask(deployment: Running) -> None:
-    async def main() -> Tap:
-        urls = [worker.url for worker in deployment.workers]
-        async with new_session() as http, Tap(http, urls) as tap:
-            request = calls.greedy(calls.prompt("unasked", 20), 4, False)
-            async with http.post(deployment.router_url + "/generate", json=request) as answer:
-                assert answer.status == 200
-            await asyncio.sleep(0.5)
-            return tap
-
-    tap = calls.run(main())
+async def test_nothing_is_sent_for_those_who_did_not_ask(deployment: Running) -> None:
+    urls = [worker.url for worker in deployment.workers]
+    async with new_session() as http, Tap(http, urls) as tap:
+        request = calls.greedy(calls.prompt("unasked", 20), 4, False)
+        async with http.post(deployment.router_url + "/generate", json=request) as answer:
+            assert answer.status == 200
+        await asyncio.sleep(0.5)
     assert tap.heard.experts == {}
     assert tap.heard.transfers, "the KV transfer of the request itself is always reported"

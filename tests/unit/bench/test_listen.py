@@ -217,7 +217,7 @@ def test_the_router_is_told_the_label(label: Any, sent: str | None) -> None:
     assert set(server.labels) == {sent}
 
 
-def test_a_report_has_the_decode_workers_by_name(tmp_path: Path) -> None:
+async def test_a_report_has_the_decode_workers_by_name(tmp_path: Path) -> None:
     from rich.console import Console
 
     from toolkit.bench.build import Source
@@ -227,12 +227,8 @@ def test_a_report_has_the_decode_workers_by_name(tmp_path: Path) -> None:
 
     phases = (TrafficPhase(6, languages="en"), TrafficPhase(4, domains="code", max_tokens=5))
     settings = Settings(Source(phases=phases, max_tokens=3), BenchLoad(label="cell"), Slo())
-
-    async def main() -> Any:
-        async with FakeServer().up() as server:
-            return await measure(server.url, settings)
-
-    report = asyncio.run(main())
+    async with FakeServer().up() as server:
+        report: Any = await measure(server.url, settings)
     document = report.document
     assert document["metrics"]["distinct_experts"] == pytest.approx(12)
     assert set(document["decode_workers"]) == {"decode-0", "decode-0/1"}

@@ -297,18 +297,14 @@ def test_a_prefill_worker_sends_no_sums() -> None:
     assert events == []
 
 
-def test_sums_go_out_four_times_a_second_and_none_is_lost() -> None:
+async def test_sums_go_out_four_times_a_second_and_none_is_lost() -> None:
     events: list[tuple[float, Steps]] = []
-
-    async def main() -> None:
-        summary = StepSummary(lambda event: events.append((time.monotonic(), event)))
-        for _ in range(60):
-            add(summary, block([[1, 2, 30, 4.0]]))
-            add(summary, block([[1, 3, 30, 5.0]], rank=1))
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(INTERVAL_S + 0.1)
-
-    asyncio.run(main())
+    summary = StepSummary(lambda event: events.append((time.monotonic(), event)))
+    for _ in range(60):
+        add(summary, block([[1, 2, 30, 4.0]]))
+        add(summary, block([[1, 3, 30, 5.0]], rank=1))
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(INTERVAL_S + 0.1)
     for rank, distinct in ((0, 4.0), (1, 5.0)):
         mine = [(when, event) for when, event in events if event.dp_rank == rank]
         assert sum(event.steps for _, event in mine) == 60

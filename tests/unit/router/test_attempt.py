@@ -16,7 +16,6 @@ from tests.unit.router.cluster_calls import (
     expected,
     idle,
     post,
-    run,
     text_of,
 )
 from toolkit.router.app import RouterApp
@@ -80,164 +79,132 @@ async def nothing_is_left_of(request: SubRequest, of: RouterApp) -> None:
         worker.expect_prefill(request.rid)  # nobody waits there under this rid
 
 
-def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed() -> None:
-    async def check() -> None:
-        made = router(free_port(), ("sick", "well"))
-        request, other, probation = sub_request(), object(), made.known_workers.probation
-        request.record.strikes.append(("answer", "sick"))
-        request.avoid.add("sick")
-        assert made.dispatcher.usable("decode", request) == [False, True]
-        probation.take("well", other)
-        assert made.dispatcher.usable("decode", request) == [False, False]
-        request.record.strikes[0] = ("transfer", "sick")  # may be the other side's doing
-        assert made.dispatcher.usable("decode", request) == [True, False]
-        request.record.strikes[0] = ("answer", "sick")
-        probation.leave(other)
-        assert made.dispatcher.usable("decode", request) == [False, True]
-        made.known_workers.workers[2].mark_down("as asked")
-        assert made.dispatcher.usable("decode", request) == [True, False], "the last resort"
-
-    run(check())
+async def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed() -> None:
+    made = router(free_port(), ("sick", "well"))
+    request, other, probation = sub_request(), object(), made.known_workers.probation
+    request.record.strikes.append(("answer", "sick"))
+    request.avoid.add("sick")
+    assert made.dispatcher.usable("decode", request) == [False, True]
+    probation.take("well", other)
+    assert made.dispatcher.usable("decode", request) == [False, False]
+    request.record.strikes[0] = ("transfer", "sick")  # may be the other side's doing
+    assert made.dispatcher.usable("decode", request) == [True, False]
+    request.record.strikes[0] = ("answer", "sick")
+    probation.leave(other)
+    assert made.dispatcher.usable("decode", request) == [False, True]
+    made.known_workers.workers[2].mark_down("as asked")
+    assert made.dispatcher.usable("decode", request) == [True, False], "the last resort"
 
 
-def test_a_suspect_that_waits_for_a_credit_gets_the_next_one() -> None:
+async def test_a_suspect_that_waits_for_a_credit_gets_the_next_one() -> None:
     """Those who wait as ordinary requests do not keep it from that, and it is not forgotten when
     there are none."""
+    made = router(free_port())
+    dispatcher, (rank,) = made.dispatcher, made.known_workers.side("prefill")
+    rank.credit = 0
 
-    async def check() -> None:
-        made = router(free_port())
-        dispatcher, (rank,) = made.dispatcher, made.known_workers.side("prefill")
-        rank.credit = 0
+    async def pick(request: SubRequest) -> SubRequest:
+        await dispatcher.pick("prefill", request, request.view, 30, math.inf, credit=True)
+        return request
 
-        async def pick(request: SubRequest) -> SubRequest:
-            await dispatcher.pick("prefill", request, request.view, 30, math.inf, credit=True)
-            return request
-
-        ordinary, suspect = sub_request(), sub_request()
-        suspect.record.strikes.append(("transfer", "decode"))
-        waiting = [asyncio.create_task(pick(each)) for each in (ordinary, suspect)]
-        for wanted in (suspect, ordinary):
-            await asyncio.sleep(0)
-            assert not any(task.done() for task in waiting)
-            dispatcher.return_credit(rank)
-            done, left = await asyncio.wait(waiting, timeout=5, return_when="FIRST_COMPLETED")
-            assert [task.result() for task in done] == [wanted]
-            waiting = list(left)
-
-    run(check())
+    ordinary, suspect = sub_request(), sub_request()
+    suspect.record.strikes.append(("transfer", "decode"))
+    waiting = [asyncio.create_task(pick(each)) for each in (ordinary, suspect)]
+    for wanted in (suspect, ordinary):
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        dispatcher.return_credit(rank)
+        done, left = await asyncio.wait(waiting, timeout=5, return_when="FIRST_COMPLETED")
+        assert [task.result() for task in done] == [wanted]
+        waiting = list(left)
 
 
-def test_what_cannot_be_sent_is_not_counted() -> None:
-    async def check() -> None:
-        made = router(free_port())
-        request = sub_request("x-request-id: \ud800\r\n")
-        with pytest.raises(UnicodeEncodeError):
-            await made.dispatcher.run(request, None, None, 0.0)
+async def test_what_cannot_be_sent_is_not_counted() -> None:
+    made = router(free_port())
+    request = sub_request("x-request-id: \ud800\r\n")
+    with pytest.raises(UnicodeEncodeError):
+        await made.dispatcher.run(request, None, None, 0.0)
+    await nothing_is_left_of(request, made)
+
+
+async def test_the_counts_go_back_even_where_a_worker_cannot_be_told() -> None:
+    async with Silent() as server:
+        made = router(server.port)
+        request = sub_request()
+        for worker in made.known_workers.workers:
+
+            def deaf(rid: str) -> None:
+                raise RuntimeError("as asked")
+
+            worker.abort = deaf  # type: ignore[method-assign]
+        running = asyncio.ensure_future(made.dispatcher.run(request, None, None, 0.0))
+        await server.until(b'"rid"')
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
         await nothing_is_left_of(request, made)
 
-    run(check())
+
+async def test_an_abort_is_json_whatever_the_rid() -> None:
+    async with Silent() as server:
+        worker = router(server.port).known_workers.workers[0]
+        worker.abort('a\\"b')
+        await server.until(b"}")
+        head, _, body = server.heard.partition(b"\r\n\r\n")
+        assert head.startswith(b"POST /abort_request ")
+        assert json.loads(body) == {"rid": 'a\\"b'}
 
 
-def test_the_counts_go_back_even_where_a_worker_cannot_be_told() -> None:
-    async def check() -> None:
-        async with Silent() as server:
-            made = router(server.port)
-            request = sub_request()
-            for worker in made.known_workers.workers:
-
-                def deaf(rid: str) -> None:
-                    raise RuntimeError("as asked")
-
-                worker.abort = deaf  # type: ignore[method-assign]
-            running = asyncio.ensure_future(made.dispatcher.run(request, None, None, 0.0))
-            await server.until(b'"rid"')
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-            await nothing_is_left_of(request, made)
-
-    run(check())
+async def test_a_header_goes_on_byte_for_byte() -> None:
+    async with Silent() as server:
+        pool = Upstream("w", "127.0.0.1", server.port)
+        line = b"x-request-id: \xe9 \xe2\x86\x92\r\n"
+        pool.post("/x", b"{}", headers=line.decode("utf-8", "surrogateescape"))
+        pool.get(b"/v1/models/\xe9".decode("utf-8", "surrogateescape"))
+        await server.until(line, b"GET /v1/models/\xe9 HTTP/1.1\r\n")
 
 
-def test_an_abort_is_json_whatever_the_rid() -> None:
-    async def check() -> None:
-        async with Silent() as server:
-            worker = router(server.port).known_workers.workers[0]
-            worker.abort('a\\"b')
-            await server.until(b"}")
-            head, _, body = server.heard.partition(b"\r\n\r\n")
-            assert head.startswith(b"POST /abort_request ")
-            assert json.loads(body) == {"rid": 'a\\"b'}
-
-    run(check())
+async def test_a_request_with_a_header_beyond_latin_1_is_served() -> None:
+    async with Cluster() as cluster:
+        headers = {"x-request-id": "café → 茶"}
+        status, raw = await post(cluster, PATH, bodies(4)[PATH], headers=headers)
+        assert (status, text_of(PATH, raw)) == (200, expected("hello", 4))
+        await cluster.until(idle)
 
 
-def test_a_header_goes_on_byte_for_byte() -> None:
-    async def check() -> None:
-        async with Silent() as server:
-            pool = Upstream("w", "127.0.0.1", server.port)
-            line = b"x-request-id: \xe9 \xe2\x86\x92\r\n"
-            pool.post("/x", b"{}", headers=line.decode("utf-8", "surrogateescape"))
-            pool.get(b"/v1/models/\xe9".decode("utf-8", "surrogateescape"))
-            await server.until(line, b"GET /v1/models/\xe9 HTTP/1.1\r\n")
-
-    run(check())
-
-
-def test_a_request_with_a_header_beyond_latin_1_is_served() -> None:
-    async def check() -> None:
-        async with Cluster() as cluster:
-            headers = {"x-request-id": "café → 茶"}
-            status, raw = await post(cluster, PATH, bodies(4)[PATH], headers=headers)
+async def test_one_id_twice_at_a_time_is_two_requests() -> None:
+    async with Cluster(worker_args=["--prefill-ms", "100", "--record"]) as cluster:
+        body = {**bodies(4)[PATH], "rid": "twin"}
+        for status, raw in await asyncio.gather(*(post(cluster, PATH, body) for _ in "12")):
             assert (status, text_of(PATH, raw)) == (200, expected("hello", 4))
-            await cluster.until(idle)
-
-    run(check())
-
-
-def test_one_id_twice_at_a_time_is_two_requests() -> None:
-    async def check() -> None:
-        async with Cluster(worker_args=["--prefill-ms", "100", "--record"]) as cluster:
-            body = {**bodies(4)[PATH], "rid": "twin"}
-            for status, raw in await asyncio.gather(*(post(cluster, PATH, body) for _ in "12")):
-                assert (status, text_of(PATH, raw)) == (200, expected("hello", 4))
-                assert {event["id"] for event in events(raw)} == {"twin"}
-            seen = [body["rid"] for body in (await cluster.stats("prefill-0"))["bodies"]]
-            assert len(set(seen)) == 2
-            await cluster.until(idle)
-
-    run(check())
+            assert {event["id"] for event in events(raw)} == {"twin"}
+        seen = [body["rid"] for body in (await cluster.stats("prefill-0"))["bodies"]]
+        assert len(set(seen)) == 2
+        await cluster.until(idle)
 
 
 @pytest.mark.parametrize("path", list(bodies(1)))
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_s_id_stays_with_the_router_and_the_client(path: str, stream: bool) -> None:
+async def test_a_client_s_id_stays_with_the_router_and_the_client(path: str, stream: bool) -> None:
     """SGLang aborts every request whose id begins with the one that it is given."""
-
-    async def check() -> None:
-        async with Cluster(worker_args=["--record"]) as cluster:
-            body = {**bodies(4, stream=stream)[path], "rid": "a\\b"}
-            status, raw = await post(cluster, path, body)
-            assert status == 200
-            answers = events(raw) if stream else [json.loads(raw)]
-            told = {a["meta_info"]["id"] if path == "/generate" else a["id"] for a in answers}
-            assert told == {"a\\b"}
-            for worker in cluster.workers:
-                for got in (await cluster.stats(worker.name))["bodies"]:
-                    assert len(got["rid"]) == 32 and "a" + chr(92) not in json.dumps(got)
-
-    run(check())
+    async with Cluster(worker_args=["--record"]) as cluster:
+        body = {**bodies(4, stream=stream)[path], "rid": "a\\b"}
+        status, raw = await post(cluster, path, body)
+        assert status == 200
+        answers = events(raw) if stream else [json.loads(raw)]
+        told = {a["meta_info"]["id"] if path == "/generate" else a["id"] for a in answers}
+        assert told == {"a\\b"}
+        for worker in cluster.workers:
+            for got in (await cluster.stats(worker.name))["bodies"]:
+                assert len(got["rid"]) == 32 and "a" + chr(92) not in json.dumps(got)
 
 
-def test_parts_of_a_batch_have_ids_of_one_length() -> None:
-    async def check() -> None:
-        async with Cluster(worker_args=["--record"], decodes=1) as cluster:
-            body = {"text": ["hello"] * 12, "rid": "b", "sampling_params": {"max_new_tokens": 2}}
-            status, raw = await post(cluster, "/generate", body)
-            assert status == 200
-            told = [answer["meta_info"]["id"] for answer in json.loads(raw)]
-            assert told == [f"b_{n}" for n in range(12)]
-            rids = [got["rid"] for got in (await cluster.stats("decode-0"))["bodies"]]
-            assert len(set(rids)) == 12 and {len(rid) for rid in rids} == {32}
-
-    run(check())
+async def test_parts_of_a_batch_have_ids_of_one_length() -> None:
+    async with Cluster(worker_args=["--record"], decodes=1) as cluster:
+        body = {"text": ["hello"] * 12, "rid": "b", "sampling_params": {"max_new_tokens": 2}}
+        status, raw = await post(cluster, "/generate", body)
+        assert status == 200
+        told = [answer["meta_info"]["id"] for answer in json.loads(raw)]
+        assert told == [f"b_{n}" for n in range(12)]
+        rids = [got["rid"] for got in (await cluster.stats("decode-0"))["bodies"]]
+        assert len(set(rids)) == 12 and {len(rid) for rid in rids} == {32}

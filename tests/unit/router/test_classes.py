@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import bodies, idle, post, run
+from tests.unit.router.cluster_calls import bodies, idle, post
 from tests.unit.router.house import House, turns
 from toolkit.contract.headers import CLASS
 from toolkit.contract.request_class import RequestClass
@@ -119,73 +119,63 @@ def test_without_classes_nobody_has_one() -> None:
     assert {sub_request.view.request_class for sub_request in job.sub_requests} == {BE}
 
 
-def test_best_effort_requests_wait_behind_others_at_a_prefill_worker() -> None:
+async def test_best_effort_requests_wait_behind_others_at_a_prefill_worker() -> None:
     """One prefill at a time: of those who wait for a credit the others go first."""
+    config = {"classes": {}, "parked_per_prefill": 1}
+    role_args = {"prefill": ["--prefill-ms", "40"]}
+    async with Cluster(config=config, role_args=role_args) as cluster:
+        ended: list[str] = []
 
-    async def check() -> None:
-        config = {"classes": {}, "parked_per_prefill": 1}
-        role_args = {"prefill": ["--prefill-ms", "40"]}
-        async with Cluster(config=config, role_args=role_args) as cluster:
-            ended: list[str] = []
+        async def one(name: str, kind: str) -> None:
+            body = bodies(2, stream=False)["/v1/completions"]
+            status, _ = await post(
+                cluster, "/v1/completions", body, headers={CLASS: kind} if kind else {}
+            )
+            assert status == 200
+            ended.append(name)
 
-            async def one(name: str, kind: str) -> None:
-                body = bodies(2, stream=False)["/v1/completions"]
-                status, _ = await post(
-                    cluster, "/v1/completions", body, headers={CLASS: kind} if kind else {}
-                )
-                assert status == 200
-                ended.append(name)
-
-            tasks = []
-            kinds = ["", "best_effort", "best_effort", "latency_sensitive", "standard"]
-            for number, kind in enumerate(kinds):
-                tasks.append(asyncio.create_task(one(f"{kind} {number}", kind)))
-                await asyncio.sleep(0.005)
-            await asyncio.gather(*tasks)
-            assert [name.split()[0] for name in ended[-4:]] == [
-                "latency_sensitive", "standard", "best_effort", "best_effort",
-            ]  # fmt: skip
-            assert await _figures(cluster) == {
-                ("class_requests_total", "best_effort"): 2,
-                ("class_requests_total", "latency_sensitive"): 1,
-            }
-            await cluster.until(idle)
-
-    run(check())
+        tasks = []
+        kinds = ["", "best_effort", "best_effort", "latency_sensitive", "standard"]
+        for number, kind in enumerate(kinds):
+            tasks.append(asyncio.create_task(one(f"{kind} {number}", kind)))
+            await asyncio.sleep(0.005)
+        await asyncio.gather(*tasks)
+        assert [name.split()[0] for name in ended[-4:]] == [
+            "latency_sensitive", "standard", "best_effort", "best_effort",
+        ]  # fmt: skip
+        assert await _figures(cluster) == {
+            ("class_requests_total", "best_effort"): 2,
+            ("class_requests_total", "latency_sensitive"): 1,
+        }
+        await cluster.until(idle)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_wrong_header_is_answered_and_a_right_one_is_measured(path: str) -> None:
-    async def check() -> None:
-        async with Cluster(config={"classes": {}}) as cluster:
-            body = bodies(3)[path]
-            status, raw = await post(cluster, path, body, headers={CLASS: "quick"})
-            assert status == 400 and b"none of" in raw
-            status, _ = await post(cluster, path, body, headers={CLASS: "latency_sensitive"})
-            assert status == 200
-            found = await _figures(cluster)
-            assert found[("class_ttft_seconds_count", "latency_sensitive")] == 1
-            await cluster.until(idle)
-
-    run(check())
+async def test_a_wrong_header_is_answered_and_a_right_one_is_measured(path: str) -> None:
+    async with Cluster(config={"classes": {}}) as cluster:
+        body = bodies(3)[path]
+        status, raw = await post(cluster, path, body, headers={CLASS: "quick"})
+        assert status == 400 and b"none of" in raw
+        status, _ = await post(cluster, path, body, headers={CLASS: "latency_sensitive"})
+        assert status == 200
+        found = await _figures(cluster)
+        assert found[("class_ttft_seconds_count", "latency_sensitive")] == 1
+        await cluster.until(idle)
 
 
-def test_best_effort_requests_are_the_first_to_be_turned_away() -> None:
-    async def check() -> None:
-        config = {"classes": {}, "max_inflight": 2, "max_queue": 2}
-        async with Cluster(config=config, worker_args=["--token-ms", "20"]) as cluster:
-            body = bodies(20)["/v1/completions"]
+async def test_best_effort_requests_are_the_first_to_be_turned_away() -> None:
+    config = {"classes": {}, "max_inflight": 2, "max_queue": 2}
+    async with Cluster(config=config, worker_args=["--token-ms", "20"]) as cluster:
+        body = bodies(20)["/v1/completions"]
 
-            async def one(kind: str) -> int:
-                status, _ = await post(cluster, "/v1/completions", body, headers={CLASS: kind})
-                return status
+        async def one(kind: str) -> int:
+            status, _ = await post(cluster, "/v1/completions", body, headers={CLASS: kind})
+            return status
 
-            tasks = [asyncio.create_task(one("best_effort")) for _ in range(4)]
-            await asyncio.sleep(0.15)
-            statuses = [await one("latency_sensitive"), *await asyncio.gather(*tasks)]
-            assert sorted(statuses) == [200, 200, 200, 200, 429] and statuses[0] == 200
-
-    run(check())
+        tasks = [asyncio.create_task(one("best_effort")) for _ in range(4)]
+        await asyncio.sleep(0.15)
+        statuses = [await one("latency_sensitive"), *await asyncio.gather(*tasks)]
+        assert sorted(statuses) == [200, 200, 200, 200, 429] and statuses[0] == 200
 
 
 async def _figures(cluster: Cluster) -> dict[tuple[str, str], int]:
@@ -227,80 +217,70 @@ def chosen(dispatcher: Dispatcher, kind: RequestClass, credit: bool = False) -> 
 
 
 @pytest.mark.parametrize("preempts", [True, False])
-def test_those_latency_sensitive_go_where_only_best_effort_prompts_are(preempts: bool) -> None:
-    async def check() -> None:
-        dispatcher = prefills(2)
-        first, second = dispatcher.known_workers.side("prefill")
-        for rank in (first, second):
-            rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
-        best_effort = [Reservation(first, asked(BE).view) for _ in range(3)]
-        other = Reservation(second, asked(STANDARD).view)
-        assert chosen(dispatcher, STANDARD) == "p1"
-        assert chosen(dispatcher, LS) == ("p0" if preempts else "p1")
-        Reservation(first, asked(LS).view)
-        Reservation(first, asked(LS).view)
-        assert chosen(dispatcher, LS) == "p1"
-        other.end(True)
-        best_effort.pop().cancel()
-        for reservation in best_effort:
-            reservation.end(True)
-        assert (first.best_effort.requests, first.best_effort.tokens) == (0, 0)
+async def test_those_latency_sensitive_go_where_only_best_effort_prompts_are(
+    preempts: bool,
+) -> None:
+    dispatcher = prefills(2)
+    first, second = dispatcher.known_workers.side("prefill")
+    for rank in (first, second):
+        rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
+    best_effort = [Reservation(first, asked(BE).view) for _ in range(3)]
+    other = Reservation(second, asked(STANDARD).view)
+    assert chosen(dispatcher, STANDARD) == "p1"
+    assert chosen(dispatcher, LS) == ("p0" if preempts else "p1")
+    Reservation(first, asked(LS).view)
+    Reservation(first, asked(LS).view)
+    assert chosen(dispatcher, LS) == "p1"
+    other.end(True)
+    best_effort.pop().cancel()
+    for reservation in best_effort:
+        reservation.end(True)
+    assert (first.best_effort.requests, first.best_effort.tokens) == (0, 0)
 
-    run(check())
 
-
-def test_best_effort_prompts_leave_a_place_for_others() -> None:
-    async def check() -> None:
-        dispatcher = prefills(1, parked_per_prefill=8)
-        taken = [chosen(dispatcher, BE, credit=True) for _ in range(8)]
-        assert taken == ["p0"] * 7 + [None]
-        assert chosen(dispatcher, LS, credit=True) == "p0"
-        assert chosen(dispatcher, LS, credit=True) is None
-
-    run(check())
+async def test_best_effort_prompts_leave_a_place_for_others() -> None:
+    dispatcher = prefills(1, parked_per_prefill=8)
+    taken = [chosen(dispatcher, BE, credit=True) for _ in range(8)]
+    assert taken == ["p0"] * 7 + [None]
+    assert chosen(dispatcher, LS, credit=True) == "p0"
+    assert chosen(dispatcher, LS, credit=True) is None
 
 
 @pytest.mark.parametrize("preempts", [True, False])
-def test_those_latency_sensitive_are_bound_to_full_workers_that_pause_answers(
+async def test_those_latency_sensitive_are_bound_to_full_workers_that_pause_answers(
     preempts: bool,
 ) -> None:
-    async def check() -> None:
-        house = House(ranks=2, slots=2)
-        for rank in house.ranks:
-            rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
-        for kind in (BE, STANDARD, BE, BE):
-            house.enter(kind=kind)
-            await turns()
-            house.take()
-        assert [rank.inflight for rank in house.ranks] == [2, 2]
-        house.enter(kind=STANDARD)
-        latency_sensitive = [house.enter(kind=LS) for _ in range(4)]
-        await turns(6)
-        house.take()
-        bound = [waiter for waiter in latency_sensitive if waiter.bound.done()]
-        # One of each two slots of best-effort answers, all three of them.
-        assert len(bound) == (3 if preempts else 0)
-        assert len(house.waiting()) == 5 - len(bound)
-
-    run(check())
-
-
-def test_where_there_is_a_free_slot_no_answer_is_paused() -> None:
-    async def check() -> None:
-        house = House(ranks=2, slots=2)
-        first, second = house.ranks
-        for rank in house.ranks:
-            rank.worker.config = rank.worker.config.model_copy(update={"preempts": True})
-        house.running += [(house.enter(), Reservation(first, asked(BE).view)) for _ in range(2)]
-        house.running.append((house.enter(), Reservation(second, asked(STANDARD).view)))
-        for waiter in list(house.waiters):
-            house.pool.leave(waiter)
-        latency_sensitive = house.enter(kind=LS)
+    house = House(ranks=2, slots=2)
+    for rank in house.ranks:
+        rank.worker.config = rank.worker.config.model_copy(update={"preempts": preempts})
+    for kind in (BE, STANDARD, BE, BE):
+        house.enter(kind=kind)
         await turns()
-        assert latency_sensitive.bound.result().rank is second
-        latency_sensitive.take()
-        house.pool.leave(latency_sensitive)
-        sub_request = asked(LS)
-        assert house.dispatcher.choose("decode", sub_request, sub_request.view) is first
+        house.take()
+    assert [rank.inflight for rank in house.ranks] == [2, 2]
+    house.enter(kind=STANDARD)
+    latency_sensitive = [house.enter(kind=LS) for _ in range(4)]
+    await turns(6)
+    house.take()
+    bound = [waiter for waiter in latency_sensitive if waiter.bound.done()]
+    # One of each two slots of best-effort answers, all three of them.
+    assert len(bound) == (3 if preempts else 0)
+    assert len(house.waiting()) == 5 - len(bound)
 
-    run(check())
+
+async def test_where_there_is_a_free_slot_no_answer_is_paused() -> None:
+    house = House(ranks=2, slots=2)
+    first, second = house.ranks
+    for rank in house.ranks:
+        rank.worker.config = rank.worker.config.model_copy(update={"preempts": True})
+    house.running += [(house.enter(), Reservation(first, asked(BE).view)) for _ in range(2)]
+    house.running.append((house.enter(), Reservation(second, asked(STANDARD).view)))
+    for waiter in list(house.waiters):
+        house.pool.leave(waiter)
+    latency_sensitive = house.enter(kind=LS)
+    await turns()
+    assert latency_sensitive.bound.result().rank is second
+    latency_sensitive.take()
+    house.pool.leave(latency_sensitive)
+    sub_request = asked(LS)
+    assert house.dispatcher.choose("decode", sub_request, sub_request.view) is first

@@ -21,235 +21,194 @@ from toolkit.router.reservation import Reservation
 
 
 @pytest.mark.parametrize("policy", ["br0", "brh@survival", "pooled@shortest_queue"])
-def test_a_free_slot_is_used_at_once_and_a_full_house_waits(policy: str) -> None:
-    async def check() -> None:
-        house = House(policy=policy)
-        for _ in range(6):
-            house.enter()
-        await turns()
-        house.take()
-        assert [rank.inflight for rank in house.ranks] == [2, 2]
-        assert house.pool.depth == 2
-        first, second = house.waiting()
-        house.end(0)  # no reading says so yet
-        await turns()
-        assert first.bound.done()
-        assert not second.bound.done()
-        house.pool.leave(second)
-
-    run(check)
-
-
-def test_one_round_binds_what_came_in_one_turn_and_the_next_sees_it() -> None:
-    async def check() -> None:
-        house = House(ranks=2, slots=8)
-        for _ in range(4):
-            house.enter(200)
-        await turns()
-        assert house.dispatcher.policies["decode"].counters.rounds == 1
-        assert [rank.inflight_tokens for rank in house.ranks] == [400, 400]
-        house.enter(50)
-        house.publish(house.ranks[0])
-        await turns()
-        assert sum(rank.inflight_tokens for rank in house.ranks) == 850
-
-    run(check)
-
-
-def test_who_would_wait_for_kv_on_the_worker_waits_in_the_pool() -> None:
-    """A decode worker keeps room for each request's next tokens, and takes no more beyond it."""
-
-    async def check() -> None:
-        house = House(ranks=1, slots=8, reserve=POOL // 4)
-        for _ in range(5):
-            house.enter(100)
-        await turns()
-        house.take()
-        assert house.ranks[0].inflight == 3  # 3 * (2,500 + 100) and no fourth
-        house.end(0)
-        await turns()
-        house.take()
-        assert house.ranks[0].inflight == 3
-        assert house.pool.depth == 1
-
-    run(check)
-
-
-def test_who_leaves_a_waiter_that_was_bound_gives_the_rank_back() -> None:
-    async def check() -> None:
-        house = House(ranks=1, slots=1)
-        waiter = house.enter()
-        await turns()
-        assert house.ranks[0].inflight == 1
-        house.pool.leave(waiter)  # its client went away in that very turn
-        house.pool.leave(waiter)  # once is enough
-        assert (house.ranks[0].inflight, house.ranks[0].failed) == (0, 0)
-        other = house.enter()
-        await turns()
-        assert other.bound.done()
-
-    run(check)
-
-
-def test_slots_that_a_worker_does_not_tell_are_without_limit_but_kv_is_not() -> None:
-    async def check() -> None:
-        house = House(ranks=1, slots=0)
-        for _ in range(30):
-            house.enter(POOL // 20)
-        await turns()
-        assert house.ranks[0].inflight == 20
-
-    run(check)
-
-
-def test_a_worker_that_failed_a_request_gets_it_only_when_no_other_is_up() -> None:
-    async def check() -> None:
-        house = House(ranks=2, slots=1)
+async def test_a_free_slot_is_used_at_once_and_a_full_house_waits(policy: str) -> None:
+    house = House(policy=policy)
+    for _ in range(6):
         house.enter()
-        await turns()
-        house.take()
-        full = house.running[0][1].rank.worker.name
-        free = next(rank for rank in house.ranks if rank.worker.name != full)
-        waiter = house.enter(avoid=(free.worker.name,))
-        other = house.enter()
-        await turns()
-        assert not waiter.bound.done()
-        assert other.bound.result().rank is free
-        house.ranks[0 if free is house.ranks[1] else 1].worker.mark_down()
-        other.bound.result().end(ok=True)
-        await turns()
-        assert waiter.bound.result().rank is free
-
-    run(check)
+    await turns()
+    house.take()
+    assert [rank.inflight for rank in house.ranks] == [2, 2]
+    assert house.pool.depth == 2
+    first, second = house.waiting()
+    house.end(0)  # no reading says so yet
+    await turns()
+    assert first.bound.done()
+    assert not second.bound.done()
+    house.pool.leave(second)
 
 
-def test_without_a_decode_worker_they_wait_for_one_and_then_get_503() -> None:
-    async def check() -> None:
-        house = House(ranks=1, slots=1, park_timeout_s=0.4)
-        house.ranks[0].worker.mark_down()
-        waiter, patient = house.enter(), house.enter()
-        await asyncio.sleep(0.1)
-        assert not waiter.bound.done()
-        house.pool.leave(patient)
-        with pytest.raises(ApiError) as error:
-            await asyncio.wait_for(waiter.bound, 5)
-        assert (error.value.status, error.value.retry_after) == (503, 2)
-        back = house.enter()
-        await turns()
-        house.ranks[0].worker.mark_up()
-        await turns()
-        assert back.bound.done()
-
-    run(check)
+async def test_one_round_binds_what_came_in_one_turn_and_the_next_sees_it() -> None:
+    house = House(ranks=2, slots=8)
+    for _ in range(4):
+        house.enter(200)
+    await turns()
+    assert house.dispatcher.policies["decode"].counters.rounds == 1
+    assert [rank.inflight_tokens for rank in house.ranks] == [400, 400]
+    house.enter(50)
+    house.publish(house.ranks[0])
+    await turns()
+    assert sum(rank.inflight_tokens for rank in house.ranks) == 850
 
 
-def test_nobody_is_parked_for_ever_where_all_is_full() -> None:
-    async def check() -> None:
-        house = House(ranks=2, slots=1, park_timeout_s=0.4)
-        for _ in range(3):
-            house.enter()
-        await turns()
-        last = house.waiting()[0]
-        reservation = await asyncio.wait_for(last.bound, 5)
-        assert reservation.rank.inflight == 2
-        assert house.pool.expired == 1
+async def test_who_would_wait_for_kv_on_the_worker_waits_in_the_pool() -> None:
+    """A decode worker keeps room for each request's next tokens, and takes no more beyond it."""
+    house = House(ranks=1, slots=8, reserve=POOL // 4)
+    for _ in range(5):
+        house.enter(100)
+    await turns()
+    house.take()
+    assert house.ranks[0].inflight == 3  # 3 * (2,500 + 100) and no fourth
+    house.end(0)
+    await turns()
+    house.take()
+    assert house.ranks[0].inflight == 3
+    assert house.pool.depth == 1
 
-    run(check)
+
+async def test_who_leaves_a_waiter_that_was_bound_gives_the_rank_back() -> None:
+    house = House(ranks=1, slots=1)
+    waiter = house.enter()
+    await turns()
+    assert house.ranks[0].inflight == 1
+    house.pool.leave(waiter)  # its client went away in that very turn
+    house.pool.leave(waiter)  # once is enough
+    assert (house.ranks[0].inflight, house.ranks[0].failed) == (0, 0)
+    other = house.enter()
+    await turns()
+    assert other.bound.done()
 
 
-def test_a_reading_that_says_full_for_ever_is_not_believed_where_nothing_of_ours_runs(
+async def test_slots_that_a_worker_does_not_tell_are_without_limit_but_kv_is_not() -> None:
+    house = House(ranks=1, slots=0)
+    for _ in range(30):
+        house.enter(POOL // 20)
+    await turns()
+    assert house.ranks[0].inflight == 20
+
+
+async def test_a_worker_that_failed_a_request_gets_it_only_when_no_other_is_up() -> None:
+    house = House(ranks=2, slots=1)
+    house.enter()
+    await turns()
+    house.take()
+    full = house.running[0][1].rank.worker.name
+    free = next(rank for rank in house.ranks if rank.worker.name != full)
+    waiter = house.enter(avoid=(free.worker.name,))
+    other = house.enter()
+    await turns()
+    assert not waiter.bound.done()
+    assert other.bound.result().rank is free
+    house.ranks[0 if free is house.ranks[1] else 1].worker.mark_down()
+    other.bound.result().end(ok=True)
+    await turns()
+    assert waiter.bound.result().rank is free
+
+
+async def test_without_a_decode_worker_they_wait_for_one_and_then_get_503() -> None:
+    house = House(ranks=1, slots=1, park_timeout_s=0.4)
+    house.ranks[0].worker.mark_down()
+    waiter, patient = house.enter(), house.enter()
+    await asyncio.sleep(0.1)
+    assert not waiter.bound.done()
+    house.pool.leave(patient)
+    with pytest.raises(ApiError) as error:
+        await asyncio.wait_for(waiter.bound, 5)
+    assert (error.value.status, error.value.retry_after) == (503, 2)
+    back = house.enter()
+    await turns()
+    house.ranks[0].worker.mark_up()
+    await turns()
+    assert back.bound.done()
+
+
+async def test_nobody_is_parked_for_ever_where_all_is_full() -> None:
+    house = House(ranks=2, slots=1, park_timeout_s=0.4)
+    for _ in range(3):
+        house.enter()
+    await turns()
+    last = house.waiting()[0]
+    reservation = await asyncio.wait_for(last.bound, 5)
+    assert reservation.rank.inflight == 2
+    assert house.pool.expired == 1
+
+
+async def test_a_reading_that_says_full_for_ever_is_not_believed_where_nothing_of_ours_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pool_module, "BELIEVED_S", 0.2)
-
-    async def check() -> None:
-        for wrong in ({"running": 2}, {"used_tokens": POOL, "total_tokens": POOL}):
-            house = House(ranks=1, slots=2)
-            house.publish(house.ranks[0], **wrong)
-            waiter = house.enter()
-            await turns()
-            assert not waiter.bound.done()
-            await asyncio.wait_for(waiter.bound, 2)
-
-    run(check)
-
-
-def test_another_policy_takes_over_those_who_wait() -> None:
-    async def check() -> None:
-        for name in ("brh@survival", "br0"):
-            house = House(ranks=1, slots=1)
-            house.enter()
-            waiter = house.enter()
-            await turns()
-            house.dispatcher.set_policy("decode", name)
-            await turns()
-            assert not waiter.bound.done()
-            house.dispatcher.set_policy("decode", "shortest_queue")
-            await turns()
-            assert waiter.bound.result().rank.inflight == 2
-
-    run(check)
-
-
-def test_a_policy_that_fails_is_an_error_and_not_a_hang() -> None:
-    async def check() -> None:
-        house = House()
-
-        class Failing(Assigner):
-            name = "failing"
-
-            def choose(self, workers: Any, request: Any) -> None:
-                raise KeyError("secret words")
-
-            assign = choose  # type: ignore[assignment]
-
-        policy: Policy = Failing()
-        house.dispatcher.policies["decode"] = policy
+    for wrong in ({"running": 2}, {"used_tokens": POOL, "total_tokens": POOL}):
+        house = House(ranks=1, slots=2)
+        house.publish(house.ranks[0], **wrong)
         waiter = house.enter()
         await turns()
-        with pytest.raises(ApiError, match="policy failing failed") as error:
-            waiter.take()
-        assert error.value.status == 500
-        assert "secret" not in str(error.value)
-
-    run(check)
+        assert not waiter.bound.done()
+        await asyncio.wait_for(waiter.bound, 2)
 
 
-def test_tokens_reach_the_predictor_until_the_request_has_ended() -> None:
-    async def check() -> None:
-        house = House(ranks=1, policy="brh@survival")
-        lengths = house.dispatcher.policies["decode"].inflight
-        house.enter(70)
+async def test_another_policy_takes_over_those_who_wait() -> None:
+    for name in ("brh@survival", "br0"):
+        house = House(ranks=1, slots=1)
+        house.enter()
+        waiter = house.enter()
         await turns()
-        house.take()
-        reservation = house.running[0][1]
-        assert present(lengths).tokens(house.ranks[0].key) == 70
-        assert reservation.count is not None
-        reservation.count(2)
-        assert present(lengths).tokens(house.ranks[0].key) == 72
-        house.end(0)
-        assert len(present(lengths)) == 0
-        assert present(lengths).predictor.lengths.seen[0] == 1  # type: ignore[attr-defined]
-
-    run(check)
+        house.dispatcher.set_policy("decode", name)
+        await turns()
+        assert not waiter.bound.done()
+        house.dispatcher.set_policy("decode", "shortest_queue")
+        await turns()
+        assert waiter.bound.result().rank.inflight == 2
 
 
-def test_an_answer_that_does_not_stream_is_counted_by_the_rank_s_steps() -> None:
-    async def check() -> None:
-        house = House(ranks=1, policy="brh@survival")
-        policy, rank = house.dispatcher.policies["decode"], house.ranks[0]
-        reservation = Reservation(rank, RequestView(prompt_tokens=50), house.dispatcher.following)
-        lengths = policy.inflight
-        steps: dict[str, Any] = {"requests": 1, "kv_tokens": 1, "seconds": 1.0, "distinct": 0.0}
-        rank.stepped(Steps(steps=4, **steps))
-        rank.stepped(Steps(steps=3, **steps))
-        assert present(lengths).tokens(rank.key) == 57
-        reservation.end(ok=True, generated=6, finished=True)
-        assert (len(present(lengths)), rank.unstreamed) == (0, {})
-        ended = present(lengths).predictor.lengths  # type: ignore[attr-defined]
-        assert ended._ended[0, 5] == 1  # of six tokens
+async def test_a_policy_that_fails_is_an_error_and_not_a_hang() -> None:
+    house = House()
 
-    run(check)
+    class Failing(Assigner):
+        name = "failing"
+
+        def choose(self, workers: Any, request: Any) -> None:
+            raise KeyError("secret words")
+
+        assign = choose  # type: ignore[assignment]
+
+    policy: Policy = Failing()
+    house.dispatcher.policies["decode"] = policy
+    waiter = house.enter()
+    await turns()
+    with pytest.raises(ApiError, match="policy failing failed") as error:
+        waiter.take()
+    assert error.value.status == 500
+    assert "secret" not in str(error.value)
+
+
+async def test_tokens_reach_the_predictor_until_the_request_has_ended() -> None:
+    house = House(ranks=1, policy="brh@survival")
+    lengths = house.dispatcher.policies["decode"].inflight
+    house.enter(70)
+    await turns()
+    house.take()
+    reservation = house.running[0][1]
+    assert present(lengths).tokens(house.ranks[0].key) == 70
+    assert reservation.count is not None
+    reservation.count(2)
+    assert present(lengths).tokens(house.ranks[0].key) == 72
+    house.end(0)
+    assert len(present(lengths)) == 0
+    assert present(lengths).predictor.lengths.seen[0] == 1  # type: ignore[attr-defined]
+
+
+async def test_an_answer_that_does_not_stream_is_counted_by_the_rank_s_steps() -> None:
+    house = House(ranks=1, policy="brh@survival")
+    policy, rank = house.dispatcher.policies["decode"], house.ranks[0]
+    reservation = Reservation(rank, RequestView(prompt_tokens=50), house.dispatcher.following)
+    lengths = policy.inflight
+    steps: dict[str, Any] = {"requests": 1, "kv_tokens": 1, "seconds": 1.0, "distinct": 0.0}
+    rank.stepped(Steps(steps=4, **steps))
+    rank.stepped(Steps(steps=3, **steps))
+    assert present(lengths).tokens(rank.key) == 57
+    reservation.end(ok=True, generated=6, finished=True)
+    assert (len(present(lengths)), rank.unstreamed) == (0, {})
+    ended = present(lengths).predictor.lengths  # type: ignore[attr-defined]
+    assert ended._ended[0, 5] == 1  # of six tokens
 
 
 ACTIONS = st.lists(
@@ -325,25 +284,22 @@ def test_nothing_is_lost_bound_twice_or_held_while_a_slot_is_free(
     run(check)
 
 
-def test_how_level_the_ranks_are_is_summed_up_at_each_reading() -> None:
-    async def check() -> None:
-        house = House(ranks=3)
-        for rank, used in zip(house.ranks, (300, 100, 200), strict=True):
-            house.publish(rank, used_tokens=used)
-        figures = house.dispatcher.balance
-        assert figures is not None
-        figures.clear()
-        house.publish(house.ranks[2], used_tokens=800)
-        house.publish(house.ranks[0], used_tokens=-5)  # impossible: left out
-        house.ranks[1].worker.mark_down()
-        house.publish(house.ranks[2], used_tokens=800)  # alone: level
-        assert figures.describe() == {
-            "samples": 2,
-            "kv_max": 800.0,
-            "kv_min": 100.0,
-            "kv_mean": 425.0,
-            "imbalance": 700.0,
-            "idle": 0.4688,
-        }
-
-    run(check)
+async def test_how_level_the_ranks_are_is_summed_up_at_each_reading() -> None:
+    house = House(ranks=3)
+    for rank, used in zip(house.ranks, (300, 100, 200), strict=True):
+        house.publish(rank, used_tokens=used)
+    figures = house.dispatcher.balance
+    assert figures is not None
+    figures.clear()
+    house.publish(house.ranks[2], used_tokens=800)
+    house.publish(house.ranks[0], used_tokens=-5)  # impossible: left out
+    house.ranks[1].worker.mark_down()
+    house.publish(house.ranks[2], used_tokens=800)  # alone: level
+    assert figures.describe() == {
+        "samples": 2,
+        "kv_max": 800.0,
+        "kv_min": 100.0,
+        "kv_mean": 425.0,
+        "imbalance": 700.0,
+        "idle": 0.4688,
+    }

@@ -9,9 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
+from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 from tests.unit.router.house import House
-from tests.unit.router.house import run as run_house
 from toolkit.policies.stages.layout import Layout
 from toolkit.router.stages import Rebalancer
 from toolkit.settings.router.choosing import Choosing
@@ -51,80 +50,68 @@ async def _hold(router: Cluster, worker: str, on: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_heavy_rank_hands_requests_to_a_light_one() -> None:
-    async def check() -> None:
-        config = {"rebalance": QUICK}
-        async with Cluster(worker_args=ARGS, config=config) as router:
-            await _hold(router, "decode-1", True)
-            tasks = await _streams(router, 6, 500)
-            assert _inflight(await router.state()) == [6, 0]
-            await _hold(router, "decode-1", False)
-            even = await router.until(lambda state: _inflight(state) == [3, 3])
-            assert even["rebalance"]["moves"] == {"level": 3}
-            await _check(tasks, 500)
-            state = await router.until(idle)
-            outcomes = state["moves"]["outcomes"]
-            assert [(each["why"], each["outcome"]) for each in outcomes] == [("level", "moved")]
-            assert outcomes[0]["count"] >= 3  # more where some end before others
-            assert state["rebalance"]["tokens_per_s"] > 0
-
-    run(check())
+async def test_a_heavy_rank_hands_requests_to_a_light_one() -> None:
+    config = {"rebalance": QUICK}
+    async with Cluster(worker_args=ARGS, config=config) as router:
+        await _hold(router, "decode-1", True)
+        tasks = await _streams(router, 6, 500)
+        assert _inflight(await router.state()) == [6, 0]
+        await _hold(router, "decode-1", False)
+        even = await router.until(lambda state: _inflight(state) == [3, 3])
+        assert even["rebalance"]["moves"] == {"level": 3}
+        await _check(tasks, 500)
+        state = await router.until(idle)
+        outcomes = state["moves"]["outcomes"]
+        assert [(each["why"], each["outcome"]) for each in outcomes] == [("level", "moved")]
+        assert outcomes[0]["count"] >= 3  # more where some end before others
+        assert state["rebalance"]["tokens_per_s"] > 0
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_among_moves_loses_nobody() -> None:
-    async def check() -> None:
-        config = {"rebalance": {**QUICK, "every_s": 0.01}, "decode_policy": "random"}
-        async with Cluster(worker_args=ARGS, config=config, decodes=3) as router:
-            await _hold(router, "decode-1", True)
-            tasks = await _streams(router, 12, 400)
-            await _hold(router, "decode-1", False)
-            await router.until(lambda state: _inflight(state)[1] >= 1)
-            router.worker("decode-1").kill()
-            await _check(tasks, 400)
-            state = await router.until(idle)
-            outcomes = {each["outcome"] for each in state["moves"]["outcomes"]}
-            assert "moved" in outcomes and "lost" not in outcomes
-
-    run(check())
+async def test_a_worker_that_dies_among_moves_loses_nobody() -> None:
+    config = {"rebalance": {**QUICK, "every_s": 0.01}, "decode_policy": "random"}
+    async with Cluster(worker_args=ARGS, config=config, decodes=3) as router:
+        await _hold(router, "decode-1", True)
+        tasks = await _streams(router, 12, 400)
+        await _hold(router, "decode-1", False)
+        await router.until(lambda state: _inflight(state)[1] >= 1)
+        router.worker("decode-1").kill()
+        await _check(tasks, 400)
+        state = await router.until(idle)
+        outcomes = {each["outcome"] for each in state["moves"]["outcomes"]}
+        assert "moved" in outcomes and "lost" not in outcomes
 
 
-def test_a_request_that_outgrows_its_stage_goes_on_in_the_next() -> None:
-    async def check() -> None:
-        config = {"stages": [{"upto": 150}, {}], "rebalance": QUICK}
-        async with Cluster(worker_args=ARGS, config=config) as router:
-            tasks = await _streams(router, 3, 400)
-            assert _inflight(await router.state()) == [3, 0]
-            await router.until(lambda state: _inflight(state) == [0, 3])
-            await _check(tasks, 400)
-            state = await router.until(idle)
-            outcomes = state["moves"]["outcomes"]
-            assert [(each["why"], each["outcome"]) for each in outcomes] == [("outgrown", "moved")]
-            assert outcomes[0]["count"] == 3
-            shown = [(each["range"], each["own"]) for each in state["stages"]]
-            # Each move by replay is a decision of its own, for the length that it has by then.
-            assert shown[0] == ("1-150", 3) and shown[1][0] == "151-"
-            rows = [row for row in state["workers"] if row["role"] == "decode"]
-            assert [row["range"] for row in rows] == ["1-150", "151-"]
-            async with router.session.get(router.url + "/metrics") as response:
-                text = await response.text()
-            values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
-            passes = values["toolkit_router_rebalance_passes_total"]
-            assert values["toolkit_router_rebalance_looks_total"] == passes
-
-    run(check())
+async def test_a_request_that_outgrows_its_stage_goes_on_in_the_next() -> None:
+    config = {"stages": [{"upto": 150}, {}], "rebalance": QUICK}
+    async with Cluster(worker_args=ARGS, config=config) as router:
+        tasks = await _streams(router, 3, 400)
+        assert _inflight(await router.state()) == [3, 0]
+        await router.until(lambda state: _inflight(state) == [0, 3])
+        await _check(tasks, 400)
+        state = await router.until(idle)
+        outcomes = state["moves"]["outcomes"]
+        assert [(each["why"], each["outcome"]) for each in outcomes] == [("outgrown", "moved")]
+        assert outcomes[0]["count"] == 3
+        shown = [(each["range"], each["own"]) for each in state["stages"]]
+        # Each move by replay is a decision of its own, for the length that it has by then.
+        assert shown[0] == ("1-150", 3) and shown[1][0] == "151-"
+        rows = [row for row in state["workers"] if row["role"] == "decode"]
+        assert [row["range"] for row in rows] == ["1-150", "151-"]
+        async with router.session.get(router.url + "/metrics") as response:
+            text = await response.text()
+        values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+        passes = values["toolkit_router_rebalance_passes_total"]
+        assert values["toolkit_router_rebalance_looks_total"] == passes
 
 
-def test_stages_without_moves_keep_requests_where_they_began() -> None:
-    async def check() -> None:
-        config = {"stages": [{"upto": 150}, {}], "rebalance": {"on": False}}
-        async with Cluster(worker_args=ARGS, config=config) as router:
-            tasks = await _streams(router, 2, 300)
-            await _check(tasks, 300)
-            state = await router.until(idle)
-            assert "rebalance" not in state and state["moves"]["outcomes"] == []
-
-    run(check())
+async def test_stages_without_moves_keep_requests_where_they_began() -> None:
+    config = {"stages": [{"upto": 150}, {}], "rebalance": {"on": False}}
+    async with Cluster(worker_args=ARGS, config=config) as router:
+        tasks = await _streams(router, 2, 300)
+        await _check(tasks, 300)
+        state = await router.until(idle)
+        assert "rebalance" not in state and state["moves"]["outcomes"] == []
 
 
 async def _rebalancer(**config: Any) -> tuple[House, Rebalancer]:
@@ -134,59 +121,50 @@ async def _rebalancer(**config: Any) -> tuple[House, Rebalancer]:
     return house, Rebalancer(house.dispatcher, given)
 
 
-def test_ranks_that_are_down_silent_or_held_get_none() -> None:
-    async def check() -> None:
-        house, rebalancer = await _rebalancer(rebalance={})
-        first, second = house.ranks
-        late = asyncio.get_running_loop().time() + 100
-        assert [each.held for each in rebalancer.instances(late)] == [True, True]
+async def test_ranks_that_are_down_silent_or_held_get_none() -> None:
+    house, rebalancer = await _rebalancer(rebalance={})
+    first, second = house.ranks
+    late = asyncio.get_running_loop().time() + 100
+    assert [each.held for each in rebalancer.instances(late)] == [True, True]
 
-        def held() -> list[bool]:
-            for rank in house.ranks:
-                house.publish(rank)
-            now = asyncio.get_running_loop().time()
-            return [each.held for each in rebalancer.instances(now)]
-
-        assert held() == [False, False]
-        first.held = True
-        second.worker.mark_down()
-        assert held() == [True, True]
-        second.worker.mark_up()
-        house.publish(second, used_tokens=5)  # of 0 that requests will use: impossible
+    def held() -> list[bool]:
+        for rank in house.ranks:
+            house.publish(rank)
         now = asyncio.get_running_loop().time()
-        assert rebalancer.instances(now)[1].held
+        return [each.held for each in rebalancer.instances(now)]
 
-    run_house(check)
-
-
-def test_what_is_free_is_what_the_rank_would_take_and_spare_what_it_has_left() -> None:
-    async def check() -> None:
-        house, rebalancer = await _rebalancer(rebalance={}, reserve=100)
-        house.publish(house.ranks[0], used_tokens=4000, total_tokens=4000, running=1)
-        now = asyncio.get_running_loop().time()
-        one = rebalancer.instances(now)[0]
-        assert (one.free_tokens, one.spare_tokens) == (10_000 - 4000 - 2 * 100, 6000)
-        assert one.slots_free == 1
-
-    run_house(check)
+    assert held() == [False, False]
+    first.held = True
+    second.worker.mark_down()
+    assert held() == [True, True]
+    second.worker.mark_up()
+    house.publish(second, used_tokens=5)  # of 0 that requests will use: impossible
+    now = asyncio.get_running_loop().time()
+    assert rebalancer.instances(now)[1].held
 
 
-def test_bounds_are_refined_and_policies_see_them() -> None:
-    async def check() -> None:
-        house, rebalancer = await _rebalancer(
-            stages=[{"upto": 100}, {}],
-            rebalance={"refine_s": 1e-6, "qoe": [1e-3, 1e-5, 0, 0, 1e-6], "refine_weight": 1.0},
-        )
-        stages = house.dispatcher.stages
-        assert stages is not None and rebalancer.refiner is not None
-        rebalancer.run_pass()
-        assert stages.layout.bounds == (100,)  # nobody runs
-        rebalancer.refiner.refine = lambda batches: Layout.of([(70, 1), (None, 1)])  # type: ignore[method-assign]
-        rebalancer.run_pass()
-        assert stages.layout.bounds == (70,)
-        assert rebalancer.mover.layout is stages.layout
+async def test_what_is_free_is_what_the_rank_would_take_and_spare_what_it_has_left() -> None:
+    house, rebalancer = await _rebalancer(rebalance={}, reserve=100)
+    house.publish(house.ranks[0], used_tokens=4000, total_tokens=4000, running=1)
+    now = asyncio.get_running_loop().time()
+    one = rebalancer.instances(now)[0]
+    assert (one.free_tokens, one.spare_tokens) == (10_000 - 4000 - 2 * 100, 6000)
+    assert one.slots_free == 1
 
-    run_house(check)
+
+async def test_bounds_are_refined_and_policies_see_them() -> None:
+    house, rebalancer = await _rebalancer(
+        stages=[{"upto": 100}, {}],
+        rebalance={"refine_s": 1e-6, "qoe": [1e-3, 1e-5, 0, 0, 1e-6], "refine_weight": 1.0},
+    )
+    stages = house.dispatcher.stages
+    assert stages is not None and rebalancer.refiner is not None
+    rebalancer.run_pass()
+    assert stages.layout.bounds == (100,)  # nobody runs
+    rebalancer.refiner.refine = lambda batches: Layout.of([(70, 1), (None, 1)])  # type: ignore[method-assign]
+    rebalancer.run_pass()
+    assert stages.layout.bounds == (70,)
+    assert rebalancer.mover.layout is stages.layout
 
 
 def test_what_rebalance_takes_and_refuses() -> None:

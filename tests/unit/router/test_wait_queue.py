@@ -88,26 +88,20 @@ def test_best_effort_ones_go_behind_all_others(steps: list[str]) -> None:
     asyncio.run(check())
 
 
-def test_a_best_effort_one_is_first_when_enough_others_went_before_it() -> None:
-    async def check() -> None:
-        queue = WaitQueue()
-        with queue.enter(best_effort=True) as effort, queue.enter(best_effort=True) as second:
-            for _ in range(WAIT_LIMIT):
-                with queue.enter() as other:
-                    assert other.first and not effort.first
+async def test_a_best_effort_one_is_first_when_enough_others_went_before_it() -> None:
+    queue = WaitQueue()
+    with queue.enter(best_effort=True) as effort, queue.enter(best_effort=True) as second:
+        for _ in range(WAIT_LIMIT):
             with queue.enter() as other:
-                assert effort.first and not other.first and not second.first
-            assert effort.first
+                assert other.first and not effort.first
+        with queue.enter() as other:
+            assert effort.first and not other.first and not second.first
+        assert effort.first
 
-    asyncio.run(check())
 
-
-def test_who_waits_in_vain_gets_its_turn_back_after_its_time() -> None:
-    async def check() -> None:
-        queue = WaitQueue()
-        with queue.enter() as place:
-            await place.wait(0.01)
-            assert place.first and queue.waiting == 1
-        assert queue.waiting == 0
-
-    asyncio.run(check())
+async def test_who_waits_in_vain_gets_its_turn_back_after_its_time() -> None:
+    queue = WaitQueue()
+    with queue.enter() as place:
+        await place.wait(0.01)
+        assert place.first and queue.waiting == 1
+    assert queue.waiting == 0

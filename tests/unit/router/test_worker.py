@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -24,51 +21,33 @@ def rank() -> Rank:
     return KnownWorkers(config).workers[0].ranks[0]
 
 
-def in_loop(check: Any) -> None:
-    async def inner() -> None:
-        result = check()
-        if asyncio.iscoroutine(result):
-            await result
-
-    asyncio.run(inner())
-
-
-def test_what_was_sent_after_a_reading_is_added_until_the_next_one() -> None:
-    def check() -> None:
-        r = rank()
-        assert r.load(0.0) is None
-        r.read(READING, 10.0)
-        lease = r.begin(100, 10.1)
-        r.begin(50, 10.1)
-        assert (present(r.load(10.1)).sent_requests, present(r.load(10.1)).sent_tokens) == (2, 150)
-        r.read(READING, 10.1 + GRACE_S / 2)  # may have been taken before they arrived
-        assert present(r.load(10.12)).sent_tokens == 150
-        r.end(lease, 100, True)
-        assert present(r.load(10.12)).sent_tokens == 50
-        r.read(READING, 10.2)
-        assert present(r.load(10.2)).sent_requests == 0
-
-    in_loop(check)
+async def test_what_was_sent_after_a_reading_is_added_until_the_next_one() -> None:
+    r = rank()
+    assert r.load(0.0) is None
+    r.read(READING, 10.0)
+    lease = r.begin(100, 10.1)
+    r.begin(50, 10.1)
+    assert (present(r.load(10.1)).sent_requests, present(r.load(10.1)).sent_tokens) == (2, 150)
+    r.read(READING, 10.1 + GRACE_S / 2)  # may have been taken before they arrived
+    assert present(r.load(10.12)).sent_tokens == 150
+    r.end(lease, 100, True)
+    assert present(r.load(10.12)).sent_tokens == 50
+    r.read(READING, 10.2)
+    assert present(r.load(10.2)).sent_requests == 0
 
 
-def test_an_idle_worker_has_nothing_sent_to_it_for_ever() -> None:
-    def check() -> None:
-        r = rank()
-        r.read(READING, 10.0)
-        r.begin(100, 10.01)
-        assert present(r.load(10.02)).sent_requests == 1
-        assert present(r.load(10.02 + SETTLED_S)).sent_requests == 0
-
-    in_loop(check)
+async def test_an_idle_worker_has_nothing_sent_to_it_for_ever() -> None:
+    r = rank()
+    r.read(READING, 10.0)
+    r.begin(100, 10.01)
+    assert present(r.load(10.02)).sent_requests == 1
+    assert present(r.load(10.02 + SETTLED_S)).sent_requests == 0
 
 
-def test_the_pool_s_size_is_its_capacity() -> None:
-    def check() -> None:
-        r = rank()
-        r.read(msgspec.structs.replace(READING, capacity_tokens=90), 1.0)
-        assert present(r.load(1.0)).usage == pytest.approx(0.1)
-
-    in_loop(check)
+async def test_the_pool_s_size_is_its_capacity() -> None:
+    r = rank()
+    r.read(msgspec.structs.replace(READING, capacity_tokens=90), 1.0)
+    assert present(r.load(1.0)).usage == pytest.approx(0.1)
 
 
 def test_workers_must_fit_together() -> None:

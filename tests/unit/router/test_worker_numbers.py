@@ -135,38 +135,30 @@ def _numbers_are_sane(value: Any) -> bool:
     return not isinstance(value, (int, float)) or -(2**41) <= value <= 2**63
 
 
-def test_sums_stay_where_json_can_hold_them() -> None:
+async def test_sums_stay_where_json_can_hold_them() -> None:
     """An event with the largest numbers that are taken, again and again."""
     event = {
         "type": "steps", "steps": 2**31, "requests": 2**53, "kv_tokens": 2**53,
         "seconds": 1e9, "distinct": 2.0**53,
     }  # fmt: skip
-
-    async def check() -> None:
-        made = router()
-        feed(made, 1, [json.dumps(event).encode()] * 5000)
-        table, _ = await pages(made)
-        steps = table["workers"][1]["steps"]
-        assert steps["requests"] == 2**62
-        assert steps["steps"] == 5000 * 2**31
-
-    asyncio.run(check())
+    made = router()
+    feed(made, 1, [json.dumps(event).encode()] * 5000)
+    table, _ = await pages(made)
+    steps = table["workers"][1]["steps"]
+    assert steps["requests"] == 2**62
+    assert steps["steps"] == 5000 * 2**31
 
 
 @pytest.mark.parametrize("number", [2**64, -1, 10**400], ids=["64 bits", "below 0", "400 digits"])
-def test_a_reading_out_of_bounds_is_none(number: int) -> None:
+async def test_a_reading_out_of_bounds_is_none(number: int) -> None:
     """The rank has no load then, and policies go by what the router has sent there."""
-
-    async def check() -> None:
-        made = router()
-        good = {"type": "load", "running": 3, "total_tokens": 100}
-        feed(made, 1, [json.dumps(good).encode()])
-        rank = made.known_workers.workers[1].ranks[0]
-        assert rank.load(monotonic()) is not None
-        feed(made, 1, [json.dumps(good | {"used_tokens": number}).encode()])
-        assert rank.load(monotonic()) is None
-
-    asyncio.run(check())
+    made = router()
+    good = {"type": "load", "running": 3, "total_tokens": 100}
+    feed(made, 1, [json.dumps(good).encode()])
+    rank = made.known_workers.workers[1].ranks[0]
+    assert rank.load(monotonic()) is not None
+    feed(made, 1, [json.dumps(good | {"used_tokens": number}).encode()])
+    assert rank.load(monotonic()) is None
 
 
 @pytest.mark.parametrize("code", [200, 0, -1, 700, 2**70, True, "500", None, [], {}, 1e300])
@@ -183,7 +175,7 @@ def test_a_failure_has_the_status_of_an_error(code: Any) -> None:
 
 
 @pytest.mark.parametrize("ids", [b"-1", b"1.5", b"x", b"1234567890", b"9" * 5000, b"1,2"])
-def test_ids_of_tokens_are_numbers_of_a_vocabulary(ids: bytes) -> None:
+async def test_ids_of_tokens_are_numbers_of_a_vocabulary(ids: bytes) -> None:
     class Nowhere:
         def write(self, events: bytes) -> None:
             pass
@@ -191,14 +183,11 @@ def test_ids_of_tokens_are_numbers_of_a_vocabulary(ids: bytes) -> None:
         def join(self, relay: Relay) -> None:
             pass
 
-    async def check() -> None:
-        sub_request = parse("/generate", b'{"text":"a","stream":true}').sub_requests[0]
-        relay = Relay(sub_request, Nowhere())
-        relay.begin(Call("w", (b"",), None), hold=False)
-        relay.feed(b': 11 12\ndata: {"text":"a"}\n\n')
-        assert relay.known_ids() == [11, 12]
-        relay.feed(b": %b" % ids + b'\ndata: {"text":"ab"}\n\n')
-        with pytest.raises(ValueError, match="that are none"):
-            relay.known_ids()
-
-    asyncio.run(check())
+    sub_request = parse("/generate", b'{"text":"a","stream":true}').sub_requests[0]
+    relay = Relay(sub_request, Nowhere())
+    relay.begin(Call("w", (b"",), None), hold=False)
+    relay.feed(b': 11 12\ndata: {"text":"a"}\n\n')
+    assert relay.known_ids() == [11, 12]
+    relay.feed(b": %b" % ids + b'\ndata: {"text":"ab"}\n\n')
+    with pytest.raises(ValueError, match="that are none"):
+        relay.known_ids()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import random
 from array import array
@@ -198,54 +197,50 @@ HOMES = ["br0", "brh@survival", "gimbal", "gimbal@0.3:0.05:100", "shortest_queue
 
 
 @pytest.mark.parametrize("name", HOMES)
-def test_router_and_controller_decide_alike(name: str) -> None:
+async def test_router_and_controller_decide_alike(name: str) -> None:
     """The same requests and readings through the router's books and through the controller's."""
-
-    async def play() -> tuple[list[int], list[str]]:
-        ranks, rng = 3, random.Random(name)
-        worker = {"name": "w", "role": "plain", "url": "http://127.0.0.1:1", "dp_size": ranks}
-        known_workers = KnownWorkers(RouterConfig.model_validate({"workers": [worker]}))
-        books: list[Rank] = known_workers.workers[0].ranks
-        known_workers.workers[0].slots = 16
-        routers = make_policy(name)
-        inflight = routers.inflight
-        sink = io.StringIO()
-        controller = Balancer(name, "plain", ranks, recorded(make_policy(name), sink))
-        server, now, chosen = Server(ranks), 0.0, []
-        generated: dict[str, int] = {}
-        for tick in range(120):
-            snapshots, ended = server.step(now)
-            controller.look(snapshots, now)
-            for rank, snapshot in zip(books, snapshots, strict=True):
-                rank.read(event_of(snapshot), now)
-            generated = {rid: tokens + 4 for rid, tokens in generated.items()}
-            event = [(rid, n, "finished" if rid in ended else "") for rid, n in generated.items()]
-            controller.progressed(event)
-            for rid, _, end in event if inflight is not None else ():
-                present(inflight).counted(rid, 4)
-                if end:
-                    present(inflight).ended(rid)
-            generated = {rid: n for rid, n in generated.items() if rid not in ended}
-            for n in range(rng.randrange(4)):
-                at = now + 0.01 * (n + 1)
-                req = Req(
-                    f"{tick}-{n}", ids(rng.randrange(10, 700), n),
-                    routing_key=rng.choice([None, "ann", "bob", "cy"]),
-                )  # fmt: skip
-                view = request_view(req, at)
-                decision = routers.choose([rank.view(at, True) for rank in books], view)
-                got = controller.choose(req, [True] * ranks, at)
-                assert decision is not None and decision.index == got, f"tick {tick}, request {n}"
-                books[got].begin(view.prompt_tokens, at)
-                if inflight is not None:
-                    inflight.sent(req.rid, ("w", got), view)
-                generated[req.rid] = 0
-                server.send(got, req.rid, view.prompt_tokens, now + rng.uniform(0.2, 3.0))
-                chosen.append(got)
-            now += 0.1
-        return chosen, sink.getvalue().splitlines()
-
-    chosen, recording = asyncio.run(play())
+    ranks, rng = 3, random.Random(name)
+    worker = {"name": "w", "role": "plain", "url": "http://127.0.0.1:1", "dp_size": ranks}
+    known_workers = KnownWorkers(RouterConfig.model_validate({"workers": [worker]}))
+    books: list[Rank] = known_workers.workers[0].ranks
+    known_workers.workers[0].slots = 16
+    routers = make_policy(name)
+    inflight = routers.inflight
+    sink = io.StringIO()
+    controller = Balancer(name, "plain", ranks, recorded(make_policy(name), sink))
+    server, now, chosen = Server(ranks), 0.0, []
+    generated: dict[str, int] = {}
+    for tick in range(120):
+        snapshots, ended = server.step(now)
+        controller.look(snapshots, now)
+        for rank, snapshot in zip(books, snapshots, strict=True):
+            rank.read(event_of(snapshot), now)
+        generated = {rid: tokens + 4 for rid, tokens in generated.items()}
+        event = [(rid, n, "finished" if rid in ended else "") for rid, n in generated.items()]
+        controller.progressed(event)
+        for rid, _, end in event if inflight is not None else ():
+            present(inflight).counted(rid, 4)
+            if end:
+                present(inflight).ended(rid)
+        generated = {rid: n for rid, n in generated.items() if rid not in ended}
+        for n in range(rng.randrange(4)):
+            at = now + 0.01 * (n + 1)
+            req = Req(
+                f"{tick}-{n}", ids(rng.randrange(10, 700), n),
+                routing_key=rng.choice([None, "ann", "bob", "cy"]),
+            )  # fmt: skip
+            view = request_view(req, at)
+            decision = routers.choose([rank.view(at, True) for rank in books], view)
+            got = controller.choose(req, [True] * ranks, at)
+            assert decision is not None and decision.index == got, f"tick {tick}, request {n}"
+            books[got].begin(view.prompt_tokens, at)
+            if inflight is not None:
+                inflight.sent(req.rid, ("w", got), view)
+            generated[req.rid] = 0
+            server.send(got, req.rid, view.prompt_tokens, now + rng.uniform(0.2, 3.0))
+            chosen.append(got)
+        now += 0.1
+    chosen, recording = chosen, sink.getvalue().splitlines()
     assert len(chosen) > 100 and len(Counter(chosen)) == 3
     # And a third home, which has only what was written down.
     played = replay(recording)
